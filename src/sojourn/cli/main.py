@@ -1,0 +1,67 @@
+"""The `sojourn` command: its sub-commands, and how errors reach a user.
+
+Results go to stdout, everything else to stderr; exit code 2 for bad usage, 1 for bad input, 130 after
+Ctrl-C; never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from sojourn import __version__
+from sojourn.core.errors import SojournError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="sojourn",
+    help="Passive, fine-grained measurement of latency, loss and resource use.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sojourn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+def main() -> None:
+    """Run the command line; the entry point of the installed script."""
+    try:
+        app()
+    except SojournError as error:
+        print(f"sojourn: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("sojourn: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has gone (`| head`): point stdout elsewhere so that nothing complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"sojourn: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Batches: columns of numpy arrays, the only form in which data moves between packages.
+
+A batch is checked when it is made (equal lengths, exact types) and then trusted by the kernels.
+Times are ``int64`` nanoseconds since the Unix epoch, ids ``uint64``. A slice is a view, not a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.errors import MismatchError, ParameterError
+
+__all__ = ["MeasurementBatch", "PacketBatch"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    def __post_init__(self) -> None:
+        length = None
+        for name, column in self.columns().items():
+            if column.ndim != 1:
+                raise ParameterError(f"column {name} has {column.ndim} dimensions, expected 1")
+            if length is not None and len(column) != length:
+                raise MismatchError(
+                    f"column {name} has {len(column)} rows, the first column {length}",
+                    where=type(self).__name__,
+                    action="give every column one value per row",
+                )
+            length = len(column)
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns().values())))
+
+    def select(self, rows: slice | NDArray[np.generic]) -> Self:
+        """The given rows (a slice, indices or a mask) as a batch of the same type."""
+        return type(self)(**{name: column[rows] for name, column in self.columns().items()})
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[Self]) -> Self:
+        """All rows of `batches`, in their order."""
+        if not batches:
+            raise ParameterError("nothing to concatenate", where=cls.__name__)
+        names = batches[0].columns()
+        return cls(**{n: np.concatenate([b.columns()[n] for b in batches]) for n in names})
+
+
+def _as_column(values: object, dtype: type[np.generic], name: str) -> NDArray[np.generic]:
+    """`values` as a contiguous column of `dtype`; never by silently changing a number."""
+    column = np.ascontiguousarray(values)
+    if column.dtype == dtype:
+        return column
+    if column.dtype.kind not in "iub" and column.size:
+        raise ParameterError(
+            f"column {name} holds {column.dtype}", action=f"give integers that fit {dtype.__name__}"
+        )
+    converted = column.astype(dtype)
+    if column.size and not np.array_equal(converted.astype(object), column.astype(object)):
+        raise ParameterError(f"column {name} has values that do not fit {dtype.__name__}")
+    return converted
+
+
+@dataclass(frozen=True, eq=False)
+class PacketBatch(_Batch):
+    """Packets seen at one observation point.
+
+    ``packet_id`` is the hash of the bytes that do not change in flight: equal at both ends.
+    """
+
+    flow_id: UInt64Array
+    packet_id: UInt64Array
+    time_ns: Int64Array
+    size_bytes: Int64Array
+
+    @classmethod
+    def of(
+        cls, flow_id: object, packet_id: object, time_ns: object, size_bytes: object | None = None
+    ) -> PacketBatch:
+        """A batch from any integer sequences; sizes default to 0.
+
+        >>> len(PacketBatch.of([1, 1], [10, 11], [1_000, 2_000]))
+        2
+        """
+        times = _as_column(time_ns, np.int64, "time_ns")
+        sizes = np.zeros(len(times), np.int64) if size_bytes is None else size_bytes
+        return cls(
+            _as_column(flow_id, np.uint64, "flow_id"),  # type: ignore[arg-type]
+            _as_column(packet_id, np.uint64, "packet_id"),  # type: ignore[arg-type]
+            times,  # type: ignore[arg-type]
+            _as_column(sizes, np.int64, "size_bytes"),  # type: ignore[arg-type]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MeasurementBatch(_Batch):
+    """Measurements ``(instance, value, time)``.
+
+    ``sequence`` is what spreading by sequence number uses (a packet's number or hash); 0 elsewhere.
+    """
+
+    instance_id: UInt64Array
+    value: Int64Array
+    time_ns: Int64Array
+    sequence: UInt64Array
+
+    @classmethod
+    def of(
+        cls, instance_id: object, value: object, time_ns: object, sequence: object | None = None
+    ) -> MeasurementBatch:
+        """A batch from any integer sequences; sequence numbers default to 0."""
+        times = _as_column(time_ns, np.int64, "time_ns")
+        numbers = np.zeros(len(times), np.uint64) if sequence is None else sequence
+        return cls(
+            _as_column(instance_id, np.uint64, "instance_id"),  # type: ignore[arg-type]
+            _as_column(value, np.int64, "value"),  # type: ignore[arg-type]
+            times,  # type: ignore[arg-type]
+            _as_column(numbers, np.uint64, "sequence"),  # type: ignore[arg-type]
+        )

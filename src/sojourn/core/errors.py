@@ -1,0 +1,76 @@
+"""Everything Sojourn raises on purpose.
+
+::
+
+    SojournError
+    ├── UsageError            the caller asked for something that cannot be (exit 2)
+    │   ├── ParameterError    a parameter is out of its range
+    │   └── MismatchError     two things that must agree do not
+    ├── InputError            the data is not what it should be (exit 1)
+    │   ├── WireError         an epoch's bytes are malformed
+    │   └── KeyTextError      a key's text or bytes cannot be read
+    └── SketchFullError       recording would push a counter out of its range (exit 1)
+
+A message has three parts: what is wrong, where (file, byte offset, field), what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "InputError",
+    "KeyTextError",
+    "MismatchError",
+    "ParameterError",
+    "SketchFullError",
+    "SojournError",
+    "UsageError",
+    "WireError",
+]
+
+
+class SojournError(Exception):
+    """Base of the tree; ``str()`` gives the one line that a user sees.
+
+    >>> str(SojournError("n is 0", where="bucket_array", action="use 1 or more"))
+    'bucket_array: n is 0; use 1 or more'
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", action: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.action = action
+        prefix = f"{where}: " if where else ""
+        suffix = f"; {action}" if action else ""
+        super().__init__(f"{prefix}{what}{suffix}")
+
+
+class UsageError(SojournError):
+    """The request itself is wrong: a flag, a parameter, a combination."""
+
+    exit_code = 2
+
+
+class ParameterError(UsageError):
+    """A parameter lies outside its range."""
+
+
+class MismatchError(UsageError):
+    """Two things that must agree (sketches to merge, columns of a batch) do not."""
+
+
+class InputError(SojournError):
+    """The data given is damaged, empty or of another kind."""
+
+
+class WireError(InputError):
+    """An epoch's bytes are malformed; ``where`` names the field."""
+
+
+class KeyTextError(InputError):
+    """A key cannot be read from its text or its canonical bytes."""
+
+
+class SketchFullError(SojournError):
+    """One more measurement would push a counter out of its range; nothing was recorded."""

@@ -1,0 +1,207 @@
+"""Keys: what a measured instance is called, as text, as canonical bytes and as a 64-bit id.
+
+=========  ======================================  ==============================================
+kind       text                                    canonical bytes (big-endian)
+=========  ======================================  ==============================================
+flow       ``10.0.0.1:80 > 10.0.0.2:443 tcp``      1 · src[4] · dest[4] · ports[2+2] · protocol[1]
+flow       ``[::1]:80 > [::2]:443 udp``            2 · src[16] · dest[16] · ports[2+2] · protocol[1]
+process    ``mosquitto[812]``                      3 · pid[4] · name (UTF-8)
+node       ``gateway-7``                           4 · name (UTF-8)
+=========  ======================================  ==============================================
+
+The id is the XXH64 of the canonical bytes. Text → key → bytes → key → text are exact round trips;
+two different keys never share canonical bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TypeAlias
+
+from sojourn.core.errors import KeyTextError, ParameterError
+from sojourn.core.hashing import hash_bytes
+
+__all__ = [
+    "FlowKey",
+    "Key",
+    "NodeKey",
+    "ProcessKey",
+    "key_from_bytes",
+    "key_id",
+    "parse_key",
+    "protocol_name",
+]
+
+KIND_FLOW_4, KIND_FLOW_6, KIND_PROCESS, KIND_NODE = 1, 2, 3, 4
+MAX_NAME_BYTES = 200
+
+PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "esp": 50, "icmpv6": 58, "sctp": 132}
+_PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
+
+_ENDPOINT = r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)|([0-9a-fA-F:]+[0-9a-fA-F.]*))(?::(\d{1,5}))?"
+_FLOW_TEXT = re.compile(rf"\s*{_ENDPOINT}\s*>\s*{_ENDPOINT}\s+([a-z0-9]+)\s*", re.IGNORECASE)
+_PROCESS_TEXT = re.compile(r"(.+)\[(\d{1,10})\]", re.DOTALL)
+
+
+def protocol_name(number: int) -> str:
+    """``tcp`` for 6; a number without a name stays a number."""
+    return _PROTOCOL_NAMES.get(number, str(number))
+
+
+def _check_range(value: int, bits: int, name: str) -> None:
+    if not 0 <= value < 1 << bits:
+        raise ParameterError(f"{name} {value} does not fit {bits} bits")
+
+
+def _check_name(name: str, what: str) -> None:
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= MAX_NAME_BYTES or not name.isprintable() or name != name.strip():
+        raise ParameterError(
+            f"{name[:40]!r} cannot be a {what} name",
+            action=f"use 1 to {MAX_NAME_BYTES} bytes of printable text without outer spaces",
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FlowKey:
+    """A five-tuple; protocols without ports have both ports 0."""
+
+    src_ip: IPv4Address | IPv6Address
+    src_port: int
+    dest_ip: IPv4Address | IPv6Address
+    dest_port: int
+    protocol: int
+
+    def __post_init__(self) -> None:
+        if self.src_ip.version != self.dest_ip.version:
+            raise ParameterError(f"{self.src_ip} and {self.dest_ip} are of different IP versions")
+        _check_range(self.src_port, 16, "source port")
+        _check_range(self.dest_port, 16, "destination port")
+        _check_range(self.protocol, 8, "protocol")
+
+    def to_bytes(self) -> bytes:
+        kind = KIND_FLOW_4 if self.src_ip.version == 4 else KIND_FLOW_6
+        ports = self.src_port.to_bytes(2, "big") + self.dest_port.to_bytes(2, "big")
+        addresses = self.src_ip.packed + self.dest_ip.packed
+        return bytes([kind]) + addresses + ports + bytes([self.protocol])
+
+    def reversed(self) -> FlowKey:
+        """The same conversation, seen in the other direction."""
+        return FlowKey(self.dest_ip, self.dest_port, self.src_ip, self.src_port, protocol=self.protocol)
+
+    def __str__(self) -> str:
+        has_ports = self.src_port or self.dest_port
+        ends = []
+        for ip, port in ((self.src_ip, self.src_port), (self.dest_ip, self.dest_port)):
+            host = f"[{ip}]" if ip.version == 6 and has_ports else str(ip)
+            ends.append(f"{host}:{port}" if has_ports else host)
+        return f"{ends[0]} > {ends[1]} {protocol_name(self.protocol)}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessKey:
+    """A process of a node."""
+
+    name: str
+    pid: int
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "process")
+        _check_range(self.pid, 32, "pid")
+
+    def to_bytes(self) -> bytes:
+        return bytes([KIND_PROCESS]) + self.pid.to_bytes(4, "big") + self.name.encode()
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.pid}]"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeKey:
+    """A node; its name may not look like a flow or a process."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "node")
+        if _PROCESS_TEXT.fullmatch(self.name) or ">" in self.name:
+            raise ParameterError(f"{self.name!r} would read as a process or a flow", action="rename the node")
+
+    def to_bytes(self) -> bytes:
+        return bytes([KIND_NODE]) + self.name.encode()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Key: TypeAlias = FlowKey | ProcessKey | NodeKey
+
+
+def key_id(key: Key) -> int:
+    """The 64-bit id of a key: XXH64 of its canonical bytes."""
+    return hash_bytes(key.to_bytes())
+
+
+def parse_key(text: str) -> Key:
+    """A key from its text.
+
+    >>> str(parse_key("10.0.0.1:80 > 10.0.0.2:443 tcp"))
+    '10.0.0.1:80 > 10.0.0.2:443 tcp'
+    >>> parse_key("mosquitto[812]")
+    ProcessKey(name='mosquitto', pid=812)
+    """
+    try:
+        if flow := _FLOW_TEXT.fullmatch(text):
+            return _flow_from_match(flow)
+        if ">" in text:
+            raise ParameterError(f"{text!r} is not a flow")
+        if process := _PROCESS_TEXT.fullmatch(text.strip()):
+            return ProcessKey(process.group(1), int(process.group(2)))
+        return NodeKey(text.strip())
+    except (ParameterError, ValueError) as error:
+        raise KeyTextError(
+            str(error),
+            action="write 'SRC:PORT > DEST:PORT tcp', 'name[pid]' or a node's name",
+        ) from None
+
+
+def _flow_from_match(match: re.Match[str]) -> FlowKey:
+    groups = match.groups()
+    source = ip_address(next(g for g in groups[0:3] if g))
+    destination = ip_address(next(g for g in groups[4:7] if g))
+    name = groups[8].lower()
+    protocol = PROTOCOLS[name] if name in PROTOCOLS else int(name)
+    return FlowKey(source, int(groups[3] or 0), destination, int(groups[7] or 0), protocol)
+
+
+def key_from_bytes(data: bytes) -> Key:
+    """A key from its canonical bytes."""
+    kind, body = data[:1], data[1:]
+    try:
+        if kind == bytes([KIND_FLOW_4]) and len(body) == 13:
+            return _flow_from_bytes(body, 4)
+        if kind == bytes([KIND_FLOW_6]) and len(body) == 37:
+            return _flow_from_bytes(body, 16)
+        if kind == bytes([KIND_PROCESS]) and len(body) > 4:
+            return ProcessKey(body[4:].decode(), int.from_bytes(body[:4], "big"))
+        if kind == bytes([KIND_NODE]):
+            return NodeKey(body.decode())
+    except (ParameterError, UnicodeDecodeError) as error:
+        raise KeyTextError(f"key bytes {data[:40].hex()}: {error}") from None
+    raise KeyTextError(
+        f"{data[:40].hex()} is no key of a known kind", action="record with this version's keys"
+    )
+
+
+def _flow_from_bytes(body: bytes, size: int) -> FlowKey:
+    address = IPv4Address if size == 4 else IPv6Address
+    ports = body[2 * size :]
+    return FlowKey(
+        address(body[:size]),
+        int.from_bytes(ports[0:2], "big"),
+        address(body[size : 2 * size]),
+        int.from_bytes(ports[2:4], "big"),
+        protocol=ports[4],
+    )

@@ -1,0 +1,93 @@
+"""Units at the edge: durations, sizes and shares as people write and read them.
+
+Inside, times are integer nanoseconds and sizes integer bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from sojourn.core.errors import ParameterError
+
+__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_duration"]
+
+NS_PER_SECOND = 1_000_000_000
+
+_DURATIONS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "ms": 1_000_000,
+    "s": NS_PER_SECOND,
+    "m": 60 * NS_PER_SECOND,
+    "min": 60 * NS_PER_SECOND,
+    "h": 3600 * NS_PER_SECOND,
+}
+_SIZES = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+_QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
+
+
+def _parse(text: str, units: dict[str, int], default: str, what: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    unit = (match.group(2).lower() or default) if match else ""
+    if match is None or unit not in units:
+        raise ParameterError(
+            f"{text!r} is not a {what}",
+            action=f"write a number and one of {', '.join(units)}",
+        )
+    return round(Fraction(match.group(1)) * units[unit])
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds from text such as ``10s``, ``2.5 ms`` or ``1h``; a bare number is seconds.
+
+    >>> parse_duration("2.5ms")
+    2500000
+    """
+    return _parse(text, _DURATIONS, "s", "duration")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from text such as ``1MB`` (10⁶), ``16KiB`` (2¹⁴) or ``4096``.
+
+    >>> parse_bytes("16KiB")
+    16384
+    """
+    return _parse(text, _SIZES, "b", "size")
+
+
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    size, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
+    scaled = value / size
+    digits = max(0, 2 - int(math.log10(max(abs(scaled), 1))))
+    return f"{scaled:.{digits}f} {unit}"
+
+
+def format_duration(nanoseconds: float) -> str:
+    """A duration with three significant digits in the unit that suits it.
+
+    >>> format_duration(1_234_567)
+    '1.23 ms'
+    """
+    if not math.isfinite(nanoseconds):
+        return "∞" if nanoseconds > 0 else "−∞"
+    return _scaled(nanoseconds, [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")])
+
+
+def format_bytes(size: float) -> str:
+    """A size with three significant digits in powers of 1024.
+
+    >>> format_bytes(16384)
+    '16.0 KiB'
+    """
+    return _scaled(size, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])

@@ -1,0 +1,81 @@
+"""`Epoch`: an immutable snapshot of a sketch, with its origin and time frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sojourn.core.errors import MismatchError, ParameterError
+from sojourn.core.keys import MAX_NAME_BYTES, Key
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import AnySketch
+
+__all__ = ["MAX_KEYS", "Epoch", "merge_epochs"]
+
+MAX_KEYS = 1 << 20
+MAX_SEQUENCE = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What a node recorded in one stretch of time.
+
+    ``node``, ``stream`` and ``sequence`` identify it: a second epoch with the same three is a copy.
+    ``keys`` are the instances that were active, where the node reports them (``None`` where not).
+    """
+
+    node: str
+    stream: str
+    sequence: int
+    sketch: AnySketch
+    keys: tuple[Key, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, text in (("node", self.node), ("stream", self.stream)):
+            size = len(text.encode("utf-8", "surrogatepass"))
+            if not 1 <= size <= MAX_NAME_BYTES or not text.isprintable():
+                raise ParameterError(
+                    f"{text[:40]!r} cannot name a {name}",
+                    where="epoch",
+                    action=f"use 1 to {MAX_NAME_BYTES} bytes of printable text",
+                )
+        if not 0 <= self.sequence <= MAX_SEQUENCE:
+            raise ParameterError(f"sequence {self.sequence} is outside 0 … 2⁶³ − 1", where="epoch")
+        if self.keys is not None and len(self.keys) > MAX_KEYS:
+            raise ParameterError(f"{len(self.keys)} keys exceed {MAX_KEYS}", where="epoch")
+        object.__setattr__(self, "sketch", self.sketch.snapshot())
+
+    @property
+    def parameters(self) -> Parameters:
+        parameters: Parameters = self.sketch.parameters
+        return parameters
+
+    @property
+    def first_ns(self) -> int | None:
+        """Time of the earliest measurement; ``None`` in an empty epoch."""
+        return self.sketch.first_ns
+
+    @property
+    def last_ns(self) -> int | None:
+        """Time of the latest measurement; ``None`` in an empty epoch."""
+        return self.sketch.last_ns
+
+    @property
+    def recorded(self) -> int:
+        """Measurements offered to the sketch, sampled or not."""
+        return self.sketch.recorded
+
+    def overlaps(self, from_ns: int, to_ns: int) -> bool:
+        """Whether any measurement may lie in ``from_ns … to_ns``."""
+        if self.first_ns is None or self.last_ns is None:
+            return False
+        return self.first_ns <= to_ns and from_ns <= self.last_ns
+
+
+def merge_epochs(epochs: list[Epoch]) -> AnySketch:
+    """One sketch that holds what all the epochs recorded; their parameters (and salts) must agree."""
+    if not epochs:
+        raise MismatchError("there are no epochs to merge")
+    merged = epochs[0].sketch.copy()
+    for epoch in epochs[1:]:
+        merged = merged.merge(epoch.sketch)
+    return merged

@@ -1,0 +1,278 @@
+"""The wire format of an epoch: CBOR (RFC 8949), versioned, self-describing, checked before trusted.
+
+::
+
+    epoch = [version, body, check]          version 1; body a byte string; check = XXH64(body) mod 2³²
+    body  = [kind, parameters, node, stream, sequence, frame, recorded, counters, keys]
+
+``parameters`` maps the papers' symbols to values, defaults left out; ``frame`` is ``[first_ns, span_ns]``
+or null; ``counters`` holds all tables packed to their bit widths (`packing`); ``keys`` is a list of
+canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one after the other.
+
+Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite lengths, no nesting beyond
+what the format has; the size of `counters` is derived from validated parameters and compared before any
+counter is allocated. Whatever is wrong ends in a `WireError` that names the field.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, TypeVar
+
+import cbor2
+
+from sojourn.core.errors import SojournError, WireError
+from sojourn.core.hashing import hash_bytes
+from sojourn.core.keys import Key, key_from_bytes
+from sojourn.epochs.epoch import MAX_KEYS, Epoch
+from sojourn.epochs.packing import pack_table, packed_size, unpack_table
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import SKETCHES, AnySketch
+
+__all__ = ["MAX_EPOCH_BYTES", "VERSION", "decode", "encode", "read_epochs", "write_epochs"]
+
+VERSION = 1
+MAX_EPOCH_BYTES = 64 << 20
+MAX_INTEGER = (1 << 63) - 1
+BODY_FIELDS = 9
+
+T = TypeVar("T")
+
+
+def encode(epoch: Epoch) -> bytes:
+    """The epoch as bytes; the same epoch always gives the same bytes."""
+    sketch = epoch.sketch
+    frame = None
+    if epoch.first_ns is not None and epoch.last_ns is not None:
+        frame = [epoch.first_ns, epoch.last_ns - epoch.first_ns]
+    tables = zip(epoch.parameters.tables(), sketch.arrays, strict=True)
+    body = cbor2.dumps(
+        [
+            epoch.parameters.kind,
+            epoch.parameters.to_mapping(),
+            epoch.node,
+            epoch.stream,
+            epoch.sequence,
+            frame,
+            epoch.recorded,
+            b"".join(pack_table(table, array) for table, array in tables),
+            None if epoch.keys is None else [key.to_bytes() for key in epoch.keys],
+        ]
+    )
+    return cbor2.dumps([VERSION, body, _check(body)])
+
+
+def _check(body: bytes) -> int:
+    return hash_bytes_fast(body) & 0xFFFFFFFF
+
+
+def hash_bytes_fast(data: bytes) -> int:
+    """XXH64; by the kernel where the plain-Python form would take milliseconds."""
+    if len(data) < 4096:
+        return hash_bytes(data)
+    import numpy as np
+
+    from sojourn.core.hash_kernels import hash_slice
+
+    return int(hash_slice(np.frombuffer(data, np.uint8), 0, len(data), np.uint64(0)))
+
+
+def decode(data: bytes) -> Epoch:
+    """The epoch in `data`, all of it and nothing more."""
+    if len(data) > MAX_EPOCH_BYTES:
+        raise WireError(f"{len(data)} bytes exceed {MAX_EPOCH_BYTES}", where="epoch")
+    stream = io.BytesIO(data)
+    epoch = _decode_outer(_load(stream, "epoch", depth=1))
+    if stream.read(1):
+        raise WireError("bytes follow the epoch", where="epoch", action="send one epoch at a time")
+    return epoch
+
+
+def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:
+    """Append epochs to a file; how many."""
+    count = 0
+    for epoch in epochs:
+        file.write(encode(epoch))
+        count += 1
+    return count
+
+
+def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
+    """The epochs of a file, in order; raises at the first damaged one, naming its byte offset."""
+    source = _BoundedReader(file)
+    while source.begin():
+        start = source.offset - 1
+        try:
+            yield _decode_outer(_load(source, "epoch", depth=1))
+        except WireError as error:
+            raise WireError(
+                error.what,
+                where=f"epoch at byte {start}, {error.where}",
+                action=error.action or "the epochs before it are intact",
+            ) from None
+
+
+class _BoundedReader:
+    """A file that refuses to give one epoch more than `MAX_EPOCH_BYTES`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._peeked = b""
+        self._left = 0
+        self.offset = 0
+
+    def begin(self) -> bool:
+        """Start a new epoch; false at the end of the file."""
+        self._peeked = self._file.read(1)
+        self.offset += len(self._peeked)
+        self._left = MAX_EPOCH_BYTES
+        return bool(self._peeked)
+
+    def read(self, size: int) -> bytes:
+        if size > self._left:
+            raise WireError(f"an epoch exceeds {MAX_EPOCH_BYTES} bytes", where="epoch")
+        data = self._peeked[:size]
+        self._peeked = self._peeked[size:]
+        if len(data) < size:
+            more = self._file.read(size - len(data))
+            self.offset += len(more)
+            data += more
+        self._left -= len(data)
+        return data
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _reject_tag(*_: object) -> object:
+    raise WireError("CBOR tags are not part of the format", where="epoch")
+
+
+# Every tag that the library would otherwise interpret on its own.
+_TAGS = (*range(6), *range(25, 38), *range(43, 44), 52, 54, 100, 256, *range(258, 262), 1004, 43000, 55799)
+
+
+def _load(stream: object, where: str, *, depth: int) -> object:
+    """One CBOR item, by the strictest reading the library has."""
+    try:
+        return cbor2.load(
+            stream,  # type: ignore[arg-type]
+            tag_hook=_reject_tag,
+            semantic_decoders=dict.fromkeys(_TAGS, _reject_tag),
+            max_depth=depth,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+        )
+    except cbor2.CBORDecodeEOF:
+        raise WireError("the data ends early", where=where, action="send the whole epoch") from None
+    except (cbor2.CBORError, ValueError, OverflowError) as error:
+        raise WireError(f"not the CBOR of an epoch ({str(error)[:80]})", where=where) from None
+
+
+def _decode_outer(outer: object) -> Epoch:
+    if not isinstance(outer, list) or len(outer) != 3:
+        raise WireError("expected [version, body, check]", where="epoch")
+    version, body, check = outer
+    if type(version) is not int or version != VERSION:
+        raise WireError(
+            f"version {str(version)[:20]} is unknown",
+            where="version",
+            action=f"this Sojourn reads version {VERSION}; update it",
+        )
+    if not isinstance(body, bytes):
+        raise WireError("expected a byte string", where="body")
+    if type(check) is not int or check != _check(body):
+        raise WireError(
+            "the check does not match the body", where="check", action="the epoch was damaged; send it again"
+        )
+    stream = io.BytesIO(body)
+    items = _load(stream, "body", depth=2)
+    if stream.read(1):
+        raise WireError("bytes follow the body", where="body")
+    if not isinstance(items, list) or len(items) != BODY_FIELDS:
+        raise WireError(f"expected a list of {BODY_FIELDS} fields", where="body")
+    return _decode_body(items)
+
+
+def _expect(value: object, kind: type[T], where: str) -> T:
+    if type(value) is not kind:
+        raise WireError(f"expected {kind.__name__}, found {type(value).__name__}", where=where)
+    return value
+
+
+def _integer(value: object, where: str, *, lowest: int = 0) -> int:
+    number = _expect(value, int, where)
+    if not lowest <= number <= MAX_INTEGER:
+        raise WireError(f"{str(number)[:40]} is outside {lowest} … 2⁶³ − 1", where=where)
+    return number
+
+
+def _decode_body(items: list[object]) -> Epoch:
+    kind, parameters, node, stream, sequence, frame, recorded, counters, keys = items
+    sketch = _decode_sketch(_decode_parameters(kind, parameters), _expect(counters, bytes, "counters"))
+    sketch.recorded = _integer(recorded, "recorded")
+    sketch.first_ns, sketch.last_ns = _decode_frame(frame)
+    if (sketch.first_ns is None) != (sketch.recorded == 0):
+        raise WireError("an epoch has a time frame exactly if it has measurements", where="frame")
+    node, stream = _expect(node, str, "node"), _expect(stream, str, "stream")
+    return _as_wire_error(
+        lambda: Epoch(node, stream, _integer(sequence, "sequence"), sketch, _decode_keys(keys)), "epoch"
+    )
+
+
+def _decode_parameters(kind: object, mapping: object) -> Parameters:
+    name = _expect(kind, str, "kind")
+    if name not in SKETCHES:
+        raise WireError(
+            f"kind {name[:40]!r} is unknown", where="kind", action=f"known are {', '.join(SKETCHES)}"
+        )
+    values = _expect(mapping, dict, "parameters")
+    return SKETCHES[name].parameters_type.from_mapping(values)
+
+
+def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
+    expected = sum(packed_size(table) for table in parameters.tables())
+    if len(counters) != expected:
+        raise WireError(
+            f"{len(counters)} bytes of counters, the parameters call for {expected}", where="counters"
+        )
+    sketch = SKETCHES[parameters.kind](parameters)
+    offset = 0
+    for i, table in enumerate(parameters.tables()):
+        size = packed_size(table)
+        sketch.arrays[i][:] = unpack_table(table, counters[offset : offset + size])
+        offset += size
+    return sketch
+
+
+def _decode_frame(frame: object) -> tuple[int | None, int | None]:
+    if frame is None:
+        return None, None
+    if not isinstance(frame, list) or len(frame) != 2:
+        raise WireError("expected [first_ns, span_ns] or null", where="frame")
+    first = _integer(frame[0], "first_ns", lowest=-MAX_INTEGER)
+    last = _integer(first + _integer(frame[1], "span_ns"), "span_ns", lowest=-MAX_INTEGER)
+    return first, last
+
+
+def _decode_keys(keys: object) -> tuple[Key, ...] | None:
+    if keys is None:
+        return None
+    items = _expect(keys, list, "keys")
+    if len(items) > MAX_KEYS:
+        raise WireError(f"{len(items)} keys exceed {MAX_KEYS}", where="keys")
+    return tuple(
+        _as_wire_error(lambda item=item: key_from_bytes(_expect(item, bytes, "keys")), "keys")  # type: ignore[misc]
+        for item in items
+    )
+
+
+def _as_wire_error(make: Callable[[], T], where: str) -> T:
+    try:
+        return make()
+    except WireError:
+        raise
+    except SojournError as error:
+        raise WireError(error.what, where=where) from None

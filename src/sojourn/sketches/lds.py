@@ -1,0 +1,203 @@
+"""LDS: mean delay, size and loss of every flow, from cells that all flows share.
+
+A matrix of R rows × C columns. In row r, flow f owns k neighbouring cells from column h_r(f) on (its
+virtual LDA); a packet goes to one of them by its own hash, so that a loss spoils one cell of each row.
+A row may sample (the multi-bank form), and a flow may weigh more than 1, which buys it accuracy at
+the others' expense.
+
+Guarantee: as `lda` for each cell. A flow's cells hold all its sampled packets, plus those of the flows
+that collide with it.
+Memory: R·C × (sum + count + digest [+ byte] bits). Time: one packet hash (two with a digest) and one
+flow hash per row, O(R) per packet.
+
+Sanjuàs-Cuxart et al., "Sketching the Delay: Tracking Temporally Uncorrelated Flow-Level Latencies",
+§2.3 (structure), §4.1 (weights), §4.2 (rows that sample), §4.3 (bytes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sojourn.core import hashing
+from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import MismatchError, ParameterError
+from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
+from sojourn.core.kernels import inlined, kernel
+from sojourn.sketches.delay_cells import DelayCellParameters
+from sojourn.sketches.parameters import integer, probabilities
+from sojourn.sketches.sampling import is_sampled, nested_thresholds
+from sojourn.sketches.sketch import Sketch
+from sojourn.sketches.tables import Field, Kind, Table, counter_limit
+from sojourn.sketches.weights import FlowWeights
+
+__all__ = ["Lds", "LdsParameters"]
+
+PACKET_FUNCTION = 1 << 21
+_WORD_BITS = np.uint64(64)
+_NO_COLUMN = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LdsParameters(DelayCellParameters):
+    """Shape of an LDS; ``shares`` are the rows' sampling probabilities (one value serves all)."""
+
+    kind = "lds"
+
+    rows: int = integer("R", 1, 32)
+    columns: int = integer("C", 1, 2**27)
+    spread: int = integer("k", 1, 2**20, default=1)
+    shares: tuple[float, ...] = probabilities("p", default=(1.0,))
+    byte_bits: int = integer("bytes", 0, 64, default=0)
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        if self.spread > self.columns:
+            raise self.error(f"spread {self.spread} exceeds {self.columns} columns", "lower spread")
+        if len(self.shares) not in (1, self.rows):
+            raise self.error(
+                f"{len(self.shares)} shares for {self.rows} rows", "give one share, or one per row"
+            )
+
+    @property
+    def row_shares(self) -> tuple[float, ...]:
+        return self.shares * self.rows if len(self.shares) == 1 else self.shares
+
+    def tables(self) -> tuple[Table, ...]:
+        byte = (Field("bytes", self.byte_bits, Kind.COUNT),) if self.byte_bits else ()
+        return (Table("cells", self.rows * self.columns, (*self.delay_fields(), *byte)),)
+
+    @cached_property
+    def row_salts(self) -> UInt64Array:
+        return salt_table(self.rows, self.salt)
+
+    @cached_property
+    def thresholds(self) -> UInt64Array:
+        return nested_thresholds(self.row_shares)
+
+
+@inlined
+def _rotated(hashed: np.uint64, row: int) -> np.uint64:
+    """The packet hash turned for one row, so that rows choose and sample independently."""
+    turn = np.uint64((row * 17 + 1) & 63)
+    return (hashed << turn) | (hashed >> (_WORD_BITS - turn))
+
+
+@inlined
+def _column_of(
+    flow_id: np.uint64,
+    packet_hash: np.uint64,
+    row_salt: np.uint64,
+    columns: np.uint64,
+    spread: np.uint64,
+) -> np.int64:
+    """(h_r(f) + h'_r(x)) mod C of the paper's update procedure."""
+    column = bucket(flow_id, row_salt, columns)
+    if spread > np.uint64(1):
+        column += to_range(packet_hash, spread)
+        if column >= np.int64(columns):
+            column -= np.int64(columns)
+    return column
+
+
+@kernel
+def _record(
+    cells: Int64Array,
+    flow_id: UInt64Array,
+    packet_id: UInt64Array,
+    time_ns: Int64Array,
+    weight: Int64Array,
+    size_bytes: Int64Array,
+    row_salts: UInt64Array,
+    thresholds: UInt64Array,
+    columns: np.uint64,
+    spread: np.uint64,
+    packet_salt: np.uint64,
+    digest_salt: np.uint64,
+    digest_mask: np.uint64,
+    count_limit: int,
+    byte_limit: int,
+) -> int:
+    """Find a packet's cells, make sure that all have room, then update them.
+
+    Looking first also starts the loads of all rows' cells together.
+    """
+    rows = row_salts.shape[0]
+    chosen = np.empty(rows, np.int64)
+    byte_field = cells.shape[1] - 1
+    for i in range(len(flow_id)):
+        packet_hash = mix(packet_id[i] ^ packet_salt)
+        w = weight[i] if weight.shape[0] else np.int64(1)
+        size = size_bytes[i] if byte_limit else np.int64(0)
+        for row in range(rows):
+            turned = _rotated(packet_hash, row)
+            cell = np.int64(-1)
+            if is_sampled(turned, thresholds[row]):
+                column = _column_of(flow_id[i], turned, row_salts[row], columns, spread)
+                cell = row * np.int64(columns) + column
+                if cells[cell, 1] > count_limit - w:
+                    return i
+                if byte_limit and cells[cell, byte_field] > byte_limit - size:
+                    return i
+            chosen[row] = cell
+        digest = np.int64(0)
+        if digest_mask:
+            digest = np.int64(mix(packet_id[i] ^ digest_salt) & digest_mask)
+        for row in range(rows):
+            cell = chosen[row]
+            if cell >= 0:
+                cells[cell, 0] += w * time_ns[i]
+                cells[cell, 1] += w
+                if digest_mask:
+                    cells[cell, 2] ^= digest
+                if byte_limit:
+                    cells[cell, byte_field] += size
+    return len(flow_id)
+
+
+class Lds(Sketch[LdsParameters, PacketBatch]):
+    """A lossy difference sketch at one observation point.
+
+    ``weights`` (LDS §4.1) must be the same at both ends.
+    """
+
+    parameters_type = LdsParameters
+
+    def __init__(self, parameters: LdsParameters, weights: FlowWeights | None = None) -> None:
+        super().__init__(parameters)
+        self.weights = weights
+        if weights is not None and weights.largest > parameters.count_limit:
+            raise ParameterError(
+                f"weight {weights.largest} does not fit a count limit of {parameters.count_limit}",
+                where="lds",
+                action="lower the weight or widen count_bits",
+            )
+
+    def _record(self, batch: PacketBatch) -> int:
+        p = self.parameters
+        if p.byte_bits and int(batch.size_bytes.min()) < 0:
+            raise MismatchError("a packet has a negative size", where="size_bytes")
+        return _record(
+            self.arrays[0],
+            batch.flow_id,
+            batch.packet_id,
+            batch.time_ns,
+            _NO_COLUMN if self.weights is None else self.weights.of(batch.flow_id),
+            batch.size_bytes,
+            p.row_salts,
+            p.thresholds,
+            np.uint64(p.columns),
+            np.uint64(p.spread),
+            np.uint64(hashing.salt_for(PACKET_FUNCTION, p.salt)),
+            p.digest_salt,
+            p.digest_mask,
+            p.count_limit,
+            counter_limit(p.byte_bits) if p.byte_bits else 0,
+        )
+
+    def record(self, flow_id: int, packet_id: int, time_ns: int, *, size_bytes: int = 0) -> None:
+        """Record one packet, or raise `SketchFullError` and change nothing."""
+        self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns], [size_bytes]))

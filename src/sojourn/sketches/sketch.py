@@ -1,0 +1,170 @@
+"""`Sketch`: what all sketches share — tables, merging, subtracting, resetting, knowing when full.
+
+Guarantee: a measurement is either recorded in all its counters or refused before any changes.
+`record_batch` returns how many leading rows it recorded; fewer than all means that the next one
+would push a counter out of its range: take a snapshot, reset, go on with the rest. Nothing wraps,
+saturates or disappears unseen.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+
+from sojourn.core.arrays import Int64Array
+from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.errors import MismatchError, SketchFullError, UsageError
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.tables import Kind
+
+__all__ = ["Sketch"]
+
+P = TypeVar("P", bound=Parameters)
+B = TypeVar("B", PacketBatch, MeasurementBatch)
+
+
+class Sketch(ABC, Generic[P, B]):
+    """A fixed-size summary of a stream of measurements; linear.
+
+    ``recorded`` counts every measurement offered and accepted, sampled or not; ``first_ns`` and
+    ``last_ns`` frame them in time (``None`` while empty).
+    """
+
+    parameters_type: ClassVar[type[Parameters]]
+
+    def __init__(self, parameters: P) -> None:
+        self.parameters = parameters
+        self.arrays = [table.zeros() for table in parameters.tables()]
+        self.recorded = 0
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self._refused = False
+        self._frozen = False
+
+    @abstractmethod
+    def _record(self, batch: B) -> int:
+        """Record rows from the front of `batch`; how many fitted."""
+
+    def record_batch(self, batch: B) -> int:
+        """Record `batch` up to the first row that does not fit; the number of rows recorded."""
+        if self._frozen:
+            raise UsageError("a snapshot cannot record", where=self.parameters.kind, action="copy it first")
+        taken = self._record(batch) if len(batch) else 0
+        if taken:
+            times = batch.time_ns[:taken]
+            first, last = int(times.min()), int(times.max())
+            self.first_ns = first if self.first_ns is None else min(self.first_ns, first)
+            self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
+            self.recorded += taken
+        self._refused = self._refused or taken < len(batch)
+        return taken
+
+    def _record_one(self, batch: B) -> None:
+        if not self.record_batch(batch):
+            raise SketchFullError(
+                "a counter has no room for this measurement",
+                where=self.parameters.kind,
+                action="take a snapshot and reset, or use wider counters",
+            )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a measurement was refused, or some count has no room for even one more."""
+        for table, array in zip(self.parameters.tables(), self.arrays, strict=True):
+            for i, field in enumerate(table.fields):
+                if field.kind is Kind.COUNT and array[:, i].max() >= field.highest:
+                    return True
+        return self._refused
+
+    @property
+    def memory_bits(self) -> int:
+        """Memory of the counters at their declared widths (not of the Python object)."""
+        return self.parameters.memory_bits
+
+    def column(self, name: str) -> Int64Array:
+        """One field of every cell, in its canonical form (a copy)."""
+        for table, array in zip(self.parameters.tables(), self.arrays, strict=True):
+            for i, field in enumerate(table.fields):
+                if field.name == name:
+                    return field.canonical(array[:, i])
+        raise MismatchError(
+            f"there is no field {name}",
+            where=self.parameters.kind,
+            action="record with the parameter that adds it",
+        )
+
+    def has(self, name: str) -> bool:
+        """Whether the sketch keeps a field of that name."""
+        return any(f.name == name for table in self.parameters.tables() for f in table.fields)
+
+    def merge(self, other: Self) -> Self:
+        """A new sketch that holds both streams; commutative and associative."""
+        merged = self._combined(other, sign=1)
+        merged.recorded = self.recorded + other.recorded
+        firsts = [s.first_ns for s in (self, other) if s.first_ns is not None]
+        lasts = [s.last_ns for s in (self, other) if s.last_ns is not None]
+        merged.first_ns = min(firsts, default=None)
+        merged.last_ns = max(lasts, default=None)
+        return merged
+
+    def subtract(self, other: Self) -> Self:
+        """The inverse of `merge`: this stream without `other`, which must be part of it.
+
+        The time frame stays that of the whole: which end `other` came from is not known.
+        """
+        rest = self._combined(other, sign=-1)
+        rest.recorded = self.recorded - other.recorded
+        rest.first_ns, rest.last_ns = self.first_ns, self.last_ns
+        return rest
+
+    def _combined(self, other: Self, *, sign: int) -> Self:
+        self.parameters.require_equal(other.parameters)
+        result = type(self)(self.parameters)
+        for table, target, left, right in zip(
+            self.parameters.tables(), result.arrays, self.arrays, other.arrays, strict=True
+        ):
+            for i, field in enumerate(table.fields):
+                over = np.flatnonzero(field.overflows(left[:, i], right[:, i], sign))
+                if over.size:
+                    raise SketchFullError(
+                        f"{field.name} of cell {over[0]} would leave its {field.bits} bits "
+                        f"({left[over[0], i]} and {right[over[0], i]})",
+                        where=self.parameters.kind,
+                        action="keep the epochs apart" if sign > 0 else "subtract only what was merged",
+                    )
+                target[:, i] = field.combine(left[:, i], right[:, i], sign)
+        return result
+
+    def copy(self) -> Self:
+        """An independent sketch with the same contents."""
+        return self.merge(type(self)(self.parameters))
+
+    def snapshot(self) -> Self:
+        """A copy that never changes: what an epoch holds."""
+        frozen = self.copy()
+        for array in frozen.arrays:
+            array.flags.writeable = False
+        frozen._frozen = True
+        return frozen
+
+    def reset(self) -> None:
+        """Forget everything recorded; parameters stay."""
+        for array in self.arrays:
+            array[:] = 0
+        self.recorded = 0
+        self.first_ns = self.last_ns = None
+        self._refused = False
+
+    def __eq__(self, other: object) -> bool:
+        """Same parameters and same contents."""
+        if not isinstance(other, Sketch) or self.parameters != other.parameters:
+            return NotImplemented if not isinstance(other, Sketch) else False
+        return self.recorded == other.recorded and all(
+            np.array_equal(self.column(field.name), other.column(field.name))
+            for table in self.parameters.tables()
+            for field in table.fields
+        )
+
+    __hash__ = None  # type: ignore[assignment]

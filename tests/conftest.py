@@ -1,0 +1,26 @@
+"""What all tests share: where the real data lies, and how many examples Hypothesis tries."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "sojourn", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("sojourn")
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real captures, traces and topologies beside the checkout."""
+    if not SHARED_DATA.is_dir():
+        if os.environ.get("CI"):
+            pytest.fail(f"{SHARED_DATA} is missing and CI skips nothing")
+        pytest.skip(f"the shared data is not at {SHARED_DATA}")
+    return SHARED_DATA

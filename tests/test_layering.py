@@ -1,0 +1,82 @@
+"""Imports follow the flow of data: a package imports only the packages below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "sojourn"
+
+LAYERS = [
+    "core",
+    "capture",
+    "sources",
+    "sketches",
+    "epochs",
+    "estimation",
+    "tomography",
+    "mplane",
+    "node",
+    "server",
+    "lab",
+    "papers",
+    "web",
+    "cli",
+]
+TOP = {"cli", "web", "papers"}
+
+
+def imported_packages(code: str) -> set[str]:
+    """The Sojourn packages that a module imports, at its top or inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    parts = [name.split(".") for name in names]
+    return {p[1] for p in parts if p[0] == "sojourn" and len(p) > 1 and p[1] in LAYERS}
+
+
+def violations(package: str, code: str) -> set[str]:
+    """What a module of `package` imports although it stands above."""
+    rank = LAYERS.index(package)
+    if package in TOP:
+        return set()
+    above = {p for p in imported_packages(code) if LAYERS.index(p) > rank}
+    return above | (imported_packages(code) & TOP)
+
+
+@pytest.mark.parametrize("module", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_module_imports_only_what_lies_below_it(module: Path) -> None:
+    package = module.relative_to(SOURCE).parts[0]
+    if package.endswith(".py"):
+        assert imported_packages(module.read_text()) == set()
+        return
+    assert violations(package, module.read_text()) == set()
+
+
+@pytest.mark.parametrize(
+    ("package", "code"),
+    [
+        ("core", "from sojourn.sketches.lda import Lda"),
+        ("sketches", "import sojourn.epochs.wire"),
+        ("estimation", "def f():\n    from sojourn import cli"),
+        ("epochs", "from sojourn.papers import iotm"),
+    ],
+)
+def test_an_import_from_above_is_found(package: str, code: str) -> None:
+    assert violations(package, code)
+
+
+@pytest.mark.parametrize("module", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_module_is_longer_than_400_lines(module: Path) -> None:
+    assert len(module.read_text().splitlines()) <= 400
+
+
+def test_every_package_is_a_known_layer() -> None:
+    packages = {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert packages <= set(LAYERS)
