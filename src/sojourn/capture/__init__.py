@@ -1,0 +1,1 @@
+"""Packets in: capture files and live interfaces, decoded by kernels; exact matching; clocks."""
