@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
+from sojourn.cli import demo
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -24,7 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
+    epilog="Start with:  sojourn demo",
 )
+app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -19,6 +19,7 @@ class Reason(StrEnum):
     NO_USABLE_CELLS = "no usable cells"
     NO_EPOCHS_IN_RANGE = "no epochs in range"
     NOTHING_RECORDED = "nothing recorded"
+    LOST_IN_NOISE = "lost in noise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,12 @@ class Estimate:
         """
         half = math.inf if math.isnan(half_width) else half_width
         return cls(value, value - half, value + half, samples, method, unit)
+
+    def not_below(self, bound: float) -> Estimate:
+        """The same estimate, knowing that the truth is at least `bound`."""
+        return replace(
+            self, value=max(self.value, bound), low=max(self.low, bound), high=max(self.high, bound)
+        )
 
     def contains(self, truth: float) -> bool:
         return self.low <= truth <= self.high

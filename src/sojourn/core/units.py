@@ -69,6 +69,8 @@ def parse_bytes(text: str) -> int:
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     size, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
     scaled = value / size
+    if scaled == 0:
+        return f"0 {unit}"
     digits = max(0, 2 - int(math.log10(max(abs(scaled), 1))))
     return f"{scaled:.{digits}f} {unit}"
 

@@ -1,0 +1,1 @@
+"""Worlds to test in, generated from a seed, with the truth known."""

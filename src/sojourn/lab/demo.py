@@ -1,0 +1,169 @@
+"""The demonstration: one generated world, three sketches, ten flows, the truth beside each answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from sojourn.core.arrays import Int64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.estimates import Answer, Estimate
+from sojourn.core.keys import FlowKey
+from sojourn.estimation.colate import estimate_flow_means
+from sojourn.estimation.exact import ExactFlows, match_flows
+from sojourn.estimation.lda import LdaAnswer, estimate_lda
+from sojourn.estimation.lds import estimate_lds
+from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
+from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
+from sojourn.sketches.lda import Lda, LdaParameters
+from sojourn.sketches.lds import Lds, LdsParameters
+
+__all__ = ["Demo", "FlowAnswer", "SketchResult", "run_demo"]
+
+SHOWN_FLOWS = 10
+SMALLEST_SHOWN = 400
+
+S = TypeVar("S", Lda, Lds, CounterVector)
+
+
+@dataclass(frozen=True)
+class FlowAnswer:
+    """One flow (or the whole segment, ``key`` None): what was estimated, what was true."""
+
+    key: FlowKey | None
+    packets: int
+    lost: int
+    answer: Answer
+    true_mean_ns: float
+
+
+@dataclass(frozen=True)
+class SketchResult:
+    """One kind of sketch at both observation points; memory is that of one point."""
+
+    name: str
+    note: str
+    memory_bytes: float
+    bits_per_packet: float
+    packets_per_second: float
+    flows: list[FlowAnswer]
+    segment: LdaAnswer | None = None
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The world and what each sketch said of it."""
+
+    world: TwoPointWorld
+    exact: ExactFlows
+    true_mean_ns: float
+    results: list[SketchResult]
+
+
+def run_demo(*, seed: int, flows: int, packets: int, advance: Callable[[str, float], None]) -> Demo:
+    """Generate, record at both points, estimate; `advance` is told of every step."""
+    advance("generating traffic", 0.05)
+    world = make_two_point_world(seed=seed, flows=flows, packets=packets)
+    advance("matching every packet for the truth", 0.25)
+    exact = match_flows(world.sender, world.receiver)
+    shown = _shown_flows(exact)
+    steps = [("LDA", _run_lda), ("LDS", _run_lds), ("COLATE", _run_colate)]
+    results = []
+    for i, (name, run) in enumerate(steps):
+        advance(f"recording and estimating with {name}", 0.4 + 0.2 * i)
+        results.append(run(world, exact, shown))
+    advance("done", 1.0)
+    delivered = exact.received > 0
+    total = float((exact.mean_ns * exact.received)[delivered].sum())
+    return Demo(world, exact, total / max(1, int(exact.received.sum())), results)
+
+
+def _shown_flows(exact: ExactFlows) -> Int64Array:
+    """Ten flows from the largest down to four hundred packets (fewer packets in tiny worlds), evenly by rank."""
+    order = np.argsort(-exact.received, kind="stable")
+    order = order[exact.received[order] > 0]
+    sized = order[exact.received[order] >= SMALLEST_SHOWN]
+    pool = sized if len(sized) >= SHOWN_FLOWS else order
+    ranks = np.unique(np.geomspace(1, max(len(pool), 1), min(SHOWN_FLOWS, len(pool))).astype(np.int64) - 1)
+    spare = np.setdiff1d(np.arange(len(pool)), ranks)[: SHOWN_FLOWS - len(ranks)]
+    chosen: Int64Array = pool[np.sort(np.concatenate([ranks, spare]))]
+    return chosen
+
+
+def _record_both(world: TwoPointWorld, make: Callable[[], S]) -> tuple[S, S, float]:
+    """A sketch at each point, and packets recorded per second (compilation excluded)."""
+    make().record_batch(world.sender.select(slice(0, 1)))
+    sender, receiver = make(), make()
+    start = time.perf_counter()
+    sender.record_batch(world.sender)
+    receiver.record_batch(world.receiver)
+    seconds = time.perf_counter() - start
+    return sender, receiver, (sender.recorded + receiver.recorded) / seconds
+
+
+def _result(
+    name: str, note: str, world: TwoPointWorld, bits: int, speed: float, flows: list[FlowAnswer]
+) -> SketchResult:
+    return SketchResult(name, note, bits / 8, bits / len(world.sender), speed, flows)
+
+
+def _flow_answers(
+    world: TwoPointWorld, exact: ExactFlows, shown: Int64Array, answers: list[Answer]
+) -> list[FlowAnswer]:
+    """Both points share the world's clock, so no delay is below zero."""
+    return [
+        FlowAnswer(
+            world.keys[int(exact.flow_id[i])],
+            int(exact.sent[i]),
+            int(exact.lost[i]),
+            answer.not_below(0) if isinstance(answer, Estimate) else answer,
+            float(exact.mean_ns[i]),
+        )
+        for i, answer in zip(shown.tolist(), answers, strict=True)
+    ]
+
+
+def _run_lda(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
+    """One LDA for everything, and a small one for each watched flow: an LDA itself is blind to flows."""
+    everything = LdaParameters(rows=1024, shares=(1.0, 0.25, 0.0625))
+    sender, receiver, speed = _record_both(world, lambda: Lda(everything))
+    watched = LdaParameters(rows=64, shares=(1.0, 0.25, 0.0625))
+    bits, answers = sender.memory_bits, []
+    for i in shown.tolist():
+        at_sender, at_receiver = Lda(watched), Lda(watched)
+        at_sender.record_batch(_only(world.sender, exact.flow_id[i]))
+        at_receiver.record_batch(_only(world.receiver, exact.flow_id[i]))
+        answers.append(estimate_lda(at_sender, at_receiver).mean)
+        bits += at_sender.memory_bits
+    flows = _flow_answers(world, exact, shown, answers)
+    result = _result("lda", "one for the segment, one per watched flow", world, bits, speed, flows)
+    return replace(result, segment=estimate_lda(sender, receiver))
+
+
+def _only(batch: PacketBatch, flow_id: np.uint64) -> PacketBatch:
+    return batch.select(np.flatnonzero(batch.flow_id == flow_id))
+
+
+def _run_lds(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
+    """Two columns per flow, four rows that sample 1, ½, ¼ and ⅛ of the packets."""
+    columns = max(64, 2 * len(exact.flow_id))
+    parameters = LdsParameters(rows=4, columns=columns, spread=4, shares=(1.0, 0.5, 0.25, 0.125))
+    sender, receiver, speed = _record_both(world, lambda: Lds(parameters))
+    answers = estimate_lds(sender, receiver, exact.flow_id[shown])
+    flows = _flow_answers(world, exact, shown, answers)
+    return _result("lds", "as published, guarded choice of cells", world, sender.memory_bits, speed, flows)
+
+
+def _run_colate(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
+    """Four counters per flow in a vector of sixteen per flow, coordinated, with counts against loss."""
+    counters = max(256, 16 * len(exact.flow_id))
+    parameters = CounterVectorParameters(counters=counters, per_flow=4, count_bits=16)
+    sender, receiver, speed = _record_both(world, lambda: CounterVector(parameters))
+    answers = estimate_flow_means(sender, receiver, exact.flow_id[shown])
+    flows = _flow_answers(world, exact, shown, answers)
+    note = "Theorem 2, coordinated, sizes from its own counts"
+    return _result("colate", note, world, sender.memory_bits, speed, flows)
