@@ -55,17 +55,17 @@ class _Batch:
 
 def _as_column(values: object, dtype: type[np.generic], name: str) -> NDArray[np.generic]:
     """`values` as a contiguous column of `dtype`; never by silently changing a number."""
-    column = np.ascontiguousarray(values)
+    # Python integers go through objects: numpy would make floats of some that fit 64 bits.
+    column = np.ascontiguousarray(values if isinstance(values, np.ndarray) else np.array(values, object))
     if column.dtype == dtype:
         return column
-    if column.dtype.kind not in "iub" and column.size:
+    integers = column.dtype.kind in "iub" or all(isinstance(v, int | np.integer) for v in column.flat)
+    limits = np.iinfo(dtype)  # type: ignore[type-var]
+    if column.size and not (integers and limits.min <= column.min() and column.max() <= limits.max):
         raise ParameterError(
-            f"column {name} holds {column.dtype}", action=f"give integers that fit {dtype.__name__}"
+            f"column {name} has values that are no {dtype.__name__}", action="give whole numbers in its range"
         )
-    converted = column.astype(dtype)
-    if column.size and not np.array_equal(converted.astype(object), column.astype(object)):
-        raise ParameterError(f"column {name} has values that do not fit {dtype.__name__}")
-    return converted
+    return column.astype(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +81,7 @@ class PacketBatch(_Batch):
     size_bytes: Int64Array
 
     @classmethod
-    def of(
-        cls, flow_id: object, packet_id: object, time_ns: object, size_bytes: object | None = None
-    ) -> PacketBatch:
+    def of(cls, flow_id: object, packet_id: object, time_ns: object, size_bytes: object | None = None) -> PacketBatch:
         """A batch from any integer sequences; sizes default to 0.
 
         >>> len(PacketBatch.of([1, 1], [10, 11], [1_000, 2_000]))

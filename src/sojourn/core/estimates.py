@@ -50,9 +50,7 @@ class Estimate:
             raise ParameterError(f"level {self.level} is not between 0 and 1", where=self.method)
 
     @classmethod
-    def around(
-        cls, value: float, half_width: float, *, samples: int, method: str, unit: str = "ns"
-    ) -> Estimate:
+    def around(cls, value: float, half_width: float, *, samples: int, method: str, unit: str = "ns") -> Estimate:
         """An estimate whose 95 % interval is symmetric.
 
         >>> Estimate.around(10.0, 2.0, samples=5, method="lda").low
@@ -63,9 +61,7 @@ class Estimate:
 
     def not_below(self, bound: float) -> Estimate:
         """The same estimate, knowing that the truth is at least `bound`."""
-        return replace(
-            self, value=max(self.value, bound), low=max(self.low, bound), high=max(self.high, bound)
-        )
+        return replace(self, value=max(self.value, bound), low=max(self.low, bound), high=max(self.high, bound))
 
     def contains(self, truth: float) -> bool:
         return self.low <= truth <= self.high

@@ -42,7 +42,7 @@ _PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
 
 _ENDPOINT = r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)|([0-9a-fA-F:]+[0-9a-fA-F.]*))(?::(\d{1,5}))?"
 _FLOW_TEXT = re.compile(rf"\s*{_ENDPOINT}\s*>\s*{_ENDPOINT}\s+([a-z0-9]+)\s*", re.IGNORECASE)
-_PROCESS_TEXT = re.compile(r"(.+)\[(\d{1,10})\]", re.DOTALL)
+_PROCESS_TEXT = re.compile(r"(.+)\[(\d{1,20})\]", re.DOTALL)
 
 
 def protocol_name(number: int) -> str:
@@ -190,9 +190,7 @@ def key_from_bytes(data: bytes) -> Key:
             return NodeKey(body.decode())
     except (ParameterError, UnicodeDecodeError) as error:
         raise KeyTextError(f"key bytes {data[:40].hex()}: {error}") from None
-    raise KeyTextError(
-        f"{data[:40].hex()} is no key of a known kind", action="record with this version's keys"
-    )
+    raise KeyTextError(f"{data[:40].hex()} is no key of a known kind", action="record with this version's keys")
 
 
 def _flow_from_bytes(body: bytes, size: int) -> FlowKey:

@@ -63,10 +63,7 @@ class Recorder:
         slots = batch.time_ns // self._length_ns
         order = np.argsort(slots, kind="stable")
         edges = [0, *(np.flatnonzero(np.diff(slots[order])) + 1).tolist(), len(batch)]
-        return [
-            (batch.select(order[start:end]), int(slots[order[start]]))
-            for start, end in itertools.pairwise(edges)
-        ]
+        return [(batch.select(order[start:end]), int(slots[order[start]])) for start, end in itertools.pairwise(edges)]
 
     def _record_part(self, part: Any, closed: list[Epoch]) -> None:
         while taken := self.sketch.record_batch(part):

@@ -113,10 +113,11 @@ def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
             ) from None
 
 
-class _BoundedReader:
+class _BoundedReader(io.RawIOBase):
     """A file that refuses to give one epoch more than `MAX_EPOCH_BYTES`."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
         self._file = file
         self._peeked = b""
         self._left = 0
@@ -129,7 +130,10 @@ class _BoundedReader:
         self._left = MAX_EPOCH_BYTES
         return bool(self._peeked)
 
-    def read(self, size: int) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
         if size > self._left:
             raise WireError(f"an epoch exceeds {MAX_EPOCH_BYTES} bytes", where="epoch")
         data = self._peeked[:size]
@@ -142,6 +146,7 @@ class _BoundedReader:
         return data
 
     def seekable(self) -> bool:
+        """No: then the decoder reads exactly what it needs, and the next epoch stays in the file."""
         return False
 
 
@@ -188,7 +193,7 @@ def _decode_outer(outer: object) -> Epoch:
             "the check does not match the body", where="check", action="the epoch was damaged; send it again"
         )
     stream = io.BytesIO(body)
-    items = _load(stream, "body", depth=2)
+    items = _load(stream, "body", depth=3)
     if stream.read(1):
         raise WireError("bytes follow the body", where="body")
     if not isinstance(items, list) or len(items) != BODY_FIELDS:
@@ -225,9 +230,7 @@ def _decode_body(items: list[object]) -> Epoch:
 def _decode_parameters(kind: object, mapping: object) -> Parameters:
     name = _expect(kind, str, "kind")
     if name not in SKETCHES:
-        raise WireError(
-            f"kind {name[:40]!r} is unknown", where="kind", action=f"known are {', '.join(SKETCHES)}"
-        )
+        raise WireError(f"kind {name[:40]!r} is unknown", where="kind", action=f"known are {', '.join(SKETCHES)}")
     values = _expect(mapping, dict, "parameters")
     return SKETCHES[name].parameters_type.from_mapping(values)
 
@@ -235,9 +238,7 @@ def _decode_parameters(kind: object, mapping: object) -> Parameters:
 def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
     expected = sum(packed_size(table) for table in parameters.tables())
     if len(counters) != expected:
-        raise WireError(
-            f"{len(counters)} bytes of counters, the parameters call for {expected}", where="counters"
-        )
+        raise WireError(f"{len(counters)} bytes of counters, the parameters call for {expected}", where="counters")
     sketch = SKETCHES[parameters.kind](parameters)
     offset = 0
     for i, table in enumerate(parameters.tables()):

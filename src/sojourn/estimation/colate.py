@@ -2,7 +2,11 @@
 
 Theorem 2 is the moment estimator on each point's counters; it is linear, so the difference of the two
 estimates is the estimate on the difference of the counters, D. The mean divides by the flow's packets p_f:
-given (the paper takes them from NetFlow), or estimated from the count array in the same way.
+
+- p_f given (the paper takes them from NetFlow): Theorem 2 as it stands;
+- p_f given, and a count array N: centred, g + Theorem 2 on (D − gN) over p_f, g the mean of all usable
+  counters: strangers then disturb by how their delays differ, not by how many they are;
+- only a count array: the ratio of Theorem 2 on D and on N.
 
 What D holds depends on how packets chose their counters. Coordinated (``packet``): D is a sum of delays. As
 published (``random``): the two points put a packet into different counters, D is a difference of time stamps
@@ -42,6 +46,8 @@ class _Vector:
     position: Int64Array
     share: float
     shared: SharedCounters
+    centred: SharedCounters
+    grand_mean: float
 
 
 def estimate_flow_means(
@@ -53,24 +59,26 @@ def estimate_flow_means(
     """
     sender.parameters.require_equal(receiver.parameters)
     parameters = sender.parameters
-    if packets is None and not sender.has("count"):
+    counted = sender.has("count") and parameters.choice == "packet"
+    if packets is None and not counted:
         raise UsageError(
             "the flows' sizes are neither given nor counted",
             where="counter_vector",
-            action="pass packets, or record with count_bits",
+            action="pass packets, or record with count_bits and coordinated choice",
         )
     vector = _usable_vector(sender, receiver)
     if vector is None:
         return [Unanswered(Reason.NO_USABLE_CELLS)] * len(flow_id)
     matrix = bucket_matrix(flow_id, parameters.function_salts, np.uint64(parameters.counters))
-    method = "colate theorem 2" + (", independent j" if parameters.choice == "random" else "")
+    method = "colate theorem 2"
+    if parameters.choice == "random":
+        method += ", independent j"
+    elif counted:
+        method += ", centred" if packets is not None else ", counted"
     unit = parameters.resolution_ns
     if packets is None:
         return [_answer_by_counts(vector, row, unit, method) for row in matrix]
-    return [
-        _answer_by_size(vector, row, int(size), unit, method)
-        for row, size in zip(matrix, packets, strict=True)
-    ]
+    return [_answer_by_size(vector, row, int(size), unit, method) for row, size in zip(matrix, packets, strict=True)]
 
 
 def _usable_vector(sender: CounterVector, receiver: CounterVector) -> _Vector | None:
@@ -87,12 +95,19 @@ def _usable_vector(sender: CounterVector, receiver: CounterVector) -> _Vector | 
         cells = slice(v * parameters.counters, (v + 1) * parameters.counters)
         usable = all_usable[cells]
         if usable.sum() > 2:
-            fields = [sums[cells][usable]]
-            if sender.has("count"):
-                fields.append(sender.column("count")[cells][usable])
-            shared = SharedCounters(*fields)
-            return _Vector(usable, np.cumsum(usable) - 1, parameters.shares[v], shared)
+            counts = sender.column("count")[cells][usable] if counted else None
+            return _vector(usable, parameters.shares[v], sums[cells][usable], counts)
     return None
+
+
+def _vector(usable: BoolArray, share: float, sums: Int64Array, counts: Int64Array | None) -> _Vector:
+    position = np.cumsum(usable) - 1
+    if counts is None:
+        shared = SharedCounters(sums)
+        return _Vector(usable, position, share, shared, shared, 0.0)
+    grand = float(sums.sum()) / max(1.0, float(counts.sum()))
+    centred = SharedCounters(sums - grand * counts)
+    return _Vector(usable, position, share, SharedCounters(sums, counts), centred, grand)
 
 
 def _answer_by_counts(vector: _Vector, row: Int64Array, unit: int, method: str) -> Answer:
@@ -107,10 +122,11 @@ def _answer_by_size(vector: _Vector, row: Int64Array, size: int, unit: int, meth
     held = size * vector.share * float(kept.mean())
     if size < 1 or held == 0:
         return Unanswered(Reason.NO_USABLE_CELLS if size >= 1 else Reason.UNKNOWN_INSTANCE)
-    value, half = vector.shared.sum_of(vector.position[np.unique(row[kept])])
-    mean, noise = value / held, half / held
+    value, half = vector.centred.sum_of(vector.position[np.unique(row[kept])])
+    excess, noise = value / held, half / held
     # How many of the flow's packets these counters hold is itself a draw.
     missing = 1 - held / size
-    draw = NORMAL_95 * abs(mean) * math.sqrt(missing / held) if missing > 0 else 0.0
+    draw = NORMAL_95 * abs(excess) * math.sqrt(missing / held) if missing > 0 else 0.0
+    mean = vector.grand_mean + excess
     half_width = math.hypot(noise, draw) * unit
     return Estimate.around(mean * unit, half_width, samples=round(held), method=method)

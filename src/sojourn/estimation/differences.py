@@ -52,9 +52,7 @@ def cell_difference(sender: Lda | Lds | CounterVector, receiver: Lda | Lds | Cou
     usable = (sent == received) & (sent > 0)
     if sender.has("digest"):
         usable &= sender.column("digest") == receiver.column("digest")
-    return CellDifference(
-        delay_sums(sender, receiver), sent, received, usable, sender.recorded, receiver.recorded
-    )
+    return CellDifference(delay_sums(sender, receiver), sent, received, usable, sender.recorded, receiver.recorded)
 
 
 def delay_sums(sender: Lda | Lds | CounterVector, receiver: Lda | Lds | CounterVector) -> Int64Array:

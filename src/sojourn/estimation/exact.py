@@ -57,9 +57,7 @@ def _pairs(sender: PacketBatch, receiver: PacketBatch) -> tuple[Int64Array, Int6
     """Indices of the packets seen at both ends; the k-th copy of an id pairs with the k-th."""
     sent_order, sent_keys = _ordered(sender)
     received_order, received_keys = _ordered(receiver)
-    _, at_sender, at_receiver = np.intersect1d(
-        sent_keys, received_keys, assume_unique=True, return_indices=True
-    )
+    _, at_sender, at_receiver = np.intersect1d(sent_keys, received_keys, assume_unique=True, return_indices=True)
     return sent_order[at_sender], received_order[at_receiver]
 
 

@@ -57,9 +57,7 @@ class SharedCounters:
         return float(sums[0]), student_95(degrees) * math.sqrt(max(spread[0, 0], 0.0))
 
 
-def moment_ratio(
-    counters: SharedCounters, own: Int64Array, *, unit: str, method: str, scale: float = 1.0
-) -> Answer:
+def moment_ratio(counters: SharedCounters, own: Int64Array, *, unit: str, method: str, scale: float = 1.0) -> Answer:
     """The first field's sum over the second's (times `scale`), if that tells the instance from noise."""
     sums, spread, degrees = counters.sums_of(own)
     numerator, denominator = float(sums[0]), float(sums[1])

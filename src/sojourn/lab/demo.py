@@ -83,7 +83,7 @@ def run_demo(*, seed: int, flows: int, packets: int, advance: Callable[[str, flo
 
 
 def _shown_flows(exact: ExactFlows) -> Int64Array:
-    """Ten flows from the largest down to four hundred packets (fewer packets in tiny worlds), evenly by rank."""
+    """Ten flows from the largest down to four hundred packets (less in tiny worlds), evenly by rank."""
     order = np.argsort(-exact.received, kind="stable")
     order = order[exact.received[order] > 0]
     sized = order[exact.received[order] >= SMALLEST_SHOWN]
@@ -159,11 +159,11 @@ def _run_lds(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> Sket
 
 
 def _run_colate(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
-    """Four counters per flow in a vector of sixteen per flow, coordinated, with counts against loss."""
+    """Eight counters per flow in a vector of sixteen per flow, coordinated, with counts against loss."""
     counters = max(256, 16 * len(exact.flow_id))
-    parameters = CounterVectorParameters(counters=counters, per_flow=4, count_bits=16)
+    parameters = CounterVectorParameters(counters=counters, per_flow=8, count_bits=16)
     sender, receiver, speed = _record_both(world, lambda: CounterVector(parameters))
-    answers = estimate_flow_means(sender, receiver, exact.flow_id[shown])
+    answers = estimate_flow_means(sender, receiver, exact.flow_id[shown], exact.sent[shown])
     flows = _flow_answers(world, exact, shown, answers)
-    note = "Theorem 2, coordinated, sizes from its own counts"
+    note = "Theorem 2, coordinated and centred, flow sizes known"
     return _result("colate", note, world, sender.memory_bits, speed, flows)

@@ -118,9 +118,7 @@ def _received(sender: PacketBatch, departure: Int64Array, arrival: Int64Array) -
     """The packets that made it, in the order in which the receiver sees them."""
     there = np.flatnonzero(departure != LOST)
     order = there[np.argsort(arrival[there], kind="stable")]
-    return PacketBatch(
-        sender.flow_id[order], sender.packet_id[order], arrival[order], sender.size_bytes[order]
-    )
+    return PacketBatch(sender.flow_id[order], sender.packet_id[order], arrival[order], sender.size_bytes[order])
 
 
 def _keys(random: np.random.Generator, flows: int) -> dict[int, FlowKey]:

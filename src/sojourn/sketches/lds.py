@@ -58,9 +58,7 @@ class LdsParameters(DelayCellParameters):
         if self.spread > self.columns:
             raise self.error(f"spread {self.spread} exceeds {self.columns} columns", "lower spread")
         if len(self.shares) not in (1, self.rows):
-            raise self.error(
-                f"{len(self.shares)} shares for {self.rows} rows", "give one share, or one per row"
-            )
+            raise self.error(f"{len(self.shares)} shares for {self.rows} rows", "give one share, or one per row")
 
     @property
     def row_shares(self) -> tuple[float, ...]:

@@ -110,9 +110,7 @@ class Parameters(ABC):
     def require_equal(self, other: Parameters) -> None:
         """Raise a `MismatchError` that shows both sides of every difference."""
         if type(self) is not type(other):
-            raise MismatchError(
-                f"a sketch of kind {self.kind} cannot be combined with one of kind {other.kind}"
-            )
+            raise MismatchError(f"a sketch of kind {self.kind} cannot be combined with one of kind {other.kind}")
         names = [field.name for field in dataclasses.fields(self)]
         pairs = [(n, getattr(self, n), getattr(other, n)) for n in names]
         different = [f"{n} {left} and {right}" for n, left, right in pairs if left != right]

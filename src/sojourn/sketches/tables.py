@@ -106,9 +106,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= MAX_CELLS:
-            raise ParameterError(
-                f"a table of {self.length} cells is outside 1 … {MAX_CELLS}", where=self.name
-            )
+            raise ParameterError(f"a table of {self.length} cells is outside 1 … {MAX_CELLS}", where=self.name)
 
     @property
     def bits(self) -> int:

@@ -21,9 +21,7 @@ class FlowWeights:
     def __init__(self, weights: Mapping[int, int]) -> None:
         for weight in weights.values():
             if not 1 <= weight <= MAX_WEIGHT:
-                raise ParameterError(
-                    f"flow weight {weight} is outside 1 … {MAX_WEIGHT}", where="flow weights"
-                )
+                raise ParameterError(f"flow weight {weight} is outside 1 … {MAX_WEIGHT}", where="flow weights")
         pairs = sorted(weights.items())
         self._ids = np.array([flow for flow, _ in pairs], np.uint64)
         self._weights = np.array([weight for _, weight in pairs], np.int64)
