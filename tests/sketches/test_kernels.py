@@ -108,7 +108,9 @@ def test_hashed_steps_take_24_bytes_for_up_to_8_buckets() -> None:
 def test_independent_choice_differs_between_points_and_coordinated_does_not() -> None:
     rows = [(1, packet, 10**18 + packet, 0) for packet in range(1000)]
     for choice, equal in (("packet", True), ("random", False)):
-        parameters = own.CounterVectorParameters(counters=1000, per_flow=20, count_bits=16, choice=choice)
+        parameters = own.CounterVectorParameters(
+            counters=1000, per_flow=20, count_bits=16, choice=choice, wrap=False, origin_ns=10**18
+        )
         one, other = CounterVector(parameters, seed=1), CounterVector(parameters, seed=2)
         one.record_batch(own.packet_batch(rows))
         other.record_batch(own.packet_batch(rows))

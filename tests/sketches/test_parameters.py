@@ -49,6 +49,7 @@ ALL = [
         (lambda: SdsParameters(rows=1, columns=4, sum_bits=65), "sum_bits is 65"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, shares=(0.5,)), "sum to 1"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, threshold=5), "no threshold"),
+        (lambda: CounterVectorParameters(counters=4, per_flow=2, choice="random"), "needs plain sums"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, choice="both"), "use one of packet, random"),
         (lambda: BucketArrayParameters(buckets=4, per_instance=2, wrap=True), "wrap needs signed"),
         (lambda: BucketArrayParameters(buckets=4, per_instance=2, spreading="even"), "spreading is even"),

@@ -1,12 +1,12 @@
 """COLATE: mean latency of a flow from two counter vectors, by Theorem 2.
 
 Theorem 2 is the moment estimator on each point's counters; it is linear, so the difference of the two
-estimates is the estimate on the difference of the counters, D. The mean divides by the flow's packets p_f:
+estimates is the estimate on the difference of the counters, D. The mean divides by the flow's packets p_f,
+which the paper takes from NetFlow, and a capture's flow table or any flow records know:
 
-- p_f given (the paper takes them from NetFlow): Theorem 2 as it stands;
-- p_f given, and a count array N: centred, g + Theorem 2 on (D − gN) over p_f, g the mean of all usable
-  counters: strangers then disturb by how their delays differ, not by how many they are;
-- only a count array: the ratio of Theorem 2 on D and on N.
+- without a count array, Theorem 2 as it stands;
+- with a count array N, centred: g + Theorem 2 on (D − gN) over p_f, g the mean of all usable counters. Strangers
+  then disturb by how their delays differ, not by how many they are.
 
 What D holds depends on how packets chose their counters. Coordinated (``packet``): D is a sum of delays. As
 published (``random``): the two points put a packet into different counters, D is a difference of time stamps
@@ -27,11 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
-from sojourn.core.errors import UsageError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.differences import delay_sums
-from sojourn.estimation.moment import SharedCounters, moment_ratio
+from sojourn.estimation.moment import SharedCounters
+from sojourn.estimation.noise import CounterNoise
 from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.counter_vector import CounterVector
 
@@ -46,26 +46,16 @@ class _Vector:
     position: Int64Array
     share: float
     shared: SharedCounters
-    centred: SharedCounters
+    noise: CounterNoise
     grand_mean: float
 
 
 def estimate_flow_means(
-    sender: CounterVector, receiver: CounterVector, flow_id: UInt64Array, packets: Int64Array | None = None
+    sender: CounterVector, receiver: CounterVector, flow_id: UInt64Array, packets: Int64Array
 ) -> list[Answer]:
-    """Mean latency of each flow in ns; `packets` are the flows' sizes (from counts if not given).
-
-    O(n + flows · m).
-    """
+    """Mean latency of each flow in ns; `packets` are the flows' sizes. O(n + flows · m)."""
     sender.parameters.require_equal(receiver.parameters)
     parameters = sender.parameters
-    counted = sender.has("count") and parameters.choice == "packet"
-    if packets is None and not counted:
-        raise UsageError(
-            "the flows' sizes are neither given nor counted",
-            where="counter_vector",
-            action="pass packets, or record with count_bits and coordinated choice",
-        )
     vector = _usable_vector(sender, receiver)
     if vector is None:
         return [Unanswered(Reason.NO_USABLE_CELLS)] * len(flow_id)
@@ -73,12 +63,12 @@ def estimate_flow_means(
     method = "colate theorem 2"
     if parameters.choice == "random":
         method += ", independent j"
-    elif counted:
-        method += ", centred" if packets is not None else ", counted"
-    unit = parameters.resolution_ns
-    if packets is None:
-        return [_answer_by_counts(vector, row, unit, method) for row in matrix]
-    return [_answer_by_size(vector, row, int(size), unit, method) for row, size in zip(matrix, packets, strict=True)]
+    elif sender.has("count"):
+        method += ", centred"
+    return [
+        _answer(vector, row, int(size), parameters.resolution_ns, method)
+        for row, size in zip(matrix, packets, strict=True)
+    ]
 
 
 def _usable_vector(sender: CounterVector, receiver: CounterVector) -> _Vector | None:
@@ -101,32 +91,25 @@ def _usable_vector(sender: CounterVector, receiver: CounterVector) -> _Vector | 
 
 
 def _vector(usable: BoolArray, share: float, sums: Int64Array, counts: Int64Array | None) -> _Vector:
+    grand = 0.0 if counts is None else float(sums.sum()) / max(1.0, float(counts.sum()))
+    centred = sums.astype(np.float64) if counts is None else sums - grand * counts
     position = np.cumsum(usable) - 1
-    if counts is None:
-        shared = SharedCounters(sums)
-        return _Vector(usable, position, share, shared, shared, 0.0)
-    grand = float(sums.sum()) / max(1.0, float(counts.sum()))
-    centred = SharedCounters(sums - grand * counts)
-    return _Vector(usable, position, share, SharedCounters(sums, counts), centred, grand)
+    return _Vector(usable, position, share, SharedCounters(centred), CounterNoise(centred), grand)
 
 
-def _answer_by_counts(vector: _Vector, row: Int64Array, unit: int, method: str) -> Answer:
-    """Theorem 2 on sums over Theorem 2 on counts, both over the flow's usable counters."""
-    own = np.unique(row[vector.usable[row]])
-    return moment_ratio(vector.shared, vector.position[own], unit="ns", method=method, scale=unit)
-
-
-def _answer_by_size(vector: _Vector, row: Int64Array, size: int, unit: int, method: str) -> Answer:
+def _answer(vector: _Vector, row: Int64Array, size: int, unit: int, method: str) -> Answer:
     """Theorem 2 over the flow's usable counters, divided by the packets they should hold."""
     kept = vector.usable[row]
     held = size * vector.share * float(kept.mean())
     if size < 1 or held == 0:
         return Unanswered(Reason.NO_USABLE_CELLS if size >= 1 else Reason.UNKNOWN_INSTANCE)
-    value, half = vector.centred.sum_of(vector.position[np.unique(row[kept])])
-    excess, noise = value / held, half / held
+    own = vector.position[np.unique(row[kept])]
+    excess = vector.shared.sum_of(own)[0] / held
+    bounds = vector.noise.bounds_of_sum(vector.shared.own_totals(own)[0], len(own))
     # How many of the flow's packets these counters hold is itself a draw.
     missing = 1 - held / size
     draw = NORMAL_95 * abs(excess) * math.sqrt(missing / held) if missing > 0 else 0.0
-    mean = vector.grand_mean + excess
-    half_width = math.hypot(noise, draw) * unit
-    return Estimate.around(mean * unit, half_width, samples=round(held), method=method)
+    value = (vector.grand_mean + excess) * unit
+    low = value - math.hypot(max(0.0, excess - bounds[0] / held), draw) * unit
+    high = value + math.hypot(max(0.0, bounds[1] / held - excess), draw) * unit
+    return Estimate(value, low, high, round(held), method)

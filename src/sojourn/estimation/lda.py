@@ -22,7 +22,7 @@ import numpy as np
 
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.differences import CellDifference, cell_difference
-from sojourn.estimation.quantiles import chi_square_bounds, student_95
+from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.lda import Lda
 
 __all__ = ["LdaAnswer", "centred_variance", "estimate_lda"]
@@ -47,25 +47,27 @@ def estimate_lda(sender: Lda, receiver: Lda) -> LdaAnswer:
         reason = Reason.NO_USABLE_CELLS if cells.total_sent else Reason.NOTHING_RECORDED
         return LdaAnswer(Unanswered(reason), Unanswered(reason), Unanswered(reason), lost)
     mean = float(cells.delay_sum[cells.usable].sum()) / samples
-    variance, degrees = centred_variance(cells, mean)
+    variance, error, degrees = centred_variance(cells, mean)
     return LdaAnswer(
         _estimate_mean(cells, mean, variance, degrees),
-        _estimate_deviation(variance, degrees, samples),
+        _deviation(variance, error, samples, "lda centred"),
         _published_deviation(sender, cells, mean),
         lost,
     )
 
 
-def centred_variance(cells: CellDifference, mean: float) -> tuple[float, int]:
-    """The variance of single delays around `mean`, and its degrees of freedom."""
+def centred_variance(cells: CellDifference, mean: float) -> tuple[float, float, int]:
+    """The variance of single delays around `mean`, the deviation of its error, and its degrees of freedom."""
     count = cells.sent[cells.usable].astype(np.float64)
     excess = cells.delay_sum[cells.usable] - mean * count
     degrees = len(count) - 1
     if degrees < 1:
-        return math.nan, 0
+        return math.nan, math.inf, 0
     weight = count / (count + 8)
-    variance = float(np.sum(weight * excess**2 / count) / weight.sum()) * (degrees + 1) / degrees
-    return variance, degrees
+    term = excess**2 / count
+    variance = float(np.sum(weight * term) / weight.sum()) * (degrees + 1) / degrees
+    error = math.sqrt(float(np.sum(weight**2 * (term - variance) ** 2))) / float(weight.sum())
+    return variance, error, degrees
 
 
 def _estimate_mean(cells: CellDifference, mean: float, variance: float, degrees: int) -> Estimate:
@@ -76,33 +78,32 @@ def _estimate_mean(cells: CellDifference, mean: float, variance: float, degrees:
     return Estimate.around(mean, half, samples=samples, method="lda")
 
 
-def _estimate_deviation(variance: float, degrees: int, samples: int) -> Answer:
-    if degrees < 1:
+def _deviation(variance: float, error: float, samples: int, method: str) -> Answer:
+    """The square root, with the interval of the variance taken on a logarithmic scale (it is skewed)."""
+    if not math.isfinite(error):
         return Unanswered(Reason.NO_USABLE_CELLS)
-    low, high = chi_square_bounds(degrees)
+    if variance <= 0:
+        return Unanswered(Reason.LOST_IN_NOISE)
+    factor = math.exp(min(NORMAL_95 * error / variance, 100.0))
     value = math.sqrt(variance)
-    upper = value / math.sqrt(low) if low > 0 else math.inf
-    return Estimate(value, value / math.sqrt(high), upper, samples, "lda centred")
+    return Estimate(value, value / math.sqrt(factor), value * math.sqrt(factor), samples, method)
 
 
 def _published_deviation(sender: Lda, cells: CellDifference, mean: float) -> Answer:
     """Eq. 5 over pairs of rows; a pair counts when its collapsed counts agree."""
     shape = (sender.parameters.banks, sender.parameters.rows)
     even = sender.parameters.rows // 2 * 2
-    pair_usable = cells.usable | (cells.sent == 0) & (cells.received == 0)
-    both = pair_usable.reshape(shape)[:, :even].reshape(shape[0], -1, 2).all(axis=2)
-    delays = cells.delay_sum.reshape(shape)[:, :even].reshape(shape[0], -1, 2).astype(np.float64)
-    counts = cells.sent.reshape(shape)[:, :even].reshape(shape[0], -1, 2).sum(axis=2)
-    samples = int(counts[both].sum())
+    agree = cells.usable | (cells.sent == 0) & (cells.received == 0)
+    both = agree.reshape(shape)[:, :even].reshape(-1, 2).all(axis=1)
+    delays = cells.delay_sum.reshape(shape)[:, :even].reshape(-1, 2)[both].astype(np.float64)
+    counts = cells.sent.reshape(shape)[:, :even].reshape(-1, 2)[both].sum(axis=1).astype(np.float64)
+    samples = counts.sum()
     if not samples:
         return Unanswered(Reason.NO_USABLE_CELLS)
-    difference = delays[both][:, 1] - delays[both][:, 0]
-    variance = float(np.sum(difference**2)) / samples - mean**2
-    # Eq. 5's variance: each pair's square has a relative deviation of √2 around F = σ² + μ².
-    error = math.sqrt(2 / max(1, int(both.sum()))) * (variance + mean**2) * 1.96
-    value = math.sqrt(max(variance, 0.0))
-    low, high = (math.sqrt(max(variance + sign * error, 0.0)) for sign in (-1, 1))
-    return Estimate(value, low, high, samples, "lda published")
+    square = (delays[:, 1] - delays[:, 0]) ** 2
+    moment = float(square.sum() / samples)
+    error = math.sqrt(float(np.sum((square - moment * counts) ** 2))) / float(samples)
+    return _deviation(moment - mean**2, error, int(samples), "lda published")
 
 
 def _estimate_loss(cells: CellDifference) -> Answer:

@@ -51,14 +51,19 @@ class SharedCounters:
         spread = scatter / (others - 1) * (owned + owned**2 / others)
         return own_sum - owned * other_mean, spread, others - 1
 
+    def own_totals(self, own: Int64Array) -> list[float]:
+        """The plain totals of each field over `own`, the instance's part and the strangers'."""
+        totals: list[float] = (self.centred[own].sum(axis=0) + len(own) * self.means).tolist()
+        return totals
+
     def sum_of(self, own: Int64Array) -> tuple[float, float]:
         """The first field's sum and half the width of its 95 % interval."""
         sums, spread, degrees = self.sums_of(own)
         return float(sums[0]), student_95(degrees) * math.sqrt(max(spread[0, 0], 0.0))
 
 
-def moment_ratio(counters: SharedCounters, own: Int64Array, *, unit: str, method: str, scale: float = 1.0) -> Answer:
-    """The first field's sum over the second's (times `scale`), if that tells the instance from noise."""
+def moment_ratio(counters: SharedCounters, own: Int64Array, *, unit: str, method: str) -> Answer:
+    """The first field's sum over the second's, if that tells the instance from noise."""
     sums, spread, degrees = counters.sums_of(own)
     numerator, denominator = float(sums[0]), float(sums[1])
     if degrees < 1:
@@ -72,4 +77,4 @@ def moment_ratio(counters: SharedCounters, own: Int64Array, *, unit: str, method
     value = numerator / denominator
     root = math.sqrt(max(b**2 - a * c, 0.0))
     low, high = min(value, (b - root) / a), max(value, (b + root) / a)
-    return Estimate(value * scale, low * scale, high * scale, round(denominator), method, unit)
+    return Estimate(value, low, high, round(denominator), method, unit)

@@ -1,14 +1,14 @@
 """Quantiles of the distributions that intervals are made of, for the 95 % level.
 
-Student's t by its expansion around the normal quantile (Fisher and Cornish), χ² by Wilson and Hilferty's
-cube; both within 1 % for three degrees of freedom or more, and exact values below.
+Student's t by its expansion around the normal quantile (Fisher and Cornish): within 1 % for three degrees of
+freedom or more, and exact values below.
 """
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["NORMAL_95", "chi_square_bounds", "student_95"]
+__all__ = ["NORMAL_95", "student_95"]
 
 NORMAL_95 = 1.959963984540054
 _STUDENT_FEW = {1: 12.7062, 2: 4.3027}
@@ -29,14 +29,3 @@ def student_95(degrees: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / v + second / v**2 + third / v**3
-
-
-def chi_square_bounds(degrees: float) -> tuple[float, float]:
-    """The 2.5 % and 97.5 % quantiles of χ² divided by its degrees of freedom.
-
-    >>> [round(bound, 2) for bound in chi_square_bounds(10)]
-    [0.33, 2.05]
-    """
-    spread = 2 / (9 * degrees)
-    low, high = (1 - spread + sign * NORMAL_95 * math.sqrt(spread) for sign in (-1, 1))
-    return max(low, 0.0) ** 3, high**3

@@ -68,6 +68,10 @@ class CounterVectorParameters(Parameters):
     def _check_together(self) -> None:
         if abs(sum(self.shares) - 1) > 1e-6:
             raise self.error(f"shares add up to {sum(self.shares):g}", "give the vectors shares that sum to 1")
+        if self.wrap and self.choice == "random":
+            raise self.error(
+                "independent choice needs plain sums", "set wrap off and origin_ns to the start of the epoch"
+            )
         if self.wrap and self.threshold:
             raise self.error("a wrapping vector has no threshold", "set wrap off or threshold 0")
         if self.packet_limit < 1:

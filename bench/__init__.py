@@ -1,0 +1,1 @@
+"""Benchmarks: figures beside a peer's in the same run, never alone. `make bench` runs them all."""

@@ -1,0 +1,36 @@
+"""`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from bench import recording
+from bench.timing import use_one_core
+
+PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+TABLES = {"recording": recording.table}
+
+
+def write(name: str, lines: list[str]) -> None:
+    """Replace what stands between a table's two markers."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = PERFORMANCE.read_text().split(start)
+    after = rest.split(end)[1]
+    PERFORMANCE.write_text("\n".join([before + start, *lines, end]) + after)
+
+
+def main(arguments: list[str]) -> None:
+    names = [a for a in arguments if not a.startswith("-")] or list(TABLES)
+    cores = len(os.sched_getaffinity(0))
+    use_one_core()
+    for name in names:
+        lines = [*TABLES[name](), "", f"One core of {cores}, best of several runs."]
+        print(f"\n{name}\n")
+        print("\n".join(lines), flush=True)
+        if "--write" in arguments:
+            write(name, lines)
+
+
+main(sys.argv[1:])

@@ -1,0 +1,122 @@
+"""The command line: fast to start, kind when it fails, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sojourn import __version__
+
+SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SOJOURN, *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from sojourn.cli.main import app; import sojourn.core.errors; "
+        "print([m for m in ('numba', 'numpy', 'rich.table', 'cbor2', 'scipy') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"sojourn {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["demo"]])
+def test_every_help_shows_an_example(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.returncode == 0
+    assert "sojourn demo" in result.stdout
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = run()
+    assert "Usage" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["demo", "--flows", "3"], ["demo", "--format", "xml"], ["demo", "--seed", "x"]]
+)
+def test_bad_usage_exits_2_without_a_traceback(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_impossible_world_is_one_line() -> None:
+    result = run("demo", "--flows", "5000", "--packets", "1000")
+    assert result.returncode == 2
+    assert result.stderr == "sojourn: 1000 packets cannot make 5000 flows; use 1 or more per flow\n"
+
+
+def test_demo_json_has_the_promised_shape() -> None:
+    result = run("demo", "--format", "json", "--packets", "100000", "--flows", "500")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    answer = json.loads(result.stdout)
+    assert answer["world"]["sent"] == 100_000
+    assert answer["world"]["lost"] == answer["world"]["sent"] - answer["world"]["received"]
+    assert [sketch["name"] for sketch in answer["sketches"]] == ["lda", "lds", "colate"]
+    for sketch in answer["sketches"]:
+        assert len(sketch["flows"]) == 10
+        assert sketch["bits_per_packet"] == pytest.approx(8 * sketch["memory_bytes"] / 100_000, rel=1e-3)
+        assert sketch["packets_per_second"] > 100_000
+        for flow in sketch["flows"]:
+            assert set(flow) >= {
+                "src_ip",
+                "dest_port",
+                "packets",
+                "lost",
+                "mean_ns",
+                "low_ns",
+                "high_ns",
+                "true_mean_ns",
+            }
+    inside = [
+        flow["low_ns"] <= flow["true_mean_ns"] <= flow["high_ns"]
+        for sketch in answer["sketches"]
+        for flow in sketch["flows"]
+        if flow["mean_ns"] is not None
+    ]
+    assert sum(inside) >= 0.85 * len(inside)
+
+
+def test_demo_table_shows_truth_and_interval() -> None:
+    result = run("demo", "--packets", "50000", "--flows", "300")
+    for words in ("LDA", "LDS", "COLATE", "bits per packet", "true mean", "95 % interval", "million packets"):
+        assert words in result.stdout
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    shell = f"{' '.join(SOJOURN)} demo --packets 50000 --flows 300 | head -1"
+    result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stderr == ""
+
+
+def test_ctrl_c_ends_with_130_and_one_line(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*SOJOURN, "demo", "--packets", "20000000", "--flows", "20000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
