@@ -70,7 +70,7 @@ def record(parameters: Parameters, packets: PacketBatch, measurements: Measureme
 
 def count_min(flow_id: np.ndarray) -> Callable[[], None]:
     """The peer: the same stream, four hashes, the same width, through its Python binding."""
-    keys = flow_id[:PEER_PACKETS].tolist()
+    keys = flow_id[:PEER_PACKETS].view(np.int64).tolist()
 
     def run() -> None:
         sketch = count_min_sketch(4, COLUMNS)

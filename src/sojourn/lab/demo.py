@@ -161,7 +161,9 @@ def _run_lds(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> Sket
 def _run_colate(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
     """Eight counters per flow in a vector of sixteen per flow, coordinated, with counts against loss."""
     counters = max(256, 16 * len(exact.flow_id))
-    parameters = CounterVectorParameters(counters=counters, per_flow=8, count_bits=16)
+    parameters = CounterVectorParameters(
+        counters=counters, per_flow=8, bits=48, count_bits=16, max_delay_ns=1_000_000_000
+    )
     sender, receiver, speed = _record_both(world, lambda: CounterVector(parameters))
     answers = estimate_flow_means(sender, receiver, exact.flow_id[shown], exact.sent[shown])
     flows = _flow_answers(world, exact, shown, answers)

@@ -54,7 +54,7 @@ class CounterVectorParameters(Parameters):
 
     counters: int = integer("n", 1, 2**28)
     per_flow: int = integer("m", 1, 2**16)
-    bits: int = integer("b", 2, 64, default=48)
+    bits: int = integer("b", 2, 64, default=56)
     count_bits: int = integer("c", 0, 64, default=0)
     choice: str = choice("j", ("packet", "random"), default="packet")
     shares: tuple[float, ...] = probabilities("p", default=(1.0,))
