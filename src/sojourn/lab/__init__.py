@@ -1,0 +1,1 @@
+"""Worlds to test in: queues, a wireless collection network, network namespaces."""
