@@ -53,6 +53,7 @@ from sojourn.capture.live_socket import (
     take_counts,
     with_tagged_frames,
 )
+from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import LiveCaptureError, ParameterError
 
 __all__ = ["Direction", "LiveCapture", "LiveStatistics", "keep", "start_together", "stop_together"]
@@ -93,16 +94,18 @@ class LiveCapture:
         interface: str,
         *,
         snap_length: int = 262144,
-        block_size: int = 1 << 20,
-        blocks: int = 32,
-        retire_ms: int = 50,
+        block_size: int = 1 << 18,
+        blocks: int = 128,
+        retire_ms: int = 60,
         promiscuous: bool = False,
         direction: Direction = "both",
         filter: PacketFilter | None = None,  # noqa: A002
     ) -> None:
         """Prepare the ring; packets come from `start` on.
 
-        `retire_ms` is how long a packet waits at most before its block is handed over.
+        `retire_ms` is how long a packet waits at most before its block is handed over. However little
+        traffic there is, a block holds no more than that, so a reader that pauses longer than
+        `blocks` · `retire_ms` (7.7 s by default) loses packets.
         """
         _check_parameters(snap_length, block_size, blocks, retire_ms, direction)
         self.interface = interface
@@ -125,6 +128,7 @@ class LiveCapture:
             self._ring: Ring | None = Ring(map_ring(self._socket, interface, self._shape), self._shape)
             if self._directions == INCOMING:
                 set_ignore_outgoing(self._socket)
+            self._index(self._ring, np.empty(0, np.int64))  # compile before there are packets to lose
         except BaseException:
             self._socket.close()
             raise
@@ -210,7 +214,14 @@ class LiveCapture:
         blocks = ring.take(max(1, self._shape.blocks // 4))
         if len(blocks) == 0 and self._failure is not None:
             raise self._failure
-        frames, tagged = ring.index(
+        frames, tagged = self._index(ring, blocks)
+        if tagged.any():
+            frames = self._judge_tagged(frames, tagged)
+        self._delivered += len(frames)
+        return frames
+
+    def _index(self, ring: Ring, blocks: Int64Array) -> tuple[Frames, BoolArray]:
+        return ring.index(
             blocks,
             link=self.link,
             directions=self._directions,
@@ -218,12 +229,8 @@ class LiveCapture:
             stop_ns=self._stop_ns,
             ignored=self._ignored,
         )
-        if tagged.any():
-            frames = self._judge_tagged(frames, tagged)
-        self._delivered += len(frames)
-        return frames
 
-    def _judge_tagged(self, frames: Frames, tagged: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Frames:
+    def _judge_tagged(self, frames: Frames, tagged: BoolArray) -> Frames:
         """Filter the frames that the kernel could not judge, and cut them to the snap length."""
         if self._tagged_program is not None:
             accepted = ~tagged | self._tagged_program.accepted(frames, tagged, link=self.link)

@@ -24,6 +24,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -158,6 +159,7 @@ def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> 
             _route_through(middle, sender, receiver)
         if bottleneck is not None:
             _shape(middle or sender, "right" if middle else "eth0", bottleneck)
+        _wait_until_up([host for host in (sender, receiver, middle) if host])
         yield Network(sender, receiver, middle)
 
 
@@ -248,6 +250,16 @@ def _shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
     rate, burst, limit = (str(n) for n in (bottleneck.rate, bottleneck.burst_bytes, bottleneck.queue_bytes))
     bucket = ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
     host.run("tc", "qdisc", "add", "dev", port, "root", *bucket)
+
+
+def _wait_until_up(hosts: Sequence[Host]) -> None:
+    """Wait for the kernel to notice the cables, which takes it up to a second; IPv6 fails before."""
+    deadline = time.monotonic() + COMMAND_SECONDS
+    for host in hosts:
+        while '"operstate":"DOWN"' in host.run("ip", "-json", "link", "show"):
+            if time.monotonic() > deadline:
+                raise SojournError("its interfaces stay down", where=host.namespace)
+            time.sleep(0.02)
 
 
 def _set_namespace(descriptor: int) -> None:
