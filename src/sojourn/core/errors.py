@@ -9,7 +9,8 @@
     ├── InputError            the data is not what it should be (exit 1)
     │   ├── WireError         an epoch's bytes are malformed
     │   └── KeyTextError      a key's text or bytes cannot be read
-    └── SketchFullError       recording would push a counter out of its range (exit 1)
+    ├── SketchFullError       recording would push a counter out of its range (exit 1)
+    └── LiveCaptureError      an interface cannot be captured from, or no longer (exit 1)
 
 A message has three parts: what is wrong, where (file, byte offset, field), what to do.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 __all__ = [
     "InputError",
     "KeyTextError",
+    "LiveCaptureError",
     "MismatchError",
     "ParameterError",
     "SketchFullError",
@@ -74,3 +76,7 @@ class KeyTextError(InputError):
 
 class SketchFullError(SojournError):
     """One more measurement would push a counter out of its range; nothing was recorded."""
+
+
+class LiveCaptureError(SojournError):
+    """An interface cannot be captured from, or stopped being there; ``where`` names it."""

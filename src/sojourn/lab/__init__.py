@@ -1,1 +1,1 @@
-"""Worlds to test in, generated from a seed, with the truth known."""
+"""Worlds to test in: generated ones with the truth known, and real ones out of network namespaces."""

@@ -1,0 +1,282 @@
+"""A small real network inside this machine: hosts are network namespaces, cables are veth pairs.
+
+::
+
+    sender ── eth0    left ── router ── right    eth0 ── receiver
+           10.97.1.2   10.97.1.1  10.97.2.1   10.97.2.2
+
+`two_hosts` builds it (with or without the router), and removes it whatever happens. With a `Bottleneck`
+packets towards the receiver pass a token bucket: at the router's `right`, or without a router at the
+sender's `eth0`. A capture taps an interface *after* its queue, so the queueing shows as delay between
+the two `eth0` only when there is a router.
+
+Guarantee: interfaces, addresses and queues exist only inside namespaces made here, with names that carry
+this process's number and start time; `remove_leftovers` removes those of processes that were killed.
+Segmentation offload is off, so that both hosts see the same packets.
+Needs root, and the commands ``ip``, ``tc`` and ``ethtool``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from sojourn.core.errors import ParameterError, SojournError, UsageError
+
+__all__ = ["Bottleneck", "Host", "HostProcess", "Network", "remove_leftovers", "two_hosts"]
+
+PREFIX = "sojourn"
+NAMESPACES = Path("/run/netns")
+COMMAND_SECONDS = 20.0
+STOP_SECONDS = 5.0
+_CLONE_NEWNET = 0x40000000
+_SEQUENCE = itertools.count()
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """A token bucket: bits per second, bytes that may pass at once, bytes that may wait (others are lost)."""
+
+    rate: int
+    burst_bytes: int = 5000
+    queue_bytes: int = 60000
+
+    def __post_init__(self) -> None:
+        if self.rate < 8000 or self.burst_bytes < 1600 or self.queue_bytes < self.burst_bytes:
+            raise ParameterError(
+                f"rate {self.rate}, burst {self.burst_bytes}, queue {self.queue_bytes}",
+                where="bottleneck",
+                action="use 8000 bit/s or more, a burst above one packet and a queue above the burst",
+            )
+
+
+class HostProcess:
+    """A command that runs on a host; leaving its context stops it."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self.process = process
+        self.name = name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """Ask the process to end, insist after some seconds; its exit code."""
+        for attempt in (sign, signal.SIGKILL):
+            if self.process.poll() is None:
+                self.process.send_signal(attempt)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(STOP_SECONDS)
+        for stream in (self.process.stdout, self.process.stderr, self.process.stdin):
+            if stream is not None:
+                stream.close()
+        return self.process.wait(STOP_SECONDS)
+
+
+@dataclass
+class Host:
+    """One namespace: commands run in it, sockets are opened in it."""
+
+    name: str
+    namespace: str
+    address: str = ""
+    address6: str = ""
+    processes: list[HostProcess] = field(default_factory=list)
+
+    def run(self, *command: str, timeout: float = COMMAND_SECONDS) -> str:
+        """Run a command to its end; what it printed. A failure or a timeout raises."""
+        return _run("ip", "netns", "exec", self.namespace, *command, timeout=timeout)
+
+    def start(
+        self,
+        *command: str,
+        stdout: int | IO[str] = subprocess.DEVNULL,
+        stderr: int | IO[str] = subprocess.DEVNULL,
+    ) -> HostProcess:
+        """Start a command that goes on; it ends with its context, or with the network."""
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+        running = HostProcess(process, command[0])
+        self.processes.append(running)
+        return running
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make this thread a process of the host: sockets that it opens belong there, for good."""
+        with open("/proc/thread-self/ns/net") as home, open(NAMESPACES / self.namespace) as there:
+            _set_namespace(there.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(home.fileno())
+
+
+@dataclass(frozen=True)
+class Network:
+    """Two hosts and, maybe, the router between them."""
+
+    sender: Host
+    receiver: Host
+    router: Host | None
+
+
+@contextmanager
+def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> Iterator[Network]:
+    """Build the network of the module's picture; remove it and stop its processes at the end."""
+    _check_can_build()
+    remove_leftovers()
+    label = f"{_own_prefix()}-{next(_SEQUENCE)}"
+    with ExitStack() as stack:
+        sender = stack.enter_context(_host("sender", label))
+        receiver = stack.enter_context(_host("receiver", label))
+        middle = stack.enter_context(_host("router", label)) if router else None
+        if middle is None:
+            _connect(sender, "eth0", receiver, "eth0", subnet=1, ends=(2, 3))
+        else:
+            _connect(sender, "eth0", middle, "left", subnet=1, ends=(2, 1))
+            _connect(receiver, "eth0", middle, "right", subnet=2, ends=(2, 1))
+            _route_through(middle, sender, receiver)
+        if bottleneck is not None:
+            _shape(middle or sender, "right" if middle else "eth0", bottleneck)
+        _wait_until_up([host for host in (sender, receiver, middle) if host])
+        yield Network(sender, receiver, middle)
+
+
+def remove_leftovers() -> list[str]:
+    """Remove namespaces whose maker no longer runs, with the processes in them; their names."""
+    _check_can_build()
+    removed = []
+    for path in sorted(NAMESPACES.glob(f"{PREFIX}-*-*-*-*")):
+        _, pid, started, *_ = path.name.split("-")
+        if pid.isdigit() and started.isdigit() and _start_time(int(pid)) != int(started):
+            _remove_namespace(path.name)
+            removed.append(path.name)
+    return removed
+
+
+def _check_can_build() -> None:
+    if os.geteuid() != 0:
+        raise UsageError("network namespaces need root", where="lab", action="run it as root")
+    missing = [command for command in ("ip", "tc", "ethtool") if shutil.which(command) is None]
+    if missing:
+        raise UsageError(f"missing commands: {', '.join(missing)}", where="lab", action="install iproute2 and ethtool")
+
+
+def _start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _own_prefix() -> str:
+    return f"{PREFIX}-{os.getpid()}-{_start_time(os.getpid())}"
+
+
+@contextmanager
+def _host(name: str, label: str) -> Iterator[Host]:
+    host = Host(name, f"{label}-{name}")
+    _run("ip", "netns", "add", host.namespace)
+    try:
+        with host.entered():  # addresses are usable at once, without looking for duplicates
+            for scope in ("all", "default"):
+                Path("/proc/sys/net/ipv6/conf", scope, "accept_dad").write_text("0")
+        host.run("ip", "link", "set", "lo", "up")
+        yield host
+    finally:
+        for process in host.processes:
+            process.stop()
+        _remove_namespace(host.namespace)
+
+
+def _remove_namespace(name: str) -> None:
+    """End what still runs in the namespace, by process number, then remove it."""
+    with suppress(SojournError):
+        for pid in _run("ip", "netns", "pids", name).split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    _run("ip", "netns", "delete", name)
+
+
+def _connect(one: Host, port: str, other: Host, other_port: str, *, subnet: int, ends: tuple[int, int]) -> None:
+    """A cable between two hosts, with addresses; the last bytes of these are `ends`."""
+    peer = ("peer", "name", other_port, "netns", other.namespace)
+    _run("ip", "link", "add", port, "netns", one.namespace, "type", "veth", *peer)
+    for host, name, last in ((one, port, ends[0]), (other, other_port, ends[1])):
+        host.address, host.address6 = f"10.97.{subnet}.{last}", f"fd97:{subnet}::{last}"
+        host.run("ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
+        host.run("ip", "address", "add", f"{host.address}/24", "dev", name)
+        host.run("ip", "address", "add", f"{host.address6}/64", "dev", name, "nodad")
+        host.run("ip", "link", "set", name, "up")
+
+
+def _route_through(router: Host, sender: Host, receiver: Host) -> None:
+    with router.entered():
+        for switch in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+            Path("/proc/sys/net", switch).write_text("1")
+    for host, subnet in ((sender, 1), (receiver, 2)):
+        host.run("ip", "route", "add", "default", "via", f"10.97.{subnet}.1")
+        host.run("ip", "-6", "route", "add", "default", "via", f"fd97:{subnet}::1")
+
+
+def _shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
+    rate, burst, limit = (str(n) for n in (bottleneck.rate, bottleneck.burst_bytes, bottleneck.queue_bytes))
+    bucket = ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
+    host.run("tc", "qdisc", "add", "dev", port, "root", *bucket)
+
+
+def _wait_until_up(hosts: Sequence[Host]) -> None:
+    """Wait for the kernel to notice the cables, which takes it up to a second; IPv6 fails before."""
+    deadline = time.monotonic() + COMMAND_SECONDS
+    for host in hosts:
+        while '"operstate":"DOWN"' in host.run("ip", "-json", "link", "show"):
+            if time.monotonic() > deadline:
+                raise SojournError("its interfaces stay down", where=host.namespace)
+            time.sleep(0.02)
+
+
+def _set_namespace(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise SojournError(f"cannot enter a namespace: {os.strerror(ctypes.get_errno())}", where="lab")
+
+
+def _run(*command: str, timeout: float = COMMAND_SECONDS) -> str:
+    place = " ".join(command)
+    try:
+        result = _finished(command, timeout)
+    except subprocess.TimeoutExpired:
+        raise SojournError(f"did not end within {timeout:g} s", where=place) from None
+    if result.returncode != 0:
+        said = (result.stderr.strip() or result.stdout.strip()).splitlines()[-1:] or ["it said nothing"]
+        raise SojournError(f"failed with code {result.returncode}: {said[0]}", where=place)
+    return result.stdout
+
+
+def _finished(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+    )
