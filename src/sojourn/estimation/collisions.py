@@ -15,11 +15,12 @@ So the error's variance is E[φ²]·(τ_f² + τ_c²).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.kernels import kernel
 
 __all__ = ["RowLoads"]
 
@@ -37,7 +38,6 @@ class RowLoads:
     loads: FloatArray
     mean_spread: float
     delay_variance: float
-    _weights: dict[int, FloatArray] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, loads: FloatArray, delay_sum: Int64Array, count: Int64Array, usable: BoolArray) -> RowLoads:
@@ -53,18 +53,32 @@ class RowLoads:
         variance = float(np.mean((sums - grand * counts) ** 2 / counts))
         return cls(support, spread, variance)
 
-    def error(self, *, load: float, rows: int) -> float:
-        """The deviation, due to strangers, of an answer from a cell with this load, best of `rows`."""
-        strangers = self.loads[self.loads <= load - 1]
-        if not len(strangers):
-            return self.mean_spread if self.loads[0] > 0 else 0.0
-        weight = self._weight(max(rows, 1))[: len(strangers)] / (load - strangers) ** 2
-        share = float(np.sum(weight * (strangers / load) ** 2) / weight.sum())
-        return float(np.sqrt(share)) * self.mean_spread
+    def errors(self, load: FloatArray, rows: Int64Array) -> FloatArray:
+        """The deviations, due to strangers, of answers from cells with these loads, each the best of its rows."""
+        errors = np.full(len(load), np.nan)
+        for number in np.unique(rows):
+            mine = rows == number
+            errors[mine] = np.sqrt(_squared_shares(self.loads, self._weight(max(int(number), 1)), load[mine]))
+        return errors * self.mean_spread
 
     def _weight(self, rows: int) -> FloatArray:
         """The probability of each load to be the smallest of `rows` draws."""
-        if rows not in self._weights:
-            survival = (np.arange(len(self.loads), -1, -1) / len(self.loads)) ** rows
-            self._weights[rows] = survival[:-1] - survival[1:]
-        return self._weights[rows]
+        survival: FloatArray = (np.arange(len(self.loads), -1, -1) / len(self.loads)) ** rows
+        return survival[:-1] - survival[1:]
+
+
+@kernel
+def _squared_shares(loads: FloatArray, probability: FloatArray, load: FloatArray) -> FloatArray:
+    """E[φ²] of each load."""
+    shares = np.empty(len(load))
+    for i in range(len(load)):
+        total = weighted = 0.0
+        for j in range(len(loads)):
+            if loads[j] > load[i] - 1:
+                break
+            weight = probability[j] / (load[i] - loads[j]) ** 2
+            total += weight
+            weighted += weight * (loads[j] / load[i]) ** 2
+        alone = 0.0 if loads[0] == 0 else 1.0
+        shares[i] = weighted / total if total > 0 else alone
+    return shares

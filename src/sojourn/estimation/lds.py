@@ -7,7 +7,10 @@ Read literally, the rule picks rows that sample rarely for their luckiest cells,
 or three packets. ``score="guarded"`` (the default) ranks cells by (N + 2√N + 2)/p, the load that the count
 may really stand for; ``score="published"`` ranks by N/p. Without sampling the two choose alike.
 
-Sanjuàs-Cuxart et al., "Sketching the Delay", §2.3.4, Fig. 6, §4.2.
+The same cells give a flow's size and loss (§4.3): per row the sum over its cells, of which the smallest is the
+least disturbed; both can only be too large.
+
+Sanjuàs-Cuxart et al., "Sketching the Delay", §2.3.4, Fig. 6, §4.2, §4.3.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from typing import Literal
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Reason
 from sojourn.core.hash_kernels import bucket_matrix
+from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.collisions import RowLoads
+from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import CellDifference, cell_difference
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.lds import Lds
@@ -27,6 +32,10 @@ from sojourn.sketches.lds import Lds
 __all__ = ["ALPHA", "estimate_lds"]
 
 ALPHA = 0.1
+MOST_DEGREES = 1000
+
+# Columns of `_sum_up`'s result.
+SUM, COUNT, LOAD, CHOSEN, SQUARES, ROWS, SEEN, COPIES, OWN_SQUARES, OWN_CELLS = range(10)
 
 
 def estimate_lds(
@@ -35,15 +44,21 @@ def estimate_lds(
     flow_id: UInt64Array,
     *,
     score: Literal["guarded", "published"] = "guarded",
-) -> list[Answer]:
-    """The mean delay of each flow; O(cells · log cells + flows · R · k)."""
+) -> FlowDelays:
+    """The mean delay, size and loss of each flow; O(cells · log cells + flows · R · k)."""
     cells = cell_difference(sender, receiver)
     share = np.repeat(sender.parameters.row_shares, sender.parameters.columns)
     load = cells.sent / share
     scores = load if score == "published" else (cells.sent + 2 * np.sqrt(cells.sent) + 2) / share
     loads = _row_loads(cells, load, share)
-    method = "lds" if score == "guarded" else "lds published"
-    return [_answer(sender, own, cells, scores, share, loads, method) for own in _own_cells(sender, flow_id)]
+    parameters = sender.parameters
+    first = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
+    totals = _sum_up(
+        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, share, scores, ALPHA
+    )
+    sizes = _sizes(first, parameters.spread, parameters.columns, cells.sent, share)
+    lost = _sizes(first, parameters.spread, parameters.columns, cells.sent - cells.received, share)
+    return _answer(flow_id, totals, sizes, lost, loads, "lds" if score == "guarded" else "lds published")
 
 
 def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> RowLoads:
@@ -53,62 +68,127 @@ def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> Ro
     return RowLoads.of(load[shown], cells.delay_sum[shown], cells.sent[shown], cells.usable[shown])
 
 
-def _own_cells(sketch: Lds, flow_id: UInt64Array) -> Int64Array:
-    """All cells of each flow's virtual LDAs: flows × rows × k."""
-    parameters = sketch.parameters
-    first = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
-    columns = (first[:, :, None] + np.arange(parameters.spread)) % parameters.columns
-    return columns + (np.arange(parameters.rows) * parameters.columns)[None, :, None]
+@inlined
+def _least_score(
+    first: Int64Array, spread: int, columns: int, usable: BoolArray, scores: FloatArray
+) -> tuple[float, int]:
+    """The smallest score of a flow's usable cells, and how many rows have any."""
+    least, rows = np.inf, 0
+    for row in range(first.shape[0]):
+        seen = False
+        for k in range(spread):
+            cell = row * columns + (first[row] + k) % columns
+            if usable[cell]:
+                seen = True
+                least = min(least, scores[cell])
+        rows += seen
+    return least, rows
+
+
+@kernel
+def _sum_up(
+    first: Int64Array,
+    spread: int,
+    columns: int,
+    delay_sum: Int64Array,
+    sent: Int64Array,
+    usable: BoolArray,
+    share: FloatArray,
+    scores: FloatArray,
+    alpha: float,
+) -> FloatArray:
+    """Per flow: add up the cells within α of the smallest score, then all usable cells' squares around the mean."""
+    totals = np.zeros((first.shape[0], 10))
+    for i in range(first.shape[0]):
+        own = totals[i]
+        least, own[ROWS] = _least_score(first[i], spread, columns, usable, scores)
+        if own[ROWS] == 0:
+            continue
+        for row in range(first.shape[1]):
+            in_row = 0
+            for k in range(spread):
+                cell = row * columns + (first[i, row] + k) % columns
+                if usable[cell] and scores[cell] <= (1 + alpha) * least:
+                    own[SUM] += delay_sum[cell]
+                    own[LOAD] += sent[cell] / share[cell]
+                    own[CHOSEN] += 1
+                    in_row += sent[cell]
+            own[COUNT] += in_row
+            own[SEEN] = max(own[SEEN], in_row)
+            own[COPIES] += in_row > 0
+        _add_squares(own, first[i], spread, columns, delay_sum, sent, usable, scores, (1 + alpha) * least)
+    return totals
+
+
+@inlined
+def _add_squares(
+    own: FloatArray,
+    first: Int64Array,
+    spread: int,
+    columns: int,
+    delay_sum: Int64Array,
+    sent: Int64Array,
+    usable: BoolArray,
+    scores: FloatArray,
+    highest_score: float,
+) -> None:
+    mean = own[SUM] / own[COUNT]
+    for row in range(first.shape[0]):
+        for k in range(spread):
+            cell = row * columns + (first[row] + k) % columns
+            if usable[cell]:
+                square = (delay_sum[cell] - mean * sent[cell]) ** 2 / sent[cell]
+                own[OWN_SQUARES] += square
+                own[OWN_CELLS] += 1
+                if scores[cell] <= highest_score:
+                    own[SQUARES] += square
+
+
+@kernel
+def _sizes(first: Int64Array, spread: int, columns: int, values: Int64Array, share: FloatArray) -> FloatArray:
+    """Per flow the smallest row sum of its cells, over the rows that sample most (§4.3)."""
+    sizes = np.full(first.shape[0], np.inf)
+    most = share.max()
+    for i in range(first.shape[0]):
+        for row in range(first.shape[1]):
+            if share[row * columns] < most:
+                continue
+            total = 0.0
+            for k in range(spread):
+                total += values[row * columns + (first[i, row] + k) % columns] / most
+            sizes[i] = min(sizes[i], total)
+    return sizes
 
 
 def _answer(
-    sketch: Lds,
-    own: Int64Array,
-    cells: CellDifference,
-    scores: FloatArray,
-    share: FloatArray,
-    loads: RowLoads,
-    method: str,
-) -> Answer:
-    usable: BoolArray = cells.usable[own]
-    if not usable.any():
-        held = cells.sent[own].any()
-        return Unanswered(Reason.NO_USABLE_CELLS if held else Reason.UNKNOWN_INSTANCE)
-    candidates = own[usable]
-    chosen = candidates[scores[candidates] <= (1 + ALPHA) * scores[candidates].min()]
-    sums, counts = cells.delay_sum[chosen].astype(np.float64), cells.sent[chosen].astype(np.float64)
-    total = float(counts.sum())
-    mean = float(sums.sum()) / total
-    rows = int(usable.any(axis=1).sum())
-    strangers = loads.error(load=float(np.mean(counts / share[chosen])), rows=rows)
-    sampling, degrees = _sampling_error(own, cells, share, chosen, mean, loads)
-    half = float(np.hypot(NORMAL_95 * strangers, student_95(degrees) * sampling))
-    return Estimate.around(mean, half, samples=round(total / _copies(chosen, sketch)), method=method)
+    flow_id: UInt64Array, totals: FloatArray, sizes: FloatArray, lost: FloatArray, loads: RowLoads, method: str
+) -> FlowDelays:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = totals[:, SUM] / totals[:, COUNT]
+        load = totals[:, LOAD] / totals[:, CHOSEN]
+        std = np.sqrt(totals[:, OWN_SQUARES] / (totals[:, OWN_CELLS] - 1))
+        samples = np.nan_to_num(totals[:, COUNT] / totals[:, COPIES]).round().astype(np.int64)
+    half = np.hypot(
+        NORMAL_95 * loads.errors(load, totals[:, ROWS].astype(np.int64)), _sampling_half(totals, sizes, loads)
+    )
+    silent = np.isnan(mean)
+    reasons = [
+        None if not none else Reason.NO_USABLE_CELLS if size > 0 else Reason.UNKNOWN_INSTANCE
+        for none, size in zip(silent.tolist(), sizes.tolist(), strict=True)
+    ]
+    std[(totals[:, OWN_CELLS] < 3) | silent] = np.nan
+    return FlowDelays(flow_id, mean, mean - half, mean + half, std, samples, sizes, lost, reasons, method)
 
 
-def _copies(chosen: Int64Array, sketch: Lds) -> int:
-    """How many rows the chosen cells lie in: the same packets are in each."""
-    return len(np.unique(chosen // sketch.parameters.columns))
-
-
-def _sampling_error(
-    own: Int64Array,
-    cells: CellDifference,
-    share: FloatArray,
-    chosen: Int64Array,
-    mean: float,
-    loads: RowLoads,
-) -> tuple[float, int]:
-    """The deviation of a mean over only some of the flow's packets, and its degrees of freedom."""
-    size = float((cells.sent[own] / share[own]).sum(axis=1).min())
-    counts = cells.sent[chosen].astype(np.float64)
-    per_row = [counts[np.isin(chosen, row)].sum() for row in own]
-    packets = float(max(per_row))
-    unseen = max(0.0, 1 - packets / max(size, packets))
-    if unseen == 0:
-        return 0.0, 1000
-    if len(chosen) < 3:
-        return float(np.sqrt(loads.delay_variance / packets * unseen)), 1000
-    excess = cells.delay_sum[chosen] - mean * counts
-    variance = float(np.sum(excess**2 / counts)) / (len(chosen) - 1)
-    return float(np.sqrt(variance / packets * unseen)), len(chosen) - 1
+def _sampling_half(totals: FloatArray, sizes: FloatArray, loads: RowLoads) -> FloatArray:
+    """Half the interval of a mean over only some of the flow's packets."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unseen = np.clip(1 - totals[:, SEEN] / np.maximum(sizes, totals[:, SEEN]), 0, 1)
+        few = totals[:, CHOSEN] < 3
+        own = totals[:, SQUARES] / (totals[:, CHOSEN] - 1)
+        variance = np.where(few, loads.delay_variance, own)
+        error = np.sqrt(variance / totals[:, SEEN] * unseen)
+    degrees = np.where(few, MOST_DEGREES, np.minimum(totals[:, CHOSEN] - 1, MOST_DEGREES)).astype(np.int64)
+    quantile = np.array([student_95(d) for d in range(MOST_DEGREES + 1)])
+    half: FloatArray = np.where(unseen > 0, quantile[np.maximum(degrees, 1)] * error, 0.0)
+    return half

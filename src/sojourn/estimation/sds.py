@@ -9,16 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.core.arrays import UInt64Array
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Reason
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.collisions import RowLoads
+from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.sds import Sds
 
 __all__ = ["estimate_sds"]
 
 
-def estimate_sds(sketch: Sds, flow_id: UInt64Array) -> list[Answer]:
+def estimate_sds(sketch: Sds, flow_id: UInt64Array) -> FlowDelays:
     """The mean delay of each flow; O(cells · log cells + flows · R)."""
     parameters = sketch.parameters
     sums, counts = sketch.column("sum"), sketch.column("count")
@@ -26,12 +27,10 @@ def estimate_sds(sketch: Sds, flow_id: UInt64Array) -> list[Answer]:
     columns = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
     cells = columns + np.arange(parameters.rows) * parameters.columns
     fewest = cells[np.arange(len(flow_id)), np.argmin(counts[cells], axis=1)]
-    answers: list[Answer] = []
-    for cell in fewest:
-        count = int(counts[cell])
-        if not count:
-            answers.append(Unanswered(Reason.UNKNOWN_INSTANCE))
-            continue
-        half = NORMAL_95 * loads.error(load=count, rows=parameters.rows)
-        answers.append(Estimate.around(int(sums[cell]) / count, half, samples=count, method="sds"))
-    return answers
+    count = counts[fewest].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        mean = sums[fewest] / count
+    half = NORMAL_95 * loads.errors(count, np.full(len(flow_id), parameters.rows))
+    unknown = np.full(len(flow_id), np.nan)
+    reasons = [None if n else Reason.UNKNOWN_INSTANCE for n in count.tolist()]
+    return FlowDelays(flow_id, mean, mean - half, mean + half, unknown, counts[fewest], count, unknown, reasons, "sds")

@@ -153,7 +153,7 @@ def _run_lds(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> Sket
     columns = max(64, 2 * len(exact.flow_id))
     parameters = LdsParameters(rows=4, columns=columns, spread=4, shares=(1.0, 0.5, 0.25, 0.125))
     sender, receiver, speed = _record_both(world, lambda: Lds(parameters))
-    answers = estimate_lds(sender, receiver, exact.flow_id[shown])
+    answers = estimate_lds(sender, receiver, exact.flow_id[shown]).answers()
     flows = _flow_answers(world, exact, shown, answers)
     return _result("lds", "as published, guarded choice of cells", world, sender.memory_bits, speed, flows)
 
