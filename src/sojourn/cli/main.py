@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
+from sojourn.cli.flows import flows
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -41,6 +42,9 @@ def _options(
     ] = False,
 ) -> None:
     """Options that stand before the command."""
+
+
+app.command()(flows)
 
 
 def main() -> None:
