@@ -14,6 +14,7 @@ import typer
 
 from sojourn import __version__
 from sojourn.cli import demo
+from sojourn.cli.flows import flows
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -28,6 +29,7 @@ app = typer.Typer(
     epilog="Start with:  sojourn demo",
 )
 app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
+app.command()(flows)
 
 
 def _print_version(wanted: bool) -> None:
