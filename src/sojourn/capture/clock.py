@@ -37,7 +37,7 @@ from sojourn.capture import clock_words as words
 from sojourn.capture.clock_steps import ClockStep, confirmed_steps, find_steps
 from sojourn.capture.hull import Corridor, line_under, lower_hull
 from sojourn.capture.trends import Trend, floor_trend
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.units import parse_duration
 
@@ -119,7 +119,8 @@ class ClockEstimate:
 
     ``offset_ns`` is the receiver's lead at ``reference_ns`` (the middle of the capture), true to within
     ``uncertainty_ns``; None means that it is not bounded. ``skew_ppm`` is how much faster the receiver's
-    clock runs, with its interval. ``fitted`` is the best line whether corrected or not.
+    clock runs, 0 where that is not significant; its interval stands beside it. ``fitted`` is the line that
+    explains the delays best, ``applied`` what is taken out of them.
     """
 
     offset_ns: float
@@ -159,6 +160,11 @@ class TimedPairs:
     @property
     def raw_delay_ns(self) -> Int64Array:
         return self.received_ns - self.sent_ns
+
+    def split(self, rows: BoolArray) -> tuple[TimedPairs, TimedPairs]:
+        """The pairs in `rows`, and the others."""
+        chosen, others = (TimedPairs(self.sent_ns[r], self.received_ns[r]) for r in (rows, ~rows))
+        return chosen, others
 
     def steps(self, sign: int) -> tuple[ClockStep, ...]:
         """Jumps of the clock as this direction shows them; `sign` is −1 for the way back."""
@@ -287,7 +293,7 @@ def _from_both(
     fits = corridor.width(corridor.best_slope) >= 0
     return ClockEstimate(
         offset_ns=line.level,
-        skew_ppm=_ppm(slope),
+        skew_ppm=_ppm(line.slope),
         uncertainty_ns=doubt if fits else None,
         both_directions=True,
         steps=steps,
@@ -320,22 +326,22 @@ def _from_one(
     smallest = float((sign * (y - slope * x - anchor)).min())
     lift = sign * smallest if smallest < -resolution_ns else 0.0
     applied = ClockReading(reference, anchor + lift, slope, steps)
-    skew = _ppm(floor.slope)
+    drift = _ppm(floor.slope)
     return ClockEstimate(
         offset_ns=applied.level_ns,
-        skew_ppm=skew,
+        skew_ppm=_ppm(slope),
         uncertainty_ns=None,
         both_directions=False,
         steps=steps,
         explanation=words.one_direction(
-            skew_ppm=skew if floor.trend.significant else 0.0,
+            drift_ppm=drift if floor.trend.significant else 0.0,
             limit_ppm=MAX_SKEW_PPM,
             lift_ns=lift,
             steps=len(steps),
         ),
         reference_ns=reference,
-        skew_low_ppm=min(_ppm(floor.trend.low), skew),
-        skew_high_ppm=max(_ppm(floor.trend.high), skew),
+        skew_low_ppm=min(_ppm(floor.trend.low), drift),
+        skew_high_ppm=max(_ppm(floor.trend.high), drift),
         fitted=applied,
         applied=applied,
     )

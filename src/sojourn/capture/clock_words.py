@@ -41,20 +41,20 @@ def both_directions(
     return said
 
 
-def one_direction(*, skew_ppm: float, limit_ppm: float, lift_ns: float, steps: int) -> str:
-    """What the delays of one direction say; `skew_ppm` is 0 when it is not significant."""
+def one_direction(*, drift_ppm: float, limit_ppm: float, lift_ns: float, steps: int) -> str:
+    """What the delays of one direction say; `drift_ppm` is 0 when it is not significant."""
     said = [
         "Traffic in one direction only: a constant clock offset cannot be told from a constant delay, so all "
         "delays may be wrong by the same unknown amount."
     ]
-    if skew_ppm and abs(skew_ppm) <= limit_ppm:
+    if drift_ppm and abs(drift_ppm) <= limit_ppm:
         said.append(
-            f"From the drift of the smallest delays the receiver's clock {_rate(skew_ppm)}; this is "
+            f"From the drift of the smallest delays the receiver's clock {_rate(drift_ppm)}; this is "
             "corrected, and the first packet keeps its delay."
         )
-    elif skew_ppm:
+    elif drift_ppm:
         said.append(
-            f"The smallest delays drift by {skew_ppm:+.3g} ppm, more than a clock does ({limit_ppm:g} ppm): "
+            f"The smallest delays drift by {drift_ppm:+.3g} ppm, more than a clock does ({limit_ppm:g} ppm): "
             "taken as a real change of delay and not corrected."
         )
     if lift_ns:
@@ -80,14 +80,15 @@ def offset_given(offset_ns: int) -> str:
     return f"The given offset of {format_duration(offset_ns)} is subtracted from the receiver's times."
 
 
-def explain_negative(count: int, least_ns: float, *, corrected: bool) -> str:
+def explain_negative(count: int, least_ns: float, *, uncertainty_ns: float | None, corrected: bool) -> str:
     """Why delays below 0 are still there; empty when there are none."""
     if count == 0:
         return ""
     share = f"{_count(count, 'delay')} {'is' if count == 1 else 'are'}"
-    why = (
-        "the clocks moved against each other in a way that one offset and one skew do not describe"
-        if corrected
-        else "the two clocks differ and are not corrected"
-    )
+    if not corrected:
+        why = "the receiver's clock is behind the sender's and is not corrected"
+    elif uncertainty_ns is not None and -least_ns <= uncertainty_ns:
+        why = "the clock's offset is uncertain by more than that"
+    else:
+        why = "the clocks moved against each other in a way that the correction does not describe"
     return f"{share} negative (down to {format_duration(least_ns)}): {why}."

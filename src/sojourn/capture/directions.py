@@ -68,8 +68,8 @@ def forward_flows(
 def _from_conversations(
     flow: Int64Array, pairs: TimedPairs, forward: BoolArray, settled: BoolArray, resolution_ns: int
 ) -> ClockReading:
-    ways = [(settled & way)[flow] for way in (forward, ~forward)]
-    there, back = (TimedPairs(pairs.sent_ns[rows], pairs.received_ns[rows]) for rows in ways)
+    sure, _ = pairs.split(settled[flow])
+    there, back = sure.split(forward[flow[settled[flow]]])
     return estimate_clock(there, back, resolution_ns=resolution_ns).fitted
 
 
