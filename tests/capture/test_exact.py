@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.capture.clock import ClockMode
-from sojourn.capture.exact import Conversations, match_exact
+from sojourn.capture.conversations import Conversations
+from sojourn.capture.exact import match_exact
 from sojourn.capture.exact_answer import ExactMatch, Fate
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError, MismatchError, ParameterError

@@ -86,7 +86,9 @@ def drop_extra(
 
 
 def batch(packets: list[tuple[int, int]]) -> PacketBatch:
-    return PacketBatch.of([0] * len(packets), np.array([p for p, _ in packets], np.uint64), [t for _, t in packets])
+    return PacketBatch.of(
+        [0] * len(packets), np.array([p for p, _ in packets], np.uint64), [t for _, t in packets]
+    )
 
 
 # Few ids and few times, so that copies, ties and impossible delays are common; ids use all their bits.

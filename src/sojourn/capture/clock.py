@@ -27,7 +27,6 @@ Cost: O(packets) after sorting by time. Moon, Skelly and Towsley, INFOCOM 1999, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -179,14 +178,30 @@ class TimedPairs:
             for step, by in zip(found, shift, strict=True)
         )
 
-    def levelled(self, steps: Sequence[ClockStep], reference_ns: int) -> tuple[FloatArray, FloatArray]:
-        """(receiver's time since the reference, raw delay) in time order, with steps taken out."""
-        jumps = ClockReading(reference_ns, steps=tuple(steps)).at(self.received_ns, self.sent_ns)
-        received = self.received_ns - jumps
+    def levelled(self, steps: tuple[ClockStep, ...], reference_ns: int) -> tuple[FloatArray, FloatArray]:
+        """(receiver's time since the reference, raw delay) in time order, with steps taken out.
+
+        Packets on their way during a step are left out: which clock stamped them is not sure if they
+        overtook each other.
+        """
+        received, sent = self.received_ns, self.sent_ns
+        if steps:
+            received = received - ClockReading(reference_ns, steps=steps).at(received, sent)
+            sure = np.ones(len(self), np.bool_)
+            for step in steps:
+                sure &= np.abs(sent - step.time_ns) > _guard_ns(received - sent)
+            if sure.any():
+                received, sent = received[sure], sent[sure]
         order = np.argsort(received, kind="stable")
         x = (received[order] - reference_ns).astype(np.float64)
-        y = (received - self.sent_ns)[order].astype(np.float64)
+        y = (received - sent)[order].astype(np.float64)
         return x, y
+
+
+def _guard_ns(delay_ns: Int64Array) -> int:
+    """Twice the range of the delays' central 98 %: how long a step may find packets out of order."""
+    low, high = np.quantile(delay_ns, (0.01, 0.99))
+    return round(2 * float(high - low))
 
 
 def resolution_of(*times_ns: Int64Array) -> int:
@@ -220,28 +235,17 @@ def estimate_clock(
     if not seen:
         return _given(_nothing_seen(), mode)
     reference = _middle([pairs.received_ns for pairs in seen])
-    steps, applied_steps = _steps(forward, backward)
-    if both:
-        estimate = _from_both(forward, backward, steps, reference, resolution_ns)
-    else:
-        estimate = _from_one(seen[0], 1 if len(forward) else -1, steps, reference, resolution_ns)
-    if not applied_steps:
-        estimate = replace(estimate, applied=replace(estimate.applied, steps=()))
+    estimate = (
+        _from_both(forward, backward, reference, resolution_ns)
+        if both
+        else _from_one(seen[0], 1 if len(forward) else -1, reference, resolution_ns)
+    )
     return _given(estimate, mode)
 
 
 def _middle(times: list[Int64Array]) -> int:
     low = min(int(t.min()) for t in times)
     return low + (max(int(t.max()) for t in times) - low) // 2
-
-
-def _steps(forward: TimedPairs, backward: TimedPairs) -> tuple[tuple[ClockStep, ...], bool]:
-    """Steps to take out before fitting a line, and whether they are surely the clock's."""
-    ahead = forward.steps(1)
-    back = backward.steps(-1)
-    if len(forward) and len(backward):
-        return confirmed_steps(ahead, back, apart_ns=STEPS_APART_NS), True
-    return ahead or back, False
 
 
 def _ppm(slope: float) -> float:
@@ -274,12 +278,13 @@ class _Floor:
 def _from_both(
     forward: TimedPairs,
     backward: TimedPairs,
-    steps: tuple[ClockStep, ...],
     reference: int,
     resolution_ns: int,
 ) -> ClockEstimate:
+    """Both directions: the lines that both hulls leave room for."""
+    steps, back_steps = confirmed_steps(forward.steps(1), backward.steps(-1), apart_ns=STEPS_APART_NS)
     ahead = _Floor.of(*forward.levelled(steps, reference), sign=1)
-    back = _Floor.of(*backward.levelled(steps, reference), sign=-1)
+    back = _Floor.of(*backward.levelled(back_steps, reference), sign=-1)
     below = back.hull_x, back.hull_y - resolution_ns
     above = ahead.hull_x, ahead.hull_y + resolution_ns
     corridor = Corridor(below, above, _STEEPEST)
@@ -313,10 +318,9 @@ def _from_both(
     )
 
 
-def _from_one(
-    pairs: TimedPairs, sign: int, steps: tuple[ClockStep, ...], reference: int, resolution_ns: int
-) -> ClockEstimate:
+def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) -> ClockEstimate:
     """One direction: `sign` is +1 when delays lie above θ, −1 when below."""
+    steps = pairs.steps(sign)
     x, y = pairs.levelled(steps, reference)
     floor = _Floor.of(x, y, sign=sign)
     plausible = abs(floor.slope) <= _STEEPEST
@@ -325,10 +329,10 @@ def _from_one(
     anchor = -slope * float(x[0])
     smallest = float((sign * (y - slope * x - anchor)).min())
     lift = sign * smallest if smallest < -resolution_ns else 0.0
-    applied = ClockReading(reference, anchor + lift, slope, steps)
+    fitted = ClockReading(reference, anchor + lift, slope, steps)
     drift = _ppm(floor.slope)
     return ClockEstimate(
-        offset_ns=applied.level_ns,
+        offset_ns=fitted.level_ns,
         skew_ppm=_ppm(slope),
         uncertainty_ns=None,
         both_directions=False,
@@ -342,8 +346,8 @@ def _from_one(
         reference_ns=reference,
         skew_low_ppm=min(_ppm(floor.trend.low), drift),
         skew_high_ppm=max(_ppm(floor.trend.high), drift),
-        fitted=applied,
-        applied=applied,
+        fitted=fitted,
+        applied=replace(fitted, steps=()),
     )
 
 

@@ -123,25 +123,29 @@ def _sharp_edge(y: FloatArray, block: int, blocks: int, jump: float) -> int | No
 
 def confirmed_steps(
     forward: tuple[ClockStep, ...], backward: tuple[ClockStep, ...], *, apart_ns: int
-) -> tuple[ClockStep, ...]:
-    """Steps that both directions show, at most `apart_ns` apart and of about the same size."""
-    found: list[ClockStep] = []
+) -> tuple[tuple[ClockStep, ...], tuple[ClockStep, ...]]:
+    """Steps that both directions show, at most `apart_ns` apart and of about the same size.
+
+    Each is given twice, as forward and as backward packets meet it: they are on their way at the time, so
+    that the sender sees the first packet after the step before it in one direction and after it in the other.
+    """
+    found: list[tuple[ClockStep, ClockStep]] = []
     for ahead in forward:
         for back in backward:
             difference = abs(ahead.jump_ns - back.jump_ns)
             largest = max(abs(ahead.jump_ns), abs(back.jump_ns))
             if abs(ahead.time_ns - back.time_ns) <= apart_ns and difference <= AGREEMENT * largest:
-                found.append(_combined(ahead, back))
+                found.append((_combined(ahead, back), _combined(back, ahead)))
                 break
-    return tuple(found)
+    return tuple(ahead for ahead, _ in found), tuple(back for _, back in found)
 
 
-def _combined(first: ClockStep, second: ClockStep) -> ClockStep:
-    """One step from two directions: the earlier sight of it, and the mean of the jumps."""
-    uncertainty = abs(first.jump_ns - second.jump_ns) // 2 + max(first.uncertainty_ns, second.uncertainty_ns)
+def _combined(own: ClockStep, other: ClockStep) -> ClockStep:
+    """A step as one direction meets it, with what both know of its size."""
+    uncertainty = abs(own.jump_ns - other.jump_ns) // 2 + max(own.uncertainty_ns, other.uncertainty_ns)
     return ClockStep(
-        time_ns=min(first.time_ns, second.time_ns),
-        received_ns=min(first.received_ns, second.received_ns),
-        jump_ns=(first.jump_ns + second.jump_ns) // 2,
+        time_ns=own.time_ns,
+        received_ns=min(own.received_ns, other.received_ns),
+        jump_ns=(own.jump_ns + other.jump_ns) // 2,
         uncertainty_ns=uncertainty,
     )

@@ -26,27 +26,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.capture.clock import ClockEstimate, ClockMode, TimedPairs, estimate_clock, resolution_of
+from sojourn.capture.conversations import Conversations
 from sojourn.capture.directions import forward_flows
 from sojourn.capture.edges import CaptureSpan, Edges, find_edges
 from sojourn.capture.exact_answer import ExactMatch, Fate, MatchedPackets, PointFates, add_up
 from sojourn.capture.matching import DUPLICATE, MATCHED, PacketPairs, index_ids, pair_packets
-from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import MismatchError
 
-__all__ = ["Conversations", "match_exact"]
-
-
-@dataclass(frozen=True, eq=False)
-class Conversations:
-    """Which flow ids are the two directions of one conversation; rows may repeat and be in any order."""
-
-    flow_id: UInt64Array
-    reverse_id: UInt64Array
-
-    def __post_init__(self) -> None:
-        if len(self.flow_id) != len(self.reverse_id):
-            raise MismatchError(f"{len(self.flow_id)} flow ids, {len(self.reverse_id)} reverse ids")
+__all__ = ["match_exact"]
 
 
 def match_exact(
@@ -62,7 +50,9 @@ def match_exact(
 ) -> ExactMatch:
     """Match every packet of two observation points.
 
-    `reverse` measures receiver → sender: the two points exchange their roles, in the answer too.
+    `conversations` (from the flow tables' keys) tells the two directions apart whatever the clocks read;
+    without it the sign of the delays must do. `reverse` measures receiver → sender: the two points exchange
+    their roles, in the answer too.
 
     >>> a = PacketBatch.of([7] * 4, [1, 2, 3, 4], [100, 200, 300, 400])
     >>> b = PacketBatch.of([7] * 3, [1, 2, 4], [150, 260, 440])
@@ -76,7 +66,8 @@ def match_exact(
     pairs = pair_packets(sender, receiver, duplicate_ns=duplicate_ns)
     flow, ids = index_ids(np.concatenate((sender.flow_id, receiver.flow_id)))
     points = _Points(sender, receiver, pairs, flow[: len(sender)], flow[len(sender) :], len(ids))
-    opposite = _opposite(ids, conversations)
+    known = conversations or Conversations(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    opposite = known.opposite_numbers(ids)
     forward, estimate = points.directions_and_clock(mode, opposite)
     measured = points.measured(forward, opposite, count_unmatched)
     ahead = points.matched(forward, estimate)
@@ -86,26 +77,6 @@ def match_exact(
         PointFates(points.receiver_flow, points.receiver_fates(measured, edges, estimate)),
     )
     return add_up(ids, measured, ahead, fates, estimate)
-
-
-def _opposite(ids: UInt64Array, conversations: Conversations | None) -> Int64Array:
-    """The number of each flow's other direction, −1 where there is none."""
-    opposite = np.full(len(ids), -1, np.int64)
-    if conversations is None or not len(ids):
-        return opposite
-    order = np.argsort(ids)
-    known = ids[order]
-    found = []
-    for column in (conversations.flow_id, conversations.reverse_id):
-        place = np.minimum(np.searchsorted(known, column), len(known) - 1)
-        found.append(np.where(known[place] == column, order[place], -1))
-    there, back = found
-    both = (there >= 0) & (back >= 0) & (there != back)
-    opposite[there[both]] = back[both]
-    opposite[back[both]] = there[both]
-    # A third flow may name one that has another partner by now; only mutual pairs are conversations.
-    mutual = (opposite >= 0) & (opposite[opposite] == np.arange(len(ids)))
-    return np.where(mutual, opposite, -1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,8 @@ __all__ = [
     "Aggregate",
     "ExactMatch",
     "Fate",
-    "FlowTable",
     "MatchedPackets",
+    "MeasuredFlows",
     "PointFates",
     "UnmatchedFlows",
     "add_up",
@@ -46,7 +46,7 @@ class Fate(IntEnum):
 class MatchedPackets:
     """The packets of the measured flows that both points saw, grouped by flow, in order of arrival.
 
-    ``start[k] … start[k + 1]`` are the rows of the flow in row k of the `FlowTable`.
+    ``start[k] … start[k + 1]`` are the rows of the flow in row k of the `MeasuredFlows`.
     """
 
     flow_id: UInt64Array
@@ -61,7 +61,7 @@ class MatchedPackets:
 
 
 @dataclass(frozen=True, eq=False)
-class FlowTable:
+class MeasuredFlows:
     """Columns, one row per measured flow; delays of a flow that was wholly lost are NaN (min, max 0).
 
     ``edge`` counts packets that could not be judged, ``duplicates`` extra copies at either point and
@@ -119,7 +119,7 @@ class Aggregate:
 class ExactMatch:
     """Everything that matching two points tells; ``explanation`` says what needs words."""
 
-    flows: FlowTable
+    flows: MeasuredFlows
     unmatched_flows: UnmatchedFlows
     aggregate: Aggregate
     clock: ClockEstimate
@@ -209,13 +209,13 @@ def add_up(
 
 def _flow_table(
     ids: UInt64Array, numbers: Int64Array, packets: MatchedPackets, sender: PointFates, receiver: PointFates
-) -> FlowTable:
+) -> MeasuredFlows:
     def counted(point: PointFates, fate: Fate) -> Int64Array:
         return point.count(fate, len(ids))[numbers]
 
     delays = delay_statistics(packets.start, packets.sent_ns, packets.delay_ns)
     lost = counted(sender, Fate.LOST)
-    return FlowTable(
+    return MeasuredFlows(
         flow_id=ids[numbers],
         packets=delays.received + lost,
         received=delays.received,
@@ -233,7 +233,7 @@ def _flow_table(
     )
 
 
-def _aggregate(flows: FlowTable, packets: MatchedPackets) -> Aggregate:
+def _aggregate(flows: MeasuredFlows, packets: MatchedPackets) -> Aggregate:
     everything = np.array([0, len(packets)], np.int64)
     total = delay_statistics(everything, packets.sent_ns, packets.delay_ns)
     received, lost = len(packets), int(flows.lost.sum())
