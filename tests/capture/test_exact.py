@@ -205,6 +205,17 @@ def test_packets_that_the_senders_capture_dropped_are_receiver_only() -> None:
     assert match.aggregate.lost == 0
 
 
+def test_a_flow_whose_key_changes_on_the_way_is_the_senders_flow() -> None:
+    world = World.of(np.random.default_rng(20), 3_000, loss=0.1)
+    world.keep_ends()
+    got = world.receiver()
+    retagged = PacketBatch.of(got.flow_id + np.uint64(1_000), got.packet_id, got.time_ns)
+    match = match_exact(world.sender(), retagged)
+    assert set(match.flows.flow_id) == set(range(1, 8))
+    assert match.aggregate.lost == world.lost.sum()
+    assert match.ignored() == {}
+
+
 def two_way(offset: int, seed: int = 9) -> tuple[PacketBatch, PacketBatch, Conversations, World, World]:
     """Flows 1…7 travel forward, 101…107 are their opposites."""
     rng = np.random.default_rng(seed)
@@ -297,7 +308,7 @@ def test_an_empty_point_gives_an_empty_answer(empty: str) -> None:
 def test_bad_input_is_refused_with_a_reason() -> None:
     good = PacketBatch.of([1], [1], [START])
     with pytest.raises(InputError, match="receiver: a packet's time"):
-        match_exact(good, PacketBatch.of([1], [1], [-(1 << 63)]))
+        match_exact(good, PacketBatch.of([1], [1], [-1]))
     with pytest.raises(MismatchError):
         Conversations(np.zeros(2, np.uint64), np.zeros(1, np.uint64))
     with pytest.raises(ParameterError):
@@ -356,3 +367,27 @@ def test_equals_the_dictionary_model_on_small_worlds(world: list, repeat: bool, 
     assert {k: sorted(v) for k, v in found.items()} == {k: sorted(v) for k, v in model.delays.items()}
     assert {k: v[2] for k, v in table(match).items() if v[2]} == {k: v for k, v in model.lost.items() if v}
     assert match.aggregate.sent == len(sent)
+
+
+absurd_times = st.sampled_from([0, 1, 10**9, START, START + MS, START + 9 * MS, (3 << 60) - 1])
+absurd_packets = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), absurd_times), max_size=80)
+
+
+@given(absurd_packets, absurd_packets, st.booleans(), st.sampled_from(["auto", "none", "offset"]))
+def test_absurd_input_still_accounts_for_every_packet(sent: list, got: list, trim: bool, mode: str) -> None:
+    batches = [
+        PacketBatch.of(*zip(*p, strict=True)) if p else PacketBatch.of([], [], []) for p in (sent, got)
+    ]
+    pairs = np.arange(0, 4, 2, dtype=np.uint64), np.arange(1, 5, 2, dtype=np.uint64)
+    match = match_exact(
+        *batches, conversations=Conversations(*pairs), trim=trim, clock=ClockMode(mode, 10**18)
+    )
+    aggregate = match.aggregate
+    assert aggregate.received == np.count_nonzero(match.sender_fate == Fate.RECEIVED)
+    assert aggregate.received == np.count_nonzero(match.receiver_fate == Fate.RECEIVED)
+    assert aggregate.lost == np.count_nonzero(match.sender_fate == Fate.LOST)
+    assert (match.flows.packets == match.flows.received + match.flows.lost).all()
+    counted = aggregate.sent + aggregate.received + sum(match.ignored().values())
+    assert counted == len(sent) + len(got)
+    if aggregate.negative:
+        assert "negative" in match.explanation

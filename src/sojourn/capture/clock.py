@@ -249,8 +249,10 @@ def _middle(times: list[Int64Array]) -> int:
 
 
 def _ppm(slope: float) -> float:
-    """Skew from θ's slope over the receiver's own reading."""
-    return slope / (1 - slope) * 1e6 if math.isfinite(slope) else slope
+    """Skew from θ's slope over the receiver's own reading; a slope of 1 is a sender's clock that stands."""
+    if slope >= 1 or slope == -math.inf:
+        return math.copysign(math.inf, slope)
+    return slope / (1 - slope) * 1e6
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,9 +73,15 @@ def find_edges(
     delay = received_ns - sent_ns
     smallest, largest = int(delay.min()), int(delay.max())
     return Edges(
-        _joined(flow, sent_ns, receiver.first_ns - smallest, receiver.last_ns - largest, flows),
-        _joined(flow, received_ns, sender.first_ns + largest, sender.last_ns + smallest, flows),
+        _joined(flow, sent_ns, _time(receiver.first_ns - smallest), _time(receiver.last_ns - largest), flows),
+        _joined(flow, received_ns, _time(sender.first_ns + largest), _time(sender.last_ns + smallest), flows),
     )
+
+
+def _time(value: int) -> int:
+    """The value, or the nearest that fits 64 bits: absurd time stamps must not break a kernel."""
+    limits = np.iinfo(np.int64)
+    return min(max(value, int(limits.min)), int(limits.max))
 
 
 @kernel

@@ -65,7 +65,10 @@ def match_exact(
         sender, receiver, mode = receiver, sender, mode.reversed()
     pairs = pair_packets(sender, receiver, duplicate_ns=duplicate_ns)
     flow, ids = index_ids(np.concatenate((sender.flow_id, receiver.flow_id)))
-    points = _Points(sender, receiver, pairs, flow[: len(sender)], flow[len(sender) :], len(ids))
+    sender_flow, receiver_flow = flow[: len(sender)], flow[len(sender) :]
+    # A key may change on the way (a VLAN tag): a packet belongs to the flow it was sent in.
+    receiver_flow[pairs.receiver_row] = sender_flow[pairs.sender_row]
+    points = _Points(sender, receiver, pairs, sender_flow, receiver_flow, len(ids))
     known = conversations or Conversations(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
     opposite = known.opposite_numbers(ids)
     forward, estimate = points.directions_and_clock(mode, opposite)

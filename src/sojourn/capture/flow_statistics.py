@@ -62,15 +62,15 @@ def _summarise(
         jitter = 0.0
         for i in range(start, end):
             delay = delay_ns[i]
-            shifted_sum += float(delay - first)
+            shifted_sum += float(delay) - float(first)
             least = min(least, delay)
             greatest = max(greatest, delay)
             if i > start:
-                jitter += (abs(float(delay - delay_ns[i - 1])) - jitter) / 16
+                jitter += (abs(float(delay) - float(delay_ns[i - 1])) - jitter) / 16
         mean = shifted_sum / (end - start)
         squares = 0.0
         for i in range(start, end):
-            squares += (float(delay_ns[i] - first) - mean) ** 2
+            squares += (float(delay_ns[i]) - float(first) - mean) ** 2
         floats[0, flow] = float(first) + mean
         floats[1, flow] = math.sqrt(squares / (end - start))
         floats[2, flow] = jitter

@@ -38,7 +38,7 @@ UNMATCHED, MATCHED, DUPLICATE = 0, 1, 2
 
 SLACK_NS = 30_000_000_000
 LEAST_MARGIN_NS = 1_000_000
-MAX_TIME_NS = 1 << 61
+MAX_TIME_NS = 3 << 60  # sums of two differences of such times stay inside of 64 bits
 MAX_PACKETS = 1 << 31
 PLAUSIBLE_SHARES = (0.001, 0.999)
 SAMPLED_DELAYS = 1_000_000
@@ -112,22 +112,23 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
 def _check(batch: PacketBatch, name: str) -> None:
     if len(batch) >= MAX_PACKETS:
         raise InputError(f"{len(batch)} packets", where=name, action="split the capture; 2³¹ are the limit")
-    if len(batch) and not -MAX_TIME_NS < batch.time_ns.min() <= batch.time_ns.max() < MAX_TIME_NS:
+    if len(batch) and not 0 <= batch.time_ns.min() <= batch.time_ns.max() < MAX_TIME_NS:
         raise InputError(
-            "a packet's time lies outside 1897…2043", where=name, action="repair the capture's time stamps"
+            "a packet's time lies outside 1970…2079", where=name, action="repair the capture's time stamps"
         )
 
 
 def _windows(single_delays: Int64Array) -> Int64Array:
     """Plausible raw delays: low, high for packets that occur once; low, high for identical packets."""
+    widest = MAX_TIME_NS
     if not len(single_delays):
-        widest = 2 * MAX_TIME_NS
         return np.array([-widest, widest, -widest, widest], np.int64)
     sample = single_delays[:: len(single_delays) // SAMPLED_DELAYS + 1]
     low, high = (int(q) for q in np.quantile(sample, PLAUSIBLE_SHARES, method="inverted_cdf"))
     slack = max(SLACK_NS, high - low)
     margin = max(LEAST_MARGIN_NS, (high - low) // 2)
-    return np.array([low - slack, high + slack, low - margin, high + margin], np.int64)
+    bounds = [low - slack, high + slack, low - margin, high + margin]
+    return np.array([min(max(bound, -widest), widest) for bound in bounds], np.int64)
 
 
 def _sort_by_id(packet_id: UInt64Array, order: Int64Array) -> tuple[UInt64Array, Rows]:
