@@ -270,7 +270,5 @@ def test_correction_is_exact_to_the_nanosecond_far_from_the_reference() -> None:
     estimate: ClockEstimate = estimate_clock(there(rng, clock, 5_000), back(rng, clock, 5_000))
     far = np.array([START, START + 86_400 * SECOND], np.int64)
     moved = estimate.correct(far)
-    wanted = [
-        int(t) - (estimate.offset_ns + (int(t) - estimate.reference_ns) * estimate.applied.slope) for t in far
-    ]
+    wanted = [int(t) - (estimate.offset_ns + (int(t) - estimate.reference_ns) * estimate.applied.slope) for t in far]
     assert np.abs(moved - np.array(wanted)).max() <= 300  # float64 near 10¹⁸ resolves 128 ns

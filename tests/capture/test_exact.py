@@ -63,8 +63,7 @@ def joined(*batches: PacketBatch) -> PacketBatch:
 def table(match: ExactMatch) -> dict[int, tuple[int, int, int]]:
     f = match.flows
     return {
-        int(i): (int(p), int(r), int(n))
-        for i, p, r, n in zip(f.flow_id, f.packets, f.received, f.lost, strict=True)
+        int(i): (int(p), int(r), int(n)) for i, p, r, n in zip(f.flow_id, f.packets, f.received, f.lost, strict=True)
     }
 
 
@@ -109,9 +108,7 @@ def test_mirrored_copies_are_duplicates_and_not_losses() -> None:
     again = PacketBatch.of(world.flow[twice], world.packet[twice], world.sent[twice] + 3_000)
     match = match_exact(joined(world.sender(), again), world.receiver())
     assert match.aggregate.lost == world.lost.sum()
-    assert (
-        np.count_nonzero(match.sender_fate == Fate.DUPLICATE) == twice.sum() == match.flows.duplicates.sum()
-    )
+    assert np.count_nonzero(match.sender_fate == Fate.DUPLICATE) == twice.sum() == match.flows.duplicates.sum()
     assert match.aggregate.sent == 10_000
     mirrored = match_exact(world.sender(), joined(world.receiver(), world.receiver(offset=2_000)))
     assert mirrored.aggregate.lost == world.lost.sum()
@@ -297,9 +294,7 @@ def test_flows_never_matched_are_listed_apart_unless_their_conversation_passes()
 def test_an_empty_point_gives_an_empty_answer(empty: str) -> None:
     nothing = PacketBatch.of([], [], [])
     some = PacketBatch.of([1, 2], [3, 4], [START, START + 1])
-    match = match_exact(
-        nothing if empty != "receiver" else some, nothing if empty != "sender" else some, trim=True
-    )
+    match = match_exact(nothing if empty != "receiver" else some, nothing if empty != "sender" else some, trim=True)
     assert len(match.flows) == 0
     assert match.aggregate.sent == 0
     assert "nothing is known" in match.explanation
@@ -375,13 +370,9 @@ absurd_packets = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), absurd
 
 @given(absurd_packets, absurd_packets, st.booleans(), st.sampled_from(["auto", "none", "offset"]))
 def test_absurd_input_still_accounts_for_every_packet(sent: list, got: list, trim: bool, mode: str) -> None:
-    batches = [
-        PacketBatch.of(*zip(*p, strict=True)) if p else PacketBatch.of([], [], []) for p in (sent, got)
-    ]
+    batches = [PacketBatch.of(*zip(*p, strict=True)) if p else PacketBatch.of([], [], []) for p in (sent, got)]
     pairs = np.arange(0, 4, 2, dtype=np.uint64), np.arange(1, 5, 2, dtype=np.uint64)
-    match = match_exact(
-        *batches, conversations=Conversations(*pairs), trim=trim, clock=ClockMode(mode, 10**18)
-    )
+    match = match_exact(*batches, conversations=Conversations(*pairs), trim=trim, clock=ClockMode(mode, 10**18))
     aggregate = match.aggregate
     assert aggregate.received == np.count_nonzero(match.sender_fate == Fate.RECEIVED)
     assert aggregate.received == np.count_nonzero(match.receiver_fate == Fate.RECEIVED)

@@ -39,17 +39,12 @@ def model(
     pairs: dict[int, int] = {}
     statuses = [UNMATCHED] * len(sent), [UNMATCHED] * len(got)
     there, here = copies_of(sent), copies_of(got)
-    singles = [
-        here[p][0][0] - there[p][0][0] for p in there if len(there[p]) == 1 and len(here.get(p, [])) == 1
-    ]
+    singles = [here[p][0][0] - there[p][0][0] for p in there if len(there[p]) == 1 and len(here.get(p, [])) == 1]
     for packet in set(there) | set(here):
         copies = [there.get(packet, []), here.get(packet, [])]
         is_single = len(copies[0]) == len(copies[1]) == 1
         low, high = window(singles, is_single)
-        kept = [
-            drop_extra(copies[k], len(copies[1 - k]), duplicate_ns, status)
-            for k, status in enumerate(statuses)
-        ]
+        kept = [drop_extra(copies[k], len(copies[1 - k]), duplicate_ns, status) for k, status in enumerate(statuses)]
         waiting, last = list(kept[0]), None
         for time, row in kept[1]:
             while waiting and time - waiting[0][0] > high:
@@ -86,9 +81,7 @@ def drop_extra(
 
 
 def batch(packets: list[tuple[int, int]]) -> PacketBatch:
-    return PacketBatch.of(
-        [0] * len(packets), np.array([p for p, _ in packets], np.uint64), [t for _, t in packets]
-    )
+    return PacketBatch.of([0] * len(packets), np.array([p for p, _ in packets], np.uint64), [t for _, t in packets])
 
 
 # Few ids and few times, so that copies, ties and impossible delays are common; ids use all their bits.

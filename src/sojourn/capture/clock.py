@@ -85,9 +85,7 @@ def parse_clock(text: str) -> ClockMode:
         return ClockMode(str(_Kind(kind.lower())))
     if kind.lower() == _Kind.OFFSET and value:
         return ClockMode(str(_Kind.OFFSET), parse_duration(value))
-    raise ParameterError(
-        f"{text!r} is not a clock mode", where="--clock", action="use auto, none or offset=DURATION"
-    )
+    raise ParameterError(f"{text!r} is not a clock mode", where="--clock", action="use auto, none or offset=DURATION")
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +354,7 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
 def _nothing_seen() -> ClockEstimate:
     nothing = ClockReading(0)
     infinite = float("inf")
-    return ClockEstimate(
-        0.0, 0.0, None, False, (), words.NOTHING_SEEN, 0, -infinite, infinite, nothing, nothing
-    )
+    return ClockEstimate(0.0, 0.0, None, False, (), words.NOTHING_SEEN, 0, -infinite, infinite, nothing, nothing)
 
 
 def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:

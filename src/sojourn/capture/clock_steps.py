@@ -113,9 +113,7 @@ def _sharp_edge(y: FloatArray, block: int, blocks: int, jump: float) -> int | No
     end = min(len(y) - NEIGHBOURS, int(edges[min(blocks, block + 3)]))
     if end <= start:
         return None
-    windows = np.lib.stride_tricks.sliding_window_view(
-        sign * y[start - NEIGHBOURS : end + NEIGHBOURS], NEIGHBOURS
-    )
+    windows = np.lib.stride_tricks.sliding_window_view(sign * y[start - NEIGHBOURS : end + NEIGHBOURS], NEIGHBOURS)
     room = windows[NEIGHBOURS:].min(axis=1) - windows[:-NEIGHBOURS].max(axis=1)
     best = int(np.argmax(room))
     return start + best if room[best] >= abs(jump) / 2 else None

@@ -27,9 +27,7 @@ def both_directions(
     else:
         ahead = f"{format_duration(abs(offset_ns))} {'ahead' if offset_ns >= 0 else 'behind'}"
         said = f"From the smallest delays of both directions the receiver's clock is {ahead}, ± {doubt}"
-        said += (
-            f" in the middle of the capture, and {_rate(skew_ppm)}." if skew_ppm else "; it shows no skew."
-        )
+        said += f" in the middle of the capture, and {_rate(skew_ppm)}." if skew_ppm else "; it shows no skew."
     if shortfall_ns > 0:
         below = format_duration(shortfall_ns / 2)
         said += (

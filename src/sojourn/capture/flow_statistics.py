@@ -42,9 +42,7 @@ def delay_statistics(starts: Int64Array, sent_ns: Int64Array, delay_ns: Int64Arr
     floats = np.full((3, flows), math.nan)
     counts = np.zeros((4, flows), np.int64)
     _summarise(starts, sent_ns, delay_ns, floats, counts)
-    return DelayStatistics(
-        np.diff(starts), floats[0], floats[1], counts[0], counts[1], floats[2], counts[2], counts[3]
-    )
+    return DelayStatistics(np.diff(starts), floats[0], floats[1], counts[0], counts[1], floats[2], counts[2], counts[3])
 
 
 @kernel

@@ -240,9 +240,7 @@ def _pair_group(
         if receiver_status[got] == DUPLICATE:
             j += 1
             continue
-        while i < i_end and (
-            sender_status[sent_rows[i]] == DUPLICATE or got_ns[got] - sent_ns[sent_rows[i]] > high
-        ):
+        while i < i_end and (sender_status[sent_rows[i]] == DUPLICATE or got_ns[got] - sent_ns[sent_rows[i]] > high):
             i += 1
         if i < i_end and got_ns[got] - sent_ns[sent_rows[i]] >= low:
             sender_status[sent_rows[i]] = MATCHED
