@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 import strategies as own
 from sojourn.core.errors import ParameterError
+from sojourn.core.keys import ProcessKey
 from sojourn.epochs.epoch import merge_epochs
-from sojourn.epochs.recorder import Recorder
+from sojourn.epochs.recorder import Recorder, every
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.lda import Lda, LdaParameters
 
@@ -22,7 +23,7 @@ def small_buckets(sequence: int) -> BucketArray:
 def test_full_sketches_become_epochs_and_nothing_is_lost(batches) -> None:
     recorder = Recorder("n", "disk_io", small_buckets)
     closed = [epoch for rows in batches for epoch in recorder.record(own.measurement_batch(rows))]
-    closed.append(recorder.close())
+    closed += recorder.finish()
     rows = [row for batch in batches for row in batch]
     assert sum(epoch.recorded for epoch in closed) == len(rows)
     assert sum(int(epoch.sketch.column("sum").sum()) for epoch in closed) == sum(value for _, value, _ in rows)
@@ -30,14 +31,33 @@ def test_full_sketches_become_epochs_and_nothing_is_lost(batches) -> None:
     assert [epoch.parameters.salt for epoch in closed] == list(range(len(closed)))
 
 
+def lda(_: int) -> Lda:
+    return Lda(LdaParameters(rows=4))
+
+
 def test_epochs_end_at_multiples_of_their_length() -> None:
-    recorder = Recorder("n", "eth0", lambda _: Lda(LdaParameters(rows=4)), length_ns=100)
+    recorder = Recorder("n", "eth0", lda, slot_of=every(100))
     rows = [(0, i, time_ns, 0) for i, time_ns in enumerate([10, 99, 100, 150, 90, 420])]
-    closed = [*recorder.record(own.packet_batch(rows)), recorder.close()]
+    closed = [*recorder.record(own.packet_batch(rows)), *recorder.finish()]
     assert [(e.first_ns, e.last_ns, e.recorded) for e in closed] == [(10, 99, 3), (100, 150, 2), (420, 420, 1)]
     whole = Lda(LdaParameters(rows=4))
     whole.record_batch(own.packet_batch(rows))
     assert merge_epochs(closed) == whole
+
+
+def test_a_late_packet_joins_its_slot_or_gets_an_epoch_of_its_own() -> None:
+    recorder = Recorder("n", "eth0", lda, slot_of=every(100))
+    closed = []
+    for time_ns in (50, 150, 60, 250, 70):
+        closed += recorder.record(own.packet_batch([(0, time_ns, time_ns, 0)]))
+    closed += recorder.finish()
+    assert [(e.first_ns, e.last_ns) for e in closed] == [(50, 60), (70, 70), (150, 150), (250, 250)]
+
+
+def test_keys_are_reported_with_the_epoch() -> None:
+    keys = (ProcessKey("p", 1),)
+    recorder = Recorder("n", "disk_io", small_buckets, keys_of=lambda _: keys)
+    assert [epoch.keys for epoch in recorder.finish()] == [keys]
 
 
 def test_a_measurement_that_never_fits_is_an_error_not_a_loop() -> None:
@@ -46,6 +66,6 @@ def test_a_measurement_that_never_fits_is_an_error_not_a_loop() -> None:
         recorder.record(own.measurement_batch([(1, 5, 0), (1, 64, 0)]))
 
 
-def test_a_negative_length_is_refused() -> None:
-    with pytest.raises(ParameterError, match="negative"):
-        Recorder("n", "s", small_buckets, length_ns=-1)
+def test_a_length_of_nothing_is_refused() -> None:
+    with pytest.raises(ParameterError, match="use a positive length"):
+        every(0)

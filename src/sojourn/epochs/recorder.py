@@ -1,31 +1,43 @@
 """`Recorder`: records batches and closes an epoch whenever the sketch is full or its time is over.
 
-Nothing is lost at an edge: a batch that does not fit is split, the front goes into the old epoch and the
-rest into the next.
+Nothing is lost at an edge: a batch that does not fit is split, the front goes into the old epoch and the rest into
+the next. With time slots, the two latest slots stay open, because captures are not in time order; a packet that is
+later still gets an epoch of its own.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import Key
 from sojourn.epochs.epoch import Epoch
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "every"]
+
+OPEN_SLOTS = 2
+
+SlotOf = Callable[[Int64Array], Int64Array]
+KeysOf = Callable[[AnySketch], tuple[Key, ...] | None]
+
+
+def every(length_ns: int) -> SlotOf:
+    """Slots of a fixed length, from the Unix epoch on."""
+    if length_ns <= 0:
+        raise ParameterError(f"epoch length {length_ns} ns", action="use a positive length")
+    return lambda time_ns: time_ns // length_ns
 
 
 class Recorder:
     """One stream of one node, from measurements to epochs.
 
-    ``sketch_for`` makes the empty sketch of an epoch from its sequence number, so that each epoch may
-    have its own salt. With ``length_ns`` an epoch also ends at multiples of that length since the Unix
-    epoch; measurements are then expected in time order up to what one batch holds.
+    ``sketch_for`` makes the empty sketch of an epoch from its sequence number, so that each epoch may have its own
+    salt. ``slot_of`` says in which time slot a measurement belongs; ``keys_of`` which keys to report with an epoch.
     """
 
     def __init__(
@@ -34,56 +46,66 @@ class Recorder:
         stream: str,
         sketch_for: Callable[[int], AnySketch],
         *,
-        length_ns: int = 0,
+        slot_of: SlotOf | None = None,
+        keys_of: KeysOf | None = None,
         first_sequence: int = 0,
     ) -> None:
-        if length_ns < 0:
-            raise ParameterError(f"epoch length {length_ns} ns is negative", action="use 0 for no limit")
         self.node, self.stream = node, stream
         self.sequence = first_sequence
         self._sketch_for = sketch_for
-        self._length_ns = length_ns
-        self._slot: int | None = None
-        self.sketch = sketch_for(first_sequence)
+        self._slot_of = slot_of
+        self._keys_of = keys_of
+        self._open: dict[int, tuple[int, AnySketch]] = {}
 
     def record(self, batch: Any) -> list[Epoch]:
         """Record a batch; the epochs that it closed."""
         closed: list[Epoch] = []
         for part, slot in self._by_slot(batch):
-            if self._slot is not None and slot != self._slot and self.sketch.recorded:
-                closed.append(self.close())
-            self._slot = slot
-            self._record_part(part, closed)
+            self._record_part(part, slot, closed)
+            while len(self._open) > OPEN_SLOTS:
+                closed.append(self._close(min(self._open)))
         return closed
 
     def _by_slot(self, batch: Any) -> Iterable[tuple[Any, int]]:
         """The batch cut where its time slots change."""
-        if not self._length_ns or not len(batch):
+        if self._slot_of is None or not len(batch):
             return [(batch, 0)]
-        slots = batch.time_ns // self._length_ns
+        slots = self._slot_of(batch.time_ns)
+        if (slots == slots[0]).all():
+            return [(batch, int(slots[0]))]
         order = np.argsort(slots, kind="stable")
-        edges = [0, *(np.flatnonzero(np.diff(slots[order])) + 1).tolist(), len(batch)]
-        return [(batch.select(order[start:end]), int(slots[order[start]])) for start, end in itertools.pairwise(edges)]
+        starts = [0, *(np.flatnonzero(np.diff(slots[order])) + 1).tolist()]
+        ends = [*starts[1:], len(batch)]
+        return [
+            (batch.select(order[start:end]), int(slots[order[start]])) for start, end in zip(starts, ends, strict=True)
+        ]
 
-    def _record_part(self, part: Any, closed: list[Epoch]) -> None:
-        while taken := self.sketch.record_batch(part):
+    def _sketch(self, slot: int) -> AnySketch:
+        if slot not in self._open:
+            self._open[slot] = (self.sequence, self._sketch_for(self.sequence))
+            self.sequence += 1
+        return self._open[slot][1]
+
+    def _record_part(self, part: Any, slot: int, closed: list[Epoch]) -> None:
+        while len(part):
+            sketch = self._sketch(slot)
+            taken = sketch.record_batch(part)
             if taken == len(part):
                 return
-            closed.append(self.close())
+            if not sketch.recorded:
+                raise ParameterError(
+                    "a measurement does not fit even an empty sketch", where=self.stream, action="use wider counters"
+                )
+            closed.append(self._close(slot))
             part = part.select(slice(taken, None))
-        if len(part) and self.sketch.recorded:
-            closed.append(self.close())
-            self._record_part(part, closed)
-        elif len(part):
-            raise ParameterError(
-                "a measurement does not fit even an empty sketch",
-                where=self.stream,
-                action="use wider counters",
-            )
 
-    def close(self, keys: tuple[Key, ...] | None = None) -> Epoch:
-        """End the current epoch, empty or not, and start the next."""
-        epoch = Epoch(self.node, self.stream, self.sequence, self.sketch, keys)
-        self.sequence += 1
-        self.sketch = self._sketch_for(self.sequence)
-        return epoch
+    def _close(self, slot: int) -> Epoch:
+        sequence, sketch = self._open.pop(slot)
+        keys = self._keys_of(sketch) if self._keys_of is not None else None
+        return Epoch(self.node, self.stream, sequence, sketch, keys)
+
+    def finish(self) -> list[Epoch]:
+        """Close what is open, oldest first; an empty epoch if nothing was ever recorded."""
+        if not self._open and not self.sequence:
+            self._sketch(0)
+        return [self._close(slot) for slot in sorted(self._open)]

@@ -32,7 +32,7 @@ from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.differences import delay_sums
 from sojourn.estimation.moment import SharedCounters
 from sojourn.estimation.noise import CounterNoise
-from sojourn.estimation.quantiles import NORMAL_95
+from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.counter_vector import CounterVector
 
 __all__ = ["estimate_flow_means"]
@@ -45,8 +45,9 @@ class _Vector:
     usable: BoolArray
     position: Int64Array
     share: float
-    shared: SharedCounters
+    sums: SharedCounters
     noise: CounterNoise
+    counts: SharedCounters | None
     grand_mean: float
 
 
@@ -91,25 +92,48 @@ def _usable_vector(sender: CounterVector, receiver: CounterVector) -> _Vector | 
 
 
 def _vector(usable: BoolArray, share: float, sums: Int64Array, counts: Int64Array | None) -> _Vector:
-    grand = 0.0 if counts is None else float(sums.sum()) / max(1.0, float(counts.sum()))
-    centred = sums.astype(np.float64) if counts is None else sums - grand * counts
     position = np.cumsum(usable) - 1
-    return _Vector(usable, position, share, SharedCounters(centred), CounterNoise(centred), grand)
+    if counts is None:
+        values = sums.astype(np.float64)
+        return _Vector(usable, position, share, SharedCounters(values), CounterNoise(values), None, 0.0)
+    grand = float(sums.sum()) / max(1.0, float(counts.sum()))
+    centred = sums - grand * counts
+    noise = CounterNoise(centred)
+    return _Vector(usable, position, share, SharedCounters(centred), noise, SharedCounters(counts), grand)
 
 
 def _answer(vector: _Vector, row: Int64Array, size: int, unit: int, method: str) -> Answer:
-    """Theorem 2 over the flow's usable counters, divided by the packets they should hold."""
+    """Theorem 2 over the flow's usable counters, divided by the packets they hold."""
     kept = vector.usable[row]
-    held = size * vector.share * float(kept.mean())
-    if size < 1 or held == 0:
+    if size < 1 or not kept.any():
         return Unanswered(Reason.NO_USABLE_CELLS if size >= 1 else Reason.UNKNOWN_INSTANCE)
     own = vector.position[np.unique(row[kept])]
-    excess = vector.shared.sum_of(own)[0] / held
-    bounds = vector.noise.bounds_of_sum(vector.shared.own_totals(own)[0], len(own))
-    # How many of the flow's packets these counters hold is itself a draw.
-    missing = 1 - held / size
-    draw = NORMAL_95 * abs(excess) * math.sqrt(missing / held) if missing > 0 else 0.0
+    held = size * vector.share * float(kept.mean())
+    if vector.counts is not None and not kept.all():
+        # Counters that lost nothing tend to hold less than their share.
+        held = min(max(vector.counts.sum_of(own)[0], 1.0), held)
+    excess = vector.sums.sum_of(own)[0] / held
+    bounds = vector.noise.bounds_of_sum(vector.sums.own_totals(own)[0], len(own))
+    partial = _partial_error(vector, own, excess, held, size)
     value = (vector.grand_mean + excess) * unit
-    low = value - math.hypot(max(0.0, excess - bounds[0] / held), draw) * unit
-    high = value + math.hypot(max(0.0, bounds[1] / held - excess), draw) * unit
+    low = value - math.hypot(max(0.0, excess - bounds[0] / held), partial) * unit
+    high = value + math.hypot(max(0.0, bounds[1] / held - excess), partial) * unit
     return Estimate(value, low, high, round(held), method)
+
+
+def _partial_error(vector: _Vector, own: Int64Array, excess: float, held: float, size: int) -> float:
+    """Half the interval due to hearing only some of the flow's packets: their number and their delays are a draw."""
+    unseen = max(0.0, 1 - held / size)
+    if not unseen:
+        return 0.0
+    number = NORMAL_95 * abs(excess) * math.sqrt(unseen / held)
+    if vector.counts is None or len(own) < 2:
+        return number if vector.counts is None else math.inf
+    count = vector.counts.centred[own, 0] + vector.counts.means[0]
+    deviation = vector.sums.centred[own, 0] + vector.sums.means[0] - excess * count
+    heard = count > 0
+    if heard.sum() < 2:
+        return math.inf
+    variance = float(np.sum(deviation[heard] ** 2 / count[heard])) / (int(heard.sum()) - 1)
+    delays = student_95(int(heard.sum()) - 1) * math.sqrt(variance / held * unseen)
+    return math.hypot(number, delays)

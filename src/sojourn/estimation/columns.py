@@ -9,7 +9,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 
-__all__ = ["FlowDelays", "unanswered_flows"]
+__all__ = ["FlowDelays", "flow_delays_of", "unanswered_flows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,19 @@ class FlowDelays:
                 strict=True,
             )
         ]
+
+
+def flow_delays_of(
+    flow_id: UInt64Array, answers: list[Answer], packets: Int64Array, lost: FloatArray, method: str
+) -> FlowDelays:
+    """Columns from one answer object per flow."""
+    unknown = (np.nan, np.nan, np.nan, 0)
+    values = [(a.value, a.low, a.high, a.samples) if isinstance(a, Estimate) else unknown for a in answers]
+    mean, low, high, samples = (np.array([row[i] for row in values], np.float64) for i in range(4))
+    reasons = [None if isinstance(a, Estimate) else a.reason for a in answers]
+    std = np.full(len(flow_id), np.nan)
+    sizes = packets.astype(np.float64)
+    return FlowDelays(flow_id, mean, low, high, std, samples.astype(np.int64), sizes, lost, reasons, method)
 
 
 def unanswered_flows(flow_id: UInt64Array, reason: Reason, method: str) -> FlowDelays:

@@ -1,0 +1,222 @@
+"""A segment measured by sketches: the second pass, and the answers from its epochs.
+
+Both points record the surveyed flows into the flow sketch (LDS or COLATE) and into a small flow-blind LDA, which
+gives the aggregate: flows that lose nothing keep their cells in a flow sketch, so its usable cells alone would speak
+too well of the segment. Sketches are linear, so the answer for the whole is that of the merged intervals, in which
+the packets in flight at an interval's edge are whole again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.capture.flow_window import FlowWindows
+from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import ParameterError
+from sojourn.core.estimates import Reason
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.recorder import Recorder, SlotOf
+from sojourn.estimation.colate import estimate_flow_means
+from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
+from sojourn.estimation.lda import LdaAnswer, estimate_lda
+from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.sizing import fit_colate, fit_lda, fit_lds
+from sojourn.estimation.survey import Point, Survey
+from sojourn.sketches.lda import LdaParameters
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import AnySketch, new_sketch
+
+__all__ = ["Interval", "SegmentPlan", "SegmentTotals", "estimate_flows", "measure_segment", "plan_segment"]
+
+BLIND_SHARE = 8
+BLIND_BYTES = 16 << 10
+LEAST_BLIND_BYTES = 1 << 10
+
+
+@dataclass(frozen=True)
+class SegmentPlan:
+    """What each point records: a sketch of flows (none for plain LDA) and the flow-blind LDA."""
+
+    name: str
+    flows: Parameters | None
+    segment: LdaParameters
+
+    @property
+    def memory_bits(self) -> int:
+        return self.segment.memory_bits + (self.flows.memory_bits if self.flows else 0)
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """All parameters by their symbols, for the record."""
+        all_parameters = [self.segment] if self.flows is None else [self.flows, self.segment]
+        return {parameters.kind: parameters.to_mapping() for parameters in all_parameters}
+
+
+@dataclass(frozen=True)
+class SegmentTotals:
+    """The whole traffic of an interval: exact counts, and what the LDA says of delays."""
+
+    sent: int
+    received: int
+    delays: LdaAnswer
+
+    @property
+    def lost(self) -> int:
+        return self.sent - self.received
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """One stretch of time (the whole, or a part): totals, and each flow's answer."""
+
+    first_ns: int
+    last_ns: int
+    totals: SegmentTotals
+    flows: FlowDelays | None
+
+
+def plan_segment(name: str, memory_bytes: int, *, flows: int, loss: float, salt: int = 0) -> SegmentPlan:
+    """Share out a point's memory among the sketches that `name` needs."""
+    if name == "lda":
+        return SegmentPlan(name, None, fit_lda(memory_bytes, salt=salt))
+    blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
+    blind = fit_lda(blind_bytes, salt=salt)
+    rest = memory_bytes - blind_bytes
+    if name == "lds":
+        return SegmentPlan(name, fit_lds(rest, flows=flows, loss=loss, salt=salt), blind)
+    if name == "colate":
+        return SegmentPlan(name, fit_colate(rest, flows=flows, salt=salt), blind)
+    raise ParameterError(f"{name!r} is no sketch for a segment", action="use lds, colate or lda")
+
+
+def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, packets: Int64Array) -> FlowDelays:
+    """The delays of flows from two sketches of any kind that answers per flow."""
+    kind = sender.parameters.kind
+    if not sender.recorded:
+        return unanswered_flows(flow_id, Reason.NOTHING_RECORDED, kind)
+    if kind == "lds":
+        return estimate_lds(sender, receiver, flow_id)  # type: ignore[arg-type]
+    if kind == "counter_vector":
+        answers = estimate_flow_means(sender, receiver, flow_id, packets)  # type: ignore[arg-type]
+        lost = np.full(len(flow_id), np.nan)
+        return flow_delays_of(flow_id, answers, packets, lost, "colate theorem 2, centred")
+    raise ParameterError(f"a sketch of kind {kind} does not answer per flow", action="record lds or colate")
+
+
+class _PointRecorder:
+    """The recorders of one point, and its epochs by slot."""
+
+    def __init__(self, point: Point, plan: SegmentPlan, slot_of: SlotOf | None) -> None:
+        self._slot_of = slot_of
+        self._recorders = {
+            stream: Recorder(point.name, stream, lambda _, p=parameters: new_sketch(p), slot_of=slot_of)  # type: ignore[misc]
+            for stream, parameters in (("flows", plan.flows), ("segment", plan.segment))
+            if parameters is not None
+        }
+        self._merged: dict[tuple[str, int], AnySketch] = {}
+
+    def record(self, batch: PacketBatch) -> None:
+        for stream, recorder in self._recorders.items():
+            for epoch in recorder.record(batch):
+                self._take(stream, epoch)
+
+    def finish(self) -> dict[tuple[str, int], AnySketch]:
+        for stream, recorder in self._recorders.items():
+            for epoch in recorder.finish():
+                self._take(stream, epoch)
+        return self._merged
+
+    def _take(self, stream: str, epoch: Epoch) -> None:
+        slot = 0
+        if self._slot_of is not None and epoch.first_ns is not None:
+            slot = int(self._slot_of(np.array([epoch.first_ns]))[0])
+        held = self._merged.get((stream, slot))
+        self._merged[stream, slot] = epoch.sketch if held is None else held.merge(epoch.sketch)
+
+
+def measure_segment(
+    sender: Point,
+    receiver: Point,
+    survey: Survey,
+    plan: SegmentPlan,
+    *,
+    interval_ns: int = 0,
+    markers: bool = False,
+    advance: Callable[[str, float], None] = lambda _step, _share: None,
+) -> tuple[Interval, list[Interval]]:
+    """Record both points and answer: for the whole, and for each interval if any are asked for."""
+    slots: tuple[SlotOf | None, SlotOf | None] = (None, None)
+    if interval_ns:
+        slots = tuple(_slot_by(b) for b in survey.boundaries(interval_ns, markers=markers))  # type: ignore[assignment]
+    advance(f"recording {sender.name}", 0.5)
+    sent = _record_point(sender, plan, slots[0], survey.sender_windows, None)
+    advance(f"recording {receiver.name}", 0.7)
+    received = _record_point(receiver, plan, slots[1], survey.receiver_windows, survey.clock.correct)
+    advance("estimating", 0.9)
+    sizes = _sizes(survey)
+    parts = []
+    if interval_ns:
+        both = sorted({slot for _, slot in sent} & {slot for _, slot in received})
+        parts = [_interval(plan, sent, received, slot, survey.flow_id, sizes) for slot in both]
+    whole = _interval(plan, _merged(sent), _merged(received), 0, survey.flow_id, sizes)
+    return whole, parts
+
+
+def _slot_by(boundaries: Int64Array) -> SlotOf:
+    return lambda time_ns: np.searchsorted(boundaries, time_ns, side="right")
+
+
+def _record_point(
+    point: Point,
+    plan: SegmentPlan,
+    slot_of: SlotOf | None,
+    windows: FlowWindows,
+    correct: Callable[[Int64Array], Int64Array] | None,
+) -> dict[tuple[str, int], AnySketch]:
+    recorder = _PointRecorder(point, plan, slot_of)
+    for batch in point.batches():
+        on_time = batch if correct is None else _corrected(batch, correct)
+        recorder.record(windows.select(on_time))
+    return recorder.finish()
+
+
+def _corrected(batch: PacketBatch, correct: Callable[[Int64Array], Int64Array]) -> PacketBatch:
+    return PacketBatch(batch.flow_id, batch.packet_id, correct(batch.time_ns), batch.size_bytes)
+
+
+def _merged(sketches: dict[tuple[str, int], AnySketch]) -> dict[tuple[str, int], AnySketch]:
+    """All slots of a stream added up, as slot 0."""
+    whole: dict[tuple[str, int], AnySketch] = {}
+    for (stream, _), sketch in sketches.items():
+        held = whole.get((stream, 0))
+        whole[stream, 0] = sketch if held is None else held.merge(sketch)
+    return whole
+
+
+def _sizes(survey: Survey) -> Int64Array:
+    """The flows' packets at the sender, as flow records would tell them."""
+    table = survey.sender.flows
+    order = np.argsort(table.ids)
+    at = np.minimum(np.searchsorted(table.ids[order], survey.flow_id), len(order) - 1)
+    rows = order[at]
+    return np.where(table.ids[rows] == survey.flow_id, table.packets[rows], 0)
+
+
+def _interval(
+    plan: SegmentPlan,
+    sent: dict[tuple[str, int], AnySketch],
+    received: dict[tuple[str, int], AnySketch],
+    slot: int,
+    flow_id: UInt64Array,
+    sizes: Int64Array,
+) -> Interval:
+    before, after = sent["segment", slot], received["segment", slot]
+    totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
+    flows = None
+    if plan.flows is not None:
+        flows = estimate_flows(sent["flows", slot], received["flows", slot], flow_id, sizes)
+    return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)

@@ -1,0 +1,62 @@
+"""Parameters that fill a given memory, for traffic that a survey has seen.
+
+- LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning.
+- LDS: four rows. Without loss a flow has one cell per row and all rows see everything; with loss it has as many cells
+  as keep strangers rare, and the rows sample 1, ¼, 1/16 and 1/64.
+- COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
+"""
+
+from __future__ import annotations
+
+from sojourn.core.errors import ParameterError
+from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.lda import LdaParameters
+from sojourn.sketches.lds import LdsParameters
+from sojourn.sketches.parameters import Parameters
+
+__all__ = ["fit_colate", "fit_lda", "fit_lds"]
+
+LADDER = tuple(2.0**-i for i in range(8))
+LOSSY_ROWS = (1.0, 0.25, 0.0625, 0.015625)
+LDS_ROWS = 4
+MOST_CELLS_PER_FLOW = 64
+LEAST_LOSS = 1e-5
+
+
+def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
+    """How many times the memory holds the cells of `one`."""
+    cells = memory_bytes * 8 // one.memory_bits
+    if cells < least:
+        raise ParameterError(
+            f"{memory_bytes} bytes are too few",
+            where=one.kind,
+            action=f"give at least {-(-least * one.memory_bits // 8)}",
+        )
+    return cells
+
+
+def fit_lda(memory_bytes: int, *, salt: int = 0) -> LdaParameters:
+    """The LDA that fills the memory.
+
+    >>> fit_lda(16384).rows
+    170
+    """
+    one = LdaParameters(rows=1, shares=LADDER)
+    return LdaParameters(rows=_cells(memory_bytes, one, 2), shares=LADDER, salt=salt)
+
+
+def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0) -> LdsParameters:
+    """The LDS that fills the memory."""
+    columns = _cells(memory_bytes, LdsParameters(rows=LDS_ROWS, columns=1), 8)
+    if loss < LEAST_LOSS:
+        return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
+    spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, MOST_CELLS_PER_FLOW))
+    return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=LOSSY_ROWS, salt=salt)
+
+
+def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0) -> CounterVectorParameters:
+    """The counter vector that fills the memory."""
+    one = CounterVectorParameters(counters=1, per_flow=1, count_bits=24)
+    counters = _cells(memory_bytes, one, 64)
+    per_flow = max(1, min(16, counters // (2 * max(flows, 1))))
+    return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)

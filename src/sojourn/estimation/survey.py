@@ -1,0 +1,196 @@
+"""The survey: a first, light pass over both points that finds what to measure and how the clocks stand.
+
+It keeps each point's flow table and a coordinated sample of its packets (all of them in captures up to the sample's
+size), matches the samples exactly and concludes
+
+- the **clock**: offset and skew of the receiver against the sender;
+- the **flows** that travel from sender to receiver. Those with sampled packets are told by matching; of the others,
+  the flow tables tell: a flow travels forward if its first packet was seen at the sender first (a loss can only add to
+  that); one that the receiver never saw counts, as wholly lost, if its opposite direction travels back;
+- the **windows**: from when to when each flow can be judged at each point, although captures start and stop apart.
+
+Memory: two flow tables and two samples, whatever the length of the captures. Time: one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sojourn.capture.clock import ClockEstimate, ClockMode
+from sojourn.capture.conversations import Conversations, opposite_key
+from sojourn.capture.edges import CaptureSpan, find_edges
+from sojourn.capture.exact import match_exact
+from sojourn.capture.exact_answer import ExactMatch, Fate
+from sojourn.capture.flow_table import FlowTable
+from sojourn.capture.flow_window import FlowWindows
+from sojourn.capture.sample import PacketSample, common_sample
+from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import InputError
+from sojourn.core.keys import key_id
+
+__all__ = ["Point", "PointSurvey", "Survey", "survey_segment"]
+
+SAMPLE_PACKETS = 1 << 18
+
+
+class Point(Protocol):
+    """An observation point that can be read more than once."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def flows(self) -> FlowTable: ...
+    def batches(self) -> Iterator[PacketBatch]: ...
+
+
+@dataclass(eq=False)
+class PointSurvey:
+    """What one pass over a point found."""
+
+    name: str
+    flows: FlowTable
+    sample: PacketSample
+    kept: list[PacketBatch]
+    first_ns: int
+    last_ns: int
+    packets: int
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What is to be measured between two points; ``match`` is exact if all packets were kept."""
+
+    sender: PointSurvey
+    receiver: PointSurvey
+    match: ExactMatch
+    flow_id: UInt64Array
+    sender_windows: FlowWindows
+    receiver_windows: FlowWindows
+    is_complete: bool
+
+    @property
+    def clock(self) -> ClockEstimate:
+        return self.match.clock
+
+    @property
+    def loss(self) -> float:
+        """The share of (sampled) packets that did not arrive."""
+        return self.match.aggregate.lost / max(1, self.match.aggregate.sent)
+
+    def boundaries(self, interval_ns: int, *, markers: bool) -> tuple[Int64Array, Int64Array]:
+        """Where intervals end, at the sender and at the receiver (on the sender's clock).
+
+        With markers an interval ends at a packet that both points saw: the first one sent after the nominal end.
+        """
+        first, last = self.sender.first_ns, max(self.sender.last_ns, self.receiver.last_ns)
+        nominal = np.arange((first // interval_ns + 1) * interval_ns, last + 1, interval_ns)
+        if not markers:
+            return nominal, nominal
+        order = np.argsort(self.match.packets.sent_ns, kind="stable")
+        sent = self.match.packets.sent_ns[order]
+        arrived = sent + self.match.packets.delay_ns[order]
+        marker = np.unique(np.searchsorted(sent, nominal))
+        marker = marker[marker < len(sent)]
+        return sent[marker], np.maximum.accumulate(arrived[marker])
+
+
+def survey_segment(
+    sender: Point,
+    receiver: Point,
+    *,
+    clock: ClockMode,
+    keep_all: bool = False,
+    advance: Callable[[str, float], None] = lambda _step, _share: None,
+) -> Survey:
+    """Read both points once. `keep_all` keeps every packet, for exact answers."""
+    advance(f"surveying {sender.name}", 0.0)
+    first = _survey_point(sender, keep_all)
+    advance(f"surveying {receiver.name}", 0.2)
+    second = _survey_point(receiver, keep_all)
+    advance("matching packets", 0.4)
+    sent, received = _packets(first, second, keep_all)
+    keys = [point.flows.key(row) for point in (first, second) for row in _rows_of(point.flows, sent, received)]
+    match = match_exact(sent, received, clock=clock, conversations=Conversations.of_keys(keys))
+    flow_id = np.concatenate([match.flows.flow_id, _unsampled_flows(first, second, match, sent, received)])
+    windows = _windows(first, second, match, flow_id)
+    whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
+    return Survey(first, second, match, flow_id, *windows, whole)
+
+
+def _survey_point(point: Point, keep_all: bool) -> PointSurvey:
+    sample, kept, packets = PacketSample(SAMPLE_PACKETS), [], 0
+    first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for batch in point.batches():
+        if not len(batch):
+            continue
+        packets += len(batch)
+        first, last = min(first, int(batch.time_ns.min())), max(last, int(batch.time_ns.max()))
+        if keep_all:
+            kept.append(batch)
+        else:
+            sample.add(batch)
+    if not packets:
+        raise InputError("there is no IP packet to measure", where=point.name, action="check the file and the filter")
+    return PointSurvey(point.name, point.flows, sample, kept, int(first), int(last), packets)
+
+
+def _packets(first: PointSurvey, second: PointSurvey, keep_all: bool) -> tuple[PacketBatch, PacketBatch]:
+    if keep_all:
+        return PacketBatch.concatenate(first.kept), PacketBatch.concatenate(second.kept)
+    return common_sample(first.sample, second.sample)
+
+
+def _rows_of(flows: FlowTable, *batches: PacketBatch) -> list[int]:
+    """The rows of the flows that occur in the batches."""
+    ids = np.unique(np.concatenate([batch.flow_id for batch in batches]))
+    rows: list[int] = np.flatnonzero(np.isin(flows.ids, ids)).tolist()
+    return rows
+
+
+def _unsampled_flows(
+    first: PointSurvey, second: PointSurvey, match: ExactMatch, sent: PacketBatch, received: PacketBatch
+) -> UInt64Array:
+    """Flows that travel forward although matching saw none of their packets at both points."""
+    other_way = np.concatenate(
+        [
+            sent.flow_id[match.sender_fate == Fate.OTHER_WAY],
+            received.flow_id[match.receiver_fate == Fate.OTHER_WAY],
+        ]
+    )
+    told = np.union1d(match.flows.flow_id, other_way)
+    rest, at_sender, at_receiver = np.intersect1d(
+        first.flows.ids, second.flows.ids, assume_unique=True, return_indices=True
+    )
+    seen_first = second.flows.first_ns[at_receiver]
+    later = match.clock.correct(seen_first) >= first.flows.first_ns[at_sender]
+    forward = rest[later & ~np.isin(rest, told)]
+    missing = np.flatnonzero(~np.isin(first.flows.ids, np.union1d(told, second.flows.ids)))
+    lost = [row for row in missing.tolist() if _opposite_id(first.flows, row) in set(other_way.tolist())]
+    return np.concatenate([forward, first.flows.ids[np.array(lost, np.int64)]])
+
+
+def _opposite_id(flows: FlowTable, row: int) -> int | None:
+    opposite = opposite_key(flows.key(row))
+    return None if opposite is None else key_id(opposite)
+
+
+def _windows(
+    first: PointSurvey, second: PointSurvey, match: ExactMatch, flow_id: UInt64Array
+) -> tuple[FlowWindows, FlowWindows]:
+    """Per flow, the times that can be judged; all on the sender's clock."""
+    receiver = match.clock.correct(np.array([second.first_ns, second.last_ns]))
+    packets = match.packets
+    edges = find_edges(
+        CaptureSpan(first.first_ns, first.last_ns),
+        CaptureSpan(int(receiver[0]), int(receiver[1])),
+        flow=np.repeat(np.arange(len(match.flows)), np.diff(packets.start)),
+        sent_ns=packets.sent_ns,
+        received_ns=packets.sent_ns + packets.delay_ns,
+        flows=len(flow_id),
+    )
+    return FlowWindows(flow_id, *edges.sent), FlowWindows(flow_id, *edges.received)
