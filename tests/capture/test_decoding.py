@@ -225,6 +225,8 @@ def test_frames_outside_of_their_buffer_are_never_read() -> None:
     assert decoder.ignored == {"frame outside of its buffer": 5}
     with pytest.raises(MismatchError):
         decoder.decode(replace(frames, link=frames.link[:2]))
+    with pytest.raises(MismatchError, match="contiguous"):
+        decoder.decode(replace(frames, data=frames.data[::2]))
 
 
 @settings(max_examples=400)
