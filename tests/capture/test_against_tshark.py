@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from tshark import FIELDS, OuterPacket, outer_packet, run_tshark
 
-from conftest import SHARED_DATA
+from sojourn.capture.decoder import DecodeOptions
+from sojourn.capture.keying import FlowKeying
 from sojourn.capture.reader import open_capture, open_frames
 from sojourn.capture.source import open_source
 from sojourn.core.keys import FlowKey
 
+# At collection there are no fixtures yet; `shared_data` is the same folder.
+SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 CAPTURES = sorted([*SHARED_DATA.glob("captures/*"), *SHARED_DATA.glob("two-point/*")])
 
 
@@ -36,30 +39,24 @@ def flows_of(packets: list[OuterPacket]) -> dict[FlowKey, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_counts_equal_tsharks(path: Path) -> None:
+def test_counts_and_times_equal_tsharks(path: Path) -> None:
     frames = run_tshark(path, FIELDS)
     outer = [packet for packet in map(outer_packet, frames) if packet]
     with open_capture(path) as capture:
-        for _ in capture:
-            pass
+        list(capture)
     table = capture.flows
-    ours = dict(zip(table.keys(), zip(table.packets.tolist(), table.bytes.tolist(), strict=True), strict=True))
+    counts = zip(table.packets.tolist(), table.bytes.tolist(), strict=True)
     assert capture.packets == len(frames)
     assert capture.ip_packets == len(outer)
     assert sum(capture.ignored.values()) == len(frames) - len(outer)
-    assert ours == flows_of(outer)
+    assert dict(zip(table.keys(), counts, strict=True)) == flows_of(outer)
 
-
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_times_equal_tsharks(path: Path) -> None:
-    frames = run_tshark(path, ["frame.time_epoch"])
     with open_source(path) as source:
         times = [time for chunk in open_frames(source) for time in chunk.time_ns.tolist()]
     theirs = [whole_ns(frame["frame.time_epoch"]) for frame in frames]
     # Simple Packet Blocks have no time: tshark leaves it out, we repeat the time before.
-    assert [time for time, other in zip(times, theirs, strict=True) if other is not None] == [
-        other for other in theirs if other is not None
-    ]
+    pairs = [(time, other) for time, other in zip(times, theirs, strict=True) if other is not None]
+    assert [time for time, _ in pairs] == [other for _, other in pairs]
 
 
 def whole_ns(text: str) -> int | None:
@@ -67,6 +64,22 @@ def whole_ns(text: str) -> int | None:
         return None
     seconds, _, fraction = text.partition(".")
     return int(seconds) * 10**9 + int(fraction[:9].ljust(9, "0"))
+
+
+@pytest.mark.parametrize("name", ["zeek-gre-in-gre.pcap", "zeek-erspan.pcap", "zeek-gtp1-frag.pcap"])
+def test_packets_inside_of_tunnels_equal_tsharks_innermost(shared_data: Path, name: str) -> None:
+    path = shared_data / "captures" / name
+    fields = ["frame.protocols", "ip.src", "ip.dst", "ipv6.src", "ipv6.dst"]
+    theirs: Counter[tuple[str, str]] = Counter()
+    for frame in run_tshark(path, fields, occurrence="l"):
+        layers = frame["frame.protocols"].split(":")
+        version = [layer for layer in layers if layer in ("ip", "ipv6")][-1]
+        theirs[frame[f"{version}.src"], frame[f"{version}.dst"]] += 1
+    options = DecodeOptions(inner=True, keying=FlowKeying.parse("host-pair"))
+    with open_capture(path, options) as capture:
+        list(capture)
+    ours = {str(key): int(count) for key, count in zip(capture.flows.keys(), capture.flows.packets, strict=True)}
+    assert ours == {f"{source} > {destination}": count for (source, destination), count in theirs.items()}
 
 
 def test_there_are_captures_to_compare(shared_data: Path) -> None:

@@ -175,4 +175,4 @@ def test_a_bomb_stays_bounded(tmp_path: Path) -> None:
         while not (window := source.window(offset)).last:
             largest = max(largest, len(window.data))
             offset += len(window.data)
-    assert largest <= 1 << 23
+    assert largest <= 1 << 22

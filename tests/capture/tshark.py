@@ -41,8 +41,8 @@ FIELDS = [
 PORTS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 
-def run_tshark(path: Path, fields: list[str], *options: str) -> list[dict[str, str]]:
-    """The fields of every packet, without reassembly, each as its first occurrence.
+def run_tshark(path: Path, fields: list[str], *, occurrence: str = "f") -> list[dict[str, str]]:
+    """The fields of every packet, without reassembly, each as its first (``f``) or last (``l``) occurrence.
 
     Newer versions of tshark also list pcapng's Custom Blocks; having no link type, these are left out
     (capinfos does not count them either).
@@ -51,13 +51,24 @@ def run_tshark(path: Path, fields: list[str], *options: str) -> list[dict[str, s
         if os.environ.get("CI"):
             pytest.fail("tshark is missing and CI skips nothing")
         pytest.skip("tshark is not installed")
-    command = ["tshark", "-n", "-r", str(path), "-T", "fields", "-E", "separator=/t", "-E", "occurrence=f"]
+    command = [
+        "tshark",
+        "-n",
+        "-r",
+        str(path),
+        "-T",
+        "fields",
+        "-E",
+        "separator=/t",
+        "-E",
+        f"occurrence={occurrence}",
+    ]
     command += ["-Y", "frame.encap_type"]
     for preference in ("ip.defragment", "ipv6.defragment", "tcp.relative_sequence_numbers"):
         command += ["-o", f"{preference}:FALSE"]
     for field in fields:
         command += ["-e", field]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [dict(zip(fields, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
 
 

@@ -124,7 +124,7 @@ def _salvage(decoder: Any, piece: bytes) -> bytes:
 
     The last steps limit the input too, because zlib may look at a checksum while it gives the last byte.
     """
-    output = b""
+    output = bytearray()
     for step in _SALVAGE_STEPS:
         while True:
             before = decoder.copy()
@@ -145,7 +145,7 @@ def _salvage(decoder: Any, piece: bytes) -> bytes:
                 given = decoder.unconsumed_tail
         except zlib.error:
             break
-    return output
+    return bytes(output)
 
 
 class ZstandardStream:

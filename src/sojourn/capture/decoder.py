@@ -92,8 +92,7 @@ class Decoder:
         return batch, transport_batch(data, rows, batch.flow_id, self._flow_ids(data, rows, is_reverse=True))
 
     def _decode(self, frames: Frames) -> tuple[PacketBatch, UInt8Array, Located]:
-        data = frames.data.view()
-        data.flags.writeable = False
+        data = _as_bytes(frames)
         rows = self._locate(frames, data)
         ids = np.empty(len(rows), np.uint64)
         packet_ids(data, rows, self.options.identity_bytes, self._scratch, ids)
@@ -144,3 +143,12 @@ class Decoder:
         sizes = np.zeros(len(new), np.uint8)
         key_bytes(data, rows, new, mode, *prefixes, keys, sizes)
         self.flows.add_keys(keys, sizes)
+
+
+def _as_bytes(frames: Frames) -> UInt8Array:
+    """The frames' bytes, read-only: kernels take their address, and one type is compiled once."""
+    data = frames.data.view()
+    if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
+        raise MismatchError("frames need one contiguous array of bytes", where="Frames.data")
+    data.flags.writeable = False
+    return data

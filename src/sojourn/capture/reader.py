@@ -1,9 +1,11 @@
 """The front door: open any capture file and iterate over its packets.
 
->>> with open_capture("ingress.pcap.gz") as capture:  # doctest: +SKIP
-...     for batch in capture:
-...         sketch.record_batch(batch)
-...     print(capture.packets, capture.ip_packets, capture.ignored, capture.warnings)
+::
+
+    with open_capture("ingress.pcap.gz") as capture:
+        for batch in capture:
+            sketch.record_batch(batch)
+    print(capture.packets, capture.ip_packets, capture.ignored, capture.warnings)
 
 Packets come in the order of the file, which need not be that of their times. The counts, the flow table and
 the warnings are complete when the iteration has ended.

@@ -4,7 +4,7 @@ A window is a read-only array of the bytes from one offset on. Windows are asked
 so that a stream needs no way back. A plain file is mapped window by window, nothing is copied; the
 others fill a fresh buffer, so that frames stay valid for as long as someone holds them.
 
-Memory: one window of 8 MiB (more only for a single larger packet), whatever the size of the file.
+Memory: one window of 4 MiB (more only for a single larger packet), whatever the size of the file.
 A mapped file must not be cut by someone else while it is read; one that grows is read to the size it had.
 """
 
@@ -36,7 +36,7 @@ from sojourn.core.errors import CaptureError
 
 __all__ = ["Source", "Window", "open_source"]
 
-WINDOW_BYTES = 1 << 23
+WINDOW_BYTES = 1 << 22
 # How long a pipe may keep back packets that it already has, in seconds.
 _LINGER = 0.1
 

@@ -23,7 +23,8 @@ class TransportBatch:
     ``reverse_id`` is the flow id of the opposite direction. For ICMP echo, ``seq`` is the sequence
     number, ``ack`` the identifier and ``flags`` the message type. ``sack_high`` is the highest right
     edge of the SACK blocks. ``payload_offset`` points into ``data``; ``payload_captured`` of the
-    ``payload_bytes`` sent are present there.
+    ``payload_bytes`` sent are present there. A row whose transport header is missing (a later fragment, too
+    short a capture, another protocol) has ``protocol`` 0 and zeros but for its ids and time.
     """
 
     data: UInt8Array
