@@ -14,12 +14,15 @@ the warnings are complete when the iteration has ended.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Self
 
 from sojourn.capture.decoder import DecodeOptions, Decoder
 from sojourn.capture.files import FrameReader
+from sojourn.capture.filters import PacketFilter
 from sojourn.capture.flow_table import FlowTable
+from sojourn.capture.frames import Frames
 from sojourn.capture.pcap import PcapReader, is_pcap
 from sojourn.capture.pcapng import PcapngReader, is_pcapng
 from sojourn.capture.source import Source, open_source
@@ -53,18 +56,37 @@ class CaptureReader:
     ``packets`` counts all frames of the file, ``ip_packets`` those decoded, ``ignored`` the rest by reason.
     """
 
-    def __init__(self, source: Source, options: DecodeOptions | None = None, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source,
+        options: DecodeOptions | None = None,
+        *,
+        strict: bool = False,
+        packet_filter: PacketFilter | None = None,
+    ) -> None:
         self._source = source
         self._frames = open_frames(source, strict=strict)
         self._decoder = Decoder(options)
+        self._filter = packet_filter
+        self._filtered: Counter[str] = Counter()
+
+    def _accepted(self) -> Iterator[Frames]:
+        """The frames that the filter lets through; the others are counted."""
+        for frames in self._frames:
+            if self._filter is None:
+                yield frames
+                continue
+            accepted, ignored = self._filter.apply(frames)
+            self._filtered.update(ignored)
+            yield accepted
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        for frames in self._frames:
+        for frames in self._accepted():
             yield self._decoder.decode(frames)
 
     def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
         """As iterating, with the transport columns of each batch beside it."""
-        for frames in self._frames:
+        for frames in self._accepted():
             yield self._decoder.decode_transport(frames)
 
     @property
@@ -81,7 +103,7 @@ class CaptureReader:
 
     @property
     def ignored(self) -> dict[str, int]:
-        return self._decoder.ignored
+        return {**self._filtered, **self._decoder.ignored}
 
     @property
     def notes(self) -> dict[str, int]:
@@ -120,7 +142,11 @@ class CaptureReader:
 
 
 def open_capture(
-    path: str | os.PathLike[str], options: DecodeOptions | None = None, *, strict: bool = False
+    path: str | os.PathLike[str],
+    options: DecodeOptions | None = None,
+    *,
+    strict: bool = False,
+    packet_filter: PacketFilter | None = None,
 ) -> CaptureReader:
     """Open a pcap or pcapng file, plain or compressed; ``-`` is stdin.
 
@@ -128,7 +154,7 @@ def open_capture(
     """
     source = open_source(path)
     try:
-        return CaptureReader(source, options, strict=strict)
+        return CaptureReader(source, options, strict=strict, packet_filter=packet_filter)
     except BaseException:
         source.close()
         raise

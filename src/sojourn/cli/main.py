@@ -15,6 +15,7 @@ import typer
 from sojourn import __version__
 from sojourn.cli import demo
 from sojourn.cli.flows import flows
+from sojourn.cli.measure import measure
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -29,6 +30,7 @@ app = typer.Typer(
     epilog="Start with:  sojourn demo",
 )
 app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
+app.command()(measure)
 app.command()(flows)
 
 

@@ -8,7 +8,7 @@ the packets in flight at an interval's edge are whole again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
-from sojourn.estimation.sizing import fit_colate, fit_lda, fit_lds
+from sojourn.estimation.sizing import changed, fit_colate, fit_lda, fit_lds
 from sojourn.estimation.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
@@ -79,17 +79,20 @@ class Interval:
     flows: FlowDelays | None
 
 
-def plan_segment(name: str, memory_bytes: int, *, flows: int, loss: float, salt: int = 0) -> SegmentPlan:
-    """Share out a point's memory among the sketches that `name` needs."""
+def plan_segment(
+    name: str, memory_bytes: int, *, flows: int, loss: float, salt: int = 0, changes: Mapping[str, str] | None = None
+) -> SegmentPlan:
+    """Share out a point's memory among the sketches that `name` needs; `changes` set single parameters."""
+    wanted = changes or {}
     if name == "lda":
-        return SegmentPlan(name, None, fit_lda(memory_bytes, salt=salt))
+        return SegmentPlan(name, None, changed(fit_lda(memory_bytes, salt=salt), wanted))
     blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
     blind = fit_lda(blind_bytes, salt=salt)
     rest = memory_bytes - blind_bytes
     if name == "lds":
-        return SegmentPlan(name, fit_lds(rest, flows=flows, loss=loss, salt=salt), blind)
+        return SegmentPlan(name, changed(fit_lds(rest, flows=flows, loss=loss, salt=salt), wanted), blind)
     if name == "colate":
-        return SegmentPlan(name, fit_colate(rest, flows=flows, salt=salt), blind)
+        return SegmentPlan(name, changed(fit_colate(rest, flows=flows, salt=salt), wanted), blind)
     raise ParameterError(f"{name!r} is no sketch for a segment", action="use lds, colate or lda")
 
 

@@ -8,19 +8,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TypeVar
+
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 
-__all__ = ["fit_colate", "fit_lda", "fit_lds"]
+__all__ = ["changed", "fit_colate", "fit_lda", "fit_lds"]
 
 LADDER = tuple(2.0**-i for i in range(8))
 LOSSY_ROWS = (1.0, 0.25, 0.0625, 0.015625)
 LDS_ROWS = 4
 MOST_CELLS_PER_FLOW = 64
 LEAST_LOSS = 1e-5
+
+
+P = TypeVar("P", bound=Parameters)
+
+
+def changed(parameters: P, changes: Mapping[str, str]) -> P:
+    """The parameters with some set from text: numbers, words, true or false, lists with commas.
+
+    >>> changed(fit_lda(16384), {"rows": "64", "shares": "1,0.5"}).shares
+    (1.0, 0.5)
+    """
+    known = {field.name: getattr(parameters, field.name) for field in fields(parameters)}
+    values: dict[str, object] = {}
+    for name, text in changes.items():
+        if name not in known:
+            raise ParameterError(
+                f"there is no parameter {name!r}", where=parameters.kind, action=f"use one of {', '.join(known)}"
+            )
+        values[name] = _value(text, known[name], f"{parameters.kind}.{name}")
+    return replace(parameters, **values)
+
+
+def _value(text: str, like: object, where: str) -> object:
+    try:
+        if isinstance(like, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(like, tuple):
+            return tuple(float(part) for part in text.split(","))
+        return int(text) if isinstance(like, int) else text
+    except (ValueError, KeyError):
+        raise ParameterError(f"{text!r} is no value for it", where=where, action=f"write it like {like}") from None
 
 
 def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
