@@ -185,6 +185,33 @@ def test_busy_queues_are_not_taken_for_steps(load: float) -> None:
     assert sum(map(len, found)) == 0
 
 
+@pytest.mark.parametrize("packets", [300, 3_000])
+def test_long_stalls_are_not_taken_for_steps(packets: int) -> None:
+    """Heavy-tailed service: one packet in many holds up the queue for hundreds of others at once."""
+    rng = np.random.default_rng(21)
+    reported = 0
+    for _ in range(100):
+        gaps = rng.exponential(0.1 * MS / 0.7, packets)
+        service = (rng.pareto(1.5, packets) + 1) * 0.1 * MS / 3
+        steps = np.concatenate([[0.0], service[:-1] - gaps[1:]]).cumsum()
+        sojourn = (steps - np.minimum.accumulate(steps) + service).astype(np.int64)
+        sent = START + np.cumsum(gaps).astype(np.int64)
+        reported += len(estimate_clock(TimedPairs(sent, sent + sojourn), NOTHING).steps) > 0
+    assert reported <= 5
+
+
+def test_the_skew_interval_of_one_direction_holds_the_truth() -> None:
+    rng = np.random.default_rng(22)
+    held = total = 0
+    for packets, load in ((300, 0.8), (300, 0.95), (3_000, 0.5), (3_000, 0.95)):
+        for ppm in (-200.0, 0.0, 40.0):
+            for _ in range(15):
+                estimate = estimate_clock(there(rng, Clock(0, ppm), packets, load), NOTHING)
+                held += estimate.skew_low_ppm <= ppm <= estimate.skew_high_ppm
+                total += 1
+    assert held >= 0.95 * total
+
+
 def test_a_clock_that_wanders_is_said_to() -> None:
     times = START + np.arange(1_000, dtype=np.int64) * MS
     wander = (50 * MS * np.sin(np.arange(1_000) / 100)).astype(np.int64)

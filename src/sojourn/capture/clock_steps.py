@@ -5,11 +5,14 @@ A step lifts or lowers every delay from one packet to the next and for good. It 
 1. the floor (smallest delay of each run of packets) jumps by more than `CLEAR_RANGES` times the range of
    the floor on either side, after removing a steady trend; and
 2. it does so at once: between two packets, the `NEIGHBOURS` delays before and after leave at least half
-   of the jump free.
+   of the jump free; and
+3. it lasts: up to the next step the higher side never comes back to half of the jump, nor falls or rises
+   faster than a clock drifts.
 
-A queue that fills or drains passes every level between and fails the second condition. A change of route
-passes both: in one direction the two cannot be told apart, in two directions a clock moves both delays
-by the same amount in opposite senses and a route does not.
+A queue that fills passes every level between and fails the second condition; one that a long stall filled
+at once drains, and fails the third. A change of route passes all: in one direction the two cannot be told
+apart, in two directions a clock moves both delays by the same amount in opposite senses and a route does not.
+Simulated queues without steps showed one in at most 1.2 % of captures (heavy-tailed service, one direction).
 
 A step smaller than the delays' own scatter is not found. Cost: O(packets).
 """
@@ -20,12 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.capture.trends import block_minima
+from sojourn.capture.trends import block_minima, is_draining
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 
 __all__ = ["ClockStep", "confirmed_steps", "find_steps"]
 
-MOST_BLOCKS, FEWEST_BLOCKS = 512, 8
+MOST_BLOCKS, FEWEST_BLOCKS = 512, 16
 PACKETS_PER_BLOCK = 8
 WINDOW_BLOCKS = 8
 TREND_BLOCKS = 32
@@ -75,16 +78,57 @@ def find_steps(sent_ns: Int64Array, delay_ns: Int64Array, *, steepest: float) ->
     minima = y[rows]
     jumps, ranges = _jumps(minima)
     clear = np.abs(jumps) > np.maximum(CLEAR_RANGES * ranges, LEAST_JUMP_NS)
-    steps: list[ClockStep] = []
-    while clear.any() and len(steps) < MOST_STEPS:
+    sharp: dict[int, int] = {}
+    while clear.any() and len(sharp) < MOST_STEPS:
         block = int(np.argmax(np.where(clear, np.abs(jumps), 0.0)))
         clear[max(0, block - WINDOW_BLOCKS // 2) : block + WINDOW_BLOCKS // 2 + 1] = False
         row = _sharp_edge(y, block, blocks, jumps[block])
         if row is not None:
-            received = int(sent_ns[row] + delay_ns[row])
-            size, doubt = round(float(jumps[block])), round(float(ranges[block]))
-            steps.append(ClockStep(int(sent_ns[row]), received, size, doubt))
-    return tuple(sorted(steps, key=lambda step: step.time_ns))
+            sharp[block] = row
+    return tuple(
+        ClockStep(
+            time_ns=int(sent_ns[sharp[block]]),
+            received_ns=int(sent_ns[sharp[block]] + delay_ns[sharp[block]]),
+            jump_ns=round(float(jumps[block])),
+            uncertainty_ns=round(float(ranges[block])),
+        )
+        for block in _lasting(sorted(sharp), x[rows], minima, jumps, steepest)
+    )
+
+
+def _lasting(
+    blocks: list[int], times: FloatArray, minima: FloatArray, jumps: FloatArray, steepest: float
+) -> list[int]:
+    """Of splits behind these blocks, those whose higher side stays up; dropping one lengthens the others."""
+    kept = list(blocks)
+    while True:
+        bounds = [-1, *kept, len(minima) - 1]
+        lasting = [
+            block
+            for before, block, after in zip(bounds, kept, bounds[2:], strict=False)
+            if _stays_up(times, minima, jumps[block], before, block, after, steepest)
+        ]
+        if len(lasting) == len(kept):
+            return kept
+        kept = lasting
+
+
+def _stays_up(
+    times: FloatArray,
+    minima: FloatArray,
+    jump: float,
+    before: int,
+    block: int,
+    after: int,
+    steepest: float,
+) -> bool:
+    """Whether the side that a jump leaves higher, up to the next split, is a level of its own."""
+    left, right = slice(before + 1, block + 1), slice(block + 1, after + 1)
+    higher, lower = (right, left) if jump > 0 else (left, right)
+    near = minima[lower][-WINDOW_BLOCKS:] if jump > 0 else minima[lower][:WINDOW_BLOCKS]
+    if minima[higher].min() < np.median(near) + abs(jump) / 2:
+        return False
+    return not is_draining(times[higher], minima[higher], steepest=steepest)
 
 
 def _steady_slope(x: FloatArray, y: FloatArray) -> float:
@@ -97,8 +141,8 @@ def _jumps(minima: FloatArray) -> tuple[FloatArray, FloatArray]:
     """For a split after each block: the jump of the floor, and its larger range on the two sides."""
     jumps = np.zeros(len(minima))
     ranges = np.full(len(minima), np.inf)
-    for i in range(1, len(minima) - 2):
-        left = minima[max(0, i + 1 - WINDOW_BLOCKS) : i + 1]
+    for i in range(WINDOW_BLOCKS - 1, len(minima) - WINDOW_BLOCKS):
+        left = minima[i + 1 - WINDOW_BLOCKS : i + 1]
         right = minima[i + 1 : i + 1 + WINDOW_BLOCKS]
         jumps[i] = np.median(right) - np.median(left)
         ranges[i] = max(np.ptp(left), np.ptp(right))

@@ -7,8 +7,10 @@ to `MOST_BLOCKS` runs of packets follows the floor. The trend of these minima is
    uncorrelated (a long busy period is not a trend);
 2. the drift over the whole capture exceeds `SIGNIFICANT_SPREADS` spreads of the minima around the line.
 
-Simulated single queues at loads 0.3 to 0.99 raise a false alarm in fewer than 1 % of captures (a test
-repeats this). The slope's 99 % interval is Sen's (1968), widened by the minima's spread.
+The test supposes a steady load. Simulated single queues at steady loads of 0.3 to 0.99 raised a false alarm
+in at most 0.5 % of captures (a test repeats this); a load that rises from 0.2 to 0.98 during the capture in
+up to 2 %. The slope's interval is Sen's (1968) at 99 %, widened by the minima's spread; it held the truth in
+95 to 100 % of captures, least often for a few hundred packets at load 0.95.
 
 Cost: O(points) for the minima, then O(`MOST_BLOCKS`²).
 """
@@ -22,7 +24,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
 
-__all__ = ["Trend", "block_minima", "floor_trend"]
+__all__ = ["Trend", "block_minima", "floor_trend", "is_draining"]
 
 MOST_BLOCKS, FEWEST_BLOCKS = 32, 8
 FEWEST_PACKETS_PER_BLOCK = 16
@@ -83,6 +85,13 @@ def floor_trend(x: FloatArray, y: FloatArray) -> Trend:
     high = float(slopes[min(len(slopes) - 1, math.ceil(middle + half))])
     margin = spread / reach
     return Trend(slope, low - margin, high + margin, bool(significant))
+
+
+def is_draining(x: FloatArray, y: FloatArray, *, steepest: float) -> bool:
+    """Whether values fall or rise, beyond doubt, faster than `steepest`: as queues do and clocks do not."""
+    stride = max(1, len(x) // MOST_BLOCKS)
+    x, y = x[::stride], y[::stride]
+    return _mann_kendall(y)[0] > REJECT_AT_1_PERCENT and abs(float(np.median(_pair_slopes(x, y)))) > steepest
 
 
 def _pair_slopes(x: FloatArray, y: FloatArray) -> FloatArray:
