@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.capture.rtt_kernels import borrowing_inlined, borrowing_kernel
 from sojourn.capture.rtt_mqtt import MQTT_PORT, read_messages
 from sojourn.capture.rtt_samples import SAMPLE_WORDS, RttSamples, write_sample
 from sojourn.capture.rtt_state import (
@@ -43,7 +44,6 @@ from sojourn.capture.rtt_tcp import acknowledge, echo_timestamp, open_connection
 from sojourn.capture.transport import ACK, FIN, HAS_SACK, HAS_TIMESTAMPS, RST, SYN, TransportBatch
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
-from sojourn.core.kernels import inlined, kernel
 
 __all__ = ["RttLimits", "RttMeter", "RttOptions", "RttSamples", "measure_rtt"]
 
@@ -85,7 +85,7 @@ class RttOptions:
         return wanted | (_SEQ_ALWAYS if Kind.SEQ in self.kinds else 0)
 
 
-@inlined
+@borrowing_inlined
 def _tcp(
     connections: Int64Array,
     words: UInt32Array,
@@ -157,7 +157,7 @@ def _tcp(
     return written
 
 
-@inlined
+@borrowing_inlined
 def _echo(
     connections: Int64Array,
     words: UInt32Array,
@@ -199,7 +199,7 @@ def _echo(
     )
 
 
-@kernel
+@borrowing_kernel
 def _measure(
     connections: Int64Array,
     words: UInt32Array,
@@ -294,19 +294,22 @@ class RttMeter:
     def feed(self, batch: TransportBatch) -> Iterator[RttSamples]:
         """Take in the next packets; gives what they completed, at most 65,536 samples at a time."""
         _check(batch)
+        self.packets += len(batch)
         tables, limits = self.tables, self.options.limits
+        # One type, whether a file is mapped or a ring is written to: the kernel is compiled once.
+        data = batch.data.view()
+        data.flags.writeable = False
         row = 0
         while row < len(batch):
             row, written = _measure(
                 tables.connections, tables.words, tables.times, tables.pending, tables.counts, self._buffer,
-                row, batch.data, batch.time_ns, batch.flow_id, batch.reverse_id, batch.protocol,
+                row, data, batch.time_ns, batch.flow_id, batch.reverse_id, batch.protocol,
                 batch.src_port, batch.dest_port, batch.flags, batch.seq, batch.ack, batch.tsval,
                 batch.tsecr, batch.sack_high, batch.payload_offset, batch.payload_bytes,
                 batch.payload_captured, self.options.mask, limits.max_rtt_ns, limits.idle_ns,
             )  # fmt: skip
             if written:
                 yield RttSamples.from_buffer(self._buffer[:written])
-        self.packets += len(batch)
 
 
 def _check(batch: TransportBatch) -> None:

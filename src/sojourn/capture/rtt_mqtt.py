@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sojourn.capture.rtt_kernels import borrowing_inlined
 from sojourn.capture.rtt_samples import write_sample
 from sojourn.capture.rtt_state import (
     EMPTY,
@@ -35,7 +36,6 @@ from sojourn.capture.rtt_state import (
     signed,
 )
 from sojourn.core.arrays import Int64Array, UInt8Array
-from sojourn.core.kernels import inlined
 
 __all__ = ["MQTT_PORT", "read_messages"]
 
@@ -49,7 +49,7 @@ _LENGTH_BYTES = 4
 _CUT, _MALFORMED = -1, -2
 
 
-@inlined
+@borrowing_inlined
 def _is_fixed_header(first: int) -> bool:
     """Whether a byte can start a message: a known type with the flags that go with it."""
     kind = first >> 4
@@ -63,7 +63,7 @@ def _is_fixed_header(first: int) -> bool:
     return flags == 0
 
 
-@inlined
+@borrowing_inlined
 def _remaining_length(data: UInt8Array, start: int, stop: int) -> tuple[int, int]:
     """The length after the fixed header and where the body starts; `_CUT` or `_MALFORMED` if unknown."""
     length = 0
@@ -77,7 +77,7 @@ def _remaining_length(data: UInt8Array, start: int, stop: int) -> tuple[int, int
     return _MALFORMED, start
 
 
-@inlined
+@borrowing_inlined
 def _await(
     pending: Int64Array,
     counts: Int64Array,
@@ -100,7 +100,7 @@ def _await(
         add_pending(pending, counts, key, 0, now, max_rtt_ns)
 
 
-@inlined
+@borrowing_inlined
 def _read_publish(
     data: UInt8Array,
     body: int,
@@ -134,7 +134,7 @@ def _read_publish(
     _await(pending, counts, flow_id, _MQTT, packet_id, (first & 8) != 0, now, max_rtt_ns)
 
 
-@inlined
+@borrowing_inlined
 def _answer(
     times: Int64Array,
     pending: Int64Array,
@@ -158,7 +158,7 @@ def _answer(
     )
 
 
-@inlined
+@borrowing_inlined
 def _take_message(
     data: UInt8Array,
     first: int,
@@ -196,7 +196,7 @@ def _take_message(
     return written
 
 
-@inlined
+@borrowing_inlined
 def read_messages(
     data: UInt8Array,
     offset: int,

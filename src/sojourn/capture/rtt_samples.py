@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sojourn.capture.rtt_kernels import borrowing_inlined
 from sojourn.capture.rtt_state import MIN_RTT, Count
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
-from sojourn.core.kernels import inlined
 
 __all__ = ["RttSamples"]
 
@@ -49,7 +49,7 @@ class RttSamples:
         )
 
 
-@inlined
+@borrowing_inlined
 def write_sample(
     samples: Int64Array,
     written: int,

@@ -20,11 +20,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.capture.rtt_kernels import borrowing_inlined
 from sojourn.core import hashing
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import mix
-from sojourn.core.kernels import inlined
 
 __all__ = ["Count", "Kind", "Note", "RttLimits", "RttTables", "UInt32Array"]
 
@@ -148,26 +148,26 @@ class RttTables:
         return self.connections.nbytes + self.times.nbytes + self.pending.nbytes
 
 
-@inlined
+@borrowing_inlined
 def signed(value: object) -> int:
     """Any integer as a signed 64-bit word, the only kind that the kernels reckon with."""
     return np.int64(value)  # type: ignore[return-value,arg-type]
 
 
-@inlined
+@borrowing_inlined
 def serial_difference(a: int, b: int) -> int:
     """a − b of 32-bit numbers that wrap around: −2³¹ … 2³¹ − 1 (RFC 1982)."""
     return ((a - b + _HALF_WORD) & WORD) - _HALF_WORD
 
 
-@inlined
+@borrowing_inlined
 def _first_of_bucket(key: np.uint64, entries: int) -> int:
     """Where the bucket that the key's high bits choose begins (`entries` is a power of two)."""
     buckets = np.uint64(entries // WAYS)
     return signed(((key >> np.uint64(32)) * buckets) >> np.uint64(32)) * WAYS
 
 
-@inlined
+@borrowing_inlined
 def find_connection(
     connections: Int64Array,
     words: UInt32Array,
@@ -199,14 +199,14 @@ def find_connection(
     return victim
 
 
-@inlined
+@borrowing_inlined
 def pending_key(flow_id: int, space: int, number: int) -> np.uint64:
     """The hash of one awaited answer."""
     value = (np.uint64(number) << _SPACE_BITS) | np.uint64(space)
     return mix(np.uint64(flow_id) ^ (value * _GOLDEN))
 
 
-@inlined
+@borrowing_inlined
 def find_pending(pending: Int64Array, key: np.uint64) -> int:
     """The place of an awaited answer, or −1."""
     first = _first_of_bucket(key, pending.shape[0])
@@ -217,7 +217,7 @@ def find_pending(pending: Int64Array, key: np.uint64) -> int:
     return -1
 
 
-@inlined
+@borrowing_inlined
 def add_pending(
     pending: Int64Array, counts: Int64Array, key: np.uint64, aux: int, now: int, max_rtt_ns: int
 ) -> None:

@@ -23,6 +23,7 @@ Time: O(1) per segment.
 
 from __future__ import annotations
 
+from sojourn.capture.rtt_kernels import borrowing_inlined
 from sojourn.capture.rtt_samples import write_sample
 from sojourn.capture.rtt_state import (
     ACK_KNOWN,
@@ -62,7 +63,6 @@ from sojourn.capture.rtt_state import (
     signed,
 )
 from sojourn.core.arrays import Int64Array
-from sojourn.core.kernels import inlined
 
 __all__ = ["DELAYED_ACK_NS", "acknowledge", "echo_timestamp", "open_connection", "send_segment"]
 
@@ -76,7 +76,7 @@ _TIMESTAMPS = int(Kind.TIMESTAMPS)
 _SEQ = int(Kind.SEQ)
 
 
-@inlined
+@borrowing_inlined
 def open_connection(
     words: UInt32Array,
     times: Int64Array,
@@ -122,7 +122,7 @@ def open_connection(
     return written
 
 
-@inlined
+@borrowing_inlined
 def echo_timestamp(
     words: UInt32Array,
     times: Int64Array,
@@ -156,7 +156,7 @@ def echo_timestamp(
     )  # fmt: skip
 
 
-@inlined
+@borrowing_inlined
 def _is_ambiguous(words: UInt32Array, row: int, state: int, ack: int, counts: Int64Array) -> bool:
     """Whether Karn's rule or an earlier SACK forbids a sample from this ACK."""
     if (state & AMBIGUOUS) != 0 and serial_difference(ack, signed(words[row, AMBIGUOUS_UNTIL])) <= 0:
@@ -168,7 +168,7 @@ def _is_ambiguous(words: UInt32Array, row: int, state: int, ack: int, counts: In
     return False
 
 
-@inlined
+@borrowing_inlined
 def _note_of(
     words: UInt32Array, times: Int64Array, row: int, state: int, ack: int, length: int, rtt: int
 ) -> int:
@@ -184,7 +184,7 @@ def _note_of(
     return _NO_NOTE
 
 
-@inlined
+@borrowing_inlined
 def _after_ack(
     words: UInt32Array, row: int, state: int, ack: int, is_new: bool, has_sack: bool, sack_high: int
 ) -> int:
@@ -204,7 +204,7 @@ def _after_ack(
     return state
 
 
-@inlined
+@borrowing_inlined
 def acknowledge(
     words: UInt32Array,
     times: Int64Array,
@@ -250,7 +250,7 @@ def acknowledge(
     return written
 
 
-@inlined
+@borrowing_inlined
 def _advance(
     words: UInt32Array,
     pending: Int64Array,
@@ -284,7 +284,7 @@ def _advance(
     return state | AMBIGUOUS
 
 
-@inlined
+@borrowing_inlined
 def _is_keep_alive(words: UInt32Array, row: int, state: int, seq: int, length: int) -> bool:
     known = SEQ_KNOWN | ACK_KNOWN
     if length > 1 or (state & known) != known:
@@ -293,7 +293,7 @@ def _is_keep_alive(words: UInt32Array, row: int, state: int, seq: int, length: i
     return ((following - 1) & WORD) == seq and signed(words[row, HIGHEST_ACK]) == following
 
 
-@inlined
+@borrowing_inlined
 def send_segment(
     words: UInt32Array,
     pending: Int64Array,
