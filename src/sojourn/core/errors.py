@@ -7,6 +7,7 @@
     │   ├── ParameterError    a parameter is out of its range
     │   └── MismatchError     two things that must agree do not
     ├── InputError            the data is not what it should be (exit 1)
+    │   ├── CaptureError      a capture is damaged or no capture at all
     │   ├── WireError         an epoch's bytes are malformed
     │   └── KeyTextError      a key's text or bytes cannot be read
     └── SketchFullError       recording would push a counter out of its range (exit 1)
@@ -17,6 +18,7 @@ A message has three parts: what is wrong, where (file, byte offset, field), what
 from __future__ import annotations
 
 __all__ = [
+    "CaptureError",
     "InputError",
     "KeyTextError",
     "MismatchError",
@@ -62,6 +64,10 @@ class MismatchError(UsageError):
 
 class InputError(SojournError):
     """The data given is damaged, empty or of another kind."""
+
+
+class CaptureError(InputError):
+    """A capture cannot be read; ``where`` names the file and the byte."""
 
 
 class WireError(InputError):

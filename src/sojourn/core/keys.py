@@ -1,13 +1,18 @@
 """Keys: what a measured instance is called, as text, as canonical bytes and as a 64-bit id.
 
-=========  ======================================  ==============================================
-kind       text                                    canonical bytes (big-endian)
-=========  ======================================  ==============================================
-flow       ``10.0.0.1:80 > 10.0.0.2:443 tcp``      1 · src[4] · dest[4] · ports[2+2] · protocol[1]
-flow       ``[::1]:80 > [::2]:443 udp``            2 · src[16] · dest[16] · ports[2+2] · protocol[1]
-process    ``mosquitto[812]``                      3 · pid[4] · name (UTF-8)
-node       ``gateway-7``                           4 · name (UTF-8)
-=========  ======================================  ==============================================
+===========  ==========================================  ==============================================
+kind         text                                        canonical bytes (big-endian)
+===========  ==========================================  ==============================================
+flow         ``10.0.0.1:80 > 10.0.0.2:443 tcp``          1 · src[4] · dest[4] · ports[2+2] · protocol[1]
+flow         ``[::1]:80 > [::2]:443 udp``                2 · src[16] · dest[16] · ports[2+2] · protocol[1]
+process      ``mosquitto[812]``                          3 · pid[4] · name (UTF-8)
+node         ``gateway-7``                               4 · name (UTF-8)
+host pair    ``10.0.0.1 > 10.0.0.2``                     5 (IPv6: 6) · src · dest
+destination  ``> 10.0.0.0/24``, ``> 10.0.0.2``           7 (IPv6: 8) · prefix length[1] · network
+VLAN flow    ``vlan 100.7: 10.0.0.1:80 > … tcp``         9 (IPv6: 10) · src · … · protocol[1] · tags[2 each]
+===========  ==========================================  ==============================================
+
+Keys of traffic (`TrafficKey`) answer `flow_fields`: the addresses, ports and protocol that they fix.
 
 The id is the XXH64 of the canonical bytes. Text → key → bytes → key → text are exact round trips;
 two different keys never share canonical bytes.
@@ -17,17 +22,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
 from sojourn.core.errors import KeyTextError, ParameterError
 from sojourn.core.hashing import hash_bytes
 
 __all__ = [
+    "DestinationKey",
     "FlowKey",
+    "HostPairKey",
     "Key",
     "NodeKey",
     "ProcessKey",
+    "TrafficKey",
+    "VlanFlowKey",
+    "flow_fields",
     "key_from_bytes",
     "key_id",
     "parse_key",
@@ -35,13 +45,19 @@ __all__ = [
 ]
 
 KIND_FLOW_4, KIND_FLOW_6, KIND_PROCESS, KIND_NODE = 1, 2, 3, 4
+KIND_PAIR_4, KIND_PAIR_6, KIND_DESTINATION_4, KIND_DESTINATION_6 = 5, 6, 7, 8
+KIND_VLAN_FLOW_4, KIND_VLAN_FLOW_6 = 9, 10
 MAX_NAME_BYTES = 200
+MAX_VLAN_TAGS = 4
 
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "esp": 50, "icmpv6": 58, "sctp": 132}
 _PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
 
 _ENDPOINT = r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)|([0-9a-fA-F:]+[0-9a-fA-F.]*))(?::(\d{1,5}))?"
 _FLOW_TEXT = re.compile(rf"\s*{_ENDPOINT}\s*>\s*{_ENDPOINT}\s+([a-z0-9]+)\s*", re.IGNORECASE)
+_PAIR_TEXT = re.compile(r"\s*([0-9a-fA-F:.]+)\s*>\s*([0-9a-fA-F:.]+)\s*")
+_DESTINATION_TEXT = re.compile(r"\s*>\s*([0-9a-fA-F:.]+(?:/\d{1,3})?)\s*")
+_VLAN_TEXT = re.compile(r"\s*vlan\s+(-|\d{1,4}(?:\.\d{1,4})*)\s*:\s*(\S.*)", re.IGNORECASE)
 _PROCESS_TEXT = re.compile(r"(.+)\[(\d{1,10})\]", re.DOTALL)
 
 
@@ -101,6 +117,69 @@ class FlowKey:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class HostPairKey:
+    """All that one host sends to another."""
+
+    src_ip: IPv4Address | IPv6Address
+    dest_ip: IPv4Address | IPv6Address
+
+    def __post_init__(self) -> None:
+        if self.src_ip.version != self.dest_ip.version:
+            raise ParameterError(f"{self.src_ip} and {self.dest_ip} are of different IP versions")
+
+    def to_bytes(self) -> bytes:
+        kind = KIND_PAIR_4 if self.src_ip.version == 4 else KIND_PAIR_6
+        return bytes([kind]) + self.src_ip.packed + self.dest_ip.packed
+
+    def __str__(self) -> str:
+        return f"{self.src_ip} > {self.dest_ip}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DestinationKey:
+    """All that is sent to one host (a full-length prefix) or network."""
+
+    network: IPv4Network | IPv6Network
+
+    def to_bytes(self) -> bytes:
+        kind = KIND_DESTINATION_4 if self.network.version == 4 else KIND_DESTINATION_6
+        return bytes([kind, self.network.prefixlen]) + self.network.network_address.packed
+
+    @property
+    def dest_ip(self) -> str:
+        is_host = self.network.prefixlen == self.network.max_prefixlen
+        return str(self.network.network_address) if is_host else str(self.network)
+
+    def __str__(self) -> str:
+        return f"> {self.dest_ip}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VlanFlowKey:
+    """A five-tuple inside a stack of VLAN tags, outermost first; no tags is a stack too."""
+
+    vlans: tuple[int, ...]
+    flow: FlowKey
+
+    def __post_init__(self) -> None:
+        if len(self.vlans) > MAX_VLAN_TAGS:
+            raise ParameterError(f"{len(self.vlans)} VLAN tags", action=f"give at most {MAX_VLAN_TAGS}")
+        for vlan in self.vlans:
+            _check_range(vlan, 12, "VLAN")
+
+    @property
+    def vlan(self) -> str:
+        return ".".join(map(str, self.vlans)) or "-"
+
+    def to_bytes(self) -> bytes:
+        kind = KIND_VLAN_FLOW_4 if self.flow.src_ip.version == 4 else KIND_VLAN_FLOW_6
+        return bytes([kind]) + self.flow.to_bytes()[1:] + b"".join(v.to_bytes(2, "big") for v in self.vlans)
+
+    def __str__(self) -> str:
+        return f"vlan {self.vlan}: {self.flow}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class ProcessKey:
     """A process of a node."""
 
@@ -136,12 +215,40 @@ class NodeKey:
         return self.name
 
 
-Key: TypeAlias = FlowKey | ProcessKey | NodeKey
+TrafficKey: TypeAlias = FlowKey | HostPairKey | DestinationKey | VlanFlowKey
+Key: TypeAlias = TrafficKey | ProcessKey | NodeKey
 
 
 def key_id(key: Key) -> int:
     """The 64-bit id of a key: XXH64 of its canonical bytes."""
     return hash_bytes(key.to_bytes())
+
+
+def flow_fields(key: TrafficKey) -> dict[str, str | int | None]:
+    """The columns that name a flow in an answer; what the key leaves open is None (a port: 0).
+
+    >>> flow_fields(DestinationKey(ip_network("10.0.0.0/24")))["dest_ip"]
+    '10.0.0.0/24'
+    """
+    fields: dict[str, str | int | None] = {"vlan": key.vlan} if isinstance(key, VlanFlowKey) else {}
+    if isinstance(key, DestinationKey):
+        ends: tuple[str | None, str] = (None, key.dest_ip)
+        ports, protocol = (0, 0), None
+    elif isinstance(key, HostPairKey):
+        ends = (str(key.src_ip), str(key.dest_ip))
+        ports, protocol = (0, 0), None
+    else:
+        flow = key.flow if isinstance(key, VlanFlowKey) else key
+        ends = (str(flow.src_ip), str(flow.dest_ip))
+        ports, protocol = (flow.src_port, flow.dest_port), protocol_name(flow.protocol)
+    five_tuple = {
+        "src_ip": ends[0],
+        "src_port": ports[0],
+        "dest_ip": ends[1],
+        "dest_port": ports[1],
+        "protocol": protocol,
+    }
+    return fields | five_tuple
 
 
 def parse_key(text: str) -> Key:
@@ -153,8 +260,8 @@ def parse_key(text: str) -> Key:
     ProcessKey(name='mosquitto', pid=812)
     """
     try:
-        if flow := _FLOW_TEXT.fullmatch(text):
-            return _flow_from_match(flow)
+        if traffic := _traffic_from_text(text):
+            return traffic
         if ">" in text:
             raise ParameterError(f"{text!r} is not a flow")
         if process := _PROCESS_TEXT.fullmatch(text.strip()):
@@ -165,6 +272,19 @@ def parse_key(text: str) -> Key:
             str(error),
             action="write 'SRC:PORT > DEST:PORT tcp', 'name[pid]' or a node's name",
         ) from None
+
+
+def _traffic_from_text(text: str) -> TrafficKey | None:
+    if flow := _FLOW_TEXT.fullmatch(text):
+        return _flow_from_match(flow)
+    if (tagged := _VLAN_TEXT.fullmatch(text)) and (flow := _FLOW_TEXT.fullmatch(tagged.group(2))):
+        tags = () if tagged.group(1) == "-" else tuple(map(int, tagged.group(1).split(".")))
+        return VlanFlowKey(tags, _flow_from_match(flow))
+    if pair := _PAIR_TEXT.fullmatch(text):
+        return HostPairKey(ip_address(pair.group(1)), ip_address(pair.group(2)))
+    if destination := _DESTINATION_TEXT.fullmatch(text):
+        return DestinationKey(ip_network(destination.group(1)))
+    return None
 
 
 def _flow_from_match(match: re.Match[str]) -> FlowKey:
@@ -180,19 +300,37 @@ def key_from_bytes(data: bytes) -> Key:
     """A key from its canonical bytes."""
     kind, body = data[:1], data[1:]
     try:
-        if kind == bytes([KIND_FLOW_4]) and len(body) == 13:
-            return _flow_from_bytes(body, 4)
-        if kind == bytes([KIND_FLOW_6]) and len(body) == 37:
-            return _flow_from_bytes(body, 16)
+        if kind and (traffic := _traffic_from_bytes(kind[0], body)):
+            return traffic
         if kind == bytes([KIND_PROCESS]) and len(body) > 4:
             return ProcessKey(body[4:].decode(), int.from_bytes(body[:4], "big"))
         if kind == bytes([KIND_NODE]):
             return NodeKey(body.decode())
-    except (ParameterError, UnicodeDecodeError) as error:
+    except (ParameterError, ValueError) as error:
         raise KeyTextError(f"key bytes {data[:40].hex()}: {error}") from None
     raise KeyTextError(
         f"{data[:40].hex()} is no key of a known kind", action="record with this version's keys"
     )
+
+
+def _traffic_from_bytes(kind: int, body: bytes) -> TrafficKey | None:
+    size = 16 if kind in (KIND_FLOW_6, KIND_PAIR_6, KIND_DESTINATION_6, KIND_VLAN_FLOW_6) else 4
+    flow_size = 2 * size + 5
+    if kind in (KIND_FLOW_4, KIND_FLOW_6) and len(body) == flow_size:
+        return _flow_from_bytes(body, size)
+    if kind in (KIND_PAIR_4, KIND_PAIR_6) and len(body) == 2 * size:
+        return HostPairKey(ip_address(body[:size]), ip_address(body[size:]))
+    if kind in (KIND_DESTINATION_4, KIND_DESTINATION_6) and len(body) == 1 + size:
+        return DestinationKey(ip_network((body[1:], body[0])))
+    if (
+        kind in (KIND_VLAN_FLOW_4, KIND_VLAN_FLOW_6)
+        and len(body) >= flow_size
+        and (len(body) - flow_size) % 2 == 0
+    ):
+        tags = body[flow_size:]
+        vlans = tuple(int.from_bytes(tags[i : i + 2], "big") for i in range(0, len(tags), 2))
+        return VlanFlowKey(vlans, _flow_from_bytes(body[:flow_size], size))
+    return None
 
 
 def _flow_from_bytes(body: bytes, size: int) -> FlowKey:

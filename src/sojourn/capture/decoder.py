@@ -1,0 +1,140 @@
+"""The decoder: frames of any source in, packets with flow and packet ids out.
+
+It holds what lives from chunk to chunk: the counts by reason, the ports of first fragments and, unless it
+is switched off, the flow table. Feed it the chunks of one observation point in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sojourn.capture.flow_table import DEFAULT_MAX_FLOWS, FlowTable
+from sojourn.capture.frames import Frames
+from sojourn.capture.identity import (
+    DEFAULT_IDENTITY_BYTES,
+    MAX_IDENTITY_BYTES,
+    MIN_IDENTITY_BYTES,
+    packet_ids,
+)
+from sojourn.capture.keying import KEY_BYTES, FlowKeying, flow_ids, key_bytes
+from sojourn.capture.locate import locate
+from sojourn.capture.network import FragmentTable
+from sojourn.capture.reasons import NOTE_TEXTS, REASON_TEXTS, counts_by_text, empty_counts
+from sojourn.capture.rows import Located, empty_rows
+from sojourn.capture.transport import TransportBatch
+from sojourn.capture.transport_columns import transport_batch
+from sojourn.core.arrays import UInt8Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import MismatchError, ParameterError
+
+__all__ = ["DecodeOptions", "Decoder"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """What makes a flow, how far packets are unwrapped, and how much of a packet identifies it.
+
+    ``flow_table`` off saves a table's memory and time where only the batches are wanted.
+    """
+
+    keying: FlowKeying = field(default_factory=FlowKeying)
+    inner: bool = False
+    identity_bytes: int = DEFAULT_IDENTITY_BYTES
+    flow_table: bool = True
+    max_flows: int = DEFAULT_MAX_FLOWS
+
+    def __post_init__(self) -> None:
+        if not MIN_IDENTITY_BYTES <= self.identity_bytes <= MAX_IDENTITY_BYTES:
+            raise ParameterError(
+                f"identity_bytes {self.identity_bytes}",
+                action=f"use {MIN_IDENTITY_BYTES} to {MAX_IDENTITY_BYTES}",
+            )
+
+
+class Decoder:
+    """Turns frames into packets and counts what it cannot use.
+
+    ``packets`` frames were given, ``ip_packets`` decoded; the rest is in ``ignored``, by reason.
+    ``notes`` counts what is worth telling about decoded packets.
+    """
+
+    def __init__(self, options: DecodeOptions | None = None) -> None:
+        self.options = options or DecodeOptions()
+        self.packets = 0
+        self.ip_packets = 0
+        self.flows = FlowTable(self.options.max_flows)
+        self._fragments = FragmentTable()
+        self._skipped, self._noted = empty_counts()
+        self._spare = empty_rows(1)
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return counts_by_text(self._skipped, REASON_TEXTS)
+
+    @property
+    def notes(self) -> dict[str, int]:
+        return counts_by_text(self._noted, NOTE_TEXTS)
+
+    def decode(self, frames: Frames) -> PacketBatch:
+        """The IP packets among `frames`, in their order."""
+        return self._decode(frames)[0]
+
+    def decode_transport(self, frames: Frames) -> tuple[PacketBatch, TransportBatch]:
+        """The IP packets and, row for row, their transport columns."""
+        batch, data, rows = self._decode(frames)
+        return batch, transport_batch(data, rows, batch.flow_id, self._flow_ids(data, rows, is_reverse=True))
+
+    def _decode(self, frames: Frames) -> tuple[PacketBatch, UInt8Array, Located]:
+        data = frames.data.view()
+        data.flags.writeable = False
+        rows = self._locate(frames, data)
+        ids = np.empty(len(rows), np.uint64)
+        packet_ids(data, rows, self.options.identity_bytes, ids)
+        batch = PacketBatch(
+            flow_id=self._flow_ids(data, rows, is_reverse=False),
+            packet_id=ids,
+            time_ns=np.ascontiguousarray(rows["time_ns"]),
+            size_bytes=np.ascontiguousarray(rows["ip_bytes"]),
+        )
+        if self.options.flow_table:
+            self._count_flows(batch, data, rows)
+        return batch, data, rows
+
+    def _locate(self, frames: Frames, data: UInt8Array) -> Located:
+        columns = (frames.offset, frames.captured, frames.length, frames.time_ns, frames.link)
+        if any(len(column) != len(frames) for column in columns):
+            raise MismatchError("the columns of the frames have different lengths", where="Frames")
+        rows = empty_rows(len(frames))
+        count = locate(
+            data,
+            *columns,
+            self.options.inner,
+            self._fragments.keys,
+            self._fragments.values,
+            self._fragments.times,
+            self._skipped,
+            self._noted,
+            rows,
+            self._spare,
+        )
+        self.packets += len(frames)
+        self.ip_packets += count
+        return rows[:count]
+
+    def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
+        keying = self.options.keying
+        ids = np.empty(len(rows), np.uint64)
+        flow_ids(data, rows, int(keying.mode), keying.prefix_4, keying.prefix_6, is_reverse, ids)
+        return ids
+
+    def _count_flows(self, batch: PacketBatch, data: UInt8Array, rows: Located) -> None:
+        keying = self.options.keying
+        new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
+        if not len(new):
+            return
+        keys = np.zeros((len(new), KEY_BYTES), np.uint8)
+        sizes = np.zeros(len(new), np.uint8)
+        key_bytes(data, rows, new, int(keying.mode), keying.prefix_4, keying.prefix_6, keys, sizes)
+        self.flows.add_keys(keys, sizes)

@@ -1,0 +1,132 @@
+"""The front door: open any capture file and iterate over its packets.
+
+>>> with open_capture("ingress.pcap.gz") as capture:  # doctest: +SKIP
+...     for batch in capture:
+...         sketch.record_batch(batch)
+...     print(capture.packets, capture.ip_packets, capture.ignored, capture.warnings)
+
+Packets come in the order of the file, which need not be that of their times. The counts, the flow table and
+the warnings are complete when the iteration has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Self
+
+from sojourn.capture.decoder import DecodeOptions, Decoder
+from sojourn.capture.files import FrameReader
+from sojourn.capture.flow_table import FlowTable
+from sojourn.capture.pcap import PcapReader, is_pcap
+from sojourn.capture.pcapng import PcapngReader, is_pcapng
+from sojourn.capture.source import Source, open_source
+from sojourn.capture.transport import TransportBatch
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import CaptureError
+
+__all__ = ["CaptureReader", "open_capture", "open_frames"]
+
+
+def open_frames(source: Source, *, strict: bool = False) -> FrameReader:
+    """The reader for a source's format, told by its first bytes."""
+    start = source.window(0, 4).data[:4].tobytes()
+    if len(start) < 4:
+        problem = source.damage or ("the file is empty" if not start else "the file is too short")
+        raise CaptureError(problem, where=f"{source.name}, byte 0", action="give a pcap or pcapng file")
+    if is_pcap(start):
+        return PcapReader(source, strict=strict)
+    if is_pcapng(start):
+        return PcapngReader(source, strict=strict)
+    raise CaptureError(
+        f"this is no capture (it begins with {start.hex()})",
+        where=f"{source.name}, byte 0",
+        action="give a pcap or pcapng file, plain or compressed with gzip or zstd",
+    )
+
+
+class CaptureReader:
+    """The packets of one capture file; iterate once, in batches.
+
+    ``packets`` counts all frames of the file, ``ip_packets`` those decoded, ``ignored`` the rest by reason.
+    """
+
+    def __init__(self, source: Source, options: DecodeOptions | None = None, *, strict: bool = False) -> None:
+        self._source = source
+        self._frames = open_frames(source, strict=strict)
+        self._decoder = Decoder(options)
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        for frames in self._frames:
+            yield self._decoder.decode(frames)
+
+    def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
+        """As iterating, with the transport columns of each batch beside it."""
+        for frames in self._frames:
+            yield self._decoder.decode_transport(frames)
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    @property
+    def packets(self) -> int:
+        return self._frames.packets
+
+    @property
+    def ip_packets(self) -> int:
+        return self._decoder.ip_packets
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return self._decoder.ignored
+
+    @property
+    def notes(self) -> dict[str, int]:
+        return self._decoder.notes
+
+    @property
+    def flows(self) -> FlowTable:
+        return self._decoder.flows
+
+    @property
+    def snap_length(self) -> int:
+        """The (largest) snap length that the file tells; pcapng tells it as its interfaces appear."""
+        return self._frames.snap_length
+
+    @property
+    def share_read(self) -> float:
+        """How much of the file was read, 0 to 1; 0 for a pipe."""
+        return self._source.share_read
+
+    @property
+    def warnings(self) -> list[str]:
+        overflow = self.flows.overflow_packets
+        if not overflow:
+            return list(self._frames.warnings)
+        bound = f"{overflow} packets belong to flows beyond the first {self.flows.max_flows}"
+        return [*self._frames.warnings, f"{self.name}: {bound}; raise max_flows to see them"]
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_capture(
+    path: str | os.PathLike[str], options: DecodeOptions | None = None, *, strict: bool = False
+) -> CaptureReader:
+    """Open a pcap or pcapng file, plain or compressed; ``-`` is stdin.
+
+    With `strict` a damaged file raises a `CaptureError` while iterating, instead of ending with a warning.
+    """
+    source = open_source(path)
+    try:
+        return CaptureReader(source, options, strict=strict)
+    except BaseException:
+        source.close()
+        raise
