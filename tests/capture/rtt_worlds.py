@@ -122,10 +122,7 @@ def samples_of(
     found = []
     for start in range(0, len(packets), chunk):
         for s in meter.feed(batch_of(packets[start : start + chunk], snap=snap)):
-            found += [
-                Sample(int(t), int(f), int(r), Kind(k), Note(n))
-                for t, f, r, k, n in zip(s.time_ns, s.flow_id, s.rtt_ns, s.kind, s.note, strict=True)
-            ]
+            found += [Sample(t, f, r, Kind(k), Note(n)) for t, f, r, _, k, n in s.rows()]
     return found
 
 

@@ -23,6 +23,7 @@ from sojourn.capture.rtt_kernels import borrowing_inlined, borrowing_kernel
 from sojourn.capture.rtt_mqtt import MQTT_PORT, read_messages
 from sojourn.capture.rtt_samples import SAMPLE_WORDS, RttSamples, write_sample
 from sojourn.capture.rtt_state import (
+    COUNT_TEXTS,
     EMPTY,
     FLAGS,
     NEWEST_TSVAL,
@@ -239,15 +240,13 @@ def _measure(
         number = protocol[i]
         if number == _TCP:
             length = payload_bytes[i]
-            captured = min(payload_captured[i], 2 * _MOST_PER_PACKET - 8)
+            captured = min(payload_captured[i], length, 2 * _MOST_PER_PACKET - 8)
             offset = payload_offset[i]
             if length < 0 or length > 0x7FFFFFFF:
                 counts[Count.PAYLOAD_OUT_OF_RANGE] += 1
                 continue
             is_mqtt = (mask & _MESSAGES) != 0 and (src_port[i] == MQTT_PORT or dest_port[i] == MQTT_PORT)
-            if is_mqtt and (
-                captured < 0 or captured > length or offset < 0 or offset > data.shape[0] - captured
-            ):
+            if is_mqtt and (captured < 0 or offset < 0 or offset > data.shape[0] - captured):
                 counts[Count.PAYLOAD_OUT_OF_RANGE] += 1
                 is_mqtt = False
             written = _tcp(
@@ -289,7 +288,8 @@ class RttMeter:
     @property
     def ignored(self) -> dict[str, int]:
         """How often something was left out, by reason; reasons that did not occur are absent."""
-        return {reason.name.lower(): int(n) for reason in Count if (n := self.tables.counts[reason])}
+        counts = self.tables.counts
+        return {text: int(counts[reason]) for reason, text in COUNT_TEXTS.items() if counts[reason]}
 
     def feed(self, batch: TransportBatch) -> Iterator[RttSamples]:
         """Take in the next packets; gives what they completed, at most 65,536 samples at a time."""

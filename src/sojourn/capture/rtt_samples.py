@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,11 @@ class RttSamples:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """The samples one by one, as Python's integers: time, flow id, RTT, least RTT, kind, note."""
+        columns = (self.time_ns, self.flow_id, self.rtt_ns, self.min_rtt_ns, self.kind, self.note)
+        return zip(*(column.tolist() for column in columns), strict=True)
 
     @classmethod
     def from_buffer(cls, buffer: Int64Array) -> RttSamples:

@@ -26,7 +26,7 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import mix
 
-__all__ = ["Count", "Kind", "Note", "RttLimits", "RttTables", "UInt32Array"]
+__all__ = ["COUNT_TEXTS", "Count", "Kind", "Note", "RttLimits", "RttTables", "UInt32Array"]
 
 UInt32Array: TypeAlias = NDArray[np.uint32]
 
@@ -50,7 +50,7 @@ class Note(IntEnum):
 
 
 class Count(IntEnum):
-    """What was left out, by reason; the names are the reasons that users see."""
+    """What was left out, by reason."""
 
     OTHER_PROTOCOL = 0
     OTHER_ICMP = 1
@@ -71,6 +71,29 @@ class Count(IntEnum):
     MQTT_MALFORMED = 16
     MQTT_REPEATED = 17
     PAYLOAD_OUT_OF_RANGE = 18
+
+
+COUNT_TEXTS = {
+    Count.OTHER_PROTOCOL: "packets without round trips (not tcp or icmp, or header cut short)",
+    Count.OTHER_ICMP: "icmp messages other than echo",
+    Count.RESET: "tcp resets",
+    Count.SAME_ENDS: "tcp segments from an endpoint to itself",
+    Count.KEEP_ALIVE: "tcp keep-alives",
+    Count.RETRANSMITTED: "tcp segments sent again or out of order",
+    Count.ACK_AFTER_RETRANSMISSION: "acks that a retransmission makes ambiguous",
+    Count.ACK_AFTER_SACK: "acks of data that was sacked before",
+    Count.HANDSHAKE_REPEATED: "handshakes whose syn or syn/ack was repeated",
+    Count.ICMP_REPEATED: "icmp echo requests repeated unanswered",
+    Count.ANSWER_BEFORE_PACKET: "answers with an earlier time than their packet",
+    Count.ANSWER_TOO_LATE: "answers later than the longest round trip",
+    Count.PENDING_EVICTED: "unanswered packets forgotten for newer ones",
+    Count.CONNECTION_EVICTED: "connections forgotten for newer ones",
+    Count.MQTT_SPANS_SEGMENTS: "mqtt messages that span segments",
+    Count.MQTT_TRUNCATED: "mqtt segments or messages not captured whole",
+    Count.MQTT_MALFORMED: "mqtt segments or messages that do not parse",
+    Count.MQTT_REPEATED: "mqtt messages repeated unanswered",
+    Count.PAYLOAD_OUT_OF_RANGE: "tcp segments with an impossible payload",
+}
 
 
 WAYS = 4

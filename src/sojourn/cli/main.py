@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
+from sojourn.cli import rtt
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
+app.command(name="rtt", help=rtt.HELP, epilog=rtt.EXAMPLE)(rtt.rtt)
 
 
 def _print_version(wanted: bool) -> None:
