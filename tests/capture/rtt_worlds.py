@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sojourn.capture.rtt import RttMeter, RttOptions
+from sojourn.capture.rtt import RttLimits, RttMeter, RttOptions
 from sojourn.capture.rtt_state import Kind, Note
 from sojourn.capture.transport import ACK, HAS_SACK, HAS_TIMESTAMPS, TransportBatch
 from sojourn.core.keys import FlowKey, key_id
 
 CLIENT, SERVER = ("10.0.0.1", 50_000), ("10.0.0.2", 80)
 MS = 1_000_000
+# Tables that are quick to make and large enough for what tests write by hand.
+SMALL = RttLimits(connections=1 << 12, pending=1 << 14)
 TSHARK_FIELDS = [
     "frame.time_epoch", "ip.src", "ipv6.src", "ip.dst", "ipv6.dst", "tcp.srcport", "tcp.dstport",
     "tcp.flags", "tcp.seq_raw", "tcp.ack_raw", "tcp.len", "tcp.options.timestamp.tsval",
@@ -118,7 +120,7 @@ def samples_of(
     snap: int | None = None,
 ) -> list[Sample]:
     """What the meter reads from `packets`, fed in chunks."""
-    meter = meter or RttMeter(RttOptions(kinds=frozenset(kinds)))
+    meter = meter or RttMeter(RttOptions(kinds=frozenset(kinds), limits=SMALL))
     found = []
     for start in range(0, len(packets), chunk):
         for s in meter.feed(batch_of(packets[start : start + chunk], snap=snap)):

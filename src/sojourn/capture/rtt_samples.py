@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.capture.rtt_kernels import borrowing_inlined
-from sojourn.capture.rtt_state import MIN_RTT, Count
+from sojourn.capture.rtt_state import MIN_RTT, SYN_TIME, Count
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 
 __all__ = ["RttSamples"]
@@ -74,6 +74,9 @@ def write_sample(
     `timed_row` is the direction of the packet that was timed, `flow_id` that of the answer.
     """
     rtt = now - sent
+    if sent < times[timed_row, SYN_TIME]:
+        counts[Count.EARLIER_CONNECTION] += 1
+        return written
     if rtt < 0:
         counts[Count.ANSWER_BEFORE_PACKET] += 1
         return written

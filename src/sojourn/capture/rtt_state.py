@@ -71,6 +71,7 @@ class Count(IntEnum):
     MQTT_MALFORMED = 16
     MQTT_REPEATED = 17
     PAYLOAD_OUT_OF_RANGE = 18
+    EARLIER_CONNECTION = 19
 
 
 COUNT_TEXTS = {
@@ -93,6 +94,7 @@ COUNT_TEXTS = {
     Count.MQTT_MALFORMED: "mqtt segments or messages that do not parse",
     Count.MQTT_REPEATED: "mqtt messages repeated unanswered",
     Count.PAYLOAD_OUT_OF_RANGE: "tcp segments with an impossible payload",
+    Count.EARLIER_CONNECTION: "answers that match an earlier connection of the same ports",
 }
 
 
@@ -219,6 +221,7 @@ def find_connection(
     for row in range(2 * victim, 2 * victim + 2):
         words[row, FLAGS] = 0
         times[row, MIN_RTT] = NO_RTT
+        times[row, SYN_TIME] = EMPTY
     return victim
 
 
