@@ -23,7 +23,7 @@ SMALL = RttLimits(connections=1 << 12, pending=1 << 14)
 TSHARK_FIELDS = [
     "frame.time_epoch", "ip.src", "ipv6.src", "ip.dst", "ipv6.dst", "tcp.srcport", "tcp.dstport",
     "tcp.flags", "tcp.seq_raw", "tcp.ack_raw", "tcp.len", "tcp.options.timestamp.tsval",
-    "tcp.options.timestamp.tsecr", "tcp.options.sack_re", "tcp.analysis.ack_rtt",
+    "tcp.options.timestamp.tsecr", "tcp.analysis.ack_rtt",
 ]  # fmt: skip
 
 
@@ -150,7 +150,6 @@ def read_with_tshark(path: Path, display_filter: str = "tcp") -> list[Packet]:
 
 
 def _segment(row: dict[str, str]) -> Packet:
-    edges = [int(e) for e in row["tcp.options.sack_re"].split(",") if e]
     ack = int(row["tcp.ack_raw"] or 0)
     return Packet(
         time_ns=nanoseconds(row["frame.time_epoch"]),
@@ -162,6 +161,5 @@ def _segment(row: dict[str, str]) -> Packet:
         length=int(row["tcp.len"] or 0),
         tsval=int(row["tcp.options.timestamp.tsval"]) if row["tcp.options.timestamp.tsval"] else None,
         tsecr=int(row["tcp.options.timestamp.tsecr"] or 0),
-        sack=max(edges, key=lambda edge: (edge - ack + 2**31) % 2**32) if edges else None,
         ack_rtt=nanoseconds(row["tcp.analysis.ack_rtt"]) if row["tcp.analysis.ack_rtt"] else None,
     )
