@@ -206,7 +206,7 @@ class RttSummaries:
     @property
     def dropped(self) -> dict[str, int]:
         """Samples that found no room, by reason."""
-        reasons = ("flow_table_full", "percentile_bins_full")
+        reasons = ("samples of flows beyond the limit of the summary", "samples missing from the percentiles")
         return {reason: int(n) for reason, n in zip(reasons, self._dropped, strict=True) if n}
 
     def add(self, samples: RttSamples) -> None:
