@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # Debian packages that tests need; installed when missing and root.
-SYSTEM_PACKAGES :=
+SYSTEM_PACKAGES := tshark
 
 .PHONY: all install demo test test-long check bench format clean system-packages
 
