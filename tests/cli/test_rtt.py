@@ -31,7 +31,7 @@ def run(*arguments: str) -> str:
 
 def test_json_summarises_flows_with_the_documented_names(capture: str) -> None:
     answer = json.loads(run(capture, "--format", "json"))
-    assert list(answer) == ["summary", "flows", "ignored"]
+    assert set(answer) == {"summary", "flows", "ignored"}
     assert answer["summary"]["samples"] == sum(flow["samples"] for flow in answer["flows"]) > 100
     assert answer["summary"]["flows"] == len(answer["flows"])
     for flow in answer["flows"]:
@@ -65,7 +65,8 @@ def test_flows_read_the_same_in_every_format(capture: str, tmp_path: Path) -> No
     run(capture, "-w", str(target))
     assert pq.read_table(target).to_pylist() == flows
     table = run(capture)
-    assert all(f"{flow['src_ip']}:{flow['src_port']}" in table for flow in flows)
+    assert [line.split()[0] for line in table.splitlines()[1:]] == [flow["src_ip"] for flow in flows]
+    assert len(run(capture, "--limit", "2", "--format", "jsonl").splitlines()) == 2
 
 
 def test_the_source_of_a_sample_is_the_host_that_answered(capture: str) -> None:
@@ -98,7 +99,6 @@ def test_every_capture_is_read_without_a_failure(shared_data: Path) -> None:
     [
         (["/no/such/file"], 1, "/no/such/file: No such file or directory"),
         ([], 2, "rtt: one source is needed; give a CAPTURE, or -i INTERFACE"),
-        (["x.pcap", "--format", "parquet"], 2, "rtt: Parquet does not go to stdout; name a file with -w"),
         (["x.pcap", "--pending", "1000"], 2, "rtt: 1000 pending entries; use a power of two from 64 to 2^28"),
         (["x.pcap", "--max-rtt", "soon"], 2, "'soon' is not a duration"),
     ],
@@ -115,6 +115,6 @@ def test_help_needs_no_compiler() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from sojourn.cli.main import app;"
         "out = CliRunner().invoke(app, ['rtt', '--help']).stdout;"
-        "assert 'sojourn rtt trace.pcapng' in out, out; assert 'numba' not in sys.modules"
+        "assert 'sojourn rtt office.pcapng' in out, out; assert 'numba' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

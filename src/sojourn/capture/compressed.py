@@ -120,7 +120,10 @@ class GzipStream:
 
 
 def _salvage(decoder: Any, piece: bytes) -> bytes:
-    """Everything that `piece` gives before its damage, found in ever smaller steps."""
+    """Everything that `piece` gives before its damage: in ever smaller steps, at last byte by byte.
+
+    The last steps limit the input too, because zlib may look at a checksum while it gives the last byte.
+    """
     output = b""
     for step in _SALVAGE_STEPS:
         while True:
@@ -130,10 +133,18 @@ def _salvage(decoder: Any, piece: bytes) -> bytes:
             except zlib.error:
                 decoder = before
                 break
-            if not part:
-                break
             output += part
             piece = decoder.unconsumed_tail
+            if not part:
+                return output
+    for at in range(len(piece)):
+        given = piece[at : at + 1]
+        try:
+            while part := decoder.decompress(given, 1):
+                output += part
+                given = decoder.unconsumed_tail
+        except zlib.error:
+            break
     return output
 
 

@@ -17,6 +17,7 @@ from sojourn.capture.identity import (
     MAX_IDENTITY_BYTES,
     MIN_IDENTITY_BYTES,
     packet_ids,
+    scratch_bytes,
 )
 from sojourn.capture.keying import KEY_BYTES, FlowKeying, flow_ids, key_bytes
 from sojourn.capture.locate import locate
@@ -67,7 +68,11 @@ class Decoder:
         self.flows = FlowTable(self.options.max_flows)
         self._fragments = FragmentTable()
         self._skipped, self._noted = empty_counts()
+        keying = self.options.keying
+        self._keying = (int(keying.mode), (keying.prefix_4, keying.prefix_6))
+        self._rows = empty_rows(0)
         self._spare = empty_rows(1)
+        self._scratch = np.zeros(scratch_bytes(self.options.identity_bytes), np.uint8)
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -91,7 +96,7 @@ class Decoder:
         data.flags.writeable = False
         rows = self._locate(frames, data)
         ids = np.empty(len(rows), np.uint64)
-        packet_ids(data, rows, self.options.identity_bytes, ids)
+        packet_ids(data, rows, self.options.identity_bytes, self._scratch, ids)
         batch = PacketBatch(
             flow_id=self._flow_ids(data, rows, is_reverse=False),
             packet_id=ids,
@@ -106,7 +111,8 @@ class Decoder:
         columns = (frames.offset, frames.captured, frames.length, frames.time_ns, frames.link)
         if any(len(column) != len(frames) for column in columns):
             raise MismatchError("the columns of the frames have different lengths", where="Frames")
-        rows = empty_rows(len(frames))
+        if len(self._rows) < len(frames):
+            self._rows = empty_rows(len(frames))
         count = locate(
             data,
             *columns,
@@ -116,25 +122,25 @@ class Decoder:
             self._fragments.times,
             self._skipped,
             self._noted,
-            rows,
+            self._rows,
             self._spare,
         )
         self.packets += len(frames)
         self.ip_packets += count
-        return rows[:count]
+        return self._rows[:count]
 
     def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
-        keying = self.options.keying
+        mode, prefixes = self._keying
         ids = np.empty(len(rows), np.uint64)
-        flow_ids(data, rows, int(keying.mode), keying.prefix_4, keying.prefix_6, is_reverse, ids)
+        flow_ids(data, rows, mode, *prefixes, is_reverse, self._scratch, ids)
         return ids
 
     def _count_flows(self, batch: PacketBatch, data: UInt8Array, rows: Located) -> None:
-        keying = self.options.keying
+        mode, prefixes = self._keying
         new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
         if not len(new):
             return
         keys = np.zeros((len(new), KEY_BYTES), np.uint8)
         sizes = np.zeros(len(new), np.uint8)
-        key_bytes(data, rows, new, int(keying.mode), keying.prefix_4, keying.prefix_6, keys, sizes)
+        key_bytes(data, rows, new, mode, *prefixes, keys, sizes)
         self.flows.add_keys(keys, sizes)

@@ -170,6 +170,11 @@ class FlowTable:
         self._slots = self._empty_slots(capacity)
         _rebuild(self._slots, self._ids, self._count)
 
+    def by_bytes(self, limit: int | None = None) -> Int64Array:
+        """Rows from the most bytes down, equals in their order; `limit` of them (None or 0: all)."""
+        order = np.argsort(-self.bytes, kind="stable")
+        return order[: limit or len(order)]
+
     def key(self, row: int) -> TrafficKey:
         """The key of one row."""
         return cast(TrafficKey, key_from_bytes(self._keys[row, : self._key_sizes[row]].tobytes()))

@@ -2,7 +2,7 @@
 
 The id is the XXH64 (seed 0) of these bytes, numbers big-endian:
 
-    version[1] · protocol[1] · fragment[2] · total length[4] · identification[4] · source · destination ·
+    version[1] · protocol[1] · fragment[2] · total length[4] · identification[8] · source · destination ·
     transport header and payload, its checksum as zeros, as far as the prefix reaches
 
 - ``protocol``, ``fragment`` (offset in units of 8 bytes, bit 15: more follow) and ``identification`` (0 where
@@ -30,25 +30,42 @@ import numpy as np
 
 from sojourn.capture.network import OFFSET_BITS
 from sojourn.capture.rows import Located
-from sojourn.capture.words import signed
 from sojourn.core.arrays import UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
-from sojourn.core.hash_kernels import hash_slice
+from sojourn.core.hash_kernels import hash_at
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import address_of, put_word, signed, word_at
 
-__all__ = ["DEFAULT_IDENTITY_BYTES", "MAX_IDENTITY_BYTES", "identity_bytes_for", "packet_ids"]
+__all__ = [
+    "DEFAULT_IDENTITY_BYTES",
+    "MAX_IDENTITY_BYTES",
+    "MIN_IDENTITY_BYTES",
+    "identity_bytes_for",
+    "packet_ids",
+    "scratch_bytes",
+]
 
 DEFAULT_IDENTITY_BYTES = 68
 MIN_IDENTITY_BYTES = 20
 MAX_IDENTITY_BYTES = 1 << 16
-_FIXED_BYTES = 12 + 32
+_FIXED_BYTES = 16 + 32
 _ETHERNET_BYTES = 14
 
 # Protocol → (where its checksum stands, how many bytes it has).
 _CHECKSUMS = {1: (2, 2), 6: (16, 2), 17: (6, 2), 33: (6, 2), 58: (2, 2), 132: (8, 4), 136: (6, 2)}
-_CHECKSUM_TABLE = np.zeros((256, 2), np.int64)
-for _protocol, _place in _CHECKSUMS.items():
-    _CHECKSUM_TABLE[_protocol] = _place
+# The same for words of 8 bytes: which word it stands in (−1: there is none) and which bits of it remain.
+_CHECKSUM_WORDS = np.full(256, -1, np.int64)
+_CHECKSUM_MASKS = np.full(256, (1 << 64) - 1, np.uint64)
+for _protocol, (_offset, _size) in _CHECKSUMS.items():
+    _CHECKSUM_WORDS[_protocol] = _offset // 8
+    _CHECKSUM_MASKS[_protocol] = (1 << 64) - 1 - (((1 << 8 * _size) - 1) << 8 * (_offset % 8))
+_EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
+_EVEN_PAIRS = np.uint64(0x0000FFFF0000FFFF)
+
+
+def scratch_bytes(identity_bytes: int) -> int:
+    """How many bytes `packet_ids` may write for one packet."""
+    return _FIXED_BYTES + identity_bytes + 8
 
 
 def identity_bytes_for(*snap_lengths: int, link_bytes: int = _ETHERNET_BYTES) -> int:
@@ -68,41 +85,65 @@ def identity_bytes_for(*snap_lengths: int, link_bytes: int = _ETHERNET_BYTES) ->
 
 
 @inlined
-def _put(out: UInt8Array, at: int, value: int, size: int) -> None:
-    for i in range(size):
-        out[np.uint64(at + i)] = (value >> (8 * (size - 1 - i))) & 0xFF
+def _bytes_swapped(value: int) -> np.uint64:
+    """A number as the little-endian word whose bytes are big-endian."""
+    word = np.uint64(value)
+    word = ((word & _EVEN_BYTES) << np.uint64(8)) | ((word >> np.uint64(8)) & _EVEN_BYTES)
+    word = ((word & _EVEN_PAIRS) << np.uint64(16)) | ((word >> np.uint64(16)) & _EVEN_PAIRS)
+    return (word << np.uint64(32)) | (word >> np.uint64(32))
 
 
 @inlined
-def _write_identity(data: UInt8Array, row: np.void, identity_bytes: int, out: UInt8Array) -> int:
+def _write_prefix(data: int, start: int, end: int, protocol: int, is_first: bool, out: int) -> int:
+    """The transport bytes `start` to `end`, in whole words; the checksum's place is zeroed on the way.
+
+    The last word is read backwards from `end`, so that no byte behind the capture is touched; an IP
+    header stands before it.
+    """
+    size = end - start
+    masked = _CHECKSUM_WORDS[protocol] if is_first else signed(-1)
+    whole = size >> 3
+    for i in range(whole):
+        word = word_at(data, start + 8 * i)
+        if i == masked:
+            word &= _CHECKSUM_MASKS[protocol]
+        put_word(out, 8 * i, word)
+    rest = size & 7
+    if rest:
+        word = word_at(data, end - 8) >> np.uint64(8 * (8 - rest))
+        if whole == masked:
+            word &= _CHECKSUM_MASKS[protocol]
+        put_word(out, 8 * whole, word)
+    return size
+
+
+@inlined
+def _write_identity(data: int, row: np.void, identity_bytes: int, out: int) -> int:
     is_4 = row["version"] == 4
     protocol = signed(row["own_protocol"])
     fragment = signed(row["fragment"])
-    out[0] = row["version"]
-    out[1] = protocol
-    _put(out, 2, fragment, 2)
-    _put(out, 4, row["ip_bytes"], 4)
-    _put(out, 8, signed(row["identification"]), 4)
-    size = 8 if is_4 else 32
+    head = (signed(row["version"]) << 56) | (protocol << 48) | (fragment << 32) | row["ip_bytes"]
+    put_word(out, 0, _bytes_swapped(head))
+    put_word(out, 8, _bytes_swapped(signed(row["identification"])))
     addresses = row["ip"] + (12 if is_4 else 8)
-    for i in range(size):
-        out[np.uint64(12 + i)] = data[np.uint64(addresses + i)]
-    at = 12 + size
-    prefix_end = min(row["end"], row["ip"] + identity_bytes)
-    hashed = max(prefix_end - row["transport"], 0)
-    for i in range(hashed):
-        out[np.uint64(at + i)] = data[np.uint64(row["transport"] + i)]
-    if fragment & OFFSET_BITS == 0:
-        first = _CHECKSUM_TABLE[protocol, 0]
-        for i in range(first, min(first + _CHECKSUM_TABLE[protocol, 1], hashed)):
-            out[np.uint64(at + i)] = 0
-    return signed(at + hashed)
+    words = 1 if is_4 else 4
+    for i in range(words):
+        put_word(out, 16 + 8 * i, word_at(data, addresses + 8 * i))
+    size = signed(16 + 8 * words)
+    end = min(row["end"], row["ip"] + identity_bytes)
+    if end > row["transport"]:
+        is_first = fragment & OFFSET_BITS == 0
+        size += _write_prefix(data, row["transport"], end, protocol, is_first, out + size)
+    return size
 
 
 @kernel
-def packet_ids(data: UInt8Array, rows: Located, identity_bytes: int, ids: UInt64Array) -> None:
-    """The packet id of every row."""
-    scratch = np.zeros(_FIXED_BYTES + identity_bytes, np.uint8)
+def packet_ids(
+    buffer: UInt8Array, rows: Located, identity_bytes: int, scratch: UInt8Array, ids: UInt64Array
+) -> None:
+    """The packet id of every row; `scratch` has at least `scratch_bytes` bytes."""
+    data = address_of(buffer)
+    out = address_of(scratch)
     for i in range(rows.shape[0]):
-        size = _write_identity(data, rows[i], identity_bytes, scratch)
-        ids[i] = hash_slice(scratch, 0, size, np.uint64(0))
+        size = _write_identity(data, rows[i], identity_bytes, out)
+        ids[i] = hash_at(out, size, np.uint64(0))

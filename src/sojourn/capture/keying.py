@@ -14,12 +14,12 @@ from enum import IntEnum
 import numpy as np
 
 from sojourn.capture.rows import MAX_TAGS, Located
-from sojourn.capture.words import byte_at, little_32, signed
 from sojourn.core import keys
-from sojourn.core.arrays import UInt8Array, UInt64Array
+from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
-from sojourn.core.hash_kernels import hash_flow_4, hash_slice
+from sojourn.core.hash_kernels import hash_at, hash_flow_4
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import address_of, byte_at, little_32, put_byte, signed
 
 __all__ = ["KEY_BYTES", "FlowKeying", "Keying", "flow_ids", "key_bytes"]
 
@@ -90,25 +90,25 @@ _KINDS = np.array(
 
 
 @inlined
-def _copy(data: UInt8Array, start: int, size: int, out: UInt8Array, at: int) -> int:
+def _copy(data: int, start: int, size: int, out: int, at: int) -> int:
     for i in range(size):
-        out[np.uint64(at + i)] = data[np.uint64(start + i)]
+        put_byte(out, at + i, byte_at(data, start + i))
     return at + size
 
 
 @inlined
-def _write_destination(data: UInt8Array, start: int, size: int, prefix: int, out: UInt8Array) -> int:
+def _write_destination(data: int, start: int, size: int, prefix: int, out: int) -> int:
     """Prefix length and address; the bits behind the prefix are zeroed."""
-    out[1] = prefix
+    put_byte(out, 1, prefix)
     for i in range(size):
         kept = min(max(prefix - 8 * i, 0), 8)
-        out[2 + i] = byte_at(data, start + i) & (0xFF00 >> kept) & 0xFF
+        put_byte(out, 2 + i, byte_at(data, start + i) & (0xFF00 >> kept))
     return 2 + size
 
 
 @kernel
 def _write_key(
-    data: UInt8Array, row: np.void, mode: int, prefix_4: int, prefix_6: int, is_reverse: bool, out: UInt8Array
+    data: int, row: np.void, mode: int, prefix_4: int, prefix_6: int, is_reverse: bool, out: int
 ) -> int:
     """The canonical bytes of a packet's key into `out` (48 bytes); returns how many."""
     is_4 = row["version"] == 4
@@ -117,7 +117,7 @@ def _write_key(
     destination = source + size
     if is_reverse:
         source, destination = destination, source
-    out[0] = _KINDS[mode, 0 if is_4 else 1]
+    put_byte(out, 0, signed(_KINDS[mode, 0 if is_4 else 1]))
     if mode == _DESTINATION:
         return _write_destination(data, destination, size, prefix_4 if is_4 else prefix_6, out)
     at = _copy(data, source, size, out, 1)
@@ -128,16 +128,16 @@ def _write_key(
     if is_reverse:
         ports = (ports >> 16) | ((ports & 0xFFFF) << 16)
     for i in range(4):
-        out[at + i] = (ports >> (24 - 8 * i)) & 0xFF
-    out[at + 4] = row["protocol"]
+        put_byte(out, at + i, ports >> (24 - 8 * i))
+    put_byte(out, at + 4, signed(row["protocol"]))
     at += 5
     if mode == _VLAN_FIVE_TUPLE:
         for i in range(MAX_TAGS):
             tag = signed((row["vlans"] >> np.uint64(16 * i)) & np.uint64(0xFFFF))
             if tag == 0:
                 break
-            out[at] = (tag >> 8) & 0x0F
-            out[at + 1] = tag & 0xFF
+            put_byte(out, at, (tag >> 8) & 0x0F)
+            put_byte(out, at + 1, tag)
             at += 2
     return at
 
@@ -151,7 +151,7 @@ def _swap_32(value: np.uint64) -> np.uint64:
 
 
 @inlined
-def _five_tuple_id_4(data: UInt8Array, row: np.void, is_reverse: bool) -> np.uint64:
+def _five_tuple_id_4(data: int, row: np.void, is_reverse: bool) -> np.uint64:
     source = np.uint64(little_32(data, row["ip"] + 12))
     destination = np.uint64(little_32(data, row["ip"] + 16))
     ports = _swap_32(np.uint64(row["ports"]))
@@ -163,36 +163,41 @@ def _five_tuple_id_4(data: UInt8Array, row: np.void, is_reverse: bool) -> np.uin
 
 @kernel
 def flow_ids(
-    data: UInt8Array,
+    buffer: UInt8Array,
     rows: Located,
     mode: int,
     prefix_4: int,
     prefix_6: int,
     is_reverse: bool,
+    scratch: UInt8Array,
     ids: UInt64Array,
 ) -> None:
     """The flow id of every row, or with `is_reverse` that of the opposite direction."""
-    scratch = np.zeros(KEY_BYTES, np.uint8)
+    data = address_of(buffer)
+    key = address_of(scratch)
     for i in range(rows.shape[0]):
         row = rows[i]
         if mode == _FIVE_TUPLE and row["version"] == 4:
             ids[i] = _five_tuple_id_4(data, row, is_reverse)
         else:
-            size = _write_key(data, row, mode, prefix_4, prefix_6, is_reverse, scratch)
-            ids[i] = hash_slice(scratch, 0, size, np.uint64(0))
+            size = _write_key(data, row, mode, prefix_4, prefix_6, is_reverse, key)
+            ids[i] = hash_at(key, size, np.uint64(0))
 
 
 @kernel
 def key_bytes(
-    data: UInt8Array,
+    buffer: UInt8Array,
     rows: Located,
-    chosen: np.ndarray[tuple[int], np.dtype[np.int64]],
+    chosen: Int64Array,
     mode: int,
     prefix_4: int,
     prefix_6: int,
-    out: UInt8Array,
+    keys: UInt8Array,
     sizes: UInt8Array,
 ) -> None:
     """The canonical bytes (rows of 48) and their number, of the packets `chosen`."""
+    data = address_of(buffer)
+    out = address_of(keys)
     for i in range(chosen.shape[0]):
-        sizes[i] = _write_key(data, rows[chosen[i]], mode, prefix_4, prefix_6, False, out[i])
+        row = rows[chosen[i]]
+        sizes[i] = _write_key(data, row, mode, prefix_4, prefix_6, False, out + i * KEY_BYTES)

@@ -20,9 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.capture.reasons import SkipReason
-from sojourn.capture.words import big_16, big_32, byte_at, little_32, signed
-from sojourn.core.arrays import UInt8Array
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import big_16, big_32, byte_at, little_32, signed
 
 __all__ = ["ETHERNET", "IPV4", "IPV6", "IP_BY_VERSION", "PPP", "is_vlan", "next_header", "open_link"]
 
@@ -76,7 +75,7 @@ for _link, _entry in _LINKS.items():
 
 
 @inlined
-def open_link(data: UInt8Array, start: int, end: int, link: int) -> tuple[int, int]:
+def open_link(data: int, start: int, end: int, link: int) -> tuple[int, int]:
     """What a frame of link type `link` begins with, and where."""
     if link < 0 or link >= _LINK_LIMIT or _LINK_TABLE[link, 0] < 0:
         return _UNSUPPORTED, start
@@ -91,7 +90,7 @@ def open_link(data: UInt8Array, start: int, end: int, link: int) -> tuple[int, i
 
 
 @inlined
-def _by_family(data: UInt8Array, at: int) -> int:
+def _by_family(data: int, at: int) -> int:
     """IP's version from a BSD address family, written in the order of whoever captured."""
     family = little_32(data, at)
     if family > 0xFFFF:
@@ -109,14 +108,14 @@ def is_vlan(kind: int) -> bool:
 
 
 @inlined
-def _skip_ethernet(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _skip_ethernet(data: int, at: int, end: int) -> tuple[int, int]:
     if at + 14 > end:
         return signed(_CUT), at
     return big_16(data, at + 12), at + 14
 
 
 @kernel
-def _skip_llc(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _skip_llc(data: int, at: int, end: int) -> tuple[int, int]:
     """An 802.3 frame: IP follows only inside SNAP."""
     if at + 8 > end:
         return _IS_LLC, at
@@ -127,7 +126,7 @@ def _skip_llc(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _skip_mpls(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _skip_mpls(data: int, at: int, end: int) -> tuple[int, int]:
     """A whole label stack; what follows shows itself by its first four bits (RFC 4928)."""
     while True:
         if at + 4 > end:
@@ -148,7 +147,7 @@ def _skip_mpls(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _skip_pppoe(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _skip_pppoe(data: int, at: int, end: int) -> tuple[int, int]:
     if at + 6 > end:
         return _CUT, at
     if byte_at(data, at) != 0x11 or byte_at(data, at + 1) != 0:
@@ -157,7 +156,7 @@ def _skip_pppoe(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _skip_ppp(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _skip_ppp(data: int, at: int, end: int) -> tuple[int, int]:
     """PPP, with or without HDLC's address and control bytes, protocol in one byte or two."""
     if at + 4 <= end and byte_at(data, at) in (0x0F, 0x8F) and byte_at(data, at + 1) == 0:
         return big_16(data, at + 2), at + 4  # Cisco HDLC: an ether type
@@ -183,7 +182,7 @@ def _skip_ppp(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _skip_rare(data: UInt8Array, kind: int, at: int, end: int) -> tuple[int, int]:
+def _skip_rare(data: int, kind: int, at: int, end: int) -> tuple[int, int]:
     """The step over a header that most frames do not have."""
     if kind in (_MPLS_UNICAST, _MPLS_MULTICAST):
         return _skip_mpls(data, at, end)
@@ -203,7 +202,7 @@ def _skip_rare(data: UInt8Array, kind: int, at: int, end: int) -> tuple[int, int
 
 
 @inlined
-def next_header(data: UInt8Array, kind: int, at: int, end: int) -> tuple[int, int]:
+def next_header(data: int, kind: int, at: int, end: int) -> tuple[int, int]:
     """The step over the header `kind` at `at`; IP's own are not stepped over."""
     if kind == ETHERNET:
         return _skip_ethernet(data, at, end)

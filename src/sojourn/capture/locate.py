@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.capture.links import IPV4, IPV6, is_vlan, next_header, open_link
-from sojourn.capture.network import OFFSET_BITS, parse_ipv4, parse_ipv6, set_ports
+from sojourn.capture.network import OFFSET_BITS, parse_ipv4, parse_ipv6, read_ports, share_ports
 from sojourn.capture.reasons import Note, SkipReason
 from sojourn.capture.rows import MAX_TAGS, Located
 from sojourn.capture.tunnels import open_tunnel
-from sojourn.capture.words import big_16, signed
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import address_of, big_16, signed
 
 __all__ = ["locate"]
 
@@ -24,11 +24,12 @@ _MAX_NESTED = 8
 _TOO_MANY = -1 - int(SkipReason.TOO_MANY_HEADERS)
 _OUTSIDE = int(SkipReason.OUTSIDE_BUFFER)
 _NOT_OPENED = int(Note.TUNNEL_NOT_OPENED)
+_TRANSPORT_CUT = int(Note.TRANSPORT_CUT)
 _USED_TAG = 0x1000
 
 
 @inlined
-def _find_ip(data: UInt8Array, kind: int, at: int, end: int, row: np.void) -> tuple[int, int]:
+def _find_ip(data: int, kind: int, at: int, end: int, row: np.void) -> tuple[int, int]:
     """Step from header to header until IP (or a reason to stop), noting VLAN tags on the way."""
     tags = np.uint64(0)
     shift = 0
@@ -47,19 +48,17 @@ def _find_ip(data: UInt8Array, kind: int, at: int, end: int, row: np.void) -> tu
 
 
 @inlined
-def _parse_ip(
-    data: UInt8Array, kind: int, at: int, end: int, wire_end: int, row: np.void, notes: Int64Array
-) -> int:
+def _parse_ip(data: int, kind: int, at: int, end: int, wire_end: int, row: np.void) -> int:
     if kind == IPV4:
-        return parse_ipv4(data, at, end, wire_end, row, notes)
+        return parse_ipv4(data, at, end, wire_end, row)
     if kind == IPV6:
-        return parse_ipv6(data, at, end, wire_end, row, notes)
+        return parse_ipv6(data, at, end, wire_end, row)
     return kind
 
 
 @kernel
 def _open_nested(
-    data: UInt8Array,
+    data: int,
     rows: Located,
     at_row: int,
     spare: Located,
@@ -82,16 +81,18 @@ def _open_nested(
         inner["time_ns"] = outer["time_ns"]
         kind, at = _find_ip(data, kind, at, outer["end"], inner)
         wire_end = outer["ip"] + outer["ip_bytes"]
-        if _parse_ip(data, kind, at, outer["end"], wire_end, inner, notes) < 0:
+        if _parse_ip(data, kind, at, outer["end"], wire_end, inner) < 0:
             notes[_NOT_OPENED] += 1
             return
-        set_ports(data, inner, keys, values, times, notes)
+        notes[_TRANSPORT_CUT] += read_ports(data, inner)
+        if inner["fragment"]:
+            share_ports(data, inner, keys, values, times, notes)
         rows[at_row] = spare[0]
 
 
 @kernel
 def locate(
-    data: UInt8Array,
+    buffer: UInt8Array,
     offset: Int64Array,
     captured: Int64Array,
     length: Int64Array,
@@ -107,8 +108,9 @@ def locate(
     spare: Located,
 ) -> int:
     """Fill `rows` with the IP packets among the frames and return how many there are."""
+    data = address_of(buffer)
     count = 0
-    limit = data.shape[0]
+    limit = buffer.shape[0]
     for i in range(offset.shape[0]):
         start = offset[i]
         if start < 0 or start > limit or captured[i] < 0 or captured[i] > limit - start:
@@ -118,12 +120,14 @@ def locate(
         row = rows[count]
         kind, at = open_link(data, start, end, link[i])
         kind, at = _find_ip(data, kind, at, end, row)
-        problem = _parse_ip(data, kind, at, end, start + max(length[i], captured[i]), row, notes)
+        problem = _parse_ip(data, kind, at, end, start + max(length[i], captured[i]), row)
         if problem < 0:
             skipped[-1 - problem] += 1
             continue
         row["time_ns"] = time_ns[i]
-        set_ports(data, row, keys, values, times, notes)
+        notes[_TRANSPORT_CUT] += read_ports(data, row)
+        if row["fragment"]:
+            share_ports(data, row, keys, values, times, notes)
         if inner:
             _open_nested(data, rows, count, spare, keys, values, times, notes)
         count += 1

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.capture.reasons import Note, SkipReason
-from sojourn.capture.words import big_16, big_32, byte_at, little_64, signed
-from sojourn.core.arrays import Int64Array, UInt8Array
+from sojourn.core.arrays import Int64Array
 from sojourn.core.hash_kernels import mix
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import big_16, big_32, byte_at, signed, word_at
 
 __all__ = [
     "MORE_FRAGMENTS",
@@ -22,7 +22,8 @@ __all__ = [
     "has_ports",
     "parse_ipv4",
     "parse_ipv6",
-    "set_ports",
+    "read_ports",
+    "share_ports",
 ]
 
 MORE_FRAGMENTS = 0x8000
@@ -30,14 +31,15 @@ OFFSET_BITS = 0x1FFF
 _IPV4_BYTES, _IPV6_BYTES = 20, 40
 _CUT = -1 - int(SkipReason.IP_HEADER_CUT)
 _MALFORMED = -1 - int(SkipReason.IP_HEADER_MALFORMED)
-_LENGTH_FROM_FRAME = int(Note.LENGTH_FROM_FRAME)
 _INHERITED, _ORPHANED = int(Note.FRAGMENT_INHERITED), int(Note.FRAGMENT_ORPHANED)
-_TRANSPORT_CUT = int(Note.TRANSPORT_CUT)
 
 _HOP_BY_HOP, _ROUTING, _FRAGMENT, _AUTHENTICATION, _DESTINATION = 0, 43, 44, 51, 60
 _MOBILITY, _HIP, _SHIM6 = 135, 139, 140
 _MAX_EXTENSIONS = 32
 _TCP, _UDP, _DCCP, _SCTP, _UDP_LITE = 6, 17, 33, 132, 136
+
+_PORT_TABLE = np.zeros(256, np.bool_)
+_PORT_TABLE[[_TCP, _UDP, _DCCP, _SCTP, _UDP_LITE]] = True
 
 _FRAGMENT_SLOTS = 1 << 13
 _FRAGMENT_LIFETIME_NS = 30_000_000_000  # RFC 791 and 8200: reassembly gives up after 15 to 60 seconds
@@ -57,11 +59,11 @@ class FragmentTable:
 
 @inlined
 def has_ports(protocol: int) -> bool:
-    return protocol in (_TCP, _UDP, _SCTP, _UDP_LITE, _DCCP)
+    return bool(_PORT_TABLE[protocol])
 
 
 @inlined
-def parse_ipv4(data: UInt8Array, at: int, end: int, wire_end: int, row: np.void, notes: Int64Array) -> int:
+def parse_ipv4(data: int, at: int, end: int, wire_end: int, row: np.void) -> int:
     """`end` bounds the captured bytes, `wire_end` those that were sent."""
     if at + _IPV4_BYTES > end:
         return _CUT
@@ -72,7 +74,6 @@ def parse_ipv4(data: UInt8Array, at: int, end: int, wire_end: int, row: np.void,
         return _MALFORMED
     if total == 0:
         total = wire_end - at
-        notes[_LENGTH_FROM_FRAME] += 1
     if total < header:
         return _MALFORMED
     field = big_16(data, at + 6)
@@ -88,7 +89,7 @@ def parse_ipv4(data: UInt8Array, at: int, end: int, wire_end: int, row: np.void,
 
 
 @kernel
-def parse_ipv6(data: UInt8Array, at: int, end: int, wire_end: int, row: np.void, notes: Int64Array) -> int:
+def parse_ipv6(data: int, at: int, end: int, wire_end: int, row: np.void) -> int:
     """As `parse_ipv4`; extension headers are walked up to the first one that is not captured."""
     if at + _IPV6_BYTES > end:
         return _CUT
@@ -98,7 +99,6 @@ def parse_ipv6(data: UInt8Array, at: int, end: int, wire_end: int, row: np.void,
     total = big_16(data, at + 4) + _IPV6_BYTES
     if total == _IPV6_BYTES and wire_end - at > 0xFFFF:
         total = wire_end - at
-        notes[_LENGTH_FROM_FRAME] += 1
     row["ip"] = at
     row["end"] = min(end, at + total)
     row["ip_bytes"] = total
@@ -110,7 +110,7 @@ def parse_ipv6(data: UInt8Array, at: int, end: int, wire_end: int, row: np.void,
 
 
 @inlined
-def _walk_extensions(data: UInt8Array, at: int, protocol: int, row: np.void) -> None:
+def _walk_extensions(data: int, at: int, protocol: int, row: np.void) -> None:
     end = row["end"]
     for _ in range(_MAX_EXTENSIONS):
         if protocol == _FRAGMENT:
@@ -138,41 +138,32 @@ def _walk_extensions(data: UInt8Array, at: int, protocol: int, row: np.void) -> 
 
 
 @inlined
-def set_ports(
-    data: UInt8Array,
-    row: np.void,
-    keys: NDArray[np.uint64],
-    values: NDArray[np.uint64],
-    times: Int64Array,
-    notes: Int64Array,
-) -> None:
-    """The row's protocol and ports: its own, or those of its first fragment."""
-    row["protocol"] = row["own_protocol"]
+def read_ports(data: int, row: np.void) -> bool:
+    """The row's own protocol and ports; whether the ports were cut off."""
+    protocol = row["own_protocol"]
+    row["protocol"] = protocol
     row["ports"] = 0
-    is_later = (row["fragment"] & OFFSET_BITS) != 0
-    if not is_later and has_ports(row["own_protocol"]):
-        if row["transport"] + 4 <= row["end"]:
-            row["ports"] = big_32(data, row["transport"])
-        else:
-            notes[_TRANSPORT_CUT] += 1
-    if row["fragment"]:
-        _share_ports(data, row, is_later, keys, values, times, notes)
+    if not has_ports(protocol) or row["fragment"] & OFFSET_BITS:
+        return False
+    if row["transport"] + 4 > row["end"]:
+        return True
+    row["ports"] = big_32(data, row["transport"])
+    return False
 
 
 @kernel
-def _share_ports(
-    data: UInt8Array,
+def share_ports(
+    data: int,
     row: np.void,
-    is_later: bool,
     keys: NDArray[np.uint64],
     values: NDArray[np.uint64],
     times: Int64Array,
     notes: Int64Array,
 ) -> None:
-    """Leave a first fragment's ports in the table, or take them from it."""
+    """Leave a first fragment's ports in the table; a later fragment takes them from it."""
     key = _datagram_key(data, row)
     slot = signed(key & np.uint64(keys.shape[0] - 1))
-    if not is_later:
+    if row["fragment"] & OFFSET_BITS == 0:
         keys[slot] = key
         values[slot] = (np.uint64(row["protocol"]) << np.uint64(32)) | np.uint64(row["ports"])
         times[slot] = row["time_ns"]
@@ -187,7 +178,7 @@ def _share_ports(
 
 
 @inlined
-def _datagram_key(data: UInt8Array, row: np.void) -> np.uint64:
+def _datagram_key(data: int, row: np.void) -> np.uint64:
     """A hash of addresses, identification and IPv4's protocol: what fragments of one datagram share.
 
     IPv6 identifies a datagram without its protocol (RFC 8200, 4.5).
@@ -200,5 +191,5 @@ def _datagram_key(data: UInt8Array, row: np.void) -> np.uint64:
         (np.uint64(row["identification"]) << np.uint64(16)) | (protocol << np.uint64(8)) | np.uint64(is_4)
     )
     for i in range(words):
-        key = mix(key ^ little_64(data, first + 8 * i))
+        key = mix(key ^ word_at(data, first + 8 * i))
     return key | np.uint64(1)

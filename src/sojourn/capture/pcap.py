@@ -18,9 +18,9 @@ import numpy as np
 from sojourn.capture.files import MAX_CAPTURED, MIN_CAPTURED_LIMIT, FrameReader, FrameRows
 from sojourn.capture.frames import Frames
 from sojourn.capture.source import Source
-from sojourn.capture.words import number_32
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import kernel
+from sojourn.core.memory_kernels import address_of, number_32
 
 __all__ = ["PcapReader", "is_pcap"]
 
@@ -80,7 +80,7 @@ def _number(data: bytes, offset: int, size: int, big: bool) -> int:
 
 @kernel
 def _index(
-    data: UInt8Array,
+    buffer: UInt8Array,
     start: int,
     big: bool,
     tick_ns: int,
@@ -93,8 +93,9 @@ def _index(
     time_ns: Int64Array,
 ) -> tuple[int, int, int, int]:
     """Fill rows from `start` on: how many, where it stopped, why, and the bytes the next packet needs."""
+    data = address_of(buffer)
     at = start
-    end = data.shape[0]
+    end = buffer.shape[0]
     count = 0
     while count < offset.shape[0]:
         if at + header_bytes > end:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.capture.interfaces import BINARY, LINK, MODE, MULTIPLY, OFFSET, SCALE, SNAP
-from sojourn.capture.words import number_16, number_32, signed
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import address_of, number_16, number_32, signed
 
 __all__ = [
     "DAMAGED",
@@ -81,7 +81,7 @@ def ticks_to_ns(high: int, low: int, mode: int, scale: int, offset: int) -> tupl
 
 @inlined
 def _packet_fields(
-    data: UInt8Array, at: int, kind: int, room: int, big: bool, snap: int
+    data: int, at: int, kind: int, room: int, big: bool, snap: int
 ) -> tuple[int, int, int, int]:
     """Interface, offset of the bytes, captured and original length of a packet block."""
     if kind == _SIMPLE_TYPE:
@@ -95,9 +95,7 @@ def _packet_fields(
 
 
 @inlined
-def _note_time(
-    data: UInt8Array, at: int, kind: int, big: bool, interface: Int64Array, tally: Int64Array
-) -> None:
+def _note_time(data: int, at: int, kind: int, big: bool, interface: Int64Array, tally: Int64Array) -> None:
     """Put a packet's time into the tally, where a packet without one finds that of the packet before."""
     if kind == _SIMPLE_TYPE:
         tally[TIMELESS] += 1
@@ -110,7 +108,7 @@ def _note_time(
 
 @kernel
 def index_blocks(
-    data: UInt8Array,
+    buffer: UInt8Array,
     start: int,
     big: bool,
     captured_limit: int,
@@ -123,8 +121,9 @@ def index_blocks(
     link: Int64Array,
 ) -> tuple[int, int, int, int]:
     """Fill rows from `start` on: how many, where it stopped, why, and the bytes needed or the damage."""
+    data = address_of(buffer)
     at = start
-    end = data.shape[0]
+    end = buffer.shape[0]
     count = 0
     while count < offset.shape[0]:
         if at + 12 > end:

@@ -55,7 +55,6 @@ class Note(IntEnum):
     FRAGMENT_ORPHANED = 1
     TRANSPORT_CUT = 2
     TUNNEL_NOT_OPENED = 3
-    LENGTH_FROM_FRAME = 4
 
 
 NOTE_TEXTS = {
@@ -63,14 +62,13 @@ NOTE_TEXTS = {
     Note.FRAGMENT_ORPHANED: "later fragments whose first was not seen (ports 0)",
     Note.TRANSPORT_CUT: "packets whose ports were not captured (ports 0)",
     Note.TUNNEL_NOT_OPENED: "tunnel packets whose inside is no ip packet (counted as the tunnel)",
-    Note.LENGTH_FROM_FRAME: "packets without a length in their ip header (offload or jumbogram)",
 }
 
 
 def counts_by_text(counts: Int64Array, texts: dict[SkipReason, str] | dict[Note, str]) -> dict[str, int]:
     """The counts that are not 0, by their texts.
 
-    >>> counts_by_text(np.array([0, 2, 0, 0, 0]), NOTE_TEXTS)
+    >>> counts_by_text(np.array([0, 2, 0, 0]), NOTE_TEXTS)
     {'later fragments whose first was not seen (ports 0)': 2}
     """
     return {text: int(counts[which]) for which, text in texts.items() if counts[which]}

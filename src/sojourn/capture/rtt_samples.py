@@ -43,6 +43,11 @@ class RttSamples:
         return zip(*(column.tolist() for column in columns), strict=True)
 
     @classmethod
+    def none(cls) -> RttSamples:
+        """No samples, with the columns of some."""
+        return cls.from_buffer(np.empty((0, SAMPLE_WORDS), np.int64))
+
+    @classmethod
     def from_buffer(cls, buffer: Int64Array) -> RttSamples:
         """Columns copied out of a kernel's rows."""
         return cls(

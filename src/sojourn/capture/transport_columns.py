@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from sojourn.capture.network import OFFSET_BITS
 from sojourn.capture.rows import Located
 from sojourn.capture.transport import HAS_SACK, HAS_TIMESTAMPS, TransportBatch
-from sojourn.capture.words import big_16, big_32, byte_at
 from sojourn.core.arrays import UInt8Array, UInt64Array
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import address_of, big_16, big_32, byte_at
 
 __all__ = ["FIELDS", "transport_batch"]
 
@@ -48,7 +48,7 @@ def _is_later(edge: int, than: int) -> bool:
 
 
 @inlined
-def _highest_edge(data: UInt8Array, first: int, last: int) -> int:
+def _highest_edge(data: int, first: int, last: int) -> int:
     """The highest right edge of the SACK blocks between `first` and `last`."""
     highest = big_32(data, first + 4)
     at = first + 8
@@ -61,7 +61,7 @@ def _highest_edge(data: UInt8Array, first: int, last: int) -> int:
 
 
 @kernel
-def _read_options(data: UInt8Array, at: int, end: int, field: np.void) -> None:
+def _read_options(data: int, at: int, end: int, field: np.void) -> None:
     while at < end:
         kind = byte_at(data, at)
         if kind == _END:
@@ -85,7 +85,7 @@ def _read_options(data: UInt8Array, at: int, end: int, field: np.void) -> None:
 
 
 @inlined
-def _read_tcp(data: UInt8Array, at: int, end: int, field: np.void) -> int:
+def _read_tcp(data: int, at: int, end: int, field: np.void) -> int:
     """Fill the row; the header's length, or 0 where there is no whole fixed header."""
     if at + 20 > end:
         return 0
@@ -100,7 +100,7 @@ def _read_tcp(data: UInt8Array, at: int, end: int, field: np.void) -> int:
 
 
 @inlined
-def _read_echo(data: UInt8Array, at: int, end: int, field: np.void) -> int:
+def _read_echo(data: int, at: int, end: int, field: np.void) -> int:
     if at + 8 > end:
         return 0
     kind = byte_at(data, at)
@@ -112,7 +112,8 @@ def _read_echo(data: UInt8Array, at: int, end: int, field: np.void) -> int:
 
 
 @kernel
-def _fill(data: UInt8Array, rows: Located, fields: NDArray[np.void]) -> None:
+def _fill(buffer: UInt8Array, rows: Located, fields: NDArray[np.void]) -> None:
+    data = address_of(buffer)
     for i in range(rows.shape[0]):
         row = rows[i]
         field = fields[i]

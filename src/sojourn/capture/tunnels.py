@@ -6,9 +6,8 @@ Each opener returns ``(what comes next, where)`` as in `links`; −1 says "this 
 from __future__ import annotations
 
 from sojourn.capture.links import ETHERNET, IP_BY_VERSION, IPV4, IPV6
-from sojourn.capture.words import big_16, byte_at, signed
-from sojourn.core.arrays import UInt8Array
 from sojourn.core.kernels import kernel
+from sojourn.core.memory_kernels import big_16, byte_at, signed
 
 __all__ = ["open_tunnel"]
 
@@ -23,7 +22,7 @@ _MAX_EXTENSIONS = 16
 
 
 @kernel
-def _open_gre(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _open_gre(data: int, at: int, end: int) -> tuple[int, int]:
     if at + 4 > end:
         return -1, at
     flags = big_16(data, at)
@@ -46,7 +45,7 @@ def _open_gre(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _open_gtp(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
+def _open_gtp(data: int, at: int, end: int) -> tuple[int, int]:
     """GTP-U version 1 carrying a user's packet, past its optional fields and extension headers."""
     if at + _GTP_BYTES + 4 > end:
         return -1, at
@@ -72,7 +71,7 @@ def _open_gtp(data: UInt8Array, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def open_tunnel(data: UInt8Array, at: int, end: int, protocol: int, ports: int) -> tuple[int, int]:
+def open_tunnel(data: int, at: int, end: int, protocol: int, ports: int) -> tuple[int, int]:
     """The payload of the packet whose transport header is at `at`, if it is a tunnel's."""
     if protocol == _IP_IN_IP:
         return IPV4, at

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import rtt
+from sojourn.cli.flows import flows
+from sojourn.cli.rtt import rtt
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -26,7 +27,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
-app.command(name="rtt", help=rtt.HELP, epilog=rtt.EXAMPLE)(rtt.rtt)
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,6 +43,10 @@ def _options(
     ] = False,
 ) -> None:
     """Options that stand before the command."""
+
+
+app.command()(flows)
+app.command()(rtt)
 
 
 def main() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from sojourn.cli.output import Advance, progress
+from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
 from sojourn.core.errors import UsageError
 from sojourn.core.units import format_bytes, parse_duration
 
@@ -21,31 +22,23 @@ if TYPE_CHECKING:
     from sojourn.capture.rtt import RttMeter, RttSamples
     from sojourn.capture.rtt_summary import RttSummaries
     from sojourn.capture.transport import TransportBatch
-    from sojourn.cli.rtt_rows import FlowNames
     from sojourn.core.batches import PacketBatch
 
-__all__ = ["EXAMPLE", "HELP", "PacketSource", "measure_source", "rtt"]
+__all__ = ["PacketSource", "measure_source", "rtt"]
 
-HELP = (
-    "Passive round-trip times from one capture: TCP (handshake, time stamps, SEQ/ACK), ICMP echo, MQTT. "
-    "A line is named by the host that answered and the one it answered to; the time is the way from the "
-    "capture point to the former and back."
-)
-EXAMPLE = (
-    "Examples:  sojourn rtt trace.pcapng   |   "
-    "sojourn rtt trace.pcap.gz --samples --kind timestamps --format csv -w rtt.csv   |   "
-    "sojourn rtt trace.pcap --format json | jq '.flows[] | select(.p95_rtt > 100e6)'"
-)
+_TABLE_LIMIT = 20
 
+_EXAMPLE = """\
+[bold]Example[/bold]
 
-class RttFormat(StrEnum):
-    """How the answer is written."""
+  $ sojourn rtt office.pcapng --limit 2
+  answered by      port  to               port  protocol  kind        samples      min     mean  …
+  10.0.0.8        40800  212.199.202.69     80  tcp       timestamps      108  40.0 µs  1.12 ms  …
+  212.199.202.69     80  10.0.0.8        40800  tcp       timestamps        1  14.6 ms  14.6 ms  …
 
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
+  $ sojourn rtt office.pcapng --samples --kind timestamps -w rtt.csv
+  $ sojourn rtt office.pcapng --format json | jq '.flows[] | select(.p95_rtt > 100e6)'
+"""
 
 
 class KindName(StrEnum):
@@ -77,7 +70,10 @@ class PacketSource(Protocol):
 
 
 def rtt(
-    capture: Annotated[str, typer.Argument(help="pcap or pcapng, plain, gzip or zstd; - is stdin.")] = "",
+    capture: Annotated[
+        str,
+        typer.Argument(help="pcap or pcapng file, plain, gzip or zstd; - is stdin.", metavar="[CAPTURE]"),
+    ] = "",
     samples: Annotated[
         bool, typer.Option("--samples", help="Write every sample as it is completed, not a summary per flow.")
     ] = False,
@@ -88,38 +84,52 @@ def rtt(
             "time stamps; a named seq is read from every segment."
         ),
     ] = None,
-    output: Annotated[
-        RttFormat | None, typer.Option("--format", help="table, or as the name of the file to write ends.")
+    interface: Annotated[
+        str, typer.Option("--interface", "-i", metavar="IFACE", help="Capture live on this interface.")
+    ] = "",
+    inner: Annotated[
+        bool, typer.Option("--inner", help="Look into IP-in-IP, 6in4, GRE, VXLAN and GTP-U tunnels.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Only the flows with most samples; 0 is all. Default: 20 in a table, else all."
+        ),
     ] = None,
-    write: Annotated[Path | None, typer.Option("-w", "--write", help="Write there, not to stdout.")] = None,
-    interface: Annotated[str, typer.Option("-i", "--interface", help="Capture live on this interface.")] = "",
-    inner: Annotated[bool, typer.Option("--inner", help="Look into tunnels.")] = False,
     max_rtt: Annotated[str, typer.Option(help="What takes longer is no round trip.")] = "60s",
-    connections: Annotated[int, typer.Option(help="Connections remembered at a time (power of two).")] = 1
-    << 16,
+    connections: Annotated[int, typer.Option(help="Connections remembered (power of two).")] = 1 << 16,
     pending: Annotated[int, typer.Option(help="Unanswered packets remembered (power of two).")] = 1 << 18,
-    flows: Annotated[int, typer.Option(help="Flow directions summarised at most.")] = 1 << 16,
+    max_flows: Annotated[int, typer.Option(help="Flow directions summarised at most.")] = 1 << 16,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Tell what was left out.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Tell what was left out, by reason.")
+    ] = False,
+    output_format: Annotated[
+        Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")
+    ] = None,
 ) -> None:
-    """Read, time, print."""
-    chosen = _format_of(output, write)
-    with progress("rtt") as advance:
-        from sojourn.capture.rtt import RttLimits, RttMeter, RttOptions
-        from sojourn.capture.rtt_state import Kind
-        from sojourn.capture.rtt_summary import RttSummaries
+    """Measure round-trip times passively: TCP, ICMP echo and MQTT, named by the host that answered."""
+    from sojourn.capture.rtt import RttLimits, RttMeter, RttOptions
+    from sojourn.capture.rtt_state import Kind
+    from sojourn.capture.rtt_summary import RttSummaries
 
-        limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt))
-        options = RttOptions(kinds=frozenset(Kind[k.name] for k in kind or ()), limits=limits)
-        meter, summaries = RttMeter(options), RttSummaries(flows)
-        with _open_source(capture, interface, inner=inner, strict=strict) as source:
+    how = choose_format(output_format, output)
+    limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt))
+    options = RttOptions(kinds=frozenset(Kind[k.name] for k in kind or ()), limits=limits)
+    meter, summaries = RttMeter(options), RttSummaries(max_flows)
+    with _open_source(capture, interface, inner=inner, strict=strict) as source:
+        with progress("rtt") as advance:
+            found = measure_source(source, meter, summaries, advance)
             if samples:
-                _write_samples(source, meter, summaries, chosen, write, advance)
+                _write_samples(source, found, how, output)
             else:
-                for _ in measure_source(source, meter, summaries, advance):
-                    pass
-                _write_flows(source, meter, summaries, chosen, write)
-            _report(source, meter, summaries, verbose=verbose)
+                deque(found, maxlen=0)
+        if not samples:
+            _write_flows(source, meter, summaries, how, output, limit)
+        _report(source, meter, summaries, verbose=verbose)
 
 
 @contextmanager
@@ -149,97 +159,44 @@ def measure_source(
         advance(f"{meter.packets:,} packets, {len(summaries):,} flows", source.share_read)
 
 
-def _format_of(output: RttFormat | None, write: Path | None) -> RttFormat:
-    """The format asked for, or the one that the file's name tells."""
-    if output is None:
-        endings = {f".{known.value}": known for known in RttFormat}
-        output = endings.get(write.suffix, RttFormat.TABLE) if write else RttFormat.TABLE
-    if output is RttFormat.PARQUET and write is None:
-        raise UsageError("Parquet does not go to stdout", where="rtt", action="name a file with -w")
-    return output
-
-
-@contextmanager
-def _opened(write: Path | None) -> Iterator[TextIO]:
-    if write is None:
-        yield sys.stdout
-        sys.stdout.flush()
-    else:
-        with write.open("w", encoding="utf-8", newline="") as file:
-            yield file
-
-
 def _write_samples(
-    source: PacketSource,
-    meter: RttMeter,
-    summaries: RttSummaries,
-    chosen: RttFormat,
-    write: Path | None,
-    advance: Advance,
+    source: PacketSource, samples: Iterator[RttSamples], how: Format, output: Path | None
 ) -> None:
     """Samples as they are completed; nothing is kept."""
-    from sojourn.cli.rtt_rows import SAMPLE_NAMES, FlowNames, sample_columns, sample_lines, write_parquet
+    from sojourn.capture.rtt_samples import RttSamples
+    from sojourn.cli.rtt_rows import FlowNames, sample_block, sample_lines
 
     names = FlowNames(source.flows)
-    batches = measure_source(source, meter, summaries, advance)
-    if chosen is RttFormat.PARQUET:
-        write_parquet(str(write), (sample_columns(found, names) for found in batches), SAMPLE_NAMES)
+    if how is Format.TABLE:
+        with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
+            for found in samples:
+                file.writelines(f"{line}\n" for line in sample_lines(found, names))
+                file.flush()
         return
-    with _opened(write) as file:
-        if chosen is RttFormat.JSON:
-            _write_samples_object(batches, names, source, meter, summaries, file)
-            return
-        if chosen is RttFormat.CSV:
-            file.write(",".join(SAMPLE_NAMES) + "\n")
-        for found in batches:
-            file.writelines(f"{line}\n" for line in sample_lines(found, names, chosen.value))
-            file.flush()
-
-
-def _write_samples_object(
-    batches: Iterator[RttSamples],
-    names: FlowNames,
-    source: PacketSource,
-    meter: RttMeter,
-    summaries: RttSummaries,
-    file: TextIO,
-) -> None:
-    """One JSON object whose samples are written as they come."""
-    from sojourn.cli.rtt_rows import sample_lines
-
-    file.write('{"samples": [')
-    separator = ""
-    for found in batches:
-        for line in sample_lines(found, names, "jsonl"):
-            file.write(separator + line)
-            separator = ", "
-    rest = {"summary": _summary(source, meter, summaries), "ignored": _ignored(source, meter, summaries)}
-    file.write("], " + json.dumps(rest)[1:] + "\n")
+    # An empty block first: a header even where there are no samples.
+    blocks = (sample_block(found, names) for found in chain([RttSamples.none()], samples))
+    write_rows(blocks, how, path=output, name="samples")
 
 
 def _write_flows(
-    source: PacketSource, meter: RttMeter, summaries: RttSummaries, chosen: RttFormat, write: Path | None
+    source: PacketSource,
+    meter: RttMeter,
+    summaries: RttSummaries,
+    how: Format,
+    output: Path | None,
+    limit: int | None,
 ) -> None:
-    from sojourn.cli.rtt_rows import FLOW_NAMES, FlowNames, flow_rows, print_flows, write_parquet
+    from sojourn.cli.rtt_rows import FlowNames, flow_block, table_columns
 
-    rows = flow_rows(summaries.flows(), FlowNames(source.flows))
-    if chosen is RttFormat.PARQUET:
-        write_parquet(str(write), [{name: [row[name] for row in rows] for name in FLOW_NAMES}], FLOW_NAMES)
-        return
-    with _opened(write) as file:
-        if chosen is RttFormat.JSON:
-            answer = {"summary": _summary(source, meter, summaries), "flows": rows}
-            file.write(json.dumps(answer | {"ignored": _ignored(source, meter, summaries)}) + "\n")
-        elif chosen is RttFormat.JSONL:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-        elif chosen is RttFormat.CSV:
-            file.write(",".join(FLOW_NAMES) + "\n")
-            file.writelines(
-                ",".join("" if v is None else str(v) for v in row.values()) + "\n" for row in rows
-            )
-        else:
-            title = f"{summaries.samples:,} samples of {len(rows):,} flows, {source.packets:,} packets"
-            print_flows(rows, title, file)
+    if limit is None and how is Format.TABLE:
+        limit = _TABLE_LIMIT
+    write_rows(
+        [flow_block(summaries.flows(), FlowNames(source.flows), limit)],
+        how,
+        path=output,
+        fields={"summary": _summary(source, meter, summaries), "ignored": _ignored(source, meter, summaries)},
+        table=table_columns(),
+    )
 
 
 def _summary(source: PacketSource, meter: RttMeter, summaries: RttSummaries) -> dict[str, Any]:
@@ -266,3 +223,6 @@ def _report(source: PacketSource, meter: RttMeter, summaries: RttSummaries, *, v
     print(f"memory for round-trip times: {format_bytes(meter.memory_bytes)}", file=sys.stderr)
     for reason, count in sorted(_ignored(source, meter, summaries).items(), key=lambda item: -item[1]):
         print(f"left out: {reason}: {count}", file=sys.stderr)
+
+
+rtt.__doc__ = f"{rtt.__doc__}\n\n\b\n{_EXAMPLE}"

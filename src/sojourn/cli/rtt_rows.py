@@ -1,18 +1,15 @@
-"""Round-trip times as rows of text or Parquet: samples as they are completed, summaries at the end.
+"""Round-trip times as rows: samples as they are completed, summaries at the end.
 
-Names are ePPing's, times integer ns. A flow's part of a row is put together once.
+Names are ePPing's, times integer ns. A flow's addresses are looked up once.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from sojourn.cli.output import console
-from sojourn.core.errors import UsageError
+from sojourn.cli.output import Block, TableColumn
 from sojourn.core.keys import flow_fields
 from sojourn.core.units import format_duration
 
@@ -21,22 +18,10 @@ if TYPE_CHECKING:
     from sojourn.capture.rtt_samples import RttSamples
     from sojourn.capture.rtt_summary import FlowRtt
 
-__all__ = [
-    "FLOW_NAMES",
-    "SAMPLE_NAMES",
-    "FlowNames",
-    "flow_rows",
-    "print_flows",
-    "sample_lines",
-    "write_parquet",
-]
+__all__ = ["FlowNames", "flow_block", "sample_block", "sample_lines", "table_columns"]
 
 ENDS = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
-SAMPLE_NAMES = ("timestamp", *ENDS, "rtt", "min_rtt", "kind", "note")
-FLOW_NAMES = (
-    *ENDS, "kind", "samples", "min_rtt", "mean_rtt", "p50_rtt", "p95_rtt", "p99_rtt", "max_rtt", "std_rtt",
-    "delayed_acks", "covering_acks",
-)  # fmt: skip
+_UNKNOWN = dict.fromkeys(ENDS) | {"src_port": 0, "dest_port": 0}
 _DURATIONS = ("min_rtt", "mean_rtt", "p50_rtt", "p95_rtt", "p99_rtt", "max_rtt", "std_rtt")
 
 
@@ -47,135 +32,106 @@ class FlowNames:
         self._table = table
         self._rows: dict[int, int] = {}
         self._fields: dict[int, dict[str, Any]] = {}
-        self._texts: dict[tuple[str, int], str] = {}
 
     def fields(self, flow_id: int) -> dict[str, Any]:
-        """The five names of `ENDS`; null where the flow found no room in the table."""
+        """The five names of `ENDS`; null (a port: 0) where the flow found no room in the table."""
         if flow_id not in self._fields:
             if flow_id not in self._rows:
                 known = len(self._rows)
                 new = self._table.ids[known:].tolist()
                 self._rows.update(zip(new, range(known, known + len(new)), strict=True))
             row = self._rows.get(flow_id)
-            known_fields = flow_fields(self._table.key(row)) if row is not None else {}
-            self._fields[flow_id] = {name: known_fields.get(name) for name in ENDS}
+            named = flow_fields(self._table.key(row)) if row is not None else {}
+            self._fields[flow_id] = {name: named.get(name, _UNKNOWN[name]) for name in ENDS}
         return self._fields[flow_id]
 
-    def text(self, style: str, flow_id: int) -> str:
-        """The flow's part of a line of CSV, JSON or plain text."""
-        text = self._texts.get((style, flow_id))
-        if text is None:
-            values = self.fields(flow_id)
-            if style == "csv":
-                text = csv_line(values)
-            elif style == "jsonl":
-                text = json.dumps(values)[1:-1]
-            else:
-                text = f"{values['protocol']} {_end(values, 'src')}+{_end(values, 'dest')}"
-            self._texts[style, flow_id] = text
-        return text
+    def columns(self, flow_ids: Iterable[int]) -> Block:
+        """The names of many flows; ports are numbers even where there are none."""
+        import numpy as np
+
+        fields = [self.fields(flow_id) for flow_id in flow_ids]
+        columns: dict[str, Any] = {name: [row[name] for row in fields] for name in ENDS}
+        return columns | {name: np.array(columns[name], np.int64) for name in ("src_port", "dest_port")}
 
 
-def csv_line(row: dict[str, Any]) -> str:
-    """Addresses, numbers and our own words: nothing here needs quotes."""
-    return ",".join("" if value is None else str(value) for value in row.values())
+def _kind_names() -> list[str]:
+    from sojourn.capture.rtt_state import Kind
+
+    return [kind.name.lower() for kind in Kind]
 
 
-def _end(values: dict[str, Any], which: str) -> str:
-    ip, port = values[f"{which}_ip"], values[f"{which}_port"]
+def _note_names() -> list[str]:
+    from sojourn.capture.rtt_state import Note
+
+    return ["" if note is Note.NONE else note.name.lower().replace("_", "-") for note in Note]
+
+
+def sample_block(samples: RttSamples, names: FlowNames) -> Block:
+    """Samples as columns."""
+    kinds, notes = _kind_names(), _note_names()
+    return {
+        "timestamp": samples.time_ns,
+        **names.columns(samples.flow_id.tolist()),
+        "rtt": samples.rtt_ns,
+        "min_rtt": samples.min_rtt_ns,
+        "kind": [kinds[kind] for kind in samples.kind.tolist()],
+        "note": [notes[note] for note in samples.note.tolist()],
+    }
+
+
+def sample_lines(samples: RttSamples, names: FlowNames) -> Iterator[str]:
+    """Samples as pping writes them: time, RTT, least RTT, flow of the answer; then kind and note."""
+    kinds, notes = _kind_names(), _note_names()
+    for time_ns, flow_id, rtt, lowest, kind, note in samples.rows():
+        second, fraction = divmod(time_ns, 1_000_000_000)
+        clock = datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
+        ends = names.fields(flow_id)
+        flow = f"{ends['protocol']} {_end(ends, 'src')}+{_end(ends, 'dest')}"
+        times = f"{format_duration(rtt)} {format_duration(lowest)}"
+        yield f"{clock}.{fraction:09d} {times} {flow} {kinds[kind]} {notes[note]}".rstrip()
+
+
+def _end(ends: dict[str, Any], which: str) -> str:
+    ip, port = ends[f"{which}_ip"], ends[f"{which}_port"]
     host = f"[{ip}]" if ip and ":" in ip and port else ip or "?"
     return f"{host}:{port}" if port else str(host)
 
 
-def sample_lines(samples: RttSamples, names: FlowNames, style: str) -> Iterator[str]:
-    """One line per sample, without its end."""
-    from sojourn.capture.rtt_state import Kind, Note
+def flow_block(flows: Iterable[FlowRtt], names: FlowNames, limit: int | None) -> Block:
+    """Summaries as columns, the flows with most samples first; means and deviations to the nearest ns."""
+    kinds = _kind_names()
+    ordered = sorted(flows, key=lambda flow: (-flow.samples, flow.flow_id, flow.kind))[: limit or None]
 
-    kinds = [kind.name.lower() for kind in Kind]
-    notes = [note.name.lower().replace("_", "-") if note else "" for note in Note]
-    columns = (
-        samples.time_ns,
-        samples.flow_id,
-        samples.rtt_ns,
-        samples.min_rtt_ns,
-        samples.kind,
-        samples.note,
-    )
-    for time_ns, flow_id, rtt, lowest, kind, note in zip(*(c.tolist() for c in columns), strict=True):
-        ends = names.text(style, flow_id)
-        if style == "csv":
-            yield f"{time_ns},{ends},{rtt},{lowest},{kinds[kind]},{notes[note]}"
-        elif style == "jsonl":
-            yield (
-                f'{{"timestamp": {time_ns}, {ends}, "rtt": {rtt}, "min_rtt": {lowest}, '
-                f'"kind": "{kinds[kind]}", "note": "{notes[note]}"}}'
-            )
-        else:
-            second, fraction = divmod(time_ns, 1_000_000_000)
-            clock = datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
-            yield (
-                f"{clock}.{fraction:09d} {format_duration(rtt)} {format_duration(lowest)} {ends} "
-                f"{kinds[kind]} {notes[note]}".rstrip()
-            )
+    def column(value: Callable[[FlowRtt], int]) -> list[int]:
+        return [value(flow) for flow in ordered]
 
-
-def sample_columns(samples: RttSamples, names: FlowNames) -> dict[str, list[Any]]:
-    """Samples as columns for Parquet."""
-    from sojourn.capture.rtt_state import Kind, Note
-
-    ends = [names.fields(flow_id) for flow_id in samples.flow_id.tolist()]
     return {
-        "timestamp": samples.time_ns.tolist(),
-        **{name: [end[name] for end in ends] for name in ENDS},
-        "rtt": samples.rtt_ns.tolist(),
-        "min_rtt": samples.min_rtt_ns.tolist(),
-        "kind": [Kind(k).name.lower() for k in samples.kind.tolist()],
-        "note": [Note(n).name.lower().replace("_", "-") if n else "" for n in samples.note.tolist()],
+        **names.columns(flow.flow_id for flow in ordered),
+        "kind": [kinds[flow.kind] for flow in ordered],
+        "samples": column(lambda flow: flow.samples),
+        "min_rtt": column(lambda flow: flow.min_rtt),
+        "mean_rtt": column(lambda flow: round(flow.mean_rtt)),
+        "p50_rtt": column(lambda flow: flow.p50_rtt),
+        "p95_rtt": column(lambda flow: flow.p95_rtt),
+        "p99_rtt": column(lambda flow: flow.p99_rtt),
+        "max_rtt": column(lambda flow: flow.max_rtt),
+        "std_rtt": column(lambda flow: round(flow.std_rtt)),
+        "delayed_acks": column(lambda flow: flow.delayed_acks),
+        "covering_acks": column(lambda flow: flow.covering_acks),
     }
 
 
-def flow_rows(flows: Iterable[FlowRtt], names: FlowNames) -> list[dict[str, Any]]:
-    """Summaries as rows, the flows with most samples first; means and deviations to the nearest ns."""
-    from sojourn.capture.rtt_state import Kind
+def table_columns() -> list[TableColumn]:
+    def show_port(port: int) -> str:
+        return str(port) if port else ""
 
-    rows = []
-    for flow in sorted(flows, key=lambda f: (-f.samples, f.flow_id, f.kind)):
-        values = asdict(flow) | names.fields(flow.flow_id) | {"kind": Kind(flow.kind).name.lower()}
-        values["mean_rtt"], values["std_rtt"] = round(flow.mean_rtt), round(flow.std_rtt)
-        rows.append({name: values[name] for name in FLOW_NAMES})
-    return rows
-
-
-def print_flows(rows: list[dict[str, Any]], title: str, file: TextIO) -> None:
-    """A table for people."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for heading in ("answered by", "to", "protocol", "kind"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("samples", *(name.removesuffix("_rtt") for name in _DURATIONS)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            _end(row, "src"), _end(row, "dest"), str(row["protocol"] or "?"), row["kind"],
-            f"{row['samples']:,}", *(format_duration(row[name]) for name in _DURATIONS),
-        )  # fmt: skip
-    screen = console()
-    screen.file = file
-    screen.print(table)
-
-
-def write_parquet(path: str, batches: Iterable[dict[str, list[Any]]], names: tuple[str, ...]) -> None:
-    """Columns, batch by batch, into one Parquet file."""
-    try:
-        import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        import pyarrow.parquet as pq  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise UsageError(
-            "Parquet needs the package pyarrow", where="--format parquet", action="pip install pyarrow"
-        ) from None
-    text = {"src_ip", "dest_ip", "protocol", "kind", "note"}
-    schema = pa.schema([(name, pa.string() if name in text else pa.int64()) for name in names])
-    with pq.ParquetWriter(path, schema) as writer:
-        for columns in batches:
-            writer.write_table(pa.table({name: columns[name] for name in names}, schema=schema))
+    return [
+        TableColumn("src_ip", "answered by", justify="left"),
+        TableColumn("src_port", "port", show_port),
+        TableColumn("dest_ip", "to", justify="left"),
+        TableColumn("dest_port", "port", show_port),
+        TableColumn("protocol", "protocol", justify="left"),
+        TableColumn("kind", "kind", justify="left"),
+        TableColumn("samples", "samples", "{:,}".format),
+        *(TableColumn(name, name.removesuffix("_rtt"), format_duration) for name in _DURATIONS),
+    ]
