@@ -118,6 +118,15 @@ def test_the_first_echo_of_the_first_segment_with_a_time_stamp_counts() -> None:
     assert found(packets, Kind.TIMESTAMPS) == [("server", 10, "timestamps")]
 
 
+def test_an_echo_older_than_one_already_seen_gives_no_sample() -> None:
+    packets = [
+        client(0, tsval=1, tsecr=70),
+        client(10, seq=1, length=10, tsval=6, tsecr=70), client(11, seq=11, length=10, tsval=7, tsecr=70),
+        server(20, ack=21, tsval=71, tsecr=7), server(30, ack=11, tsval=71, tsecr=6),
+    ]  # fmt: skip
+    assert found(packets, Kind.TIMESTAMPS) == [("server", 9, "timestamps")]
+
+
 def test_the_time_stamp_of_a_pure_ack_is_used_up_without_being_timed() -> None:
     packets = [
         client(0, tsval=1, tsecr=70), client(4, seq=1, tsval=2, tsecr=70),
