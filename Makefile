@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KERNELS := $(VENV)/.kernels
 
 # Debian packages that tests need; installed when missing and root.
 SYSTEM_PACKAGES := ethtool iperf3 iproute2 iputils-ping mosquitto mosquitto-clients tcpdump tshark
@@ -13,14 +14,19 @@ SYSTEM_PACKAGES := ethtool iperf3 iproute2 iputils-ping mosquitto mosquitto-clie
 
 all: install
 
-install: $(STAMP)
+install: $(STAMP) $(KERNELS)
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,tomography,dev]'
 	touch $@
 
-demo: $(STAMP)
+# Compiled kernels are cached per file and do not notice changes in what they inline.
+$(KERNELS): $(STAMP) $(shell find src -name '*.py')
+	find src -name '*.nbi' -delete -o -name '*.nbc' -delete
+	touch $@
+
+demo: $(KERNELS)
 	$(BIN)/sojourn demo
 
 check: $(STAMP)
@@ -28,13 +34,13 @@ check: $(STAMP)
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 
-test: $(STAMP) system-packages check
+test: $(KERNELS) system-packages check
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
 
-test-long: $(STAMP) system-packages
+test-long: $(KERNELS) system-packages
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
-bench: $(STAMP) system-packages
+bench: $(KERNELS) system-packages
 	$(BIN)/python -m bench
 
 format: $(STAMP)

@@ -96,9 +96,7 @@ def find_steps(sent_ns: Int64Array, delay_ns: Int64Array, *, steepest: float) ->
     )
 
 
-def _lasting(
-    blocks: list[int], times: FloatArray, minima: FloatArray, jumps: FloatArray, steepest: float
-) -> list[int]:
+def _lasting(blocks: list[int], times: FloatArray, minima: FloatArray, jumps: FloatArray, steepest: float) -> list[int]:
     """Of splits behind these blocks, those whose higher side stays up; dropping one lengthens the others."""
     kept = list(blocks)
     while True:

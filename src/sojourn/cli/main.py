@@ -16,6 +16,7 @@ from sojourn import __version__
 from sojourn.cli import demo
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
+from sojourn.cli.rtt import rtt
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
 app.command()(measure)
+app.command()(rtt)
 app.command()(flows)
 
 

@@ -1,20 +1,30 @@
 """The one way Sojourn compiles a hot loop.
 
-`kernel` compiles a function for columns of numbers: no Python objects inside, the GIL released,
-machine code cached beside the source. `inlined` is for the small pieces that kernels share.
-Both keep the function's own signature for type checkers.
+`kernel` compiles a function for columns of numbers: no Python objects inside, the GIL released, machine code cached
+beside the source. `inlined` is for the small pieces that kernels share. All keep the function's own signature for type
+checkers.
+
+`borrowing_kernel` and `borrowing_inlined` compile without counting references to arrays, for kernels that hand many
+arrays through inlined functions for every packet: Numba counts the references taken on the way (two atomic operations
+per array and call) and does not see that the counts cancel. A function that allocates nothing can do without, as its
+caller holds the arrays; one that allocates fails to compile, so nothing can be freed too early.
+
+A cached kernel is compiled anew when its own file changes, not when one that it inlines does: `make` clears the caches
+after any change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from numba import njit
 
-__all__ = ["inlined", "kernel"]
+__all__ = ["borrowing_inlined", "borrowing_kernel", "inlined", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., object])
+
+_BORROWING: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 
 
 def kernel(function: F) -> F:
@@ -25,3 +35,13 @@ def kernel(function: F) -> F:
 def inlined(function: F) -> F:
     """Compile `function` so that LLVM inlines it into the kernels that call it."""
     return cast(F, njit(cache=True, nogil=True, forceinline=True)(function))
+
+
+def borrowing_kernel(function: F) -> F:
+    """`kernel` for functions that allocate nothing."""
+    return cast(F, njit(**_BORROWING)(function))
+
+
+def borrowing_inlined(function: F) -> F:
+    """`inlined` for functions that allocate nothing."""
+    return cast(F, njit(forceinline=True, **_BORROWING)(function))

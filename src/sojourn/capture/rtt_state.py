@@ -1,0 +1,263 @@
+"""What passive round-trip times remember: two tables of fixed size and what is done to them.
+
+*Connections* hold, for both directions of a conversation, where its sequence numbers, time stamps and
+MQTT messages stand: one cache line per direction. *Pending* holds packets that wait for their answer,
+as ``(flow, kind, number) → time``: one cache line per bucket of four.
+
+Guarantee: memory never grows. Both tables are four-way associative; a new entry takes an empty place of
+its bucket or the place of the oldest one there, and if that one was still young enough to matter, the
+eviction is counted. An entry is recognised by 64 bits of hash (48 + log₂ of the buckets when there are
+fewer than 2¹⁶): a false match is as likely as two flows sharing an id.
+Memory: 144 bytes per connection, 16 per pending packet. Time: O(1), one cache miss per table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.core import hashing
+from sojourn.core.arrays import Int64Array
+from sojourn.core.errors import ParameterError
+from sojourn.core.hash_kernels import mix
+from sojourn.core.kernels import borrowing_inlined
+
+__all__ = ["COUNT_TEXTS", "Count", "Kind", "Note", "RttLimits", "RttTables", "UInt32Array"]
+
+UInt32Array: TypeAlias = NDArray[np.uint32]
+
+
+class Kind(IntEnum):
+    """What a sample was read from."""
+
+    TIMESTAMPS = 0
+    SEQ = 1
+    HANDSHAKE = 2
+    ICMP = 3
+    MQTT = 4
+
+
+class Note(IntEnum):
+    """What is known about the acknowledgement behind a SEQ/ACK sample."""
+
+    NONE = 0
+    COVERS_SEVERAL = 1
+    DELAYED = 2
+
+
+class Count(IntEnum):
+    """What was left out, by reason."""
+
+    OTHER_PROTOCOL = 0
+    OTHER_ICMP = 1
+    RESET = 2
+    SAME_ENDS = 3
+    KEEP_ALIVE = 4
+    RETRANSMITTED = 5
+    ACK_AFTER_RETRANSMISSION = 6
+    ACK_AFTER_SACK = 7
+    HANDSHAKE_REPEATED = 8
+    ICMP_REPEATED = 9
+    ANSWER_BEFORE_PACKET = 10
+    ANSWER_TOO_LATE = 11
+    PENDING_EVICTED = 12
+    CONNECTION_EVICTED = 13
+    MQTT_SPANS_SEGMENTS = 14
+    MQTT_TRUNCATED = 15
+    MQTT_MALFORMED = 16
+    MQTT_REPEATED = 17
+    PAYLOAD_OUT_OF_RANGE = 18
+    EARLIER_CONNECTION = 19
+
+
+COUNT_TEXTS = {
+    Count.OTHER_PROTOCOL: "packets without round trips (not tcp or icmp, or header cut short)",
+    Count.OTHER_ICMP: "icmp messages other than echo",
+    Count.RESET: "tcp resets",
+    Count.SAME_ENDS: "tcp segments from an endpoint to itself",
+    Count.KEEP_ALIVE: "tcp keep-alives",
+    Count.RETRANSMITTED: "tcp segments sent again or out of order",
+    Count.ACK_AFTER_RETRANSMISSION: "acks that a retransmission makes ambiguous",
+    Count.ACK_AFTER_SACK: "acks of data that was sacked before",
+    Count.HANDSHAKE_REPEATED: "handshakes whose syn or syn/ack was repeated",
+    Count.ICMP_REPEATED: "icmp echo requests repeated unanswered",
+    Count.ANSWER_BEFORE_PACKET: "answers with an earlier time than their packet",
+    Count.ANSWER_TOO_LATE: "answers later than the longest round trip",
+    Count.PENDING_EVICTED: "unanswered packets forgotten for newer ones",
+    Count.CONNECTION_EVICTED: "connections forgotten for newer ones",
+    Count.MQTT_SPANS_SEGMENTS: "mqtt messages that span segments",
+    Count.MQTT_TRUNCATED: "mqtt segments or messages not captured whole",
+    Count.MQTT_MALFORMED: "mqtt segments or messages that do not parse",
+    Count.MQTT_REPEATED: "mqtt messages repeated unanswered",
+    Count.PAYLOAD_OUT_OF_RANGE: "tcp segments with an impossible payload",
+    Count.EARLIER_CONNECTION: "answers that match an earlier connection of the same ports",
+}
+
+
+WAYS = 4
+EMPTY = np.iinfo(np.int64).min
+NO_RTT = np.iinfo(np.int64).max
+WORD = 0xFFFFFFFF
+_HALF_WORD = 0x80000000
+
+# Columns of a direction: eight 32-bit words, then the times in the second half of its cache line.
+FLAGS, NEXT_SEQ, HIGHEST_ACK, AMBIGUOUS_UNTIL, SACK_HIGH, NEWEST_TSVAL, NEWEST_ECHO, MQTT_NEXT = range(8)
+SYN_TIME, MIN_RTT = 4, 5
+LINE_WORDS = 8
+
+# Bits of FLAGS: which of the other words hold something, and what a direction waits for.
+SEQ_KNOWN, ACK_KNOWN, AMBIGUOUS, SACKED, TSVAL_KNOWN, ECHO_KNOWN, MQTT_KNOWN = (1 << i for i in range(7))
+SYN_SENT, SYN_ACK_SENT, SYN_SEEN = 0x100, 0x200, 0x400
+
+# Columns of the two tables.
+KEY, TIME = 0, 1
+
+# A pending number's name space: the five kinds, and MQTT's pings beside its packet ids.
+SPACE_PING = 5
+_GOLDEN = np.uint64(hashing.GOLDEN_GAMMA)
+_SPACE_BITS = np.uint64(3)
+_AUX_BITS = np.uint64(16)
+AUX_LIMIT = 0xFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class RttLimits:
+    """How much is remembered, and for how long.
+
+    ``max_rtt_ns``: what waited longer is forgotten and gives no sample. ``idle_ns``: a connection that
+    was silent for longer may be replaced without being counted as evicted.
+    """
+
+    connections: int = 1 << 16
+    pending: int = 1 << 18
+    max_rtt_ns: int = 60_000_000_000
+    idle_ns: int = 300_000_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("connections", "pending"):
+            value = getattr(self, name)
+            if not 64 <= value <= 1 << 28 or value & (value - 1):
+                raise ParameterError(
+                    f"{value} {name} entries", where="rtt", action="use a power of two from 64 to 2^28"
+                )
+        for name in ("max_rtt_ns", "idle_ns"):
+            if not 0 < getattr(self, name) < 1 << 62:
+                raise ParameterError(f"{name} is {getattr(self, name)}", where="rtt", action="use 1 to 2^62")
+
+
+def _aligned(rows: int, columns: int) -> Int64Array:
+    """Rows of 64-bit words whose first one starts a cache line."""
+    spare = np.zeros(rows * columns + LINE_WORDS, np.int64)
+    shift = (-spare.ctypes.data % 64) // 8
+    return spare[shift : shift + rows * columns].reshape(rows, columns)
+
+
+class RttTables:
+    """The memory of one observation point, as the arrays that the kernels work on."""
+
+    def __init__(self, limits: RttLimits) -> None:
+        self.connections = _aligned(limits.connections, 2)
+        self.connections[:, TIME] = EMPTY
+        self.times = _aligned(2 * limits.connections, LINE_WORDS)
+        self.words: UInt32Array = self.times.view(np.uint32)
+        self.pending = _aligned(limits.pending, 2)
+        self.pending[:, TIME] = EMPTY
+        self.counts = np.zeros(len(Count), np.int64)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.connections.nbytes + self.times.nbytes + self.pending.nbytes
+
+
+@borrowing_inlined
+def signed(value: object) -> int:
+    """Any integer as a signed 64-bit word, the only kind that the kernels reckon with."""
+    return np.int64(value)  # type: ignore[return-value,arg-type]
+
+
+@borrowing_inlined
+def serial_difference(a: int, b: int) -> int:
+    """a − b of 32-bit numbers that wrap around: −2³¹ … 2³¹ − 1 (RFC 1982)."""
+    return ((a - b + _HALF_WORD) & WORD) - _HALF_WORD
+
+
+@borrowing_inlined
+def _first_of_bucket(key: np.uint64, entries: int) -> int:
+    """Where the bucket that the key's high bits choose begins (`entries` is a power of two)."""
+    buckets = np.uint64(entries // WAYS)
+    return signed(((key >> np.uint64(32)) * buckets) >> np.uint64(32)) * WAYS
+
+
+@borrowing_inlined
+def find_connection(
+    connections: Int64Array,
+    words: UInt32Array,
+    times: Int64Array,
+    counts: Int64Array,
+    low_id: int,
+    now: int,
+    idle_ns: int,
+) -> int:
+    """The place of the conversation whose lower flow id is `low_id`; taken anew when it has none."""
+    first = _first_of_bucket(mix(np.uint64(low_id)), connections.shape[0])
+    victim = first
+    for place in range(first, first + WAYS):
+        seen = connections[place, TIME]
+        if connections[place, KEY] == low_id and seen != EMPTY:
+            if now > seen:
+                connections[place, TIME] = now
+            return place
+        if seen < connections[victim, TIME]:
+            victim = place
+    seen = connections[victim, TIME]
+    if seen != EMPTY and now - seen < idle_ns:
+        counts[Count.CONNECTION_EVICTED] += 1
+    connections[victim, KEY] = low_id
+    connections[victim, TIME] = now
+    for row in range(2 * victim, 2 * victim + 2):
+        words[row, FLAGS] = 0
+        times[row, MIN_RTT] = NO_RTT
+        times[row, SYN_TIME] = EMPTY
+    return victim
+
+
+@borrowing_inlined
+def pending_key(flow_id: int, space: int, number: int) -> np.uint64:
+    """The hash of one awaited answer."""
+    value = (np.uint64(number) << _SPACE_BITS) | np.uint64(space)
+    return mix(np.uint64(flow_id) ^ (value * _GOLDEN))
+
+
+@borrowing_inlined
+def find_pending(pending: Int64Array, key: np.uint64) -> int:
+    """The place of an awaited answer, or −1."""
+    first = _first_of_bucket(key, pending.shape[0])
+    tag = signed(key << _AUX_BITS)
+    for place in range(first, first + WAYS):
+        if (pending[place, KEY] & ~AUX_LIMIT) == tag and pending[place, TIME] != EMPTY:
+            return place
+    return -1
+
+
+@borrowing_inlined
+def add_pending(pending: Int64Array, counts: Int64Array, key: np.uint64, aux: int, now: int, max_rtt_ns: int) -> None:
+    """Await an answer from `now` on; `aux` (16 bits) comes back with it."""
+    first = _first_of_bucket(key, pending.shape[0])
+    tag = signed(key << _AUX_BITS)
+    victim = first
+    for place in range(first, first + WAYS):
+        if (pending[place, KEY] & ~AUX_LIMIT) == tag:
+            victim = place
+            pending[place, TIME] = EMPTY
+            break
+        if pending[place, TIME] < pending[victim, TIME]:
+            victim = place
+    sent = pending[victim, TIME]
+    if sent != EMPTY and now - sent < max_rtt_ns:
+        counts[Count.PENDING_EVICTED] += 1
+    pending[victim, KEY] = tag | aux
+    pending[victim, TIME] = now
