@@ -14,8 +14,10 @@ import typer
 
 from sojourn import __version__
 from sojourn.cli import demo
+from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
+from sojourn.cli.record import record
 from sojourn.cli.rtt import rtt
 from sojourn.core.errors import SojournError
 
@@ -32,6 +34,8 @@ app = typer.Typer(
 )
 app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
 app.command()(measure)
+app.command()(record)
+app.command()(estimate)
 app.command()(rtt)
 app.command()(flows)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sojourn.estimation.segment import Interval, SegmentPlan
     from sojourn.estimation.survey import Survey
 
-__all__ = ["SketchName", "capture_options", "measure"]
+__all__ = ["SketchName", "capture_options", "measure", "parse_changes"]
 
 _EXAMPLE = """\
 [bold]Example[/bold]
@@ -155,7 +155,7 @@ def _sketch_report(
     from sojourn.estimation.segment import measure_segment, plan_segment
 
     plan = plan_segment(
-        name, memory_bytes, flows=len(survey.flow_id), loss=survey.loss, changes=_changes(parameter or [])
+        name, memory_bytes, flows=len(survey.flow_id), loss=survey.loss, changes=parse_changes(parameter or [])
     )
     whole, parts = measure_segment(*points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance)
     rows = _flow_rows(whole, parts, _key_of(survey))
@@ -164,7 +164,8 @@ def _sketch_report(
     return report
 
 
-def _changes(parameter: list[str]) -> dict[str, str]:
+def parse_changes(parameter: list[str]) -> dict[str, str]:
+    """Parameters of a sketch as NAME=VALUE."""
     from sojourn.core.errors import ParameterError
 
     pairs = [text.partition("=") for text in parameter]

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     NO_EPOCHS_IN_RANGE = "no epochs in range"
     NOTHING_RECORDED = "nothing recorded"
     LOST_IN_NOISE = "lost in noise"
+    OTHER_WAY = "travels the other way, or the clocks differ"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,127 @@
+"""`sojourn record`: one point's packets into epochs, so that only epochs travel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from sojourn.cli.measure import SketchName, capture_options, parse_changes
+from sojourn.cli.output import console, progress
+from sojourn.core.errors import UsageError
+from sojourn.core.units import format_bytes, parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sojourn.capture.reader import CaptureReader
+    from sojourn.cli.output import Advance
+    from sojourn.core.batches import PacketBatch
+
+__all__ = ["record"]
+
+_EXAMPLE = """\
+[bold]Example[/bold]
+
+  $ sojourn record ingress.pcap.gz -w in.epochs src net 10.81.0.0/16
+  $ sojourn record egress.pcap.gz -w out.epochs src net 10.81.0.0/16
+  $ sojourn estimate in.epochs out.epochs
+
+  $ tcpdump -i eth0 -s 96 -w - | sojourn record - --interval 1min -w eth0.epochs
+
+Both points need the same --sketch, --memory, --flows, --loss, --salt and --identity-bytes.
+"""
+
+
+def record(
+    capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="pcap or pcapng file; - is stdin.")],
+    expression: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILTER]...", help="Only packets that match, in tcpdump's syntax.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--write", "-w", metavar="EPOCHS", help="Where to write; - is stdout.")
+    ] = None,
+    sketch: Annotated[SketchName, typer.Option(help="lds, colate or lda.")] = SketchName.LDS,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of the sketches.")] = "1MB",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter of the sketch; repeatable."),
+    ] = None,
+    flows: Annotated[int, typer.Option(min=1, help="Flows expected in an epoch.")] = 1000,
+    loss: Annotated[float, typer.Option(min=0, max=1, help="Share of packets expected to be lost.")] = 0.01,
+    salt: Annotated[int, typer.Option(min=0, help="Salt of the hash functions.")] = 0,
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Name of the node; by default that of the file.")] = None,
+    key: Annotated[
+        str, typer.Option(help="What makes a flow: five-tuple, host-pair, dest, prefix/LEN, vlan+five-tuple.")
+    ] = "five-tuple",
+    inner: Annotated[bool, typer.Option("--inner", help="Look into tunnels.")] = False,
+    identity_bytes: Annotated[
+        int, typer.Option(min=20, max=65535, help="How much of a packet identifies it, from its IP header on.")
+    ] = 68,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
+) -> None:
+    """Record the packets of one point into epochs."""
+    if output is None:
+        raise UsageError("there is no file to write to", action="give -w EPOCHS (- is stdout)")
+    if sketch is SketchName.EXACT:
+        raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
+    interval_ns = parse_duration(interval) if interval else 0
+    with progress("record") as advance:
+        from dataclasses import replace
+
+        from sojourn.estimation.segment import plan_segment
+
+        plan = plan_segment(
+            sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
+        )
+        options = capture_options(key, inner, strict, expression)
+        options = replace(options, decode=replace(options.decode, identity_bytes=identity_bytes))
+        from sojourn.capture.reader import open_capture
+
+        with (
+            open_capture(capture, options.decode, strict=strict, packet_filter=options.packet_filter) as reader,
+            _open_output(output) as file,
+        ):
+            from sojourn.epochs.wire import encode
+            from sojourn.estimation.two_step import record_epochs
+
+            name = node or Path(capture).name or "stdin"
+            count = size = 0
+            batches = _with_progress(reader, advance)
+            for epoch in record_epochs(batches, reader.flows, plan, node=name, interval_ns=interval_ns):
+                size += file.write(encode(epoch))
+                count += 1
+    _report(reader, count, size, identity_bytes)
+
+
+record.__doc__ = f"{record.__doc__}\n\n\b\n{_EXAMPLE}"
+
+
+def _open_output(path: Path) -> BinaryIO:
+    return sys.stdout.buffer if str(path) == "-" else path.open("wb")
+
+
+def _with_progress(reader: CaptureReader, advance: Advance) -> Iterator[PacketBatch]:
+    for batch in reader:
+        advance(reader.name, reader.share_read)
+        yield batch
+
+
+def _report(reader: CaptureReader, count: int, size: int, identity_bytes: int) -> None:
+    said = console(stderr=True)
+    said.print(f"{reader.ip_packets:,} packets of {len(reader.flows):,} flows in {count} epochs, {format_bytes(size)}")
+    ignored = sum(reader.ignored.values())
+    if ignored:
+        said.print(f"{ignored:,} of {reader.packets:,} frames ignored; sojourn flows -v tells why")
+    if 0 < reader.snap_length < identity_bytes + 14:
+        said.print(
+            f"sojourn: warning: the snap length of {reader.snap_length} is shorter than the identity; "
+            f"record both points with --identity-bytes {max(20, reader.snap_length - 14)}"
+        )
+    for warning in reader.warnings:
+        said.print(f"sojourn: warning: {warning}")

@@ -1,0 +1,170 @@
+"""The same measurement in two steps: each point records alone, and only epochs travel.
+
+Both points must be told the same (sketch, memory, expected flows and loss, salt): parameters follow from that alone.
+What the survey does for `measure` cannot be done here: flows of both directions are recorded (filter one), captures
+are not trimmed to each other (start and stop them around the traffic, or cut intervals), and clocks are taken as they
+are (`offset_ns` shifts the receiver's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.capture.flow_table import FlowTable
+from sojourn.core.arrays import Int64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import InputError, MismatchError
+from sojourn.core.estimates import Reason
+from sojourn.core.keys import Key, TrafficKey, key_id
+from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
+from sojourn.epochs.recorder import Recorder, SlotOf, every
+from sojourn.estimation.columns import FlowDelays
+from sojourn.estimation.lda import estimate_lda
+from sojourn.estimation.segment import Interval, SegmentPlan, SegmentTotals, estimate_flows
+from sojourn.sketches.registry import AnySketch, new_sketch
+
+__all__ = ["FLOWS", "SEGMENT", "TwoStepAnswer", "estimate_epochs", "record_epochs"]
+
+FLOWS, SEGMENT = "flows", "segment"
+
+
+def record_epochs(
+    batches: Iterable[PacketBatch], flows: FlowTable, plan: SegmentPlan, *, node: str, interval_ns: int = 0
+) -> Iterator[Epoch]:
+    """Epochs as they close: of the flow sketch, with its active keys, and of the flow-blind LDA."""
+    slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
+    recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
+    if (parameters := plan.flows) is not None:
+        recorders.append(
+            Recorder(
+                node,
+                FLOWS,
+                lambda _: new_sketch(parameters),
+                slot_of=slot_of,
+                keys_of=lambda sketch: _active_keys(flows, sketch),
+            )
+        )
+    for batch in batches:
+        for recorder in recorders:
+            yield from recorder.record(batch)
+    for recorder in recorders:
+        yield from recorder.finish()
+
+
+def _active_keys(flows: FlowTable, sketch: AnySketch) -> tuple[Key, ...]:
+    """The flows that were alive while the sketch recorded."""
+    if sketch.first_ns is None or sketch.last_ns is None:
+        return ()
+    alive = (flows.first_ns <= sketch.last_ns) & (flows.last_ns >= sketch.first_ns)
+    return tuple(flows.key(row) for row in np.flatnonzero(alive)[:MAX_KEYS].tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class TwoStepAnswer:
+    """The whole, its intervals, and the keys of the flows that were asked for."""
+
+    whole: Interval
+    intervals: list[Interval]
+    keys: dict[int, TrafficKey]
+    other_way: int
+    memory_bits: int
+    kind: str
+
+
+def estimate_epochs(
+    sender: list[Epoch],
+    receiver: list[Epoch],
+    *,
+    keys: list[TrafficKey] | None = None,
+    packets: dict[int, int] | None = None,
+    offset_ns: int = 0,
+    interval_ns: int = 0,
+) -> TwoStepAnswer:
+    """Answer from two points' epochs; `keys` are the flows asked for (all reported ones by default)."""
+    points = [_by_stream(epochs, name) for epochs, name in ((sender, "sender"), (receiver, "receiver"))]
+    if set(points[0]) != set(points[1]):
+        raise MismatchError(
+            f"the sender's epochs hold {', '.join(sorted(points[0]))}, the receiver's {', '.join(sorted(points[1]))}",
+            action="record both with the same --sketch",
+        )
+    asked = {key_id(key): key for key in (keys if keys is not None else _reported(sender + receiver))}
+    sizes = np.array([(packets or {}).get(flow_id, 0) for flow_id in asked], np.int64)
+    whole = _answer(points[0], points[1], asked, sizes, offset_ns)
+    parts = []
+    if interval_ns:
+        slots = [_by_slot(point, interval_ns) for point in points]
+        both = sorted(set(slots[0]) & set(slots[1]))
+        parts = [_answer(slots[0][s], slots[1][s], asked, sizes, offset_ns) for s in both]
+    other_way = sum(reason is Reason.OTHER_WAY for reason in (whole.flows.reason if whole.flows else []))
+    first = {stream: epochs[0].parameters for stream, epochs in points[0].items()}
+    bits = sum(parameters.memory_bits for parameters in first.values())
+    kind = first[FLOWS].kind if FLOWS in first else first[SEGMENT].kind
+    return TwoStepAnswer(whole, parts, asked, other_way, bits, kind)
+
+
+def _by_stream(epochs: list[Epoch], point: str) -> dict[str, list[Epoch]]:
+    streams: dict[str, list[Epoch]] = {}
+    for epoch in epochs:
+        streams.setdefault(epoch.stream, []).append(epoch)
+    if SEGMENT not in streams:
+        raise InputError(
+            f"the {point}'s epochs have no stream {SEGMENT!r}", action="give files written by sojourn record"
+        )
+    return streams
+
+
+def _by_slot(streams: dict[str, list[Epoch]], interval_ns: int) -> dict[int, dict[str, list[Epoch]]]:
+    slots: dict[int, dict[str, list[Epoch]]] = {}
+    for stream, epochs in streams.items():
+        for epoch in epochs:
+            if epoch.first_ns is not None:
+                slots.setdefault(epoch.first_ns // interval_ns, {}).setdefault(stream, []).append(epoch)
+    return {slot: held for slot, held in slots.items() if set(held) == set(streams)}
+
+
+def _reported(epochs: list[Epoch]) -> list[TrafficKey]:
+    """All keys that came with the epochs, in their order, once each."""
+    keys: dict[Key, None] = {}
+    for epoch in epochs:
+        keys.update(dict.fromkeys(epoch.keys or ()))
+    return [key for key in keys if isinstance(key, TrafficKey)]
+
+
+def _answer(
+    sender: dict[str, list[Epoch]],
+    receiver: dict[str, list[Epoch]],
+    asked: dict[int, TrafficKey],
+    sizes: Int64Array,
+    offset_ns: int,
+) -> Interval:
+    before, after = merge_epochs(sender[SEGMENT]), _shifted(merge_epochs(receiver[SEGMENT]), offset_ns)
+    totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
+    flows = None
+    if FLOWS in sender and asked:
+        sketches = merge_epochs(sender[FLOWS]), _shifted(merge_epochs(receiver[FLOWS]), offset_ns)
+        ids = np.array(list(asked), np.uint64)
+        flows = _without_other_way(estimate_flows(*sketches, ids, sizes))
+    return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+
+
+def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
+    """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
+    if not offset_ns:
+        return sketch
+    counts = sketch.column("count")
+    shifted = sketch.copy()
+    shifted.arrays[0][:, 0] -= offset_ns * counts
+    return shifted
+
+
+def _without_other_way(flows: FlowDelays) -> FlowDelays:
+    """Flows whose delay is surely negative travel the other way (or the clocks differ): no answer."""
+    backward = np.nan_to_num(flows.high_ns, nan=1.0) < 0
+    for column in (flows.mean_ns, flows.low_ns, flows.high_ns, flows.std_ns):
+        column[backward] = np.nan
+    for row in np.flatnonzero(backward).tolist():
+        flows.reason[row] = Reason.OTHER_WAY
+    return flows
