@@ -18,14 +18,10 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def commands() -> list[tuple[str, str]]:
-    return [
-        (str(page.relative_to(ROOT)), line[2:])
-        for page in PAGES
-        for block in blocks(page, "console")
-        for line in block.splitlines()
-        if line.startswith("$ ")
-    ]
+def commands(page: Path) -> list[str]:
+    """The lines behind a prompt; a page's commands run in order, in one folder."""
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    return [line[2:] for line in lines if line.startswith("$ ")]
 
 
 @pytest.fixture(scope="session")
@@ -38,18 +34,28 @@ def shell_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize(("page", "command"), commands())
-def test_shell_examples_run(page: str, command: str, shell_environment: dict[str, str], tmp_path: Path) -> None:
-    result = subprocess.run(
-        ["sh", "-c", command],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=shell_environment,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, f"{page}: {command}\n{result.stderr}"
+@pytest.fixture
+def folder(tmp_path: Path, shared_data: Path) -> Path:
+    """A folder with the captures that the documents name."""
+    for capture in [*(shared_data / "two-point").glob("*.gz"), *(shared_data / "captures").iterdir()]:
+        (tmp_path / capture.name).symlink_to(capture)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def test_shell_examples_run(page: Path, shell_environment: dict[str, str], folder: Path) -> None:
+    for command in commands(page):
+        result = subprocess.run(
+            ["sh", "-c", command],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=shell_environment,
+            timeout=300,
+            check=False,
+        )
+        assert result.returncode == 0, f"{command}\n{result.stderr}"
+        assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.batches import PacketBatch
+from sojourn.lab.two_point import FlowTruth, flow_truth
 
 START_NS = 1_600_000_000_000_000_000
 MS = 1_000_000
@@ -24,6 +25,10 @@ class World:
     @property
     def true_mean(self) -> float:
         return float(self.delay_ns[self.delivered].mean())
+
+    @property
+    def per_flow(self) -> FlowTruth:
+        return flow_truth(self.sender.flow_id, self.delay_ns, self.delivered)
 
     @property
     def true_std(self) -> float:

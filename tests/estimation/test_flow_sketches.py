@@ -9,7 +9,6 @@ from sojourn.core.batches import MeasurementBatch
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.colate import estimate_flow_means
-from sojourn.estimation.exact import match_flows
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.sds import estimate_sds
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
@@ -25,7 +24,7 @@ def pooled_coverage(make_answers, *, loss: float, seeds: range, smallest: int = 
     inside, asked = [], 0
     for seed in seeds:
         truth = world(seed, delays=FLOW_WORLDS[seed % 3], loss=loss)
-        exact = match_flows(truth.sender, truth.receiver)
+        exact = truth.per_flow
         large = np.flatnonzero((exact.received > 0) & (exact.sent >= smallest))
         answers = make_answers(truth, exact, large, seed)
         asked += len(large)
@@ -86,7 +85,7 @@ def test_intervals_cover(answers, loss: float, smallest: int) -> None:
 
 def test_a_flow_alone_in_a_cell_is_answered_exactly() -> None:
     truth = world(4, delays="bimodal", loss=0, flows=20, packets=2000)
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     sketches = recorded(truth, lambda: Lds(LdsParameters(rows=4, columns=4096)))
     for answer, mean in zip(estimate_lds(*sketches, exact.flow_id).answers(), exact.mean_ns, strict=True):
         assert answer.value == pytest.approx(mean, rel=1e-12)
@@ -97,7 +96,7 @@ def test_guarded_choice_beats_the_published_one_under_sampling() -> None:
     errors = {"guarded": [], "published": []}
     for seed in range(6):
         truth = world(seed, delays="per_flow", loss=0.005)
-        exact = match_flows(truth.sender, truth.receiver)
+        exact = truth.per_flow
         parameters = LdsParameters(rows=4, columns=600, spread=8, shares=(1.0, 0.25, 0.0625, 0.015625))
         pair = recorded(truth, lambda p=parameters: Lds(p))
         large = np.flatnonzero(exact.sent >= 100)
@@ -112,7 +111,7 @@ def test_coordinated_choice_is_what_makes_colate_work() -> None:
     medians = {}
     for choice in ("packet", "random"):
         truth = world(8, delays="per_flow", loss=0)
-        exact = match_flows(truth.sender, truth.receiver)
+        exact = truth.per_flow
         large = np.flatnonzero(exact.sent >= 500)
         parameters = CounterVectorParameters(
             counters=3000, per_flow=8, bits=63, choice=choice, wrap=False, origin_ns=START_NS
@@ -130,7 +129,7 @@ def test_the_loss_variant_uses_a_vector_that_lost_nothing() -> None:
     shares = (0.5, 0.3, 0.2)
     parameters = CounterVectorParameters(counters=4000, per_flow=8, bits=64, shares=shares)
     sender, receiver = recorded(truth, lambda: CounterVector(parameters))
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     biggest = [int(np.argmax(exact.sent))]
     whole = estimate_flow_means(sender, receiver, exact.flow_id[biggest], exact.sent[biggest])[0]
     sender.record(1, 1, truth.sender.time_ns[0])

@@ -1,4 +1,4 @@
-"""The moment estimator and IoTm: unbiased, with intervals that cover; the exact matcher; quantiles."""
+"""The moment estimator and IoTm: unbiased, with intervals that cover; quantiles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.batches import MeasurementBatch
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.exact import match_flows
 from sojourn.estimation.iotm import estimate_means, estimate_sums
 from sojourn.estimation.moment import SharedCounters
 from sojourn.estimation.quantiles import student_95
@@ -89,31 +88,3 @@ def test_a_stranger_is_lost_in_noise_and_an_empty_array_says_so() -> None:
 @pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (30, 2.042)])
 def test_student_quantiles(degrees: int, quantile: float) -> None:
     assert student_95(degrees) == pytest.approx(quantile, rel=0.01)
-
-
-PACKETS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 100)), max_size=30)
-
-
-@given(PACKETS, PACKETS)
-def test_exact_matching_equals_dictionaries(sent, received) -> None:
-    def batch(rows):
-        return PacketBatch.of(*([row[i] for row in rows] for i in range(3)))
-
-    waiting: dict[int, list[tuple[int, int]]] = {}
-    for flow, packet, time_ns in sorted(sent, key=lambda row: row[2]):
-        waiting.setdefault(packet, []).append((flow, time_ns))
-    delays: dict[int, list[int]] = {}
-    for _, packet, time_ns in sorted(received, key=lambda row: row[2]):
-        if waiting.get(packet):
-            flow, sent_ns = waiting[packet].pop(0)
-            delays.setdefault(flow, []).append(time_ns - sent_ns)
-    exact = match_flows(batch(sent), batch(received))
-    assert exact.flow_id.tolist() == sorted({row[0] for row in sent})
-    for i, flow in enumerate(exact.flow_id.tolist()):
-        own = delays.get(flow, [])
-        assert exact.sent[i] == sum(row[0] == flow for row in sent)
-        assert exact.received[i] == len(own)
-        if own:
-            assert exact.mean_ns[i] == pytest.approx(np.mean(own))
-            assert exact.std_ns[i] == pytest.approx(np.std(own), abs=1e-9)
-    assert [bool(answer) for answer in exact.answers()] == [count > 0 for count in exact.received]

@@ -67,3 +67,20 @@ def test_the_demo_answers_in_small_worlds_too(flows: int, packets: int) -> None:
     assert [len(result.flows) for result in demo.results] == [10, 10, 10]
     assert steps == sorted(steps)
     assert steps[-1] == 1.0
+
+
+def test_the_truth_is_what_the_two_points_saw() -> None:
+    world = make_two_point_world(seed=6, flows=40, packets=4000, load=0.95)
+    sent_at = dict(zip(world.sender.packet_id.tolist(), world.sender.time_ns.tolist(), strict=True))
+    seen: dict[int, list[int]] = {}
+    receiver = world.receiver
+    for flow, packet, time_ns in zip(
+        receiver.flow_id.tolist(), receiver.packet_id.tolist(), receiver.time_ns.tolist(), strict=True
+    ):
+        seen.setdefault(flow, []).append(time_ns - sent_at[packet])
+    truth = world.truth()
+    assert truth.lost.sum() == world.lost
+    for i, flow in enumerate(truth.flow_id.tolist()):
+        assert truth.received[i] == len(seen[flow])
+        assert truth.mean_ns[i] == pytest.approx(np.mean(seen[flow]))
+        assert truth.std_ns[i] == pytest.approx(np.std(seen[flow]))

@@ -56,6 +56,8 @@ class RowLoads:
     def errors(self, load: FloatArray, rows: Int64Array) -> FloatArray:
         """The deviations, due to strangers, of answers from cells with these loads, each the best of its rows."""
         errors = np.full(len(load), np.nan)
+        if not np.isfinite(self.mean_spread):
+            return errors
         for number in np.unique(rows):
             mine = rows == number
             errors[mine] = np.sqrt(_squared_shares(self.loads, self._weight(max(int(number), 1)), load[mine]))

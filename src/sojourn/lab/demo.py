@@ -14,10 +14,9 @@ from sojourn.core.batches import PacketBatch
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.core.keys import FlowKey
 from sojourn.estimation.colate import estimate_flow_means
-from sojourn.estimation.exact import ExactFlows, match_flows
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
-from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
+from sojourn.lab.two_point import FlowTruth, TwoPointWorld, make_two_point_world
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import Lds, LdsParameters
@@ -59,7 +58,6 @@ class Demo:
     """The world and what each sketch said of it."""
 
     world: TwoPointWorld
-    exact: ExactFlows
     true_mean_ns: float
     results: list[SketchResult]
 
@@ -68,25 +66,22 @@ def run_demo(*, seed: int, flows: int, packets: int, advance: Callable[[str, flo
     """Generate, record at both points, estimate; `advance` is told of every step."""
     advance("generating traffic", 0.05)
     world = make_two_point_world(seed=seed, flows=flows, packets=packets)
-    advance("matching every packet for the truth", 0.25)
-    exact = match_flows(world.sender, world.receiver)
-    shown = _shown_flows(exact)
+    truth = world.truth()
+    shown = _shown_flows(truth)
     steps = [("LDA", _run_lda), ("LDS", _run_lds), ("COLATE", _run_colate)]
     results = []
     for i, (name, run) in enumerate(steps):
         advance(f"recording and estimating with {name}", 0.4 + 0.2 * i)
-        results.append(run(world, exact, shown))
+        results.append(run(world, truth, shown))
     advance("done", 1.0)
-    delivered = exact.received > 0
-    total = float((exact.mean_ns * exact.received)[delivered].sum())
-    return Demo(world, exact, total / max(1, int(exact.received.sum())), results)
+    return Demo(world, truth.mean_of_all_ns, results)
 
 
-def _shown_flows(exact: ExactFlows) -> Int64Array:
+def _shown_flows(truth: FlowTruth) -> Int64Array:
     """Ten flows from the largest down to four hundred packets (less in tiny worlds), evenly by rank."""
-    order = np.argsort(-exact.received, kind="stable")
-    order = order[exact.received[order] > 0]
-    sized = order[exact.received[order] >= SMALLEST_SHOWN]
+    order = np.argsort(-truth.received, kind="stable")
+    order = order[truth.received[order] > 0]
+    sized = order[truth.received[order] >= SMALLEST_SHOWN]
     pool = sized if len(sized) >= SHOWN_FLOWS else order
     ranks = np.unique(np.geomspace(1, max(len(pool), 1), min(SHOWN_FLOWS, len(pool))).astype(np.int64) - 1)
     spare = np.setdiff1d(np.arange(len(pool)), ranks)[: SHOWN_FLOWS - len(ranks)]
@@ -111,23 +106,21 @@ def _result(
     return SketchResult(name, note, bits / 8, bits / len(world.sender), speed, flows)
 
 
-def _flow_answers(
-    world: TwoPointWorld, exact: ExactFlows, shown: Int64Array, answers: list[Answer]
-) -> list[FlowAnswer]:
+def _flow_answers(world: TwoPointWorld, truth: FlowTruth, shown: Int64Array, answers: list[Answer]) -> list[FlowAnswer]:
     """Both points share the world's clock, so no delay is below zero."""
     return [
         FlowAnswer(
-            world.keys[int(exact.flow_id[i])],
-            int(exact.sent[i]),
-            int(exact.lost[i]),
+            world.keys[int(truth.flow_id[i])],
+            int(truth.sent[i]),
+            int(truth.lost[i]),
             answer.not_below(0) if isinstance(answer, Estimate) else answer,
-            float(exact.mean_ns[i]),
+            float(truth.mean_ns[i]),
         )
         for i, answer in zip(shown.tolist(), answers, strict=True)
     ]
 
 
-def _run_lda(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
+def _run_lda(world: TwoPointWorld, truth: FlowTruth, shown: Int64Array) -> SketchResult:
     """One LDA for everything, and a small one for each watched flow: an LDA itself is blind to flows."""
     everything = LdaParameters(rows=1024, shares=(1.0, 0.25, 0.0625))
     sender, receiver, speed = _record_both(world, lambda: Lda(everything))
@@ -135,11 +128,11 @@ def _run_lda(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> Sket
     bits, answers = sender.memory_bits, []
     for i in shown.tolist():
         at_sender, at_receiver = Lda(watched), Lda(watched)
-        at_sender.record_batch(_only(world.sender, exact.flow_id[i]))
-        at_receiver.record_batch(_only(world.receiver, exact.flow_id[i]))
+        at_sender.record_batch(_only(world.sender, truth.flow_id[i]))
+        at_receiver.record_batch(_only(world.receiver, truth.flow_id[i]))
         answers.append(estimate_lda(at_sender, at_receiver).mean)
         bits += at_sender.memory_bits
-    flows = _flow_answers(world, exact, shown, answers)
+    flows = _flow_answers(world, truth, shown, answers)
     result = _result("lda", "one for the segment, one per watched flow", world, bits, speed, flows)
     return replace(result, segment=estimate_lda(sender, receiver))
 
@@ -148,24 +141,24 @@ def _only(batch: PacketBatch, flow_id: np.uint64) -> PacketBatch:
     return batch.select(np.flatnonzero(batch.flow_id == flow_id))
 
 
-def _run_lds(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
+def _run_lds(world: TwoPointWorld, truth: FlowTruth, shown: Int64Array) -> SketchResult:
     """Two columns per flow, four rows that sample 1, ½, ¼ and ⅛ of the packets."""
-    columns = max(64, 2 * len(exact.flow_id))
+    columns = max(64, 2 * len(truth.flow_id))
     parameters = LdsParameters(rows=4, columns=columns, spread=4, shares=(1.0, 0.5, 0.25, 0.125))
     sender, receiver, speed = _record_both(world, lambda: Lds(parameters))
-    answers = estimate_lds(sender, receiver, exact.flow_id[shown]).answers()
-    flows = _flow_answers(world, exact, shown, answers)
+    answers = estimate_lds(sender, receiver, truth.flow_id[shown]).answers()
+    flows = _flow_answers(world, truth, shown, answers)
     return _result("lds", "as published, guarded choice of cells", world, sender.memory_bits, speed, flows)
 
 
-def _run_colate(world: TwoPointWorld, exact: ExactFlows, shown: Int64Array) -> SketchResult:
+def _run_colate(world: TwoPointWorld, truth: FlowTruth, shown: Int64Array) -> SketchResult:
     """Eight counters per flow in a vector of sixteen per flow, coordinated, with counts against loss."""
-    counters = max(256, 16 * len(exact.flow_id))
+    counters = max(256, 16 * len(truth.flow_id))
     parameters = CounterVectorParameters(
         counters=counters, per_flow=8, bits=48, count_bits=16, max_delay_ns=1_000_000_000
     )
     sender, receiver, speed = _record_both(world, lambda: CounterVector(parameters))
-    answers = estimate_flow_means(sender, receiver, exact.flow_id[shown], exact.sent[shown])
-    flows = _flow_answers(world, exact, shown, answers)
+    answers = estimate_flow_means(sender, receiver, truth.flow_id[shown], truth.sent[shown])
+    flows = _flow_answers(world, truth, shown, answers)
     note = "Theorem 2, coordinated and centred, flow sizes known"
     return _result("colate", note, world, sender.memory_bits, speed, flows)

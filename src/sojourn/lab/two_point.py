@@ -15,13 +15,13 @@ from ipaddress import IPv4Address
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import kernel
 from sojourn.core.keys import FlowKey, key_id
 
-__all__ = ["TwoPointWorld", "make_two_point_world"]
+__all__ = ["FlowTruth", "TwoPointWorld", "flow_truth", "make_two_point_world"]
 
 START_NS = 1_700_000_000_000_000_000
 LOST = -1
@@ -37,12 +37,49 @@ class TwoPointWorld:
 
     sender: PacketBatch
     receiver: PacketBatch
+    delay_ns: Int64Array = field(repr=False)
     keys: dict[int, FlowKey] = field(repr=False)
     seed: int
 
     @property
     def lost(self) -> int:
         return len(self.sender) - len(self.receiver)
+
+    def truth(self) -> FlowTruth:
+        """What every flow went through, from the delays that the world itself dealt out."""
+        return flow_truth(self.sender.flow_id, self.delay_ns, self.delay_ns != LOST)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowTruth:
+    """One row per flow; the delay columns are NaN for a flow that lost everything."""
+
+    flow_id: UInt64Array
+    sent: Int64Array
+    received: Int64Array
+    mean_ns: FloatArray
+    std_ns: FloatArray
+
+    @property
+    def lost(self) -> Int64Array:
+        return self.sent - self.received
+
+    @property
+    def mean_of_all_ns(self) -> float:
+        """The mean delay of all delivered packets."""
+        return float(np.nansum(self.mean_ns * self.received)) / max(1, int(self.received.sum()))
+
+
+def flow_truth(flow_id: UInt64Array, delay_ns: Int64Array, delivered: BoolArray) -> FlowTruth:
+    """The truth per flow, given every packet's flow, delay and fate."""
+    ids, flow = np.unique(flow_id, return_inverse=True)
+    sent = np.bincount(flow, minlength=len(ids))
+    arrived, delay = flow[delivered], delay_ns[delivered].astype(np.float64)
+    received = np.bincount(arrived, minlength=len(ids))
+    with np.errstate(invalid="ignore"):
+        mean = np.bincount(arrived, delay, len(ids)) / received
+        std = np.sqrt(np.bincount(arrived, (delay - mean[arrived]) ** 2, len(ids)) / received)
+    return FlowTruth(ids, sent, received, mean, std)
 
 
 @kernel
@@ -91,7 +128,8 @@ def make_two_point_world(
         time_ns,
         size,
     )
-    return TwoPointWorld(sender, _received(sender, departure, arrival), keys, seed)
+    delay = np.where(departure == LOST, LOST, arrival - time_ns)
+    return TwoPointWorld(sender, _received(sender, departure, arrival), delay, keys, seed)
 
 
 def _flow_sizes(random: np.random.Generator, flows: int, packets: int, tail: float) -> Int64Array:
