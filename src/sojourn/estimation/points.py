@@ -29,11 +29,6 @@ class CapturePoint:
     """A capture file as an observation point; what the latest pass found stays with it."""
 
     def __init__(self, path: str, options: CaptureOptions) -> None:
-        if path == "-":
-            raise UsageError(
-                "a capture on stdin can be read only once, and measuring reads each twice",
-                action="save it to a file, or use record and estimate",
-            )
         self.path = path
         self.options = options
         self._reader: CaptureReader | None = None
@@ -69,6 +64,11 @@ class CapturePoint:
 
 def with_common_identity(paths: tuple[str, str], options: CaptureOptions) -> CaptureOptions:
     """Options under which packets have the same identity in both captures, whatever their snap lengths."""
+    if "-" in paths:
+        raise UsageError(
+            "a capture on stdin can be read only once, and measuring reads each twice",
+            action="save it to a file, or use record and estimate",
+        )
     snaps = []
     for path in paths:
         with open_capture(path, options.decode) as reader:

@@ -1,0 +1,271 @@
+"""`measure`, `record` and `estimate` on the real two-point capture: 19 % loss, packets not in time order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
+SENDERS_NET = ["src", "net", "10.81.0.0/16"]
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SOJOURN, *arguments], capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
+
+
+def answer(*arguments: str) -> dict:
+    result = run(*arguments, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def captures(shared_data: Path) -> tuple[str, str]:
+    folder = shared_data / "two-point"
+    return str(folder / "ingress.pcap.gz"), str(folder / "egress.pcap.gz")
+
+
+@pytest.fixture(scope="module")
+def exact(captures) -> dict:
+    return answer("measure", *captures, "--sketch", "exact")
+
+
+def flow_of(row: dict) -> tuple:
+    return row["src_ip"], row["src_port"], row["dest_ip"], row["dest_port"], row["protocol"]
+
+
+def plain_packets(path: str):
+    """Packets of a little-endian ns pcap of Ethernet and IPv4: identity, flow and time, in plain Python."""
+    data = gzip.decompress(Path(path).read_bytes())
+    assert data[:4] == bytes.fromhex("4d3cb2a1")
+    at = 24
+    while at < len(data):
+        seconds, nanoseconds, captured, _ = struct.unpack_from("<IIII", data, at)
+        frame = data[at + 16 : at + 16 + captured]
+        at += 16 + captured
+        ip = frame[14:]
+        if frame[12:14] != b"\x08\x00":
+            continue
+        header = 4 * (ip[0] & 15)
+        length = int.from_bytes(ip[2:4], "big")
+        body = bytearray(ip[header : min(length, 68)])
+        checksum = {6: 16, 17: 6, 1: 2}[ip[9]]
+        body[checksum : checksum + 2] = b"\0\0"
+        identity = (bytes(ip[2:6]), ip[9], ip[12:20], bytes(body))
+        ports = struct.unpack(">HH", ip[header : header + 4]) if ip[9] in (6, 17) else (0, 0)
+        names = [".".join(map(str, ip[i : i + 4])) for i in (12, 16)]
+        protocol = {1: "icmp", 6: "tcp", 17: "udp"}[ip[9]]
+        yield identity, (names[0], ports[0], names[1], ports[1], protocol), seconds * 10**9 + nanoseconds
+
+
+def test_exact_agrees_with_dictionaries_to_the_packet(captures, exact) -> None:
+    sent, received = list(plain_packets(captures[0])), list(plain_packets(captures[1]))
+    waiting = defaultdict(list)
+    for identity, flow, time_ns in sorted(sent, key=lambda packet: packet[2]):
+        waiting[identity].append((flow, time_ns))
+    delays = defaultdict(list)
+    for identity, _, time_ns in sorted(received, key=lambda packet: packet[2]):
+        if waiting[identity]:
+            flow, sent_ns = waiting[identity].pop(0)
+            delays[flow].append(time_ns - sent_ns)
+    totals = defaultdict(int)
+    for _, flow, _ in sent:
+        totals[flow] += 1
+    forward = {flow for flow in totals if flow[0] == "10.81.0.2"}
+    assert {flow_of(row) for row in exact["flows"]} == forward
+    for row in exact["flows"]:
+        own = delays[flow_of(row)]
+        assert row["packets"] == totals[flow_of(row)]
+        assert row["lost"] == totals[flow_of(row)] - len(own)
+        assert row["mean_ns"] == round(sum(own) / len(own))
+    assert exact["aggregate"]["sent"] == sum(totals[flow] for flow in forward)
+
+
+def test_lda_in_16_kib_gives_the_mean_within_3_per_cent(captures, exact) -> None:
+    lda = answer("measure", *captures, "--sketch", "lda", "--memory", "16KiB", "--truth")
+    assert lda["sketch"]["memory_bytes"] <= 16384
+    assert lda["aggregate"]["mean_ns"] == pytest.approx(exact["aggregate"]["mean_ns"], rel=0.03)
+    assert lda["truth"]["mean_ns"] == exact["aggregate"]["mean_ns"]
+    for name in ("sent", "received", "lost"):
+        assert lda["aggregate"][name] == exact["aggregate"][name]
+
+
+@pytest.mark.parametrize("sketch", ["lds", "colate"])
+@pytest.mark.parametrize("memory", ["1MB", "128KB"])
+def test_flow_sketches_give_exact_total_loss_and_true_intervals(captures, exact, sketch: str, memory: str) -> None:
+    result = answer("measure", *captures, "--sketch", sketch, "--memory", memory, "--truth")
+    for name in ("sent", "received", "lost"):
+        assert result["aggregate"][name] == exact["aggregate"][name]
+    answered = [row for row in result["flows"] if row["mean_ns"] is not None]
+    inside = [row["low_ns"] <= row["true_mean_ns"] <= row["high_ns"] for row in answered]
+    assert len(result["flows"]) == len(exact["flows"])
+    assert len(answered) >= (0.9 if sketch == "lds" else 0.2) * len(exact["flows"])
+    assert sum(inside) >= 0.9 * len(inside)
+    assert all(row["reason"] for row in result["flows"] if row["mean_ns"] is None)
+
+
+def test_a_sketch_never_counts_fewer_lost_than_were(captures) -> None:
+    """LDS §4.3: collisions can only add; with many cells per flow most flows' losses are exact."""
+    rows = answer("measure", *captures, "--memory", "1MB", "--truth")["flows"]
+    assert all(row["lost"] >= row["true_lost"] for row in rows)
+    assert sum(row["lost"] == row["true_lost"] for row in rows) >= 0.7 * len(rows)
+
+
+def test_json_has_the_promised_names(captures) -> None:
+    result = answer("measure", *captures, "--truth")
+    assert set(result) >= {"aggregate", "flows", "sketch", "clock", "ignored"}
+    assert set(result["aggregate"]) >= {"sent", "received", "lost", "mean_ns", "std_ns", "low_ns", "high_ns"}
+    assert set(result["sketch"]) >= {"name", "parameters", "memory_bytes", "bits_per_packet"}
+    assert set(result["clock"]) == {"offset_ns", "skew_ppm", "uncertainty_ns", "corrected"}
+    names = {"src_ip", "src_port", "dest_ip", "dest_port", "protocol", "packets", "lost", "mean_ns", "std_ns"}
+    names |= {"low_ns", "high_ns", "samples", "method", "true_mean_ns", "true_std_ns", "true_lost"}
+    assert all(set(row) >= names for row in result["flows"])
+    assert result["ignored"]["other direction at sender"] == 5472
+
+
+def test_reverse_measures_the_other_direction(captures) -> None:
+    result = answer("measure", *captures, "--reverse", "--sketch", "exact")
+    assert result["aggregate"]["sent"] == 5472
+    assert result["aggregate"]["lost"] == 0
+    assert all(row["src_ip"] == "10.82.0.2" for row in result["flows"])
+
+
+@pytest.mark.parametrize("markers", [[], ["--markers"]])
+def test_intervals_add_up_and_the_digest_keeps_their_edges_clean(captures, exact, markers: list[str]) -> None:
+    result = answer("measure", *captures, "--sketch", "lda", "--memory", "64KB", "--interval", "1s", *markers)
+    parts = result["intervals"]
+    assert len(parts) >= 6
+    assert sum(part["sent"] for part in parts) == exact["aggregate"]["sent"]
+    assert result["aggregate"]["lost"] == exact["aggregate"]["lost"]
+    whole = exact["aggregate"]
+    for part in (part for part in parts if part["sent"] > 1000):
+        assert abs(part["mean_ns"] - whole["mean_ns"]) < whole["std_ns"]
+
+
+def test_a_filter_and_a_key_choose_what_is_measured(captures) -> None:
+    udp = answer("measure", *captures, "--sketch", "exact", "udp", "port", "5202")
+    assert {row["protocol"] for row in udp["flows"]} == {"udp"}
+    hosts = answer("measure", *captures, "--sketch", "exact", "--key", "host-pair")
+    assert [row["src_ip"] for row in hosts["flows"]] == ["10.81.0.2"]
+
+
+def test_a_wrong_clock_is_found_corrected_and_reported(captures, exact, tmp_path: Path) -> None:
+    raw = gzip.decompress(Path(captures[1]).read_bytes())
+    shifted = bytearray(raw)
+    at = 24
+    while at < len(raw):
+        seconds, nanoseconds, captured, _ = struct.unpack_from("<IIII", raw, at)
+        total = seconds * 10**9 + nanoseconds + 3_200_000_000
+        struct.pack_into("<II", shifted, at, *divmod(total, 10**9))
+        at += 16 + captured
+    path = tmp_path / "late.pcap"
+    path.write_bytes(shifted)
+    result = answer("measure", captures[0], str(path), "--sketch", "exact")
+    assert result["clock"]["corrected"]
+    assert abs(result["clock"]["offset_ns"] - 3_200_000_000) <= result["clock"]["uncertainty_ns"] + 1000
+    assert result["aggregate"]["lost"] == exact["aggregate"]["lost"]
+    left = answer("measure", captures[0], str(path), "--sketch", "exact", "--clock", "none")
+    assert left["aggregate"]["mean_ns"] == exact["aggregate"]["mean_ns"] + 3_200_000_000
+
+
+def test_two_steps_give_what_one_gives(captures, exact, tmp_path: Path) -> None:
+    files = []
+    for name, capture in zip(("in", "out"), captures, strict=True):
+        path = str(tmp_path / f"{name}.epochs")
+        result = run("record", capture, "--loss", "0.2", "--flows", "50", "-w", path, *SENDERS_NET)
+        assert result.returncode == 0, result.stderr
+        files.append(path)
+    result = answer("estimate", *files)
+    assert result["aggregate"]["sent"] == exact["aggregate"]["sent"]
+    edge = exact["ignored"]["edge of the interval at receiver"]
+    assert result["aggregate"]["received"] == exact["aggregate"]["received"] + edge
+    truth = {flow_of(row): row["mean_ns"] for row in exact["flows"]}
+    rows = [row for row in result["flows"] if row["mean_ns"] is not None]
+    inside = [row["low_ns"] <= truth[flow_of(row)] <= row["high_ns"] for row in rows]
+    assert len(rows) >= 35
+    assert sum(inside) >= 0.9 * len(inside)
+    flow = rows[0]
+    text = f"{flow['src_ip']}:{flow['src_port']} > {flow['dest_ip']}:{flow['dest_port']} {flow['protocol']}"
+    assert answer("estimate", *files, "--flow", text)["flows"] == [flow]
+
+
+def test_recording_both_directions_is_noticed(captures, tmp_path: Path) -> None:
+    files = []
+    for name, capture in zip(("in", "out"), captures, strict=True):
+        path = str(tmp_path / f"{name}.epochs")
+        run("record", capture, "--sketch", "lds", "-p", "spread=1", "-p", "shares=1", "-w", path, "port", "5201")
+        files.append(path)
+    result = run("estimate", *files)
+    assert result.returncode == 0
+    assert "packets sent" in result.stdout
+
+
+def test_colate_in_two_steps_needs_sizes(captures, tmp_path: Path) -> None:
+    files = []
+    for name, capture in zip(("in", "out"), captures, strict=True):
+        path = str(tmp_path / f"{name}.epochs")
+        run("record", capture, "--sketch", "colate", "--flows", "50", "-w", path, *SENDERS_NET)
+        files.append(path)
+    table = tmp_path / "flows.json"
+    run("flows", captures[0], "--format", "json", "-w", str(table))
+    answered = [r for r in answer("estimate", *files, "--sizes", str(table))["flows"] if r["mean_ns"] is not None]
+    assert len(answered) >= 10
+    without = answer("estimate", *files)["flows"]
+    assert all(row["mean_ns"] is None and row["reason"] for row in without)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["measure", "nothing.pcap", "nothing.pcap"], "nothing.pcap: No such file or directory", 1),
+        (["measure", "-", "x.pcap"], "read only once", 2),
+        (["measure", "IN", "OUT", "--memory", "1parsec"], "is not a size", 2),
+        (["measure", "IN", "OUT", "--memory", "100"], "are too few", 2),
+        (["measure", "IN", "OUT", "-p", "rows"], "write NAME=VALUE", 2),
+        (["measure", "IN", "OUT", "-p", "depth=3"], "there is no parameter 'depth'", 2),
+        (["measure", "IN", "OUT", "-p", "rows=many"], "is no value for it", 2),
+        (["measure", "IN", "OUT", "--clock", "sundial"], "clock", 2),
+        (["measure", "IN", "OUT", "port", "and"], "filter", 2),
+        (["measure", "IN", "OUT", "port", "9"], "there is no IP packet to measure", 1),
+        (["measure", "IN", "OUT", "--interval", "soon"], "is not a duration", 2),
+        (["record", "IN"], "give -w EPOCHS", 2),
+        (["record", "IN", "--sketch", "exact", "-w", "x"], "measure --sketch exact", 2),
+        (["estimate", "IN", "OUT"], "not the CBOR of an epoch", 1),
+        (["estimate", "EMPTY", "EMPTY"], "there is no epoch in it", 1),
+        (["record", "EMPTY", "-w", "x"], "the file is empty", 1),
+    ],
+)
+def test_mistakes_are_one_line_without_a_traceback(captures, tmp_path, arguments, message: str, code: int) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    words = {"IN": captures[0], "OUT": captures[1], "EMPTY": str(empty)}
+    result = run(*(words.get(argument, argument) for argument in arguments), cwd=tmp_path)
+    assert result.returncode == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_files_in_every_format(captures, tmp_path: Path) -> None:
+    for ending in ("json", "jsonl", "csv", "parquet"):
+        path = tmp_path / f"flows.{ending}"
+        assert run("measure", *captures, "-w", str(path)).returncode == 0
+        assert path.stat().st_size > 500
+
+
+def test_a_damaged_capture_gives_what_precedes_the_damage_and_strict_fails(captures, tmp_path: Path) -> None:
+    whole = gzip.decompress(Path(captures[1]).read_bytes())
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes(whole[: len(whole) // 2])
+    result = run("measure", captures[0], str(cut), "--sketch", "exact", "--format", "json")
+    assert result.returncode == 0
+    assert "warning" in result.stderr
+    assert json.loads(result.stdout)["aggregate"]["received"] > 10_000
+    assert run("measure", captures[0], str(cut), "--strict").returncode == 1
