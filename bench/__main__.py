@@ -6,11 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-from bench import recording
+from bench import captures, memory, recording
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-TABLES = {"recording": recording.table}
+TABLES = {"recording": recording.table, "captures": captures.table, "memory": memory.table}
 
 
 def write(name: str, lines: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Conversations: which two flow ids are the two directions of one exchange.
 
 Made from the keys of the flow table; keys that name no source (a destination, a prefix) have no opposite.
-Cost: about 10 µs per key.
+Cost: about 10 µs per key one by one, 0.1 µs from a table.
 """
 
 from __future__ import annotations
@@ -12,12 +12,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sojourn.capture.flow_table import FlowTable
+from sojourn.core import keys
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError
 from sojourn.core.hash_kernels import hash_rows
 from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey, VlanFlowKey
 
 __all__ = ["Conversations", "opposite_key"]
+
+# Kinds of keys that have an opposite: how long an address is, and whether ports follow the two.
+_SWAPPED = {
+    keys.KIND_FLOW_4: (4, True),
+    keys.KIND_FLOW_6: (16, True),
+    keys.KIND_PAIR_4: (4, False),
+    keys.KIND_PAIR_6: (16, False),
+    keys.KIND_VLAN_FLOW_4: (4, True),
+    keys.KIND_VLAN_FLOW_6: (16, True),
+}
 
 
 def opposite_key(key: TrafficKey) -> TrafficKey | None:
@@ -43,11 +55,36 @@ class Conversations:
             raise MismatchError(f"{len(self.flow_id)} flow ids, {len(self.reverse_id)} reverse ids")
 
     @classmethod
-    def of_keys(cls, keys: Iterable[TrafficKey]) -> Conversations:
+    def of_keys(cls, flows: Iterable[TrafficKey]) -> Conversations:
         """The conversations that these flows belong to."""
-        with_opposite = [(key, other) for key in keys if (other := opposite_key(key)) is not None]
+        with_opposite = [(key, other) for key in flows if (other := opposite_key(key)) is not None]
         there = _ids([key for key, _ in with_opposite])
         return cls(there, _ids([other for _, other in with_opposite]))
+
+    @classmethod
+    def of_table(cls, table: FlowTable) -> Conversations:
+        """The same for all flows of a table, row by row, in columns; a key without an opposite is its own."""
+        data, sizes = table.key_bytes
+        swapped = data.copy()
+        for kind, (address, has_ports) in _SWAPPED.items():
+            rows = np.flatnonzero(data[:, 0] == kind)
+            middle, end = 1 + address, 1 + 2 * address
+            swapped[rows, 1:middle] = data[rows, middle:end]
+            swapped[rows, middle:end] = data[rows, 1:middle]
+            if has_ports:
+                swapped[rows, end : end + 2] = data[rows, end + 2 : end + 4]
+                swapped[rows, end + 2 : end + 4] = data[rows, end : end + 2]
+        reverse = np.zeros(len(data), np.uint64)
+        for size in np.unique(sizes).tolist():
+            rows = np.flatnonzero(sizes == size)
+            reverse[rows] = hash_rows(np.ascontiguousarray(swapped[rows, :size]), np.uint64(0))
+        return cls(table.ids.copy(), reverse)
+
+    def joined(self, other: Conversations) -> Conversations:
+        """Both sets of conversations."""
+        return Conversations(
+            np.concatenate([self.flow_id, other.flow_id]), np.concatenate([self.reverse_id, other.reverse_id])
+        )
 
     def opposite_numbers(self, ids: UInt64Array) -> Int64Array:
         """For each of the distinct `ids`, the row of its opposite direction; −1 where there is none."""
@@ -69,13 +106,13 @@ class Conversations:
         return np.where(mutual, opposite, -1)
 
 
-def _ids(keys: list[TrafficKey]) -> UInt64Array:
+def _ids(flows: list[TrafficKey]) -> UInt64Array:
     """The keys' ids, hashed together by length."""
     rows: dict[int, list[int]] = defaultdict(list)
-    encoded = [key.to_bytes() for key in keys]
+    encoded = [key.to_bytes() for key in flows]
     for row, data in enumerate(encoded):
         rows[len(data)].append(row)
-    ids = np.zeros(len(keys), np.uint64)
+    ids = np.zeros(len(flows), np.uint64)
     for length, chosen in rows.items():
         table = np.frombuffer(b"".join(encoded[row] for row in chosen), np.uint8)
         ids[chosen] = hash_rows(table.reshape(-1, length), np.uint64(0))

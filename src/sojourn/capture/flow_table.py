@@ -175,6 +175,11 @@ class FlowTable:
         order = np.argsort(-self.bytes, kind="stable")
         return order[: limit or len(order)]
 
+    @property
+    def key_bytes(self) -> tuple[UInt8Array, UInt8Array]:
+        """The canonical bytes of all keys, one padded row each, and how many of them count."""
+        return self._keys[: self._count], self._key_sizes[: self._count]
+
     def key(self, row: int) -> TrafficKey:
         """The key of one row."""
         return cast(TrafficKey, key_from_bytes(self._keys[row, : self._key_sizes[row]].tobytes()))

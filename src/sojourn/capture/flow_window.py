@@ -61,6 +61,12 @@ class FlowWindows:
         self._slots = np.full(1 << max(4, (2 * len(ids)).bit_length()), -1, np.int64)
         _fill(self._slots, ids)
 
+    def hold_all(self, flow_id: UInt64Array) -> bool:
+        """Whether every packet of these flows counts, whenever it was seen."""
+        limits = np.iinfo(np.int64)
+        unbounded = bool((self._low_ns == limits.min).all() and (self._high_ns == limits.max).all())
+        return unbounded and bool(np.isin(flow_id, self._ids).all())
+
     def select(self, batch: PacketBatch) -> PacketBatch:
         """The packets that count; the batch itself if all do."""
         inside, count = _inside(self._slots, self._ids, self._low_ns, self._high_ns, batch.flow_id, batch.time_ns)

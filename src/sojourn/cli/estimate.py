@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.output import Format, choose_format
-from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, totals_json
+from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, row_limit, totals_json
 from sojourn.core.errors import InputError, UsageError
 from sojourn.core.units import parse_duration
 
@@ -67,7 +67,7 @@ def estimate(
         interval_ns=interval_ns,
     )
     how = choose_format(output_format, output)
-    print_report(_report(answer), how, output, limit=limit, verbose=False)
+    print_report(_report(answer, row_limit(limit, how)), how, output)
 
 
 estimate.__doc__ = f"{estimate.__doc__}\n\n\b\n{_EXAMPLE}"
@@ -121,18 +121,18 @@ def _offset(text: str) -> int:
     return parse_clock(text).offset_ns
 
 
-def _report(answer: TwoStepAnswer) -> SegmentReport:
+def _report(answer: TwoStepAnswer, limit: int | None) -> SegmentReport:
     whole = answer.whole
     rows = []
     if whole.flows is not None:
         if answer.intervals:
             rows = [
-                interval_rows(part.flows, answer.keys.__getitem__, extra={"start_ns": part.first_ns})
+                interval_rows(part.flows, answer.keys.__getitem__, limit=limit, start_ns=part.first_ns)
                 for part in answer.intervals
                 if part.flows is not None
             ]
         else:
-            rows = [interval_rows(whole.flows, answer.keys.__getitem__)]
+            rows = [interval_rows(whole.flows, answer.keys.__getitem__, limit=limit)]
     sketch: dict[str, object] = {
         "name": answer.kind,
         "memory_bytes": math.ceil(answer.memory_bits / 8),

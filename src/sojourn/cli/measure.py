@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.output import Format, choose_format, progress
-from sojourn.cli.segment_output import SegmentReport, exact_rows, interval_rows, print_report, rounded, totals_json
+from sojourn.cli.segment_output import (
+    SegmentReport,
+    exact_rows,
+    interval_rows,
+    print_report,
+    rounded,
+    row_limit,
+    totals_json,
+)
 from sojourn.core.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sojourn.cli.output import Advance, Block
     from sojourn.core.keys import TrafficKey
     from sojourn.estimation.points import CaptureOptions, CapturePoint
     from sojourn.estimation.segment import Interval, SegmentPlan
@@ -88,29 +95,31 @@ def measure(
     memory_bytes = parse_bytes(memory)
     interval_ns = parse_duration(interval) if interval else 0
     how = choose_format(output_format, output)
+    rows = row_limit(limit, how)
     with progress("measure") as advance:
         from sojourn.capture.clock import parse_clock
         from sojourn.estimation.points import CapturePoint, with_common_identity
+        from sojourn.estimation.segment import measure_segment, plan_segment
         from sojourn.estimation.survey import survey_segment
 
         mode = parse_clock(clock)
         paths = (receiver, sender) if reverse else (sender, receiver)
         options = with_common_identity(paths, capture_options(key, inner, strict, expression))
         points = CapturePoint(paths[0], options), CapturePoint(paths[1], options)
-        exact = sketch is SketchName.EXACT
-        survey = survey_segment(
-            *points, clock=mode.reversed() if reverse else mode, keep_all=exact or truth, advance=advance
-        )
-        if exact:
-            report = _exact_report(survey)
+        keep_all = truth or sketch is SketchName.EXACT
+        survey = survey_segment(*points, clock=mode.reversed() if reverse else mode, keep_all=keep_all, advance=advance)
+        if sketch is SketchName.EXACT:
+            report = _exact_report(survey, rows)
         else:
-            report = _sketch_report(
-                points, survey, sketch.value, memory_bytes, parameter, interval_ns, markers, advance
+            changes = parse_changes(parameter or [])
+            flows = len(survey.flow_id)
+            plan = plan_segment(sketch.value, memory_bytes, flows=flows, loss=survey.loss, changes=changes)
+            whole, parts = measure_segment(
+                *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
-    if truth and not exact:
-        _add_truth(report, survey)
+            report = _sketch_report(survey, plan, whole, parts, rows=rows, truth=truth)
     _add_notes(report, points, survey)
-    print_report(report, how, output, limit=limit, verbose=verbose)
+    print_report(report, how, output, verbose=verbose)
 
 
 measure.__doc__ = f"{measure.__doc__}\n\n\b\n{_EXAMPLE}"
@@ -143,24 +152,19 @@ def _key_of(survey: Survey) -> Callable[[int], TrafficKey]:
 
 
 def _sketch_report(
-    points: tuple[CapturePoint, CapturePoint],
-    survey: Survey,
-    name: str,
-    memory_bytes: int,
-    parameter: list[str] | None,
-    interval_ns: int,
-    markers: bool,
-    advance: Advance,
+    survey: Survey, plan: SegmentPlan, whole: Interval, parts: list[Interval], *, rows: int | None, truth: bool
 ) -> SegmentReport:
-    from sojourn.estimation.segment import measure_segment, plan_segment
-
-    plan = plan_segment(
-        name, memory_bytes, flows=len(survey.flow_id), loss=survey.loss, changes=parse_changes(parameter or [])
-    )
-    whole, parts = measure_segment(*points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance)
-    rows = _flow_rows(whole, parts, _key_of(survey))
-    report = SegmentReport(totals_json(whole), rows, _sketch_json(plan, whole))
-    report.intervals = [{"start_ns": part.first_ns, "end_ns": part.last_ns, **totals_json(part)} for part in parts]
+    key_of = _key_of(survey)
+    match = survey.match if truth else None
+    blocks = []
+    if parts:
+        answered = [part for part in parts if part.flows is not None]
+        blocks = [interval_rows(p.flows, key_of, limit=rows, start_ns=p.first_ns) for p in answered if p.flows]
+    elif whole.flows is not None:
+        blocks = [interval_rows(whole.flows, key_of, limit=rows, truth=match)]
+    report = SegmentReport(totals_json(whole), blocks, _sketch_json(plan, whole))
+    report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in parts]
+    report.truth = _exact_totals(survey) if truth else None
     return report
 
 
@@ -175,16 +179,6 @@ def parse_changes(parameter: list[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _flow_rows(whole: Interval, parts: list[Interval], key_of: Callable[[int], TrafficKey]) -> list[Block]:
-    if whole.flows is None:
-        return []
-    if not parts:
-        return [interval_rows(whole.flows, key_of)]
-    return [
-        interval_rows(part.flows, key_of, extra={"start_ns": part.first_ns}) for part in parts if part.flows is not None
-    ]
-
-
 def _sketch_json(plan: SegmentPlan, whole: Interval) -> dict[str, object]:
     return {
         "name": plan.name,
@@ -194,9 +188,9 @@ def _sketch_json(plan: SegmentPlan, whole: Interval) -> dict[str, object]:
     }
 
 
-def _exact_report(survey: Survey) -> SegmentReport:
-    rows = [exact_rows(survey.match, _key_of(survey))]
-    return SegmentReport(_exact_totals(survey), rows, {"name": "exact", "parameters": {}})
+def _exact_report(survey: Survey, rows: int | None) -> SegmentReport:
+    blocks = [exact_rows(survey.match, _key_of(survey), limit=rows)]
+    return SegmentReport(_exact_totals(survey), blocks, {"name": "exact", "parameters": {}})
 
 
 def _exact_totals(survey: Survey) -> dict[str, object]:
@@ -213,23 +207,6 @@ def _exact_totals(survey: Survey) -> dict[str, object]:
         "samples": total.received,
         "reordered": total.reordered,
     }
-
-
-def _add_truth(report: SegmentReport, survey: Survey) -> None:
-    """The true columns beside the whole answer, flow by flow."""
-    report.truth = _exact_totals(survey)
-    exact = exact_rows(survey.match, _key_of(survey))
-    names = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
-    places = {place: row for row, place in enumerate(zip(*(exact[n] for n in names), strict=True))}
-    for i, block in enumerate(report.rows):
-        if report.intervals:
-            continue
-        rows = [places.get(place) for place in zip(*(block[n] for n in names), strict=True)]
-        true = {
-            f"true_{name}": [None if row is None else exact[name][row] for row in rows]
-            for name in ("mean_ns", "std_ns", "lost")
-        }
-        report.rows[i] = {**block, **true}
 
 
 def _add_notes(report: SegmentReport, points: tuple[CapturePoint, CapturePoint], survey: Survey) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +14,23 @@ from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sojourn.capture.exact_answer import ExactMatch
+    from sojourn.core.arrays import FloatArray
     from sojourn.core.keys import TrafficKey
     from sojourn.estimation.columns import FlowDelays
     from sojourn.estimation.segment import Interval
 
-__all__ = ["SegmentReport", "exact_rows", "interval_rows", "print_report", "rounded", "totals_json"]
+__all__ = [
+    "SegmentReport",
+    "exact_rows",
+    "interval_rows",
+    "print_report",
+    "rounded",
+    "row_limit",
+    "totals_json",
+]
 
 TABLE_ROWS = 20
 _FLOW_NAMES = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
-_TRUTH = ("true_mean_ns", "true_std_ns", "true_lost")
 
 
 @dataclass
@@ -61,46 +69,79 @@ def totals_json(interval: Interval) -> dict[str, object]:
     }
 
 
+def row_limit(limit: int | None, how: Format) -> int | None:
+    """How many flows to show: what was asked for, else 20 in a table and all elsewhere; 0 is all."""
+    return (TABLE_ROWS if limit is None and how is Format.TABLE else limit) or None
+
+
 def interval_rows(
-    flows: FlowDelays, key_of: Callable[[int], TrafficKey], *, extra: Mapping[str, object] | None = None
+    every: FlowDelays,
+    key_of: Callable[[int], TrafficKey],
+    *,
+    limit: int | None = None,
+    start_ns: int | None = None,
+    truth: ExactMatch | None = None,
 ) -> Block:
-    """One row per flow, the names of the contract; `extra` fields are the same in every row."""
+    """One row per flow (the `limit` largest), the names of the contract; the truth beside it if known."""
+    flows = every.largest(limit)
     ids = flows.flow_id.tolist()
-    answers = {
-        "packets": [rounded(v) for v in flows.packets.tolist()],
-        "lost": [rounded(v) for v in flows.lost.tolist()],
-        "mean_ns": [rounded(v) for v in flows.mean_ns.tolist()],
-        "std_ns": [rounded(v) for v in flows.std_ns.tolist()],
-        "low_ns": [rounded(v) for v in flows.low_ns.tolist()],
-        "high_ns": [rounded(v) for v in flows.high_ns.tolist()],
+    start = {} if start_ns is None else {"start_ns": [start_ns] * len(ids)}
+    return {
+        **start,
+        **_key_columns([key_of(flow_id) for flow_id in ids]),
+        "packets": _whole(flows.packets),
+        "lost": _whole(flows.lost),
+        "mean_ns": _whole(flows.mean_ns),
+        "std_ns": _whole(flows.std_ns),
+        "low_ns": _whole(flows.low_ns),
+        "high_ns": _whole(flows.high_ns),
         "samples": flows.samples.tolist(),
         "method": [None if reason else flows.method for reason in flows.reason],
         "reason": [str(reason) if reason else None for reason in flows.reason],
+        **({} if truth is None else _true_columns(ids, truth)),
     }
-    common = {name: [value] * len(ids) for name, value in (extra or {}).items()}
-    return {**common, **_key_columns([key_of(flow_id) for flow_id in ids]), **answers}
 
 
-def exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey]) -> Block:
+def _whole(column: FloatArray) -> list[int | None]:
+    return [rounded(value) for value in column.tolist()]
+
+
+def _true_columns(ids: list[int], match: ExactMatch) -> dict[str, list[int | None]]:
+    rows = {flow_id: row for row, flow_id in enumerate(match.flows.flow_id.tolist())}
+    columns = {
+        "true_mean_ns": _whole(match.flows.mean_ns),
+        "true_std_ns": _whole(match.flows.std_ns),
+        "true_lost": match.flows.lost.tolist(),
+    }
+    return {
+        name: [column[rows[flow_id]] if flow_id in rows else None for flow_id in ids]
+        for name, column in columns.items()
+    }
+
+
+def exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], *, limit: int | None = None) -> Block:
     """One row per flow of an exact answer: the contract's names, and what only matching can tell."""
     flows = match.flows
-    means = [rounded(v) for v in flows.mean_ns.tolist()]
+    order = sorted(range(len(flows)), key=lambda row: (-int(flows.packets[row]), row))[:limit]
+    means = [rounded(float(flows.mean_ns[row])) for row in order]
+    counts = {
+        name: getattr(flows, column)[order].tolist()
+        for name, column in (("packets", "packets"), ("lost", "lost"), ("samples", "received"))
+    }
     return {
-        **_key_columns([key_of(flow_id) for flow_id in flows.flow_id.tolist()]),
-        "packets": flows.packets.tolist(),
-        "lost": flows.lost.tolist(),
+        **_key_columns([key_of(int(flows.flow_id[row])) for row in order]),
+        **counts,
         "mean_ns": means,
-        "std_ns": [rounded(v) for v in flows.std_ns.tolist()],
+        "std_ns": _whole(flows.std_ns[order]),
         "low_ns": means,
         "high_ns": means,
-        "samples": flows.received.tolist(),
         "method": ["exact"] * len(means),
         "reason": [None if mean is not None else "every packet was lost" for mean in means],
-        "jitter_ns": [rounded(v) for v in flows.jitter_ns.tolist()],
-        "min_ns": flows.min_ns.tolist(),
-        "max_ns": flows.max_ns.tolist(),
-        "reordered": flows.reordered.tolist(),
-        "duplicates": flows.duplicates.tolist(),
+        "jitter_ns": _whole(flows.jitter_ns[order]),
+        **{
+            name: getattr(flows, name)[order].tolist()
+            for name in ("min_ns", "max_ns", "reordered", "reorder_extent", "duplicates")
+        },
     }
 
 
@@ -112,7 +153,7 @@ def _key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
     return {name: [fields[name] for fields in named] for name in names}
 
 
-def print_report(report: SegmentReport, how: Format, path: Path | None, *, limit: int | None, verbose: bool) -> None:
+def print_report(report: SegmentReport, how: Format, path: Path | None, *, verbose: bool = False) -> None:
     """Write the answer; notes and warnings go to stderr."""
     fields = {
         "aggregate": report.aggregate,
@@ -126,23 +167,13 @@ def print_report(report: SegmentReport, how: Format, path: Path | None, *, limit
         fields["truth"] = report.truth
     if how is Format.TABLE:
         _print_summary(report)
-    rows = list(_largest(report.rows, TABLE_ROWS if limit is None and how is Format.TABLE else limit))
-    if how is not Format.TABLE or any(len(next(iter(block.values()), [])) for block in rows):
-        write_rows(rows, how, path=path, fields=fields, table=_columns(report))
+    if how is not Format.TABLE or any(len(next(iter(block.values()), [])) for block in report.rows):
+        write_rows(report.rows, how, path=path, fields=fields, table=_columns(report))
     for note in report.notes:
         print(note, file=sys.stderr)
     if verbose:
         for text, count in report.ignored.items():
             print(f"ignored: {count:,} × {text}", file=sys.stderr)
-
-
-def _largest(blocks: list[Block], limit: int | None) -> Iterator[Block]:
-    """The rows with most packets, of each block."""
-    for block in blocks:
-        packets = list(block["packets"])
-        order = sorted(range(len(packets)), key=lambda row: (-(packets[row] or 0), row))
-        kept = order[:limit] if limit else order
-        yield {name: [values[row] for row in kept] for name, values in block.items()}
 
 
 def _print_summary(report: SegmentReport) -> None:

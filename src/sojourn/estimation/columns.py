@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,16 @@ class FlowDelays:
     @property
     def answered(self) -> BoolArray:
         return ~np.isnan(self.mean_ns)
+
+    def largest(self, limit: int | None) -> FlowDelays:
+        """The flows with most packets, largest first; all of them without a limit."""
+        order = np.argsort(-np.nan_to_num(self.packets), kind="stable")[: limit or None]
+        columns: dict[str, Any] = {
+            field.name: value[order]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), np.ndarray)
+        }
+        return replace(self, reason=[self.reason[row] for row in order.tolist()], **columns)
 
     def answers(self) -> list[Answer]:
         """One object per flow."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sojourn.capture.decoder import DecodeOptions
@@ -26,33 +26,29 @@ class CaptureOptions:
 
 
 class CapturePoint:
-    """A capture file as an observation point; what the latest pass found stays with it."""
+    """A capture file as an observation point; what the first pass found stays with it."""
 
     def __init__(self, path: str, options: CaptureOptions) -> None:
         self.path = path
         self.options = options
         self._reader: CaptureReader | None = None
-        self.progress: Callable[[float], None] = lambda _share: None
 
     @property
     def name(self) -> str:
         return self.path
 
-    def open(self) -> CaptureReader:
+    def batches(self, *, again: bool = False) -> Iterator[PacketBatch]:
+        """One pass over the capture; `again` is quicker and leaves what the first pass found."""
         options = self.options
-        return open_capture(self.path, options.decode, strict=options.strict, packet_filter=options.packet_filter)
-
-    def batches(self) -> Iterator[PacketBatch]:
-        """One pass over the capture."""
-        with self.open() as reader:
-            self._reader = reader
-            for batch in reader:
-                self.progress(reader.share_read)
-                yield batch
+        decode = replace(options.decode, flow_table=False) if again else options.decode
+        with open_capture(self.path, decode, strict=options.strict, packet_filter=options.packet_filter) as reader:
+            if not again:
+                self._reader = reader
+            yield from reader
 
     @property
     def reader(self) -> CaptureReader:
-        """The reader of the latest pass: its counts, warnings and flows."""
+        """The reader of the first pass: its counts, warnings and flows."""
         if self._reader is None:
             raise UsageError("the capture has not been read", where=self.path)
         return self._reader

@@ -9,7 +9,8 @@ the packets in flight at an interval's edge are whole again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -155,17 +156,24 @@ def measure_segment(
     slots: tuple[SlotOf | None, SlotOf | None] = (None, None)
     if interval_ns:
         slots = tuple(_slot_by(b) for b in survey.boundaries(interval_ns, markers=markers))  # type: ignore[assignment]
-    advance(f"recording {sender.name}", 0.5)
-    sent = _record_point(sender, plan, slots[0], survey.sender_windows, None)
-    advance(f"recording {receiver.name}", 0.7)
-    received = _record_point(receiver, plan, slots[1], survey.receiver_windows, survey.clock.correct)
+    advance("recording", 0.5)
+    correct = survey.clock.correct if survey.clock.corrected else None
+    with ThreadPoolExecutor(2) as pool:
+        sent, received = pool.map(
+            _record_point,
+            (sender, receiver),
+            (plan, plan),
+            slots,
+            (survey.sender_windows, survey.receiver_windows),
+            (None, correct),
+        )
     advance("estimating", 0.9)
     sizes = _sizes(survey)
     parts = []
     if interval_ns:
         both = sorted({slot for _, slot in sent} & {slot for _, slot in received})
         parts = [_interval(plan, sent, received, slot, survey.flow_id, sizes) for slot in both]
-    whole = _interval(plan, _merged(sent), _merged(received), 0, survey.flow_id, sizes)
+    whole = _interval(plan, _merged(sent), _merged(received), 0, survey.flow_id, sizes, whole=True)
     return whole, parts
 
 
@@ -181,9 +189,10 @@ def _record_point(
     correct: Callable[[Int64Array], Int64Array] | None,
 ) -> dict[tuple[str, int], AnySketch]:
     recorder = _PointRecorder(point, plan, slot_of)
-    for batch in point.batches():
+    everything = windows.hold_all(point.flows.ids)
+    for batch in point.batches(again=True):
         on_time = batch if correct is None else _corrected(batch, correct)
-        recorder.record(windows.select(on_time))
+        recorder.record(on_time if everything else windows.select(on_time))
     return recorder.finish()
 
 
@@ -216,10 +225,15 @@ def _interval(
     slot: int,
     flow_id: UInt64Array,
     sizes: Int64Array,
+    *,
+    whole: bool = False,
 ) -> Interval:
+    """The answer of one slot; flows' sizes are known only for the whole."""
     before, after = sent["segment", slot], received["segment", slot]
     totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
     flows = None
     if plan.flows is not None:
         flows = estimate_flows(sent["flows", slot], received["flows", slot], flow_id, sizes)
+        if whole:
+            flows = replace(flows, packets=sizes.astype(np.float64), lost=np.minimum(flows.lost, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)

@@ -2,7 +2,7 @@
 
 - LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning.
 - LDS: four rows. Without loss a flow has one cell per row and all rows see everything; with loss it has as many cells
-  as keep strangers rare, and the rows sample 1, ¼, 1/16 and 1/64.
+  as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
 - COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
 """
 
@@ -21,7 +21,9 @@ from sojourn.sketches.parameters import Parameters
 __all__ = ["changed", "fit_colate", "fit_lda", "fit_lds"]
 
 LADDER = tuple(2.0**-i for i in range(8))
-LOSSY_ROWS = (1.0, 0.25, 0.0625, 0.015625)
+LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
+MUCH_LOSS_ROWS = (1.0, 0.25, 0.0625, 0.015625)
+MUCH_LOSS = 0.01
 LDS_ROWS = 4
 MOST_CELLS_PER_FLOW = 64
 LEAST_LOSS = 1e-5
@@ -85,8 +87,9 @@ def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0) -> Lds
     columns = _cells(memory_bytes, LdsParameters(rows=LDS_ROWS, columns=1), 8)
     if loss < LEAST_LOSS:
         return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
+    shares = MUCH_LOSS_ROWS if loss >= MUCH_LOSS else LITTLE_LOSS_ROWS
     spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, MOST_CELLS_PER_FLOW))
-    return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=LOSSY_ROWS, salt=salt)
+    return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=shares, salt=salt)
 
 
 def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0) -> CounterVectorParameters:

@@ -9,19 +9,20 @@ size), matches the samples exactly and concludes
   that); one that the receiver never saw counts, as wholly lost, if its opposite direction travels back;
 - the **windows**: from when to when each flow can be judged at each point, although captures start and stop apart.
 
-Memory: two flow tables and two samples, whatever the length of the captures. Time: one pass.
+Memory: two flow tables and two samples, whatever the length of the captures. Time: one pass, both points at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from sojourn.capture.clock import ClockEstimate, ClockMode
-from sojourn.capture.conversations import Conversations, opposite_key
+from sojourn.capture.conversations import Conversations
 from sojourn.capture.edges import CaptureSpan, find_edges
 from sojourn.capture.exact import match_exact
 from sojourn.capture.exact_answer import ExactMatch, Fate
@@ -31,7 +32,6 @@ from sojourn.capture.sample import PacketSample, common_sample
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError
-from sojourn.core.keys import key_id
 
 __all__ = ["Point", "PointSurvey", "Survey", "survey_segment"]
 
@@ -45,7 +45,7 @@ class Point(Protocol):
     def name(self) -> str: ...
     @property
     def flows(self) -> FlowTable: ...
-    def batches(self) -> Iterator[PacketBatch]: ...
+    def batches(self, *, again: bool = False) -> Iterator[PacketBatch]: ...
 
 
 @dataclass(eq=False)
@@ -108,17 +108,18 @@ def survey_segment(
     advance: Callable[[str, float], None] = lambda _step, _share: None,
 ) -> Survey:
     """Read both points once. `keep_all` keeps every packet, for exact answers."""
-    advance(f"surveying {sender.name}", 0.0)
-    first = _survey_point(sender, keep_all)
-    advance(f"surveying {receiver.name}", 0.2)
-    second = _survey_point(receiver, keep_all)
+    advance("surveying", 0.0)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda point: _survey_point(point, keep_all), (sender, receiver))
     advance("matching packets", 0.4)
     sent, received = _packets(first, second, keep_all)
-    keys = [point.flows.key(row) for point in (first, second) for row in _rows_of(point.flows, sent, received)]
-    match = match_exact(sent, received, clock=clock, conversations=Conversations.of_keys(keys))
-    flow_id = np.concatenate([match.flows.flow_id, _unsampled_flows(first, second, match, sent, received)])
-    windows = _windows(first, second, match, flow_id)
+    opposite = Conversations.of_table(first.flows)
+    conversations = opposite.joined(Conversations.of_table(second.flows))
+    match = match_exact(sent, received, clock=clock, conversations=conversations)
+    rest = _unsampled_flows(first, second, match, opposite.reverse_id, sent=sent, received=received)
+    flow_id = np.concatenate([match.flows.flow_id, rest])
     whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
+    windows = _windows(first, second, match, flow_id) if whole else _marked_windows(sent, received, match, flow_id)
     return Survey(first, second, match, flow_id, *windows, whole)
 
 
@@ -145,17 +146,19 @@ def _packets(first: PointSurvey, second: PointSurvey, keep_all: bool) -> tuple[P
     return common_sample(first.sample, second.sample)
 
 
-def _rows_of(flows: FlowTable, *batches: PacketBatch) -> list[int]:
-    """The rows of the flows that occur in the batches."""
-    ids = np.unique(np.concatenate([batch.flow_id for batch in batches]))
-    rows: list[int] = np.flatnonzero(np.isin(flows.ids, ids)).tolist()
-    return rows
-
-
 def _unsampled_flows(
-    first: PointSurvey, second: PointSurvey, match: ExactMatch, sent: PacketBatch, received: PacketBatch
+    first: PointSurvey,
+    second: PointSurvey,
+    match: ExactMatch,
+    opposite_id: UInt64Array,
+    *,
+    sent: PacketBatch,
+    received: PacketBatch,
 ) -> UInt64Array:
-    """Flows that travel forward although matching saw none of their packets at both points."""
+    """Flows that travel forward although matching saw none of their packets at both points.
+
+    `opposite_id` has a row per flow of the sender's table.
+    """
     other_way = np.concatenate(
         [
             sent.flow_id[match.sender_fate == Fate.OTHER_WAY],
@@ -169,20 +172,15 @@ def _unsampled_flows(
     seen_first = second.flows.first_ns[at_receiver]
     later = match.clock.correct(seen_first) >= first.flows.first_ns[at_sender]
     forward = rest[later & ~np.isin(rest, told)]
-    missing = np.flatnonzero(~np.isin(first.flows.ids, np.union1d(told, second.flows.ids)))
-    lost = [row for row in missing.tolist() if _opposite_id(first.flows, row) in set(other_way.tolist())]
-    return np.concatenate([forward, first.flows.ids[np.array(lost, np.int64)]])
-
-
-def _opposite_id(flows: FlowTable, row: int) -> int | None:
-    opposite = opposite_key(flows.key(row))
-    return None if opposite is None else key_id(opposite)
+    missing = ~np.isin(first.flows.ids, np.union1d(told, second.flows.ids))
+    lost = first.flows.ids[missing & np.isin(opposite_id, other_way)]
+    return np.concatenate([forward, lost])
 
 
 def _windows(
     first: PointSurvey, second: PointSurvey, match: ExactMatch, flow_id: UInt64Array
 ) -> tuple[FlowWindows, FlowWindows]:
-    """Per flow, the times that can be judged; all on the sender's clock."""
+    """Per flow, the times that can be judged, by the rule of exact matching; all on the sender's clock."""
     receiver = match.clock.correct(np.array([second.first_ns, second.last_ns]))
     packets = match.packets
     edges = find_edges(
@@ -194,3 +192,43 @@ def _windows(
         flows=len(flow_id),
     )
     return FlowWindows(flow_id, *edges.sent), FlowWindows(flow_id, *edges.received)
+
+
+def _marked_windows(
+    sent: PacketBatch, received: PacketBatch, match: ExactMatch, flow_id: UInt64Array
+) -> tuple[FlowWindows, FlowWindows]:
+    """The same from a sample: a flow that the sample shows to be cut off at one end is cut, at both points, at its
+    outermost matched packet there. Packets of a flow keep their order, so both points keep the same ones."""
+    spans = _matched_spans(match)
+    limits = np.iinfo(np.int64)
+    windows = [[np.full(len(flow_id), bound) for bound in (limits.min, limits.max)] for _ in range(2)]
+    order = np.argsort(match.flows.flow_id)
+    ids = match.flows.flow_id[order]
+    times = (sent.time_ns, match.clock.correct(received.time_ns))
+    fates = (match.sender_fate, match.receiver_fate)
+    for batch, time_ns, fate, span in zip((sent, received), times, fates, spans, strict=True):
+        edge = np.flatnonzero(fate == Fate.EDGE)
+        place = np.minimum(np.searchsorted(ids, batch.flow_id[edge]), max(len(ids) - 1, 0))
+        known = ids[place] == batch.flow_id[edge] if len(ids) else np.zeros(len(edge), bool)
+        row, when = order[place[known]], time_ns[edge[known]]
+        for end, is_cut in enumerate((when < span[0][row], when > span[1][row])):
+            cut = np.unique(row[is_cut])
+            for window, own in zip(windows, spans, strict=True):
+                window[end][cut] = own[end][cut]
+    return FlowWindows(flow_id, *windows[0]), FlowWindows(flow_id, *windows[1])
+
+
+def _matched_spans(match: ExactMatch) -> list[tuple[Int64Array, Int64Array]]:
+    """First and last matched packet of each measured flow, at the sender and at the receiver."""
+    packets = match.packets
+    spans = []
+    for time_ns in (packets.sent_ns, packets.sent_ns + packets.delay_ns):
+        low = np.zeros(len(match.flows), np.int64)
+        high = np.zeros(len(match.flows), np.int64)
+        filled = np.diff(packets.start) > 0
+        if filled.any():
+            starts = packets.start[:-1][filled]
+            low[filled] = np.minimum.reduceat(time_ns, starts)
+            high[filled] = np.maximum.reduceat(time_ns, starts)
+        spans.append((low, high))
+    return spans

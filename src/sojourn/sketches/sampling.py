@@ -50,9 +50,9 @@ def is_sampled(hashed: np.uint64, limit: np.uint64) -> np.bool_:
 
 @inlined
 def bank_of(hashed: np.uint64, thresholds: UInt64Array) -> int:
-    """The bank that takes a packet, the last bank asked first; −1 when none does."""
+    """The rarest bank that takes a packet, −1 when none does; thresholds fall, so few are looked at."""
     uniform = hashed & _LOW_HALF
-    for bank in range(thresholds.shape[0] - 1, -1, -1):
-        if uniform < thresholds[bank]:
-            return bank
-    return -1
+    bank = -1
+    while bank + 1 < thresholds.shape[0] and uniform < thresholds[bank + 1]:
+        bank += 1
+    return bank
