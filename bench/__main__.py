@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
 
-from bench import captures, memory, recording
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-TABLES = {"recording": recording.table, "captures": captures.table, "memory": memory.table}
+TABLES = ("captures", "memory", "recording")
 
 
 def write(name: str, lines: list[str]) -> None:
@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> None:
     cores = len(os.sched_getaffinity(0))
     use_one_core()
     for name in names:
-        lines = [*TABLES[name](), "", f"One core of {cores}, best of several runs."]
+        table = importlib.import_module(f"bench.{name}").table
+        lines = [*table(), "", f"One core of {cores}, best of several runs."]
         print(f"\n{name}\n")
         print("\n".join(lines), flush=True)
         if "--write" in arguments:

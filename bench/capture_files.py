@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from sojourn.core.batches import PacketBatch
 from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
 
-__all__ = ["write_two_point"]
+__all__ = ["RECORD", "write_in_child", "write_two_point"]
 
 SNAP = 64
 RECORD = 16 + SNAP
@@ -25,6 +27,14 @@ def write_two_point(folder: Path, packets: int, *, flows: int = 20_000, seed: in
         for path, batch in zip(paths, (world.sender, world.receiver), strict=True):
             _write(path, world, batch)
     return paths
+
+
+def write_in_child(folder: Path, packets: int) -> tuple[Path, Path]:
+    """`write_two_point` in a process of its own: a child's peak memory starts from its parent's."""
+    code = "import sys; from pathlib import Path; from bench.capture_files import write_two_point as w; "
+    code += "w(Path(sys.argv[1]), int(sys.argv[2]))"
+    subprocess.run([sys.executable, "-c", code, str(folder), str(packets)], check=True)
+    return folder / f"in-{packets}.pcap", folder / f"out-{packets}.pcap"
 
 
 def _write(path: Path, world: TwoPointWorld, batch: PacketBatch) -> None:

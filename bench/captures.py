@@ -13,10 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.capture_files import RECORD, write_two_point
+from bench.capture_files import RECORD, write_in_child
 
 PACKETS = int(os.environ.get("SOJOURN_BENCH_PACKETS", "5000000"))
-SLOW, SLOWEST = 200_000, 20_000
+MANY, SLOW, SLOWEST = 1_000_000, 200_000, 20_000
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
 
 DPKT = """
@@ -69,8 +69,8 @@ def table() -> list[str]:
 
 
 def _table(folder: Path) -> list[str]:
-    sender, receiver = write_two_point(folder, PACKETS)
-    slow, slowest = shortened(sender, SLOW), shortened(sender, SLOWEST)
+    sender, receiver = write_in_child(folder, PACKETS)
+    many, slow, slowest = (shortened(sender, min(n, PACKETS)) for n in (MANY, SLOW, SLOWEST))
     both = [str(sender), str(receiver)]
     fields = [word for name in ("ip.src", "ip.dst", "tcp.srcport", "udp.srcport") for word in ("-e", name)]
     commands: dict[str, tuple[list[str], int]] = {
@@ -79,7 +79,7 @@ def _table(folder: Path) -> list[str]:
         "sojourn record": ([*SOJOURN, "record", str(sender), "-w", str(folder / "x.epochs")], PACKETS),
         "sojourn measure --sketch lds (both files)": ([*SOJOURN, "measure", *both], 2 * PACKETS),
         "sojourn measure --sketch exact (both files)": ([*SOJOURN, "measure", *both, "--sketch", "exact"], 2 * PACKETS),
-        "tcpdump -nn -r": (["tcpdump", "-nn", "-r", str(sender)], PACKETS),
+        "tcpdump -nn -r": (["tcpdump", "-nn", "-r", str(many)], min(MANY, PACKETS)),
         f"tshark -T fields (first {SLOW:,})": (["tshark", "-r", str(slow), "-T", "fields", *fields], SLOW),
         f"dpkt loop (first {SLOW:,})": ([sys.executable, "-c", DPKT, str(slow)], SLOW),
         f"scapy loop (first {SLOWEST:,})": ([sys.executable, "-c", SCAPY, str(slowest)], SLOWEST),

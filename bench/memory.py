@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from bench.capture_files import write_two_point
+from bench.capture_files import write_in_child
 from bench.captures import PACKETS, SOJOURN, seconds
 
 __all__ = ["table"]
@@ -18,7 +18,7 @@ def table() -> list[str]:
     lines = ["| packets | file | `sojourn record` peak | seconds |", "|---:|---:|---:|---:|"]
     try:
         for packets in (PACKETS // 4, PACKETS):
-            path, other = write_two_point(folder, packets)
+            path, other = write_in_child(folder, packets)
             other.unlink()
             taken, peak = seconds([*SOJOURN, "record", str(path), "-w", str(folder / "x.epochs")], 1)
             size = path.stat().st_size / 2**20

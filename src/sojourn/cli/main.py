@@ -74,6 +74,15 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         print(f"sojourn: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(1)
+    except MemoryError:
+        print("sojourn: out of memory; use a sketch instead of exact matching, or less --memory", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("SOJOURN_TRACEBACK"):
+            raise
+        fault = f"{type(error).__name__}: {error}"
+        print(f"sojourn: a fault of ours, please report it ({fault}); SOJOURN_TRACEBACK=1 shows where", file=sys.stderr)
+        sys.exit(70)
 
 
 if __name__ == "__main__":
