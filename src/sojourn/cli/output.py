@@ -71,11 +71,14 @@ def _finite(value: object) -> object:
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
     """A progress bar on stderr while the block runs; silent where stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _step, _share: None
+        return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     stderr = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+    with Progress(*columns, console=stderr, transient=True) as bar:
         task = bar.add_task(title, total=1.0)
 
         def advance(step: str, share: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from sojourn.cli.measure import SketchName, capture_options, parse_changes
-from sojourn.cli.output import console, progress
+from sojourn.cli.output import progress
 from sojourn.core.errors import UsageError
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
 
@@ -113,15 +113,14 @@ def _with_progress(reader: CaptureReader, advance: Advance) -> Iterator[PacketBa
 
 
 def _report(reader: CaptureReader, count: int, size: int, identity_bytes: int) -> None:
-    said = console(stderr=True)
-    said.print(f"{reader.ip_packets:,} packets of {len(reader.flows):,} flows in {count} epochs, {format_bytes(size)}")
-    ignored = sum(reader.ignored.values())
-    if ignored:
-        said.print(f"{ignored:,} of {reader.packets:,} frames ignored; sojourn flows -v tells why")
+    told = [f"{reader.ip_packets:,} packets of {len(reader.flows):,} flows in {count} epochs, {format_bytes(size)}"]
+    if ignored := sum(reader.ignored.values()):
+        told.append(f"{ignored:,} of {reader.packets:,} frames ignored; sojourn flows -v tells why")
+    warnings = list(reader.warnings)
     if 0 < reader.snap_length < identity_bytes + 14:
-        said.print(
-            f"sojourn: warning: the snap length of {reader.snap_length} is shorter than the identity; "
+        warnings.append(
+            f"the snap length of {reader.snap_length} is shorter than the identity; "
             f"record both points with --identity-bytes {max(20, reader.snap_length - 14)}"
         )
-    for warning in reader.warnings:
-        said.print(f"sojourn: warning: {warning}")
+    told += [f"sojourn: warning: {warning}" for warning in warnings]
+    print("\n".join(told), file=sys.stderr)
