@@ -20,7 +20,7 @@ from sojourn.core.hash_kernels import mix
 from sojourn.core.kernels import inlined, kernel
 from sojourn.core.keys import TrafficKey, key_from_bytes
 
-__all__ = ["DEFAULT_MAX_FLOWS", "FlowTable"]
+__all__ = ["DEFAULT_MAX_FLOWS", "FlowTable", "empty_slots", "fill_slots", "find_slot"]
 
 DEFAULT_MAX_FLOWS = 1 << 20
 LARGEST_MAX_FLOWS = 1 << 27
@@ -30,7 +30,7 @@ PACKETS, BYTES, FIRST, LAST = 0, 1, 2, 3
 
 
 @inlined
-def _find_slot(slots: NDArray[np.int32], ids: UInt64Array, flow_id: np.uint64) -> np.int64:
+def find_slot(slots: NDArray[np.int32], ids: UInt64Array, flow_id: np.uint64) -> np.int64:
     """The slot that holds the flow's row, or the free one where it belongs."""
     mask = np.uint64(slots.shape[0] - 1)
     slot = mix(flow_id) & mask
@@ -40,10 +40,10 @@ def _find_slot(slots: NDArray[np.int32], ids: UInt64Array, flow_id: np.uint64) -
 
 
 @kernel
-def _rebuild(slots: NDArray[np.int32], ids: UInt64Array, count: int) -> None:
+def fill_slots(slots: NDArray[np.int32], ids: UInt64Array, count: int) -> None:
     slots[:] = -1
     for row in range(count):
-        slots[_find_slot(slots, ids, ids[row])] = row
+        slots[find_slot(slots, ids, ids[row])] = row
 
 
 @kernel
@@ -63,7 +63,7 @@ def _update(
     found = 0
     overflow = 0
     for i in range(start, flow_id.shape[0]):
-        slot = _find_slot(slots, ids, flow_id[i])
+        slot = find_slot(slots, ids, flow_id[i])
         row = np.int64(slots[slot])
         if row < 0:
             if count + found == ids.shape[0]:
@@ -85,6 +85,11 @@ def _update(
     return flow_id.shape[0], found, overflow
 
 
+def empty_slots(capacity: int) -> NDArray[np.int32]:
+    """At least twice as many slots as rows, a power of two."""
+    return np.full(1 << max(2 * capacity - 1, 1).bit_length(), -1, np.int32)
+
+
 class FlowTable:
     """Counts packets by flow id; `update` is told the packets, `add_keys` the keys of those that were new."""
 
@@ -99,12 +104,7 @@ class FlowTable:
         self._counters = np.zeros((capacity, 4), np.int64)
         self._keys = np.zeros((capacity, KEY_BYTES), np.uint8)
         self._key_sizes = np.zeros(capacity, np.uint8)
-        self._slots = self._empty_slots(capacity)
-
-    @staticmethod
-    def _empty_slots(capacity: int) -> NDArray[np.int32]:
-        """At least twice as many slots as rows, a power of two."""
-        return np.full(1 << (2 * capacity - 1).bit_length(), -1, np.int32)
+        self._slots = empty_slots(capacity)
 
     def __len__(self) -> int:
         return self._count
@@ -167,8 +167,8 @@ class FlowTable:
         self._counters = np.concatenate([self._counters, np.zeros((more, 4), np.int64)])
         self._keys = np.concatenate([self._keys, np.zeros((more, KEY_BYTES), np.uint8)])
         self._key_sizes = np.concatenate([self._key_sizes, np.zeros(more, np.uint8)])
-        self._slots = self._empty_slots(capacity)
-        _rebuild(self._slots, self._ids, self._count)
+        self._slots = empty_slots(capacity)
+        fill_slots(self._slots, self._ids, self._count)
 
     def by_bytes(self, limit: int | None = None) -> Int64Array:
         """Rows from the most bytes down, equals in their order; `limit` of them (None or 0: all)."""

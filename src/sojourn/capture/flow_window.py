@@ -6,35 +6,20 @@ Open addressing over flow ids, half full at most; O(1) per packet, about 5 ns.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sojourn.capture.flow_table import empty_slots, fill_slots, find_slot
 from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import MismatchError
-from sojourn.core.hash_kernels import mix
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.kernels import kernel
 
 __all__ = ["FlowWindows"]
 
 
-@inlined
-def _slot(slots: Int64Array, ids: UInt64Array, flow_id: np.uint64) -> np.int64:
-    """The slot of a flow, or the free one where it would be."""
-    mask = np.uint64(len(slots) - 1)
-    slot = mix(flow_id) & mask
-    while slots[slot] >= 0 and ids[slots[slot]] != flow_id:
-        slot = (slot + np.uint64(1)) & mask
-    return np.int64(slot)
-
-
-@kernel
-def _fill(slots: Int64Array, ids: UInt64Array) -> None:
-    for row in range(len(ids)):
-        slots[_slot(slots, ids, ids[row])] = row
-
-
 @kernel
 def _inside(
-    slots: Int64Array,
+    slots: NDArray[np.int32],
     ids: UInt64Array,
     low_ns: Int64Array,
     high_ns: Int64Array,
@@ -44,7 +29,7 @@ def _inside(
     inside = np.zeros(len(flow_id), np.bool_)
     count = 0
     for i in range(len(flow_id)):
-        row = slots[_slot(slots, ids, flow_id[i])]
+        row = slots[find_slot(slots, ids, flow_id[i])]
         if row >= 0 and low_ns[row] <= time_ns[i] <= high_ns[row]:
             inside[i] = True
             count += 1
@@ -58,8 +43,8 @@ class FlowWindows:
         if not len(ids) == len(low_ns) == len(high_ns):
             raise MismatchError(f"{len(ids)} flows, {len(low_ns)} starts, {len(high_ns)} ends")
         self._ids, self._low_ns, self._high_ns = ids, low_ns, high_ns
-        self._slots = np.full(1 << max(4, (2 * len(ids)).bit_length()), -1, np.int64)
-        _fill(self._slots, ids)
+        self._slots = empty_slots(len(ids))
+        fill_slots(self._slots, ids, len(ids))
 
     def hold_all(self, flow_id: UInt64Array) -> bool:
         """Whether every packet of these flows counts, whenever it was seen."""
