@@ -34,10 +34,10 @@ def sorted_waiting(waiting: Int64Array, hash_bits: int) -> Int64Array:
 def _follows(group: int, slots: Int64Array, row: int, waiting: Int64Array, other: int) -> bool:
     """Whether a packet in the pool belongs behind one that waits."""
     if group != waiting[other, 0]:
-        return group > waiting[other, 0]
+        return bool(group > waiting[other, 0])
     for column in range(3):
         if slots[row, column] != waiting[other, column + 1]:
-            return slots[row, column] > waiting[other, column + 1]
+            return bool(slots[row, column] > waiting[other, column + 1])
     return False
 
 
