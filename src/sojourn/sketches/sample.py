@@ -14,7 +14,7 @@ of them can lower its group's threshold to that hash, and no further.
 Two packets of a flow of N share a hash of b bits with probability N·2⁻ᵇ, two flows of a group of F a tag of f bits
 with F·2⁻ᶠ. Times are kept modulo 2ᵗ ns: differences are exact while every delay stays below `max_delay_ns`.
 Memory: (slots + waiting) × (b + f + t) bits, groups × (b + count + held bits). Packets that fall below their
-threshold wait in an eighth as many slots until they are sorted in, by a merge in place.
+threshold wait in a sixteenth as many slots until they are sorted in, by a merge in place.
 Time: two hashes and one group per packet, O(1); of N packets about slots · ln(N/slots) are sorted in.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["KeptPackets", "Sample", "SampleParameters"]
 
 FLOW_FUNCTION = 1 << 24
 PACKET_FUNCTION = FLOW_FUNCTION + 1
-WAITING_SHARE = 8
+WAITING_SHARE = 16
 LEAST_WAITING = 16
 _HALF = np.uint64(32)
 
@@ -270,6 +270,14 @@ class Sample(Sketch[SampleParameters, PacketBatch]):
             self._waiting[: len(part)] = part
             self._waits = len(part)
             self._settle()
+
+    def shifted(self, offset_ns: int) -> Self:
+        """The sample that a clock ahead by `offset_ns` would have kept; the order of equal packets stays."""
+        result = self.copy()
+        held = int(result.arrays[0][:, HELD].sum())
+        mask = (1 << self.parameters.time_bits) - 1
+        result.arrays[1][:held, 2] = (result.arrays[1][:held, 2] + offset_ns) & mask
+        return result
 
     def reset(self) -> None:
         super().reset()
