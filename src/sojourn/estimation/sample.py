@@ -160,7 +160,7 @@ class MatchedSample:
         sampled, arrived = self._column(self.sampled, row), self._column(self.arrived, row)
         with np.errstate(invalid="ignore", divide="ignore"):
             packets = sampled / self.fraction[group]
-            lost = packets * (1 - arrived / sampled)
+            lost = packets * (sampled - arrived) / sampled
         alone = (self._column(self.alone, row) == 1) & (share < 1)
         return packets, np.where(alone, np.maximum(self.sent - self.received, 0)[group], lost)
 
