@@ -15,6 +15,7 @@ from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import new_sketch
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
 
 PACKETS = 4_000_000
@@ -29,6 +30,7 @@ SKETCHES: dict[str, Parameters] = {
     "COLATE, with counts": CounterVectorParameters(counters=10_000, per_flow=20, count_bits=24),
     "LDS, 4 rows": LdsParameters(rows=4, columns=COLUMNS),
     "LDS, 4 rows that sample, k = 8": LdsParameters(rows=4, columns=COLUMNS, spread=8, shares=(1.0, 0.5, 0.25, 0.125)),
+    "Sample, 10 000 slots, 1024 groups": SampleParameters(slots=10_000, groups=1024),
     "SDS, 4 rows": SdsParameters(rows=4, columns=COLUMNS),
     "IoTm, 20 buckets, random": BucketArrayParameters(buckets=20, per_instance=5, bits=40, spreading="random"),
     "IoTm, 20 buckets, hashed steps": BucketArrayParameters(
@@ -58,7 +60,7 @@ def traffic() -> tuple[PacketBatch, MeasurementBatch]:
 
 def record(parameters: Parameters, packets: PacketBatch, measurements: MeasurementBatch) -> Callable[[], None]:
     """One whole recording, of an empty sketch."""
-    takes_packets = parameters.kind in ("lda", "lds", "counter_vector")
+    takes_packets = parameters.kind in ("lda", "lds", "counter_vector", "sample")
     batch = packets if takes_packets else measurements
 
     def run() -> None:

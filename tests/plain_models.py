@@ -68,6 +68,28 @@ def lds(p, packets, weights=None):
     return fields
 
 
+def sample(p, packets):
+    """Sort everything, find the level by trying, cut: what the pool does in pieces."""
+    everything = 1 << p.hash_bits
+    groups = [[] for _ in range(p.groups)]
+    for flow_id, packet_id, time_ns, _ in packets:
+        flow = mix64(flow_id ^ salt_for(1 << 24, p.salt))
+        hashed = max(1, mix64(packet_id ^ salt_for((1 << 24) + 1, p.salt)) >> (64 - p.hash_bits))
+        row = (hashed, flow % (1 << p.flow_bits), time_ns % (1 << p.time_bits))
+        groups[reduce_to_range(flow, p.groups)].append(row)
+    level = max(c for c in range(1, p.slots + 1) if sum(min(len(g), c) for g in groups) <= p.slots)
+    limits = [sorted(g)[level][0] if len(g) > level else everything for g in groups]
+    kept = [sorted(row for row in g if row[0] < limit) for g, limit in zip(groups, limits, strict=True)]
+    rows = [row for g in kept for row in g]
+    rows += [(0, 0, 0)] * (p.slots - len(rows))
+    return {
+        "cut": [everything - limit for limit in limits],
+        "packets": [len(g) for g in groups],
+        "held": [len(g) for g in kept],
+        **{name: [row[i] for row in rows] for i, name in enumerate(("hash", "flow", "time"))},
+    }
+
+
 def sds(p, measurements):
     cells = p.rows * p.columns
     fields = {"sum": [0] * cells, "count": [0] * cells}

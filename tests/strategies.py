@@ -9,6 +9,7 @@ from sojourn.sketches.bucket_array import SPREADINGS, BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -66,6 +67,22 @@ def lds_parameters(draw):
         count_bits=draw(st.integers(16, 64)),
         digest_bits=draw(st.sampled_from([0, 1, 16, 64])),
         byte_bits=draw(st.sampled_from([0, 32, 64])),
+        max_delay_ns=10**9,
+        salt=draw(WORDS),
+    )
+
+
+@st.composite
+def sample_parameters(draw):
+    """Hashes of few bits make ties, few slots make cuts."""
+    slots = draw(st.integers(1, 30))
+    return SampleParameters(
+        slots=slots,
+        groups=draw(st.integers(1, min(slots, 8))),
+        hash_bits=draw(st.sampled_from([8, 9, 32, 42])),
+        flow_bits=draw(st.sampled_from([1, 16, 32])),
+        time_bits=draw(st.sampled_from([34, 40, 63])),
+        count_bits=draw(st.sampled_from([8, 32, 63])),
         max_delay_ns=10**9,
         salt=draw(WORDS),
     )

@@ -54,10 +54,34 @@ def test_a_late_packet_joins_its_slot_or_gets_an_epoch_of_its_own() -> None:
     assert [(e.first_ns, e.last_ns) for e in closed] == [(50, 60), (70, 70), (150, 150), (250, 250)]
 
 
-def test_keys_are_reported_with_the_epoch() -> None:
-    keys = (ProcessKey("p", 1),)
-    recorder = Recorder("n", "disk_io", small_buckets, keys_of=lambda _: keys)
-    assert [epoch.keys for epoch in recorder.finish()] == [keys]
+class Seen:
+    """Every instance as a process whose pid is its id."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, None] = {}
+
+    def see(self, batch) -> None:
+        self._ids.update(dict.fromkeys(batch.instance_id.tolist()))
+
+    def keys(self) -> tuple[ProcessKey, ...]:
+        return tuple(ProcessKey("p", pid) for pid in self._ids)
+
+
+def test_each_epoch_reports_the_keys_of_its_own_measurements() -> None:
+    recorder = Recorder("n", "disk_io", small_buckets, keys_for=Seen)
+    rows = [(1, 60, 0), (2, 1, 0), (1, 60, 0), (3, 60, 0)] * 3
+    closed = [*recorder.record(own.measurement_batch(rows)), *recorder.finish()]
+    assert len(closed) > 1
+    start = 0
+    for epoch in closed:
+        seen = dict.fromkeys(instance for instance, _, _ in rows[start : start + epoch.recorded])
+        assert epoch.keys == tuple(ProcessKey("p", pid) for pid in seen)
+        start += epoch.recorded
+
+
+def test_without_a_collector_no_keys_are_reported() -> None:
+    assert [epoch.keys for epoch in Recorder("n", "disk_io", small_buckets).finish()] == [None]
+    assert [epoch.keys for epoch in Recorder("n", "disk_io", small_buckets, keys_for=Seen).finish()] == [()]
 
 
 def test_a_measurement_that_never_fits_is_an_error_not_a_loop() -> None:

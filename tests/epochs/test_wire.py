@@ -23,7 +23,9 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.registry import new_sketch
 from sojourn.sketches.sds import SdsParameters
 
-PACKET_PARAMETERS = st.one_of(own.lda_parameters(), own.lds_parameters(), own.counter_vector_parameters())
+PACKET_PARAMETERS = st.one_of(
+    own.lda_parameters(), own.lds_parameters(), own.counter_vector_parameters(), own.sample_parameters()
+)
 MEASUREMENT_PARAMETERS = st.one_of(own.sds_parameters(), own.bucket_array_parameters())
 NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=20)
 KEYS = st.one_of(st.none(), st.lists(st.builds(ProcessKey, NAMES, st.integers(0, 99)), max_size=4).map(tuple))

@@ -11,6 +11,7 @@ from sojourn.sketches.bucket_array import BucketArray
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
+from sojourn.sketches.sample import Sample
 from sojourn.sketches.sds import Sds
 from sojourn.sketches.weights import FlowWeights
 
@@ -33,6 +34,16 @@ def test_lds_equals_its_model_with_and_without_weights(parameters, rows, weights
     sketch = Lds(parameters, FlowWeights(weights) if weights else None)
     assert sketch.record_batch(own.packet_batch(rows)) == len(rows)
     assert_equals_model(sketch, plain_models.lds(parameters, rows, weights))
+
+
+@given(own.sample_parameters(), own.packets(120), st.integers(1, 120))
+def test_sample_equals_its_model_however_the_packets_are_batched(parameters, rows, size) -> None:
+    sketch = Sample(parameters)
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        assert sketch.record_batch(own.packet_batch(part)) == len(part)
+    assert_equals_model(sketch, plain_models.sample(parameters, rows))
+    sketch.check()
 
 
 @given(own.sds_parameters(), own.measurements(low=-1000))

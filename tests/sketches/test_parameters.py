@@ -18,6 +18,7 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.registry import SKETCHES, new_sketch, sketch_type
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sampling import disjoint_thresholds, nested_thresholds
 from sojourn.sketches.sds import SdsParameters
 from sojourn.sketches.weights import FlowWeights
@@ -26,6 +27,7 @@ ALL = [
     own.lda_parameters(),
     own.lds_parameters(),
     own.sds_parameters(),
+    own.sample_parameters(),
     own.counter_vector_parameters(),
     own.bucket_array_parameters(),
 ]
@@ -46,6 +48,8 @@ ALL = [
         (lambda: LdaParameters(rows=2**27, shares=(1.0, 0.5, 0.25)), "cells is outside"),
         (lambda: LdsParameters(rows=2, columns=4, spread=5), "spread 5 exceeds 4 columns"),
         (lambda: LdsParameters(rows=3, columns=4, shares=(1.0, 0.5)), "2 shares for 3 rows"),
+        (lambda: SampleParameters(slots=3, groups=4), "at least one slot per group"),
+        (lambda: SampleParameters(slots=9, groups=4, time_bits=34), "34 bits cannot tell a delay"),
         (lambda: SdsParameters(rows=1, columns=4, sum_bits=65), "sum_bits is 65"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, shares=(0.5,)), "sum to 1"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, threshold=5), "no threshold"),
@@ -80,7 +84,7 @@ def test_a_missing_parameter_is_named() -> None:
 
 
 def test_unknown_kinds_list_the_known_ones() -> None:
-    with pytest.raises(ParameterError, match="use one of bucket_array, counter_vector, lda, lds, sds"):
+    with pytest.raises(ParameterError, match="use one of bucket_array, counter_vector, lda, lds, sample, sds"):
         sketch_type("hyperloglog")
 
 

@@ -7,6 +7,7 @@ is switched off, the flow table. Feed it the chunks of one observation point in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -26,9 +27,10 @@ from sojourn.capture.reasons import NOTE_TEXTS, REASON_TEXTS, counts_by_text, em
 from sojourn.capture.rows import Located, empty_rows
 from sojourn.capture.transport import TransportBatch
 from sojourn.capture.transport_columns import transport_batch
-from sojourn.core.arrays import UInt8Array, UInt64Array
+from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import MismatchError, ParameterError
+from sojourn.core.keys import TrafficKey, key_from_bytes
 
 __all__ = ["DecodeOptions", "Decoder"]
 
@@ -71,6 +73,7 @@ class Decoder:
         keying = self.options.keying
         self._keying = (int(keying.mode), (keying.prefix_4, keying.prefix_6))
         self._rows = empty_rows(0)
+        self._decoded = 0
         self._spare = empty_rows(1)
         self._scratch = np.zeros(scratch_bytes(self.options.identity_bytes), np.uint8)
 
@@ -126,6 +129,7 @@ class Decoder:
         )
         self.packets += len(frames)
         self.ip_packets += count
+        self._decoded = count
         return self._rows[:count]
 
     def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
@@ -135,14 +139,23 @@ class Decoder:
         return ids
 
     def _count_flows(self, batch: PacketBatch, data: UInt8Array, rows: Located) -> None:
-        mode, prefixes = self._keying
         new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
-        if not len(new):
-            return
-        keys = np.zeros((len(new), KEY_BYTES), np.uint8)
-        sizes = np.zeros(len(new), np.uint8)
-        key_bytes(data, rows, new, mode, *prefixes, keys, sizes)
-        self.flows.add_keys(keys, sizes)
+        if len(new):
+            self.flows.add_keys(*self._key_bytes(data, rows, new))
+
+    def _key_bytes(self, data: UInt8Array, rows: Located, chosen: Int64Array) -> tuple[UInt8Array, UInt8Array]:
+        mode, prefixes = self._keying
+        keys = np.zeros((len(chosen), KEY_BYTES), np.uint8)
+        sizes = np.zeros(len(chosen), np.uint8)
+        key_bytes(data, rows, chosen, mode, *prefixes, keys, sizes)
+        return keys, sizes
+
+    def keys_at(self, frames: Frames, rows: Int64Array) -> list[TrafficKey]:
+        """The keys of packets by their rows in the latest batch, which came from `frames`; 5 µs each."""
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._decoded:
+            raise MismatchError(f"rows beyond the {self._decoded} packets of the latest batch", where="keys_at")
+        keys, sizes = self._key_bytes(_as_bytes(frames), self._rows[: self._decoded], rows)
+        return [cast(TrafficKey, key_from_bytes(key[:size].tobytes())) for key, size in zip(keys, sizes, strict=True)]
 
 
 def _as_bytes(frames: Frames) -> UInt8Array:

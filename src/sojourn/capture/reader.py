@@ -27,8 +27,10 @@ from sojourn.capture.pcap import PcapReader, is_pcap
 from sojourn.capture.pcapng import PcapngReader, is_pcapng
 from sojourn.capture.source import Source, open_source
 from sojourn.capture.transport import TransportBatch
+from sojourn.core.arrays import Int64Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import CaptureError
+from sojourn.core.errors import CaptureError, UsageError
+from sojourn.core.keys import TrafficKey
 
 __all__ = ["CaptureReader", "open_capture", "open_frames"]
 
@@ -69,6 +71,7 @@ class CaptureReader:
         self._decoder = Decoder(options)
         self._filter = packet_filter
         self._filtered: Counter[str] = Counter()
+        self._latest: Frames | None = None
 
     def _accepted(self) -> Iterator[Frames]:
         """The frames that the filter lets through; the others are counted."""
@@ -82,7 +85,16 @@ class CaptureReader:
 
     def __iter__(self) -> Iterator[PacketBatch]:
         for frames in self._accepted():
-            yield self._decoder.decode(frames)
+            batch = self._decoder.decode(frames)
+            self._latest = frames
+            yield batch
+        self._latest = None
+
+    def keys_at(self, rows: Int64Array) -> list[TrafficKey]:
+        """The keys of packets by their rows in the batch that was iterated last, where there is no flow table."""
+        if self._latest is None:
+            raise UsageError("there is no batch to take keys from", where=self.name, action="ask while iterating")
+        return self._decoder.keys_at(self._latest, rows)
 
     def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
         """As iterating, with the transport columns of each batch beside it."""

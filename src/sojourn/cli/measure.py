@@ -50,6 +50,7 @@ class SketchName(StrEnum):
 
     LDS = "lds"
     COLATE = "colate"
+    SAMPLE = "sample"
     LDA = "lda"
     EXACT = "exact"
 
@@ -61,7 +62,8 @@ def measure(
         list[str] | None, typer.Argument(metavar="[FILTER]...", help="Only packets that match, in tcpdump's syntax.")
     ] = None,
     sketch: Annotated[
-        SketchName, typer.Option(help="lds and colate answer per flow, lda for the whole segment; exact matches all.")
+        SketchName,
+        typer.Option(help="lds, colate and sample answer per flow, lda for the whole segment; exact matches all."),
     ] = SketchName.LDS,
     memory: Annotated[str, typer.Option(help="Memory of the sketches at each point.", metavar="SIZE")] = "1MB",
     parameter: Annotated[

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sojourn.capture.reader import CaptureReader
     from sojourn.cli.output import Advance
     from sojourn.core.batches import PacketBatch
+    from sojourn.estimation.two_step import KeyReports
 
 __all__ = ["record"]
 
@@ -30,6 +31,8 @@ _EXAMPLE = """\
   $ sojourn estimate in.epochs out.epochs
 
   $ tcpdump -i eth0 -s 96 -w - | sojourn record - --interval 1min -w eth0.epochs
+
+  $ sojourn record eth0.pcap --no-keys -w eth0.epochs
 
 Both points need the same --sketch, --memory, --flows, --loss, --salt and --identity-bytes.
 """
@@ -43,7 +46,7 @@ def record(
     output: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="EPOCHS", help="Where to write; - is stdout.")
     ] = None,
-    sketch: Annotated[SketchName, typer.Option(help="lds, colate or lda.")] = SketchName.LDS,
+    sketch: Annotated[SketchName, typer.Option(help="lds, colate, sample or lda.")] = SketchName.LDS,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of the sketches.")] = "1MB",
     parameter: Annotated[
         list[str] | None,
@@ -56,6 +59,10 @@ def record(
         str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
     ] = None,
     node: Annotated[str | None, typer.Option(help="Name of the node; by default that of the file.")] = None,
+    keys: Annotated[
+        bool,
+        typer.Option("--keys/--no-keys", help="Report the flows that were active; without, ask estimate by --flow."),
+    ] = True,
     key: Annotated[
         str, typer.Option(help="What makes a flow: five-tuple, host-pair, dest, prefix/LEN, vlan+five-tuple.")
     ] = "five-tuple",
@@ -80,23 +87,24 @@ def record(
             sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
         )
         options = capture_options(key, inner, strict, expression)
-        options = replace(options, decode=replace(options.decode, identity_bytes=identity_bytes))
+        decode = replace(options.decode, identity_bytes=identity_bytes, flow_table=False)
         from sojourn.capture.reader import open_capture
 
         with (
-            open_capture(capture, options.decode, strict=strict, packet_filter=options.packet_filter) as reader,
+            open_capture(capture, decode, strict=strict, packet_filter=options.packet_filter) as reader,
             _open_output(output) as file,
         ):
             from sojourn.epochs.wire import encode
-            from sojourn.estimation.two_step import record_epochs
+            from sojourn.estimation.two_step import KeyReports, record_epochs
 
             name = node or Path(capture).name or "stdin"
             count = size = 0
             batches = _with_progress(reader, advance)
-            for epoch in record_epochs(batches, reader.flows, plan, node=name, interval_ns=interval_ns):
+            reports = KeyReports(reader.keys_at, flows=2 * flows) if keys else None
+            for epoch in record_epochs(batches, plan, node=name, interval_ns=interval_ns, keys=reports):
                 size += file.write(encode(epoch))
                 count += 1
-    _report(reader, count, size, identity_bytes)
+    _report(reader, count, size, identity_bytes, reports)
 
 
 record.__doc__ = f"{record.__doc__}\n\n\b\n{_EXAMPLE}"
@@ -112,11 +120,18 @@ def _with_progress(reader: CaptureReader, advance: Advance) -> Iterator[PacketBa
         yield batch
 
 
-def _report(reader: CaptureReader, count: int, size: int, identity_bytes: int) -> None:
-    told = [f"{reader.ip_packets:,} packets of {len(reader.flows):,} flows in {count} epochs, {format_bytes(size)}"]
+def _report(reader: CaptureReader, count: int, size: int, identity_bytes: int, keys: KeyReports | None) -> None:
+    told = [f"{reader.ip_packets:,} packets in {count} epochs, {format_bytes(size)}"]
+    warnings = list(reader.warnings)
+    if keys is not None and keys.memory_bits:
+        told.append(
+            f"{keys.reported:,} keys reported, {keys.expected_missed:.2g} missed in expectation; "
+            f"the key reporter took {format_bytes(keys.memory_bits / 8)} beside the sketches"
+        )
+        if keys.beyond:
+            warnings.append(f"{keys.beyond:,} keys exceed what epochs can carry; shorten --interval")
     if ignored := sum(reader.ignored.values()):
         told.append(f"{ignored:,} of {reader.packets:,} frames ignored; sojourn flows -v tells why")
-    warnings = list(reader.warnings)
     if 0 < reader.snap_length < identity_bytes + 14:
         warnings.append(
             f"the snap length of {reader.snap_length} is shorter than the identity; "

@@ -8,7 +8,7 @@ later still gets an epoch of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,12 +18,18 @@ from sojourn.core.keys import Key
 from sojourn.epochs.epoch import Epoch
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["Recorder", "every"]
+__all__ = ["EpochKeys", "Recorder", "every"]
 
 OPEN_SLOTS = 2
 
 SlotOf = Callable[[Int64Array], Int64Array]
-KeysOf = Callable[[AnySketch], tuple[Key, ...] | None]
+
+
+class EpochKeys(Protocol):
+    """What an epoch's measurements are shown to, to tell in the end which keys they had."""
+
+    def see(self, batch: Any) -> None: ...
+    def keys(self) -> tuple[Key, ...]: ...
 
 
 def every(length_ns: int) -> SlotOf:
@@ -37,7 +43,8 @@ class Recorder:
     """One stream of one node, from measurements to epochs.
 
     ``sketch_for`` makes the empty sketch of an epoch from its sequence number, so that each epoch may have its own
-    salt. ``slot_of`` says in which time slot a measurement belongs; ``keys_of`` which keys to report with an epoch.
+    salt. ``slot_of`` says in which time slot a measurement belongs; ``keys_for`` makes what
+    collects the keys to report with an epoch (none are reported without).
     """
 
     def __init__(
@@ -47,15 +54,15 @@ class Recorder:
         sketch_for: Callable[[int], AnySketch],
         *,
         slot_of: SlotOf | None = None,
-        keys_of: KeysOf | None = None,
+        keys_for: Callable[[], EpochKeys] | None = None,
         first_sequence: int = 0,
     ) -> None:
         self.node, self.stream = node, stream
         self.sequence = first_sequence
         self._sketch_for = sketch_for
         self._slot_of = slot_of
-        self._keys_of = keys_of
-        self._open: dict[int, tuple[int, AnySketch]] = {}
+        self._keys_for = keys_for
+        self._open: dict[int, tuple[int, AnySketch, EpochKeys | None]] = {}
 
     def record(self, batch: Any) -> list[Epoch]:
         """Record a batch; the epochs that it closed."""
@@ -80,16 +87,19 @@ class Recorder:
             (batch.select(order[start:end]), int(slots[order[start]])) for start, end in zip(starts, ends, strict=True)
         ]
 
-    def _sketch(self, slot: int) -> AnySketch:
+    def _begin(self, slot: int) -> tuple[AnySketch, EpochKeys | None]:
         if slot not in self._open:
-            self._open[slot] = (self.sequence, self._sketch_for(self.sequence))
+            keys = self._keys_for() if self._keys_for is not None else None
+            self._open[slot] = (self.sequence, self._sketch_for(self.sequence), keys)
             self.sequence += 1
-        return self._open[slot][1]
+        return self._open[slot][1:]
 
     def _record_part(self, part: Any, slot: int, closed: list[Epoch]) -> None:
         while len(part):
-            sketch = self._sketch(slot)
+            sketch, keys = self._begin(slot)
             taken = sketch.record_batch(part)
+            if keys is not None and taken:
+                keys.see(part if taken == len(part) else part.select(slice(0, taken)))
             if taken == len(part):
                 return
             if not sketch.recorded:
@@ -100,12 +110,11 @@ class Recorder:
             part = part.select(slice(taken, None))
 
     def _close(self, slot: int) -> Epoch:
-        sequence, sketch = self._open.pop(slot)
-        keys = self._keys_of(sketch) if self._keys_of is not None else None
-        return Epoch(self.node, self.stream, sequence, sketch, keys)
+        sequence, sketch, keys = self._open.pop(slot)
+        return Epoch(self.node, self.stream, sequence, sketch, None if keys is None else keys.keys())
 
     def finish(self) -> list[Epoch]:
         """Close what is open, oldest first; an empty epoch if nothing was ever recorded."""
         if not self._open and not self.sequence:
-            self._sketch(0)
+            self._begin(0)
         return [self._close(slot) for slot in sorted(self._open)]

@@ -221,6 +221,7 @@ def _decode_body(items: list[object]) -> Epoch:
     sketch.first_ns, sketch.last_ns = _decode_frame(frame)
     if (sketch.first_ns is None) != (sketch.recorded == 0):
         raise WireError("an epoch has a time frame exactly if it has measurements", where="frame")
+    _as_wire_error(sketch.check, "counters")
     node, stream = _expect(node, str, "node"), _expect(stream, str, "stream")
     return _as_wire_error(
         lambda: Epoch(node, stream, _integer(sequence, "sequence"), sketch, _decode_keys(keys)), "epoch"

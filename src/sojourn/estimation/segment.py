@@ -25,7 +25,8 @@ from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
-from sojourn.estimation.sizing import changed, fit_colate, fit_lda, fit_lds
+from sojourn.estimation.sample import estimate_sample
+from sojourn.estimation.sizing import changed, fit_colate, fit_lda, fit_lds, fit_sample
 from sojourn.estimation.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
@@ -94,7 +95,9 @@ def plan_segment(
         return SegmentPlan(name, changed(fit_lds(rest, flows=flows, loss=loss, salt=salt), wanted), blind)
     if name == "colate":
         return SegmentPlan(name, changed(fit_colate(rest, flows=flows, salt=salt), wanted), blind)
-    raise ParameterError(f"{name!r} is no sketch for a segment", action="use lds, colate or lda")
+    if name == "sample":
+        return SegmentPlan(name, changed(fit_sample(rest, flows=flows, salt=salt), wanted), blind)
+    raise ParameterError(f"{name!r} is no sketch for a segment", action="use lds, colate, sample or lda")
 
 
 def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, packets: Int64Array) -> FlowDelays:
@@ -104,11 +107,13 @@ def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array,
         return unanswered_flows(flow_id, Reason.NOTHING_RECORDED, kind)
     if kind == "lds":
         return estimate_lds(sender, receiver, flow_id)  # type: ignore[arg-type]
+    if kind == "sample":
+        return estimate_sample(sender, receiver, flow_id)  # type: ignore[arg-type]
     if kind == "counter_vector":
         answers = estimate_flow_means(sender, receiver, flow_id, packets)  # type: ignore[arg-type]
         lost = np.full(len(flow_id), np.nan)
         return flow_delays_of(flow_id, answers, packets, lost, "colate theorem 2, centred")
-    raise ParameterError(f"a sketch of kind {kind} does not answer per flow", action="record lds or colate")
+    raise ParameterError(f"a sketch of kind {kind} does not answer per flow", action="record lds, colate or sample")
 
 
 class _PointRecorder:

@@ -3,6 +3,7 @@
 - LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning.
 - LDS: four rows. Without loss a flow has one cell per row and all rows see everything; with loss it has as many cells
   as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
+- Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
 - COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
 """
 
@@ -17,8 +18,9 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.sample import SampleParameters
 
-__all__ = ["changed", "fit_colate", "fit_lda", "fit_lds"]
+__all__ = ["changed", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
 
 LADDER = tuple(2.0**-i for i in range(8))
 LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
@@ -27,6 +29,9 @@ MUCH_LOSS = 0.01
 LDS_ROWS = 4
 MOST_CELLS_PER_FLOW = 64
 LEAST_LOSS = 1e-5
+GROUPS_PER_FLOW = 8
+LEAST_GROUPS = 8
+SLOTS_PER_GROUP = 8
 
 
 P = TypeVar("P", bound=Parameters)
@@ -98,3 +103,20 @@ def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0) -> CounterVector
     counters = _cells(memory_bytes, one, 64)
     per_flow = max(1, min(16, counters // (2 * max(flows, 1))))
     return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)
+
+
+def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParameters:
+    """The coordinated sample that fills the memory.
+
+    >>> fit_sample(128_000, flows=100).groups
+    800
+    """
+    bits = memory_bytes * 8
+    slots = 1 << 24
+    while slots > 1:
+        groups = max(1, min(max(LEAST_GROUPS, GROUPS_PER_FLOW * flows), slots // SLOTS_PER_GROUP, 1 << 20))
+        fitted = SampleParameters(slots=slots, groups=groups, salt=salt)
+        if fitted.memory_bits <= bits:
+            return fitted
+        slots = min(slots - 1, slots * bits // fitted.memory_bits)
+    raise ParameterError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")

@@ -4,19 +4,21 @@ Both points must be told the same (sketch, memory, expected flows and loss, salt
 What the survey does for `measure` cannot be done here: flows of both directions are recorded (filter one), captures
 are not trimmed to each other (start and stop them around the traffic, or cut intervals), and clocks are taken as they
 are (`offset_ns` shifts the receiver's).
+
+A point that reports keys keeps no flow table: a key reporter (`sketches.key_reporter`) per open epoch tells which
+packets are the first of their flow, and only their keys are read. Without keys the flows asked for must be named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.capture.flow_table import FlowTable
 from sojourn.core.arrays import Int64Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import InputError, MismatchError
+from sojourn.core.errors import InputError, MismatchError, UsageError
 from sojourn.core.estimates import Reason
 from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
@@ -24,42 +26,97 @@ from sojourn.epochs.recorder import Recorder, SlotOf, every
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.segment import Interval, SegmentPlan, SegmentTotals, estimate_flows
+from sojourn.sketches.key_reporter import KeyReporter
 from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sketches.sample import Sample
 
-__all__ = ["FLOWS", "SEGMENT", "TwoStepAnswer", "estimate_epochs", "record_epochs"]
+__all__ = ["FLOWS", "SEGMENT", "KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs"]
 
 FLOWS, SEGMENT = "flows", "segment"
+LEAST_KEYS = 1024
+
+KeysAt = Callable[[Int64Array], list[TrafficKey]]
+
+
+@dataclass(frozen=True, eq=False)
+class _NumberedBatch(PacketBatch):
+    """Packets that remember their rows in the batch that their keys can be read from."""
+
+    row: Int64Array
+
+    @classmethod
+    def number(cls, batch: PacketBatch) -> _NumberedBatch:
+        return cls(**batch.columns(), row=np.arange(len(batch)))  # type: ignore[arg-type]
+
+
+class KeyReports:
+    """The keys of all epochs of a point, each reported once per epoch; `keys_at` reads those of the current batch.
+
+    ``expected_missed`` is how many keys the reporters' false positives hid; ``beyond`` counts keys over what an epoch
+    can carry.
+    """
+
+    def __init__(self, keys_at: KeysAt, *, flows: int) -> None:
+        self.keys_at = keys_at
+        self.flows = max(LEAST_KEYS, flows)
+        self.reported = self.beyond = 0
+        self.expected_missed = 0.0
+        self.memory_bits = 0
+        self._open = 0
+
+    def begin(self) -> _KeysOfEpoch:
+        """The keys of a new epoch."""
+        reporter = KeyReporter(self.flows)
+        self._open += 1
+        self.memory_bits = max(self.memory_bits, self._open * reporter.memory_bits)
+        return _KeysOfEpoch(self, reporter)
+
+    def end(self, epoch: _KeysOfEpoch, reporter: KeyReporter) -> None:
+        self._open -= 1
+        self.reported += len(epoch.found)
+        self.expected_missed += reporter.expected_missed
+
+
+class _KeysOfEpoch:
+    def __init__(self, reports: KeyReports, reporter: KeyReporter) -> None:
+        self._reports, self._reporter = reports, reporter
+        self.found: dict[Key, None] = {}
+
+    def see(self, batch: _NumberedBatch) -> None:
+        new = self._reporter.first_seen(batch.flow_id)
+        if not new.any():
+            return
+        for key in self._reports.keys_at(batch.row[new]):
+            if len(self.found) < MAX_KEYS or key in self.found:
+                self.found[key] = None
+            else:
+                self._reports.beyond += 1
+
+    def keys(self) -> tuple[Key, ...]:
+        self._reports.end(self, self._reporter)
+        return tuple(self.found)
 
 
 def record_epochs(
-    batches: Iterable[PacketBatch], flows: FlowTable, plan: SegmentPlan, *, node: str, interval_ns: int = 0
+    batches: Iterable[PacketBatch],
+    plan: SegmentPlan,
+    *,
+    node: str,
+    interval_ns: int = 0,
+    keys: KeyReports | None = None,
 ) -> Iterator[Epoch]:
-    """Epochs as they close: of the flow sketch, with its active keys, and of the flow-blind LDA."""
+    """Epochs as they close: of the flow sketch, with its active keys if `keys` reports them, and of the blind LDA."""
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
     recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
     if (parameters := plan.flows) is not None:
-        recorders.append(
-            Recorder(
-                node,
-                FLOWS,
-                lambda _: new_sketch(parameters),
-                slot_of=slot_of,
-                keys_of=lambda sketch: _active_keys(flows, sketch),
-            )
-        )
+        begin = keys.begin if keys is not None else None
+        recorders.append(Recorder(node, FLOWS, lambda _: new_sketch(parameters), slot_of=slot_of, keys_for=begin))
     for batch in batches:
+        numbered = batch if keys is None else _NumberedBatch.number(batch)
         for recorder in recorders:
-            yield from recorder.record(batch)
+            yield from recorder.record(numbered)
     for recorder in recorders:
         yield from recorder.finish()
-
-
-def _active_keys(flows: FlowTable, sketch: AnySketch) -> tuple[Key, ...]:
-    """The flows that were alive while the sketch recorded."""
-    if sketch.first_ns is None or sketch.last_ns is None:
-        return ()
-    alive = (flows.first_ns <= sketch.last_ns) & (flows.last_ns >= sketch.first_ns)
-    return tuple(flows.key(row) for row in np.flatnonzero(alive)[:MAX_KEYS].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +147,7 @@ def estimate_epochs(
             f"the sender's epochs hold {', '.join(sorted(points[0]))}, the receiver's {', '.join(sorted(points[1]))}",
             action="record both with the same --sketch",
         )
-    asked = {key_id(key): key for key in (keys if keys is not None else _reported(sender + receiver))}
+    asked = {key_id(key): key for key in (keys if keys is not None else _reported(points))}
     sizes = np.array([(packets or {}).get(flow_id, 0) for flow_id in asked], np.int64)
     whole = _answer(points[0], points[1], asked, sizes, offset_ns)
     parts = []
@@ -125,8 +182,15 @@ def _by_slot(streams: dict[str, list[Epoch]], interval_ns: int) -> dict[int, dic
     return {slot: held for slot, held in slots.items() if set(held) == set(streams)}
 
 
-def _reported(epochs: list[Epoch]) -> list[TrafficKey]:
-    """All keys that came with the epochs, in their order, once each."""
+def _reported(points: list[dict[str, list[Epoch]]]) -> list[TrafficKey]:
+    """All keys that came with the flows' epochs of either point, in their order, once each."""
+    epochs = [epoch for streams in points for epoch in streams.get(FLOWS, [])]
+    if epochs and all(epoch.keys is None for epoch in epochs):
+        raise UsageError(
+            "neither point's epochs report which flows were active",
+            where="keys",
+            action="name the flows with --flow, or record at least one point with --keys",
+        )
     keys: dict[Key, None] = {}
     for epoch in epochs:
         keys.update(dict.fromkeys(epoch.keys or ()))
@@ -154,6 +218,8 @@ def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
     if not offset_ns:
         return sketch
+    if isinstance(sketch, Sample):
+        return sketch.shifted(-offset_ns)
     counts = sketch.column("count")
     shifted = sketch.copy()
     shifted.arrays[0][:, 0] -= offset_ns * counts

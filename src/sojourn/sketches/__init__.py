@@ -1,7 +1,7 @@
 """The sketches: fixed-size structures that measurements are recorded into.
 
-All of them are linear. Two sketches with equal parameters merge by addition (digests by XOR), and
-the merged sketch equals the one that would have recorded both streams.
+Two sketches with equal parameters merge, and the merged sketch equals the one that would have recorded both
+streams. All but samples are linear: they merge by addition (digests by XOR).
 
 ==================  ==================  ========================================================
 module              paper               answers
@@ -11,5 +11,6 @@ module              paper               answers
 `lda`               LDA                 mean, deviation and loss of a whole segment
 `sds`               SDS                 mean delay per flow where packets carry time stamps
 `lds`               LDS                 mean delay, size and loss per flow, under loss
+`sample`            –                   mean delay, deviation and loss per flow, under heavy loss
 ==================  ==================  ========================================================
 """

@@ -10,6 +10,7 @@ from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
 from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.sample import Sample
 from sojourn.sketches.sds import Sds
 from sojourn.sketches.sketch import Sketch
 
@@ -18,7 +19,7 @@ __all__ = ["SKETCHES", "AnySketch", "new_sketch", "sketch_type"]
 AnySketch: TypeAlias = Sketch[Any, Any]
 
 SKETCHES: dict[str, type[AnySketch]] = {
-    sketch.parameters_type.kind: sketch for sketch in (BucketArray, CounterVector, Lda, Lds, Sds)
+    sketch.parameters_type.kind: sketch for sketch in (BucketArray, CounterVector, Lda, Lds, Sample, Sds)
 }
 
 

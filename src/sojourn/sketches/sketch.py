@@ -157,6 +157,9 @@ class Sketch(ABC, Generic[P, B]):
         self.first_ns = self.last_ns = None
         self._refused = False
 
+    def check(self) -> None:
+        """Refuse contents that recording could never give (few kinds have any), by a `MismatchError`."""
+
     def __eq__(self, other: object) -> bool:
         """Same parameters and same contents."""
         if not isinstance(other, Sketch) or self.parameters != other.parameters:

@@ -10,6 +10,7 @@ count     addition, checked          0 … 2ᵇ − 1 (at most 2⁶³ − 1)
 signed    addition, checked          −2ᵇ⁻¹ … 2ᵇ⁻¹ − 1
 modular   addition modulo 2ᵇ         any residue, kept centred around zero
 digest    exclusive or               any b bits
+kept      the sketch as a whole      any b bits (a packet's hash, flow or time)
 ========  =========================  ==================================================
 """
 
@@ -35,6 +36,7 @@ class Kind(StrEnum):
     SIGNED = "signed"
     MODULAR = "modular"
     DIGEST = "digest"
+    KEPT = "kept"
 
 
 def counter_limit(bits: int) -> int:
@@ -73,7 +75,7 @@ class Field:
         spare = 64 - self.bits
         if self.kind is Kind.MODULAR:
             return (column << spare) >> spare
-        if self.kind is Kind.DIGEST and spare:
+        if self.kind in (Kind.DIGEST, Kind.KEPT) and spare:
             return column & np.int64((1 << self.bits) - 1)
         return column.copy()
 

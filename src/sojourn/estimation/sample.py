@@ -1,0 +1,261 @@
+"""Coordinated samples of two ends, matched: mean delay, deviation and loss of each flow and of the whole.
+
+Below the smaller of the two ends' thresholds a group's samples hold the same packets but for those lost on the way: a
+random sample (by hash) of what was sent. With n of a flow's packets there, m of them at the receiver and a part p
+of the group's packets in the sample:
+
+- mean: the m delays' mean μ ± t·s/√m·√(1 − p), a sample without replacement of the delivered packets, with s the
+  moderated deviation (`variances`) and t for its degrees of freedom; exact where nothing was cut (p = 1);
+- loss: the share (n − m)/n with Wilson's interval for n/(1 − p) packets; exact where nothing was cut;
+- size: the group's packet counter times the flow's share of the group's sample; a flow alone in its group has the
+  counters' exact size and loss;
+- the whole: groups are strata, each weighed by the packets that its counter says were delivered.
+
+Loss does not bias any of these: a lost packet is missing from its own flow's sample and touches no other.
+Identical packets are paired in the order of their times where both ends hold equally many, else left out.
+O(slots · log slots).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.estimation.columns import FlowDelays
+from sojourn.estimation.quantiles import NORMAL_95, student_95
+from sojourn.estimation.variances import MOST_DEGREES, usual_variance
+from sojourn.sketches.sample import KeptPackets, Sample, SampleParameters
+from sojourn.sketches.sample_pool import PACKETS
+
+__all__ = ["MatchedSample", "estimate_sample", "match_samples"]
+
+METHOD = "sample"
+_TAG_BITS = np.int64(32)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedSample:
+    """The two ends' samples, matched and summed up: one row per ⟨group, flow tag⟩ that was sampled at the sender.
+
+    ``sampled`` packets lie below the common threshold at the sender, ``arrived`` of them at the receiver too;
+    ``paired`` of these have a known delay. ``alone`` says that the group's samples show no other flow.
+    """
+
+    parameters: SampleParameters
+    code: Int64Array
+    sampled: Int64Array
+    arrived: Int64Array
+    paired: Int64Array
+    mean_ns: FloatArray
+    squares: FloatArray
+    alone: BoolArray
+    share: FloatArray
+    sent: Int64Array
+    received: Int64Array
+
+    @property
+    def group(self) -> Int64Array:
+        return self.code >> _TAG_BITS
+
+    def flows(self, flow_id: UInt64Array) -> FlowDelays:
+        """The answer for each flow."""
+        row, group, reason = self._rows(flow_id)
+        share, paired = self.share[group], self._column(self.paired, row)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            half = self._half_widths(row, group, share)
+            divisor = np.where(share < 1, paired - 1, paired)
+            std = np.sqrt(self._column(self.squares, row) / np.where(divisor > 0, divisor, np.nan))
+        packets, lost = self._sizes(row, group, share)
+        known = np.array([r is None for r in reason], bool)
+        mean = np.where(known, self._column(self.mean_ns, row), np.nan)
+        low, high = (np.where(known, mean + sign * half, np.nan) for sign in (-1, 1))
+        samples = np.where(known, paired, 0).astype(np.int64)
+        return FlowDelays(
+            flow_id, mean, low, high, np.where(known, std, np.nan), samples, packets, lost, reason, METHOD
+        )
+
+    def losses(self, flow_id: UInt64Array) -> list[Answer]:
+        """The share of each flow's packets that did not arrive."""
+        row, group, reason = self._rows(flow_id)
+        answers: list[Answer] = []
+        for r, part, why in zip(row.tolist(), self.fraction[group].tolist(), reason, strict=True):
+            if r < 0:
+                answers.append(Unanswered(why or Reason.NOT_SAMPLED))
+                continue
+            sampled = int(self.sampled[r])
+            lost = sampled - int(self.arrived[r])
+            low, high = _wilson(lost, sampled, part)
+            answers.append(Estimate(lost / sampled, low, high, sampled, METHOD, unit="share"))
+        return answers
+
+    def mean(self) -> Answer:
+        """The mean delay of everything that was delivered, by strata."""
+        groups = len(self.share)
+        paired = np.bincount(self.group, self.paired, groups)
+        if not paired.sum():
+            return Unanswered(Reason.NONE_ARRIVED if self.sampled.sum() else Reason.NOTHING_RECORDED)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.bincount(self.group, self.paired * self.mean_ns, groups) / paired
+            apart = self.paired * (self.mean_ns - mean[self.group]) ** 2
+            variance = np.bincount(self.group, self.squares + apart, groups) / (paired - 1)
+        seen = paired > 0
+        weight = np.where(seen, np.minimum(self.sent, self.received), 0).astype(np.float64)
+        weight = weight if weight.sum() else np.where(seen, paired, 0.0)
+        weight /= weight.sum()
+        degrees = np.where(seen, paired - 1, 0.0)
+        variance, degrees = usual_variance(variance, degrees).moderate(variance, degrees)
+        value = float(np.sum((weight * mean)[seen]))
+        parts = (weight**2 * variance)[seen] / paired[seen] * (1 - self.fraction[seen])
+        half = _strata_half_width(parts, degrees[seen])
+        return Estimate.around(value, half, samples=int(paired.sum()), method=METHOD)
+
+    def _rows(self, flow_id: UInt64Array) -> tuple[Int64Array, Int64Array, list[Reason | None]]:
+        """Each flow's row (−1: not sampled), its group, and why there is no delay."""
+        group, tag = self.parameters.locate(flow_id)
+        code = (group << _TAG_BITS) | tag
+        row = np.full(len(code), -1, np.int64)
+        if len(self.code):
+            at = np.minimum(np.searchsorted(self.code, code), len(self.code) - 1)
+            row = np.where(self.code[at] == code, at, -1)
+        reason = np.full(len(code), None, object)
+        reason[(row < 0) & (self.share[group] >= 1)] = Reason.UNKNOWN_INSTANCE
+        reason[(row < 0) & (self.share[group] < 1)] = Reason.NOT_SAMPLED
+        reason[(row >= 0) & (self._column(self.paired, row) == 0)] = Reason.NONE_ARRIVED
+        # Two of the flows asked for have one tag: what it holds cannot be told apart.
+        distinct = np.unique(flow_id)
+        shared = np.concatenate([np.atleast_1d(t) for t in self.parameters.locate(distinct)])
+        codes, copies = np.unique((shared[: len(distinct)] << _TAG_BITS) | shared[len(distinct) :], return_counts=True)
+        reason[np.isin(code, codes[copies > 1])] = Reason.LOST_IN_NOISE
+        return row, group, reason.tolist()
+
+    @staticmethod
+    def _column(column: Int64Array | FloatArray | BoolArray, row: Int64Array) -> FloatArray:
+        """The flows' values of a column; NaN without a row."""
+        if not len(column):
+            return np.full(len(row), np.nan)
+        return np.where(row >= 0, column[np.maximum(row, 0)], np.nan)
+
+    @cached_property
+    def fraction(self) -> FloatArray:
+        """The part of each group's packets that was sampled: by its counter, so without the threshold's chance."""
+        return np.bincount(self.group, self.sampled, len(self.share)) / np.maximum(self.sent, 1)
+
+    def _half_widths(self, row: Int64Array, group: Int64Array, share: FloatArray) -> FloatArray:
+        degrees = np.maximum(self.paired - 1, 0).astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            variance = self.squares / degrees
+        variance, degrees = usual_variance(variance, degrees).moderate(variance, degrees)
+        error = np.sqrt(self._column(variance, row) / self._column(self.paired, row) * (1 - self.fraction[group]))
+        quantile = _students(self._column(degrees, row))
+        half = np.where(np.isinf(quantile) | np.isnan(error), np.inf, error * quantile)
+        return np.where(share >= 1, 0.0, half)
+
+    def _sizes(self, row: Int64Array, group: Int64Array, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Packets sent and lost."""
+        sampled, arrived = self._column(self.sampled, row), self._column(self.arrived, row)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            packets = sampled / self.fraction[group]
+            lost = packets * (sampled - arrived) / sampled
+        alone = (self._column(self.alone, row) == 1) & (share < 1)
+        return packets, np.where(alone, np.maximum(self.sent - self.received, 0)[group], lost)
+
+
+def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
+    """Match what both ends kept below their common thresholds."""
+    p = sender.parameters
+    p.require_equal(receiver.parameters)
+    threshold = np.minimum(sender.thresholds, receiver.thresholds)
+    ends = [_below(sample.kept(), threshold) for sample in (sender, receiver)]
+    end = np.repeat([0, 1], [len(ends[0]), len(ends[1])])
+    names = ("group", "hash", "flow", "time")
+    group, hashed, flow, time = (np.concatenate([getattr(kept, name) for kept in ends]) for name in names)
+    order = np.lexsort((end, flow, hashed, group))
+    code = ((group << _TAG_BITS) | flow)[order]
+    end, hashed, time = end[order], hashed[order], time[order]
+    first = np.r_[True, (code[1:] != code[:-1]) | (hashed[1:] != hashed[:-1])][: len(code)]
+    run = np.cumsum(first) - 1
+    runs = int(first.sum())
+    sent, received = (np.bincount(run[end == e], minlength=runs) for e in (0, 1))
+    run_code = code[first]
+    pairs = (sent == received)[run]
+    since = _centred(time - time[first][run], p.time_bits)
+    paired_run, delay = _delays(run[pairs], end[pairs], since[pairs], p.time_bits)
+    codes, stratum = np.unique(run_code[sent > 0], return_inverse=True)
+    of_run = np.full(runs, -1, np.int64)
+    of_run[sent > 0] = stratum
+    count = len(codes)
+    paired = np.bincount(of_run[paired_run], minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(of_run[paired_run], delay, count) / paired
+    squares = np.bincount(of_run[paired_run], (delay - np.nan_to_num(mean)[of_run[paired_run]]) ** 2, count)
+    tags = np.bincount(np.unique(code) >> _TAG_BITS, minlength=p.groups)
+    return MatchedSample(
+        p,
+        codes,
+        np.bincount(stratum, sent[sent > 0], count).astype(np.int64),
+        np.bincount(stratum, np.minimum(sent, received)[sent > 0], count).astype(np.int64),
+        paired,
+        np.nan_to_num(mean),
+        squares.astype(np.float64),
+        tags[codes >> _TAG_BITS] == 1,
+        threshold / p.everything,
+        sender.arrays[0][:, PACKETS].copy(),
+        receiver.arrays[0][:, PACKETS].copy(),
+    )
+
+
+def estimate_sample(sender: Sample, receiver: Sample, flow_id: UInt64Array) -> FlowDelays:
+    """The mean delay, deviation, size and loss of each flow."""
+    return match_samples(sender, receiver).flows(flow_id)
+
+
+def _below(kept: KeptPackets, threshold: Int64Array) -> KeptPackets:
+    return kept.select(kept.hash < threshold[kept.group])
+
+
+def _centred(values: Int64Array, bits: int) -> Int64Array:
+    """Values modulo 2ᵇ, around zero."""
+    spare = np.int64(64 - bits)
+    return (values << spare) >> spare
+
+
+def _delays(run: Int64Array, end: Int64Array, since: Int64Array, bits: int) -> tuple[Int64Array, FloatArray]:
+    """The delay of every packet in runs with as many at either end, the k-th with the k-th."""
+    order = np.lexsort((since, end, run))
+    run, end, since = run[order], end[order], since[order]
+    delay = _centred(since[end == 1] - since[end == 0], bits)
+    return run[end == 0], delay.astype(np.float64)
+
+
+def _students(degrees: FloatArray) -> FloatArray:
+    """Student's quantile for each number of degrees, rounded down."""
+    whole = np.floor(np.minimum(np.nan_to_num(degrees), MOST_DEGREES)).astype(np.int64)
+    values, at = np.unique(whole, return_inverse=True)
+    return np.array([student_95(v) for v in values.tolist()])[at] if len(values) else np.empty(0)
+
+
+def _strata_half_width(parts: FloatArray, degrees: FloatArray) -> float:
+    """The interval of a weighted sum of means: Satterthwaite's degrees from each part of the variance."""
+    total = float(parts.sum())
+    if not total:
+        return 0.0
+    if not math.isfinite(total) or (degrees[parts > 0] < 1).any():
+        return math.inf
+    effective = total**2 / float(np.sum(parts[parts > 0] ** 2 / degrees[parts > 0]))
+    return student_95(int(min(effective, MOST_DEGREES))) * math.sqrt(total)
+
+
+def _wilson(lost: int, sampled: int, part: float) -> tuple[float, float]:
+    """Wilson's score interval of a loss, narrower the fewer packets the sample misses."""
+    observed = lost / sampled
+    if part >= 1:
+        return observed, observed
+    n, z = sampled / (1 - part), NORMAL_95
+    centre = (observed + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(observed * (1 - observed) / n + z**2 / (4 * n**2))
+    return max(0.0, min(centre - half, observed)), min(1.0, max(centre + half, observed))

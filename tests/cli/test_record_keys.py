@@ -1,0 +1,59 @@
+"""`record --keys` and `--no-keys`, and what `estimate` can answer from either."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FLOW = "10.81.0.2:44244 > 10.82.0.2:5202 udp"
+
+
+def sojourn(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sojourn.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def epochs(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Both points' epochs, with and without keys."""
+    folder = tmp_path_factory.mktemp("epochs")
+    files = {}
+    for flag in ("--keys", "--no-keys"):
+        paths = []
+        for end in ("ingress", "egress"):
+            path = folder / f"{end}{flag}"
+            capture = shared_data / "two-point" / f"{end}.pcap.gz"
+            options = ("--sketch", "sample", "--memory", "128KB", "--flows", "50", flag)
+            done = sojourn("record", capture, "-w", path, *options, "src", "net", "10.81.0.0/16")
+            assert done.returncode == 0, done.stderr
+            assert ("43 keys reported" in done.stderr) is (flag == "--keys")
+            paths.append(path)
+        files[flag] = (paths[0], paths[1])
+    return files
+
+
+def test_with_keys_all_flows_are_answered(epochs) -> None:
+    done = sojourn("estimate", *epochs["--keys"], "--format", "json")
+    answer = json.loads(done.stdout)
+    assert len(answer["flows"]) == 43
+    assert {row["method"] for row in answer["flows"]} == {"sample"}
+
+
+def test_without_keys_the_error_says_what_is_needed(epochs) -> None:
+    done = sojourn("estimate", *epochs["--no-keys"])
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "name the flows with --flow, or record at least one point with --keys" in done.stderr
+
+
+def test_without_keys_a_named_flow_is_answered_the_same(epochs) -> None:
+    rows = [
+        json.loads(sojourn("estimate", *epochs[flag], "--flow", FLOW, "--format", "json").stdout)["flows"]
+        for flag in ("--keys", "--no-keys")
+    ]
+    assert rows[0] == rows[1]
+    assert rows[0][0]["samples"] > 100
