@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sojourn.estimation.exact import match_flows
 
 from sojourn.capture.clock import parse_clock
 from sojourn.capture.decoder import DecodeOptions
+from sojourn.capture.exact_answer import MeasuredFlows
 from sojourn.core.batches import PacketBatch
 from sojourn.core.estimates import Reason
 from sojourn.estimation.points import CaptureOptions, CapturePoint, with_common_identity
@@ -30,7 +30,7 @@ def matched(truth, **parameters):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_with_room_for_everything_each_flow_is_exact(loss: float) -> None:
     truth = world(1, delays="per_flow", loss=loss, flows=300, packets=9000)
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     flows = matched(truth, slots=9000, groups=500).flows(exact.flow_id)
     assert np.array_equal(flows.answered, exact.received > 0)
     there = flows.answered
@@ -59,7 +59,7 @@ def coverage(loss: float, repetitions: int, *, flows: int, slots: int, groups: i
         delays = list(DELAYS)[seed % len(DELAYS)]
         truth = world(1000 + seed, delays=delays, loss=loss, packets=20_000, flows=flows)
         sample = matched(truth, slots=slots, groups=groups, salt=seed)
-        exact = match_flows(truth.sender, truth.receiver)
+        exact = truth.per_flow
         answer = sample.flows(exact.flow_id)
         sampled = answer.answered & (answer.low_ns < answer.high_ns)
         assert np.isfinite(answer.high_ns[sampled]).all()
@@ -93,7 +93,7 @@ def test_intervals_cover_over_five_kinds_of_delay(loss: float, flows: int, slots
 def test_means_and_losses_are_unbiased(loss: float) -> None:
     """Errors over 40 samplings of one world, within 4.5 standard errors per flow: false alarm below 10⁻³."""
     truth = world(7, delays="bimodal", loss=loss, flows=60, packets=20_000)
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     big = exact.sent > 400
     means, shares = [], []
     for salt in range(40):
@@ -106,7 +106,7 @@ def test_means_and_losses_are_unbiased(loss: float) -> None:
 
 def test_mice_beside_elephants_are_answered_and_most_are_exact() -> None:
     truth = world(8, delays="per_flow", loss=0.15, flows=400, packets=60_000, tail=0.8)
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     mice = (exact.sent <= 20) & (exact.received > 0)
     assert mice.sum() > 100
     assert exact.sent.max() > 5000
@@ -117,7 +117,7 @@ def test_mice_beside_elephants_are_answered_and_most_are_exact() -> None:
 
 def test_a_flow_alone_in_its_group_has_exact_counts() -> None:
     truth = world(9, delays="gaussian", loss=0.15, flows=1, packets=10_000)
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     answer = matched(truth, slots=100, groups=4).flows(exact.flow_id)
     assert answer.samples[0] <= 100
     assert (answer.packets[0], answer.lost[0]) == (10_000, exact.lost[0])
@@ -156,7 +156,7 @@ def test_identical_packets_pair_in_order_and_an_uneven_number_is_left_out() -> N
 
 def test_delays_are_exact_where_times_wrap() -> None:
     truth = world(10, delays="gaussian", loss=0, flows=20, packets=3000)
-    exact = match_flows(truth.sender, truth.receiver)
+    exact = truth.per_flow
     answer = matched(truth, slots=3000, groups=40, time_bits=28, max_delay_ns=10**8).flows(exact.flow_id)
     np.testing.assert_allclose(answer.mean_ns, exact.mean_ns, rtol=1e-12)
 
@@ -170,7 +170,7 @@ def test_sizes_fill_the_memory_and_never_exceed_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def segment(shared_data: Path) -> tuple[PacketBatch, PacketBatch]:
+def segment(shared_data: Path) -> tuple[PacketBatch, PacketBatch, MeasuredFlows]:
     """The packets of both points that can be judged, on one clock: a real bottleneck that loses 19 %."""
     paths = tuple(str(shared_data / "two-point" / f"{end}.pcap.gz") for end in ("ingress", "egress"))
     options = with_common_identity(paths, CaptureOptions(DecodeOptions()))
@@ -181,19 +181,19 @@ def segment(shared_data: Path) -> tuple[PacketBatch, PacketBatch]:
         PacketBatch.concatenate([window.select(batch) for batch in point.batches()])
         for point, window in zip(points, windows, strict=True)
     )
-    return sent, received
+    return sent, received, survey.match.flows
 
 
 def test_on_a_real_lossy_segment_samples_beat_the_grand_mean(segment) -> None:
     """128 KB and ten salts: every flow answered, errors below the grand mean's, intervals that cover."""
-    exact = match_flows(*segment)
+    *packets, exact = segment
     grand = np.average(exact.mean_ns, weights=exact.received)
-    big = exact.sent >= 100
+    big = exact.packets >= 100
     errors, inside, asked = [], 0, 0
     for salt in range(10):
         parameters = fit_sample(128_000, flows=len(exact.flow_id), salt=salt)
         ends = [Sample(parameters), Sample(parameters)]
-        for sample, batch in zip(ends, segment, strict=True):
+        for sample, batch in zip(ends, packets, strict=True):
             assert sample.record_batch(batch) == len(batch)
         answer = estimate_sample(*ends, exact.flow_id)
         assert answer.answered.all()
