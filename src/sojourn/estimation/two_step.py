@@ -8,7 +8,7 @@ are (`offset_ns` shifts the receiver's).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,15 +26,25 @@ from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.segment import Interval, SegmentPlan, SegmentTotals, estimate_flows
 from sojourn.sketches.registry import AnySketch, new_sketch
 
-__all__ = ["FLOWS", "SEGMENT", "TwoStepAnswer", "estimate_epochs", "record_epochs"]
+__all__ = ["FLOWS", "SEGMENT", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
 
 FLOWS, SEGMENT = "flows", "segment"
 
 
 def record_epochs(
-    batches: Iterable[PacketBatch], flows: FlowTable, plan: SegmentPlan, *, node: str, interval_ns: int = 0
+    batches: Iterable[PacketBatch],
+    flows: FlowTable,
+    plan: SegmentPlan,
+    *,
+    node: str,
+    interval_ns: int = 0,
+    complete_until: Callable[[], int] | None = None,
 ) -> Iterator[Epoch]:
-    """Epochs as they close: of the flow sketch, with its active keys, and of the flow-blind LDA."""
+    """Epochs as they close: of the flow sketch, with its active keys, and of the flow-blind LDA.
+
+    `complete_until` tells, after each batch, the time before which no packet will come any more: epochs that end
+    before it close at once, although nothing follows them.
+    """
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
     recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
     if (parameters := plan.flows) is not None:
@@ -50,6 +60,8 @@ def record_epochs(
     for batch in batches:
         for recorder in recorders:
             yield from recorder.record(batch)
+            if complete_until is not None:
+                yield from recorder.close_before(complete_until())
     for recorder in recorders:
         yield from recorder.finish()
 
@@ -146,7 +158,7 @@ def _answer(
     if FLOWS in sender and asked:
         sketches = merge_epochs(sender[FLOWS]), _shifted(merge_epochs(receiver[FLOWS]), offset_ns)
         ids = np.array(list(asked), np.uint64)
-        flows = _without_other_way(estimate_flows(*sketches, ids, sizes))
+        flows = without_other_way(estimate_flows(*sketches, ids, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
 
 
@@ -160,7 +172,7 @@ def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     return shifted
 
 
-def _without_other_way(flows: FlowDelays) -> FlowDelays:
+def without_other_way(flows: FlowDelays) -> FlowDelays:
     """Flows whose delay is surely negative travel the other way (or the clocks differ): no answer."""
     backward = np.nan_to_num(flows.high_ns, nan=1.0) < 0
     for column in (flows.mean_ns, flows.low_ns, flows.high_ns, flows.std_ns):
