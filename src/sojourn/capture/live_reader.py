@@ -7,9 +7,9 @@
             sketch.record_batch(batch)
     print(live.packets, live.ip_packets, live.ignored, live.warnings)
 
-The capture starts with the iteration and ends after so many seconds or packets, or with `stop`, which may be called from
-a signal handler: what came before the stop is still given. A quiet interface gives an empty batch every 0.2 s, so that
-the caller can do other things.
+The capture starts with the iteration and ends after so many seconds or packets, or with `stop`, which may be called
+from a signal handler: what came before the stop is still given. A quiet interface gives an empty batch every 0.2 s, so
+that the caller can do other things.
 
 Guarantee: every packet that the kernel did not drop is given once; drops are counted and told in a warning.
 ``packets`` = ``ip_packets`` + the sum of ``ignored``, as for a file.
@@ -191,8 +191,8 @@ class LiveReader:
             )
         if self._longest > self._longest_sent:
             said.append(
-                f"{self.name}: packets of up to {self._longest:,} bytes were put together by offloading and are not those "
-                f"on the wire; ethtool -K {self.name} gro off gso off tso off lro off"
+                f"{self.name}: packets of up to {self._longest:,} bytes were put together by offloading, the wire had "
+                f"others; ethtool -K {self.name} gro off gso off tso off lro off"
             )
         if overflow := self.flows.overflow_packets:
             bound = f"{overflow} packets belong to flows beyond the first {self.flows.max_flows}"

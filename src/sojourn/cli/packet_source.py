@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from sojourn.capture.decoder import DecodeOptions
     from sojourn.capture.filters import PacketFilter
+    from sojourn.capture.live import Direction
     from sojourn.capture.live_reader import LiveReader
     from sojourn.capture.reader import CaptureReader
 
@@ -48,6 +49,10 @@ class DirectionName(StrEnum):
     IN = "in"
     OUT = "out"
     BOTH = "both"
+
+    @property
+    def literal(self) -> Direction:
+        return self.value
 
 
 WordsArgument = Annotated[
@@ -111,9 +116,7 @@ def refuse_files(words: list[str], command: str) -> None:
     """Beside `-i`, words are a filter; a file among them is a misunderstanding."""
     files = [word for word in words if word == "-" or Path(word).is_file()]
     if files:
-        raise UsageError(
-            f"{files[0]} is a file, beside -i", where=command, action="give files or interfaces, not both"
-        )
+        raise UsageError(f"{files[0]} is a file, beside -i", where=command, action="give files or interfaces, not both")
 
 
 @contextmanager
@@ -146,7 +149,7 @@ def open_packets(
         seconds=seconds_of(limits.duration),
         packets=limits.count,
         packet_filter=filter_of(rest),
-        direction=limits.direction.value,
+        direction=limits.direction.literal,
         promiscuous=limits.promiscuous,
     )
     with live, stopping_on_interrupt(live.stop):

@@ -14,11 +14,22 @@ from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sojourn.capture.exact_answer import ExactMatch
+    from sojourn.capture.flow_table import FlowTable
     from sojourn.core.keys import TrafficKey
     from sojourn.estimation.columns import FlowDelays
-    from sojourn.estimation.segment import Interval
+    from sojourn.estimation.segment import Interval, SegmentPlan
 
-__all__ = ["SegmentReport", "exact_rows", "interval_rows", "print_report", "rounded", "totals_json"]
+__all__ = [
+    "SegmentReport",
+    "add_truth",
+    "exact_report",
+    "interval_rows",
+    "key_lookup",
+    "print_report",
+    "rounded",
+    "sketch_json",
+    "totals_json",
+]
 
 TABLE_ROWS = 20
 _FLOW_NAMES = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
@@ -59,6 +70,65 @@ def totals_json(interval: Interval) -> dict[str, object]:
         "high_ns": high,
         "samples": getattr(mean, "samples", 0),
     }
+
+
+def key_lookup(*tables: FlowTable) -> Callable[[int], TrafficKey]:
+    """A flow's key, from any of the points' flow tables."""
+    rows = {flow_id: (table, row) for table in tables for row, flow_id in enumerate(table.ids.tolist())}
+
+    def key_of(flow_id: int) -> TrafficKey:
+        table, row = rows[flow_id]
+        return table.key(row)
+
+    return key_of
+
+
+def sketch_json(plan: SegmentPlan, whole: Interval) -> dict[str, object]:
+    """What was recorded with, and what it cost."""
+    return {
+        "name": plan.name,
+        "parameters": plan.parameters,
+        "memory_bytes": -(-plan.memory_bits // 8),
+        "bits_per_packet": plan.memory_bits / max(1, whole.totals.sent),
+    }
+
+
+def exact_report(match: ExactMatch, key_of: Callable[[int], TrafficKey]) -> SegmentReport:
+    """The answer of exact matching."""
+    return SegmentReport(_exact_totals(match), [exact_rows(match, key_of)], {"name": "exact", "parameters": {}})
+
+
+def _exact_totals(match: ExactMatch) -> dict[str, object]:
+    total = match.aggregate
+    mean = rounded(total.mean_ns)
+    return {
+        "sent": total.sent,
+        "received": total.received,
+        "lost": total.lost,
+        "mean_ns": mean,
+        "std_ns": rounded(total.std_ns),
+        "low_ns": mean,
+        "high_ns": mean,
+        "samples": total.received,
+        "reordered": total.reordered,
+    }
+
+
+def add_truth(report: SegmentReport, match: ExactMatch, key_of: Callable[[int], TrafficKey]) -> None:
+    """The true columns beside the whole answer, flow by flow."""
+    report.truth = _exact_totals(match)
+    exact = exact_rows(match, key_of)
+    names = _FLOW_NAMES
+    places = {place: row for row, place in enumerate(zip(*(exact[n] for n in names), strict=True))}
+    for i, block in enumerate(report.rows):
+        if report.intervals:
+            continue
+        rows = [places.get(place) for place in zip(*(block[n] for n in names), strict=True)]
+        true = {
+            f"true_{name}": [None if row is None else exact[name][row] for row in rows]
+            for name in ("mean_ns", "std_ns", "lost")
+        }
+        report.rows[i] = {**block, **true}
 
 
 def interval_rows(

@@ -8,10 +8,10 @@
      arrived before │ held │ recorded at once         held              the receiver's packets
 
 Measured are the packets *sent* in T₀ … T₁. The sender needs no more than its clock to tell them. Of the receiver's,
-those of the first `max_delay` after T₀ may have been sent before, and those after T₁ may still belong to it: they are held
-(32 bytes each) and, at the end, paired by identity with what the sender sent before T₀ and after T₁. What pairs is left
-out, the rest is recorded. So there are no packets in flight at an edge, whatever the queue held, if none was on its way
-longer than `max_delay`; one that was counts as lost (or as never sent).
+those of the first `max_delay` after T₀ may have been sent before, and those after T₁ may still belong to it: they are
+held (32 bytes each) and, at the end, paired by identity with what the sender sent before T₀ and after T₁. What pairs is
+left out, the rest is recorded. So no packet in flight at an edge is taken for lost, whatever the queue held, if none was
+on its way longer than `max_delay`; one that was counts as lost (or as never sent).
 
 Both interfaces are stamped by the kernel's one clock: there is nothing to correct.
 
@@ -237,20 +237,20 @@ class LiveSegment:
 
     def _settle_edges(self) -> dict[str, int]:
         """Record what the receiver held, without what was sent outside of the time."""
-        before, held, after = self.receiver.before.packets(), self.receiver.held.packets(), self.receiver.after.packets()
+        point = self.receiver
+        before, held, after = point.before.packets(), point.held.packets(), point.after.packets()
         arrived = PacketBatch.concatenate([before, held])
         early = pair_packets(self.sender.before.packets(), arrived).receiver_status[len(before) :] == MATCHED
         late = pair_packets(self.sender.after.packets(), after).receiver_status == MATCHED
-        self.receiver.record(held.select(~early))
-        self.receiver.record(after.select(~late))
-        logs = (self.sender.before, self.sender.after, self.receiver.held, self.receiver.after)
+        point.record(held.select(~early))
+        point.record(after.select(~late))
         counts = {
             "sent before the start at sender": self.sender.before.count,
             "sent after the end at sender": self.sender.after.count,
-            "arrived before the start at receiver": self.receiver.before.count,
+            "arrived before the start at receiver": point.before.count,
             "sent before the start at receiver": int(early.sum()),
             "sent after the end at receiver": int(late.sum()),
-            "no room to judge an edge": sum(log.overflow for log in logs),
+            "no room to judge an edge": sum(log.overflow for log in (self.sender.after, point.held, point.after)),
         }
         return {text: count for text, count in counts.items() if count}
 
