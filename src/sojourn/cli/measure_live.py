@@ -138,6 +138,7 @@ def _report(answer: LiveAnswer, plan: SegmentPlan | None, readers: list[LiveRead
 
 def _add_notes(report: SegmentReport, answer: LiveAnswer, readers: list[LiveReader]) -> None:
     report.clock = {"offset_ns": 0, "skew_ppm": 0.0, "uncertainty_ns": 0, "corrected": False}
+    report.aggregate |= {"start_ns": answer.first_ns, "end_ns": answer.last_ns}
     ignored: dict[str, int] = {}
     for reader, side in zip(readers, ("sender", "receiver"), strict=True):
         ignored.update({f"{text} at {side}": count for text, count in reader.ignored.items()})

@@ -10,8 +10,8 @@
 Measured are the packets *sent* in T₀ … T₁. The sender needs no more than its clock to tell them. Of the receiver's,
 those of the first `max_delay` after T₀ may have been sent before, and those after T₁ may still belong to it: they are
 held (32 bytes each) and, at the end, paired by identity with what the sender sent before T₀ and after T₁. What pairs is
-left out, the rest is recorded. So no packet in flight at an edge is taken for lost, whatever the queue held, if none was
-on its way longer than `max_delay`; one that was counts as lost (or as never sent).
+left out, the rest is recorded. So no packet in flight at an edge is taken for lost, whatever the queue held, if none
+was on its way longer than `max_delay`; one that was counts as lost (or as never sent).
 
 Both interfaces are stamped by the kernel's one clock: there is nothing to correct.
 
