@@ -1,7 +1,8 @@
 """Two interfaces of a router measured live, beside tcpdump on the same traffic: TCP, UDP and MQTT through a bottleneck.
 
 One run serves all tests: its traffic, what each command said while it passed, and tcpdump's files. The kernel stamps a
-packet once for all who capture it, so that answers can be compared packet by packet.
+sent packet once for all who capture it, and a received one for each in turn, some µs apart: answers agree packet by
+packet, means to within `STAMPS_APART_NS`, and at the start and the end one packet may lie on the other side.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ pytestmark = [
 ]
 
 RATE = 20_000_000
+QUEUE_BYTES = 30_000  # 12 ms
 MEASURED_SECONDS = 5
 TRAFFIC_SECONDS = 8
+STAMPS_APART_NS = 50_000
+SECOND_NS = 1_000_000_000
 FLOW = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 FILTER = ("tcp", "or", "udp")
 
@@ -109,7 +113,7 @@ def start_traffic(network: Network) -> list[HostProcess]:
     address, seconds, publish = network.receiver.address, str(TRAFFIC_SECONDS), "mosquitto_pub -q 1 -h"
     rounds = f"end=$(($(date +%s) + {TRAFFIC_SECONDS})); while [ $(date +%s) -lt $end ]; do"
     commands = [
-        ("iperf3", "-c", address, "-p", "5201", "-t", seconds),
+        ("iperf3", "-c", address, "-p", "5201", "-t", seconds, "-P", "3"),
         ("iperf3", "-c", address, "-p", "5202", "-t", seconds, "-u", "-b", "6M", "-l", "700"),
         *(
             ("sh", "-c", f"{publish} {address} -t room/{n} -m 21.5 --repeat {8 * TRAFFIC_SECONDS} --repeat-delay 0.1")
@@ -123,7 +127,7 @@ def start_traffic(network: Network) -> list[HostProcess]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
     folder = tmp_path_factory.mktemp("live")
-    with two_hosts(bottleneck=Bottleneck(RATE), router=True) as network:
+    with two_hosts(bottleneck=Bottleneck(RATE, queue_bytes=QUEUE_BYTES), router=True) as network:
         router = network.router
         assert router is not None
         start_servers(network, folder)
@@ -174,11 +178,11 @@ def cut(path: str, target: Path, first_ns: int, last_ns: int) -> str:
 
 @pytest.fixture(scope="module")
 def reference(run: LiveRun, tmp_path_factory: pytest.TempPathFactory) -> Row:
-    """tcpdump's packets of the same time, matched one by one; a second more at the receiver, for those on their way."""
+    """tcpdump's packets of the same time, matched one by one; the receiver's from a second before to one after."""
     folder = tmp_path_factory.mktemp("cut")
     first, last = (run.measured["aggregate"][name] for name in ("start_ns", "end_ns"))
     left = cut(run.file("left.pcap"), folder / "left.pcap", first, last)
-    right = cut(run.file("right.pcap"), folder / "right.pcap", first, last + 1_000_000_000)
+    right = cut(run.file("right.pcap"), folder / "right.pcap", first - SECOND_NS, last + SECOND_NS)
     answer: Row = json.loads(
         sojourn("measure", left, right, "--sketch", "exact", "--clock", "none", "--format", "json", *FILTER)
     )
@@ -189,7 +193,7 @@ def by_flow(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
     return {tuple(row[name] for name in FLOW): row for row in rows}
 
 
-def test_the_run_has_the_traffic_that_it_should(run: LiveRun, reference: Row) -> None:
+def test_the_run_has_the_traffic_that_it_should(reference: Row) -> None:
     protocols = Counter(row["protocol"] for row in reference["flows"])
     assert protocols["udp"] >= 1
     assert protocols["tcp"] >= 20
@@ -198,7 +202,7 @@ def test_the_run_has_the_traffic_that_it_should(run: LiveRun, reference: Row) ->
 
 
 def test_live_truth_is_what_tcpdump_saw(run: LiveRun, reference: Row) -> None:
-    """The same packets count: all sent between start and end, those in flight at either included or left out rightly."""
+    """The same packets count: those sent between start and end, and no others that were in flight at either."""
     truth, expected = run.measured["truth"], reference["aggregate"]
     for name in ("sent", "received", "lost"):
         assert abs(truth[name] - expected[name]) <= 1, name
@@ -213,7 +217,7 @@ def test_live_totals_are_exact_and_the_mean_is_in_its_interval(run: LiveRun) -> 
         truth[name] for name in ("sent", "received", "lost")
     ]
     assert abs(aggregate["mean_ns"] / truth["mean_ns"] - 1) < 0.05
-    assert aggregate["end_ns"] - aggregate["start_ns"] == MEASURED_SECONDS * 1_000_000_000
+    assert aggregate["end_ns"] - aggregate["start_ns"] == MEASURED_SECONDS * SECOND_NS
 
 
 def test_every_flow_agrees_with_tcpdump(run: LiveRun, reference: Row) -> None:
@@ -221,9 +225,10 @@ def test_every_flow_agrees_with_tcpdump(run: LiveRun, reference: Row) -> None:
     whole_lost = {flow for flow, row in theirs.items() if row["samples"] == 0}
     assert set(theirs) - set(live) <= whole_lost
     assert len(set(live) - set(theirs)) <= 1
-    for flow in set(live) & set(theirs):
-        assert live[flow]["true_lost"] == theirs[flow]["lost"], flow
-        assert abs(live[flow]["true_mean_ns"] - theirs[flow]["mean_ns"]) <= 20_000, flow
+    both = set(live) & set(theirs)
+    assert sum(abs(live[flow]["true_lost"] - theirs[flow]["lost"]) for flow in both) <= 1
+    apart = [flow for flow in both if abs(live[flow]["true_mean_ns"] - theirs[flow]["mean_ns"]) > STAMPS_APART_NS]
+    assert len(apart) <= 1, apart
 
 
 def test_intervals_of_the_live_sketch_hold_the_truth(run: LiveRun) -> None:
@@ -242,12 +247,22 @@ def test_nothing_was_dropped_and_the_clock_is_one(run: LiveRun) -> None:
     assert "warning" not in run.notes + run.said_by_rtt + "".join(run.said_by_recorders)
 
 
+def by_kind(samples: list[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for row in samples:
+        places.setdefault((*(row[name] for name in FLOW), row["kind"]), []).append(row)
+    return places
+
+
 def test_live_round_trips_are_those_of_tcpdumps_file(run: LiveRun) -> None:
-    """Sample by sample; a recording that ends a moment later may have some more."""
+    """Flow by flow and kind by kind the same number of samples, and each of them as long."""
     output = sojourn("rtt", run.file("left.pcap"), "--samples", "--format", "jsonl", *FILTER)
-    theirs = Counter(json.dumps(json.loads(line), sort_keys=True) for line in output.splitlines())
-    ours = Counter(json.dumps(row, sort_keys=True) for row in run.samples)
-    assert sum((ours & theirs).values()) >= 0.999 * max(sum(ours.values()), sum(theirs.values()))
+    theirs, ours = by_kind([json.loads(line) for line in output.splitlines()]), by_kind(run.samples)
+    assert {place: len(rows) for place, rows in ours.items()} == {place: len(rows) for place, rows in theirs.items()}
+    for place, rows in ours.items():
+        apart = [abs(one["rtt"] - other["rtt"]) for one, other in zip(rows, theirs[place], strict=True)]
+        assert max(apart) <= 1_000_000, place
+        assert sorted(apart)[len(apart) // 2] <= STAMPS_APART_NS, place
     kinds = Counter(row["kind"] for row in run.samples)
     assert kinds["mqtt"] > 50
     assert kinds["timestamps"] > 500
