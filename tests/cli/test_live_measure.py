@@ -119,7 +119,7 @@ def start_traffic(network: Network) -> list[HostProcess]:
             ("sh", "-c", f"{publish} {address} -t room/{n} -m 21.5 --repeat {8 * TRAFFIC_SECONDS} --repeat-delay 0.1")
             for n in range(3)
         ),
-        ("sh", "-c", f"{rounds} {publish} {address} -t hall -m 19; sleep 0.1; done"),
+        *[("sh", "-c", f"{rounds} {publish} {address} -t hall -m 19; done")] * 4,
     ]
     return [network.sender.start(*command) for command in commands]
 
