@@ -13,7 +13,7 @@ that the caller can do other things.
 
 Guarantee: every packet that the kernel did not drop is given once; drops are counted and told in a warning.
 ``packets`` = ``ip_packets`` + the sum of ``ignored``, as for a file.
-Memory: the ring (32 MiB) and the flow table. Nothing is compiled while packets wait: the decoder has seen a made-up
+Memory: the ring (32 MiB by default) and the flow table. Nothing is compiled while packets wait: the decoder has seen a made-up
 packet before, and `rehearsal` gives it to whoever comes behind.
 """
 
@@ -37,9 +37,10 @@ from sojourn.capture.transport import TransportBatch
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
 
-__all__ = ["DROPPED", "LiveReader", "rehearsal"]
+__all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "rehearsal"]
 
 DROPPED = "dropped by the kernel"
+DEFAULT_RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 18
 RETIRE_MS = 60
 # A packet has surely been handed over so long after its time: two retirements of a block, and some.
 HANDED_OVER_NS = 2 * RETIRE_MS * 1_000_000 + 80_000_000
@@ -86,8 +87,12 @@ class LiveReader:
         packet_filter: PacketFilter | None = None,
         direction: Direction = "both",
         promiscuous: bool = False,
+        ring_bytes: int = DEFAULT_RING_BYTES,
     ) -> None:
-        """Prepare the capture; `seconds` and `packets` limit it, whichever comes first."""
+        """Prepare the capture; `seconds` and `packets` limit it, whichever comes first.
+
+        A larger ring (a multiple of 256 KiB is used) bridges longer pauses of the reader.
+        """
         for name, limit in (("seconds", seconds), ("packets", packets)):
             if limit is not None and limit <= 0:
                 raise ParameterError(f"{name} is {limit}", where=interface, action="give more than 0")
@@ -98,7 +103,13 @@ class LiveReader:
         self.complete_until_ns = 0  # all packets before this time have been given
         rehearsal(options)
         self._capture = LiveCapture(
-            interface, filter=packet_filter, direction=direction, promiscuous=promiscuous, retire_ms=RETIRE_MS
+            interface,
+            filter=packet_filter,
+            direction=direction,
+            promiscuous=promiscuous,
+            block_size=BLOCK_BYTES,
+            blocks=ring_bytes // BLOCK_BYTES,
+            retire_ms=RETIRE_MS,
         )
         self._longest_sent = _mtu(interface) + _LINK_HEADERS
 
@@ -187,7 +198,7 @@ class LiveReader:
             share = statistics.dropped / max(statistics.seen, 1)
             said.append(
                 f"{self.name}: the kernel dropped {statistics.dropped:,} of {statistics.seen:,} packets ({share:.2%}), "
-                f"the ring was full {statistics.freezes:,} times; use a filter"
+                f"the ring was full {statistics.freezes:,} times; use a filter, or a larger --buffer"
             )
         if self._longest > self._longest_sent:
             said.append(

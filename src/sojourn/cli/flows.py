@@ -11,6 +11,7 @@ import typer
 
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, progress, write_rows
 from sojourn.cli.packet_source import (
+    BufferOption,
     CountOption,
     ForOption,
     InterfaceOption,
@@ -53,6 +54,7 @@ def flows(
     duration: ForOption = None,
     count: CountOption = None,
     promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
     key: Annotated[
         str,
         typer.Option(
@@ -81,7 +83,7 @@ def flows(
 
     how = choose_format(output_format, output)
     options = DecodeOptions(keying=FlowKeying.parse(key), inner=inner, max_flows=max_flows)
-    live = LiveLimits(duration, count, promiscuous)
+    live = LiveLimits(duration, count, promiscuous, buffer)
     with open_packets(words, interface, live, command="flows", options=options, strict=strict) as reader:
         _read_all(reader)
         table = reader.flows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.output import Format, choose_format, progress
-from sojourn.cli.packet_source import ForOption, LiveLimits, PromiscuousOption, filter_of
+from sojourn.cli.packet_source import BufferOption, ForOption, LiveLimits, PromiscuousOption, filter_of
 from sojourn.cli.segment_output import (
     SegmentReport,
     add_truth,
@@ -86,6 +86,7 @@ def measure(
         str, typer.Option(metavar="TIME", help="Live: no packet is longer on its way; waited before and after.")
     ] = "1s",
     promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
     flows: Annotated[int, typer.Option(min=1, help="Live: flows expected.")] = 1000,
     loss: Annotated[float, typer.Option(min=0, max=1, help="Live: share of packets expected to be lost.")] = 0.01,
     sketch: Annotated[
@@ -134,6 +135,7 @@ def measure(
             directions=directions,
             max_delay=max_delay,
             promiscuous=promiscuous,
+            buffer=buffer,
             reverse=reverse,
             sketch=None if sketch is SketchName.EXACT else sketch.value,
             memory_bytes=memory_bytes,
@@ -145,7 +147,7 @@ def measure(
         report = live_report(request, capture_options(key, inner, strict, None).decode)
         print_report(report, how, output, limit=limit, verbose=verbose)
         return
-    LiveLimits(duration, promiscuous=promiscuous).refuse_without_interface("measure")
+    LiveLimits(duration, promiscuous=promiscuous, buffer=buffer).refuse_without_interface("measure")
     sender, receiver, expression = _captures(words or [])
     with progress("measure") as advance:
         from sojourn.capture.clock import parse_clock

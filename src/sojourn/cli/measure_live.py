@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import progress
-from sojourn.cli.packet_source import DirectionName, filter_of, refuse_files, seconds_of, stopping_on_interrupt
+from sojourn.cli.packet_source import (
+    DirectionName,
+    filter_of,
+    refuse_files,
+    ring_bytes_of,
+    seconds_of,
+    stopping_on_interrupt,
+)
 from sojourn.cli.segment_output import (
     SegmentReport,
     add_truth,
@@ -42,6 +49,7 @@ class LiveRequest:
     directions: str
     max_delay: str
     promiscuous: bool
+    buffer: str | None
     reverse: bool
     sketch: str | None
     memory_bytes: int
@@ -81,6 +89,7 @@ class LiveRequest:
                         packet_filter=packet_filter,
                         direction=direction.literal,
                         promiscuous=self.promiscuous,
+                        ring_bytes=ring_bytes_of(self.buffer),
                     )
                 )
         except BaseException:

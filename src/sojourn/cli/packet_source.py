@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.core.errors import ParameterError, UsageError
-from sojourn.core.units import parse_duration
+from sojourn.core.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sojourn.capture.reader import CaptureReader
 
 __all__ = [
+    "BufferOption",
     "CountOption",
     "DirectionName",
     "ForOption",
@@ -38,6 +39,7 @@ __all__ = [
     "filter_of",
     "open_packets",
     "refuse_files",
+    "ring_bytes_of",
     "seconds_of",
     "stopping_on_interrupt",
 ]
@@ -75,6 +77,11 @@ PromiscuousOption = Annotated[
     bool, typer.Option("--promiscuous", help="Capture frames for others too, until the end of the capture.")
 ]
 
+BufferOption = Annotated[
+    str | None,
+    typer.Option("--buffer", "-B", metavar="SIZE", help="Ring shared with the kernel, per interface. Default: 32MiB."),
+]
+
 
 @dataclass(frozen=True)
 class LiveLimits:
@@ -83,13 +90,14 @@ class LiveLimits:
     duration: str | None = None
     count: int | None = None
     promiscuous: bool = False
+    buffer: str | None = None
     direction: DirectionName = DirectionName.BOTH
 
     def refuse_without_interface(self, command: str) -> None:
         """An option that would have no effect is a misunderstanding."""
         if self != LiveLimits():
             raise UsageError(
-                "--for, --count, --promiscuous and --direction are for a live capture",
+                "--for, --count, --promiscuous, --buffer and --direction are for a live capture",
                 where=command,
                 action="give -i INTERFACE, or leave them out",
             )
@@ -103,6 +111,16 @@ def seconds_of(duration: str | None) -> float | None:
     if length <= 0:
         raise ParameterError(f"{duration!r} is no time to capture for", where="--for", action="give more than 0")
     return length / 1e9
+
+
+def ring_bytes_of(buffer: str | None) -> int:
+    """The value of `--buffer`."""
+    from sojourn.capture.live_reader import BLOCK_BYTES, DEFAULT_RING_BYTES
+
+    size = DEFAULT_RING_BYTES if buffer is None else parse_bytes(buffer)
+    if size < 2 * BLOCK_BYTES:
+        raise ParameterError(f"{buffer!r} is too small", where="--buffer", action=f"give {2 * BLOCK_BYTES} or more")
+    return size
 
 
 def filter_of(words: list[str]) -> PacketFilter | None:
@@ -151,6 +169,7 @@ def open_packets(
         packet_filter=filter_of(rest),
         direction=limits.direction.literal,
         promiscuous=limits.promiscuous,
+        ring_bytes=ring_bytes_of(limits.buffer),
     )
     with live, stopping_on_interrupt(live.stop):
         yield live

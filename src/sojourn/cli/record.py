@@ -12,6 +12,7 @@ import typer
 from sojourn.cli.measure import SketchName, capture_options, parse_changes
 from sojourn.cli.output import console, progress
 from sojourn.cli.packet_source import (
+    BufferOption,
     CountOption,
     DirectionName,
     ForOption,
@@ -54,6 +55,7 @@ def record(
     duration: ForOption = None,
     count: CountOption = None,
     promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
     direction: Annotated[
         DirectionName, typer.Option(help="Live: packets that come in, go out, or both.")
     ] = DirectionName.BOTH,
@@ -97,7 +99,7 @@ def record(
             sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
         )
         options = replace(capture_options(key, inner, strict, None).decode, identity_bytes=identity_bytes)
-        live = LiveLimits(duration, count, promiscuous, direction)
+        live = LiveLimits(duration, count, promiscuous, buffer, direction)
         with (
             open_packets(words, interface, live, command="record", options=options, strict=strict) as reader,
             _open_output(output) as file,

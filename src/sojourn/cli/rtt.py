@@ -15,6 +15,7 @@ import typer
 
 from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
 from sojourn.cli.packet_source import (
+    BufferOption,
     CountOption,
     ForOption,
     InterfaceOption,
@@ -95,6 +96,7 @@ def rtt(
     duration: ForOption = None,
     count: CountOption = None,
     promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
     inner: Annotated[
         bool, typer.Option("--inner", help="Look into IP-in-IP, 6in4, GRE, VXLAN and GTP-U tunnels.")
     ] = False,
@@ -123,7 +125,7 @@ def rtt(
     limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt))
     options = RttOptions(kinds=frozenset(Kind[k.name] for k in kind or ()), limits=limits)
     meter, summaries = RttMeter(options), RttSummaries(max_flows)
-    live = LiveLimits(duration, count, promiscuous)
+    live = LiveLimits(duration, count, promiscuous, buffer)
     if interface:
         _rehearse(options)
     decode = DecodeOptions(inner=inner)
