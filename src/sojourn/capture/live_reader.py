@@ -13,8 +13,8 @@ that the caller can do other things.
 
 Guarantee: every packet that the kernel did not drop is given once; drops are counted and told in a warning.
 ``packets`` = ``ip_packets`` + the sum of ``ignored``, as for a file.
-Memory: the ring (32 MiB by default) and the flow table. Nothing is compiled while packets wait: the decoder has seen a made-up
-packet before, and `rehearsal` gives it to whoever comes behind.
+Memory: the ring (32 MiB by default) and the flow table. Nothing is compiled while packets wait: the decoder has seen a
+made-up packet before, and `rehearsal` gives it to whoever comes behind.
 """
 
 from __future__ import annotations
