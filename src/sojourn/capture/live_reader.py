@@ -46,6 +46,7 @@ RETIRE_MS = 60
 HANDED_OVER_NS = 2 * RETIRE_MS * 1_000_000 + 80_000_000
 
 _OUTSIDE = ("before the start", "after the stop")
+_WORDS = {"other direction": "not in the captured direction"}  # "other direction" is what flows take
 _SIOCGIFMTU = 0x8921
 _UNLIMITED = 1 << 31
 _LINK_HEADERS = 14 + 8  # Ethernet and two tags
@@ -157,7 +158,7 @@ class LiveReader:
 
     def _left_out(self) -> dict[str, int]:
         statistics = self._capture.statistics()
-        left_out = {text: count for text, count in statistics.ignored.items() if text not in _OUTSIDE}
+        left_out = {_WORDS.get(text, text): n for text, n in statistics.ignored.items() if text not in _OUTSIDE}
         return {DROPPED: statistics.dropped, **left_out}
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
+from sojourn.core.errors import InputError
 from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -77,6 +78,12 @@ def key_lookup(*tables: FlowTable) -> Callable[[int], TrafficKey]:
     rows = {flow_id: (table, row) for table in tables for row, flow_id in enumerate(table.ids.tolist())}
 
     def key_of(flow_id: int) -> TrafficKey:
+        if flow_id not in rows:
+            most = max(table.max_flows for table in tables)
+            raise InputError(
+                f"there are more than {most:,} flows",
+                action="use a filter, or a wider --key such as host-pair",
+            )
         table, row = rows[flow_id]
         return table.key(row)
 
