@@ -242,3 +242,11 @@ def test_random_frames_are_packets_or_ignored(body: bytes, link: int, start: byt
     assert len(batch) == len(transport) == decoder.ip_packets
     assert decoder.packets == decoder.ip_packets + sum(decoder.ignored.values())
     assert bool((transport.payload_captured >= 0).all() and (transport.payload_bytes >= 0).all())
+
+
+def test_a_batch_of_one_packet_survives_the_next() -> None:
+    decoder = Decoder()
+    first = decoder.decode(replace(frames_of([ethernet(PACKET)]), time_ns=np.array([111])))
+    decoder.decode(replace(frames_of([ethernet(PACKET_6, 0x86DD)]), time_ns=np.array([222])))
+    assert first.time_ns.tolist() == [111]
+    assert first.size_bytes.tolist() == [len(PACKET)]

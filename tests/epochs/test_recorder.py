@@ -54,6 +54,19 @@ def test_a_late_packet_joins_its_slot_or_gets_an_epoch_of_its_own() -> None:
     assert [(e.first_ns, e.last_ns) for e in closed] == [(50, 60), (70, 70), (150, 150), (250, 250)]
 
 
+def test_slots_that_are_over_close_without_a_later_packet() -> None:
+    recorder = Recorder("n", "eth0", lda, slot_of=every(100))
+    rows = [(0, i, time_ns, 0) for i, time_ns in enumerate([10, 99, 150])]
+    assert recorder.record(own.packet_batch(rows)) == []
+    assert recorder.close_before(99) == []
+    assert [(e.first_ns, e.last_ns) for e in recorder.close_before(199)] == [(10, 99)]
+    assert [(e.first_ns, e.last_ns) for e in recorder.close_before(200)] == [(150, 150)]
+    assert recorder.finish() == []
+    whole = Recorder("n", "eth0", lda)
+    assert [*whole.record(own.packet_batch(rows)), *whole.close_before(1000)] == []
+    assert [epoch.recorded for epoch in whole.finish()] == [3]
+
+
 class Seen:
     """Every instance as a process whose pid is its id."""
 

@@ -102,8 +102,9 @@ class Decoder:
         batch = PacketBatch(
             flow_id=self._flow_ids(data, rows, is_reverse=False),
             packet_id=ids,
-            time_ns=np.ascontiguousarray(rows["time_ns"]),
-            size_bytes=np.ascontiguousarray(rows["ip_bytes"]),
+            # Copies, always: the rows are used again, and a single one would count as contiguous.
+            time_ns=rows["time_ns"].copy(),
+            size_bytes=rows["ip_bytes"].copy(),
         )
         if self.options.flow_table:
             self._count_flows(batch, data, rows)

@@ -145,7 +145,7 @@ def transport_batch(data: UInt8Array, rows: Located, flow_id: UInt64Array, rever
     columns = {name: np.ascontiguousarray(fields[name]) for name in FIELDS.names or ()}
     return TransportBatch(
         data=data,
-        time_ns=np.ascontiguousarray(rows["time_ns"]),
+        time_ns=rows["time_ns"].copy(),
         flow_id=flow_id,
         reverse_id=reverse_id,
         **columns,

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, progress, write_rows
+from sojourn.cli.packet_source import (
+    BufferOption,
+    CountOption,
+    ForOption,
+    InterfaceOption,
+    LiveLimits,
+    PromiscuousOption,
+    WordsArgument,
+    open_packets,
+)
 
 if TYPE_CHECKING:
     from sojourn.capture.flow_table import FlowTable
+    from sojourn.capture.live_reader import LiveReader
     from sojourn.capture.reader import CaptureReader
     from sojourn.core.arrays import Int64Array
 
@@ -33,13 +44,17 @@ _EXAMPLE = """\
 
   $ sojourn flows trunk.pcapng --key vlan+five-tuple -w flows.csv
   $ tcpdump -i eth0 -w - | sojourn flows - --format json
+  $ sojourn flows -i eth0 --for 10s udp
 """
 
 
 def flows(
-    capture: Annotated[
-        str, typer.Argument(help="pcap or pcapng file, plain, gzip or zstd; - is stdin.", metavar="CAPTURE")
-    ],
+    words: WordsArgument = None,
+    interface: InterfaceOption = "",
+    duration: ForOption = None,
+    count: CountOption = None,
+    promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
     key: Annotated[
         str,
         typer.Option(
@@ -62,14 +77,14 @@ def flows(
     ] = None,
     output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
-    """Show the flows of a capture: packets, bytes, first and last time."""
+    """Show the flows of a capture or an interface: packets, bytes, first and last time."""
     from sojourn.capture.decoder import DecodeOptions
     from sojourn.capture.keying import FlowKeying
-    from sojourn.capture.reader import open_capture
 
     how = choose_format(output_format, output)
     options = DecodeOptions(keying=FlowKeying.parse(key), inner=inner, max_flows=max_flows)
-    with open_capture(capture, options, strict=strict) as reader:
+    live = LiveLimits(duration, count, promiscuous, buffer)
+    with open_packets(words, interface, live, command="flows", options=options, strict=strict) as reader:
         _read_all(reader)
         table = reader.flows
         order = table.by_bytes(_TABLE_LIMIT if limit is None and how is Format.TABLE else limit)
@@ -87,7 +102,7 @@ def flows(
         _report(reader, shown=len(order), is_table=how is Format.TABLE, verbose=verbose)
 
 
-def _read_all(reader: CaptureReader) -> None:
+def _read_all(reader: CaptureReader | LiveReader) -> None:
     with progress(reader.name) as advance:
         for number, _batch in enumerate(reader):
             if number % _BATCHES_PER_STEP == 0:
@@ -139,7 +154,7 @@ def _show_time(time_ns: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
-def _report(reader: CaptureReader, *, shown: int, is_table: bool, verbose: bool) -> None:
+def _report(reader: CaptureReader | LiveReader, *, shown: int, is_table: bool, verbose: bool) -> None:
     """What stands beside the answer, on stderr: a total, what was ignored, and warnings."""
     if is_table:
         hidden = len(reader.flows) - shown

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.output import Format, choose_format, progress
+from sojourn.cli.packet_source import BufferOption, ForOption, LiveLimits, PromiscuousOption, filter_of
 from sojourn.cli.segment_output import (
     SegmentReport,
-    exact_rows,
+    exact_report,
+    exact_totals,
     interval_rows,
+    key_lookup,
     print_report,
     rounded,
     row_limit,
+    sketch_json,
     totals_json,
 )
+from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -42,6 +47,10 @@ _EXAMPLE = """\
   $ sojourn measure in.pcap out.pcap --sketch exact --format json
   $ sojourn measure in.pcap out.pcap --interval 1s --markers -w flows.csv
   $ sojourn measure in.pcap out.pcap udp port 5000
+
+Live, on the router between the two, what enters at lan0 and leaves at wan0:
+
+  $ sojourn measure -i lan0 -i wan0 --for 10s
 """
 
 
@@ -56,11 +65,31 @@ class SketchName(StrEnum):
 
 
 def measure(
-    sender: Annotated[str, typer.Argument(metavar="SENDER", help="Capture at the sending point.")],
-    receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="Capture at the receiving point.")],
-    expression: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILTER]...", help="Only packets that match, in tcpdump's syntax.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SENDER RECEIVER [FILTER]...",
+            help="Captures at the sending and the receiving point (none with -i), then a filter in tcpdump's syntax.",
+        ),
     ] = None,
+    interface: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--interface", "-i", metavar="IFACE", help="Capture live: give it twice, for the sender and the receiver."
+        ),
+    ] = None,
+    duration: ForOption = None,
+    directions: Annotated[
+        str,
+        typer.Option(metavar="D,D", help="Live: packets captured at the sender and the receiver: in, out or both."),
+    ] = "in,out",
+    max_delay: Annotated[
+        str, typer.Option(metavar="TIME", help="Live: no packet is longer on its way; waited before and after.")
+    ] = "1s",
+    promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
+    flows: Annotated[int, typer.Option(min=1, help="Live: flows expected.")] = 1000,
+    loss: Annotated[float, typer.Option(min=0, max=1, help="Live: share of packets expected to be lost.")] = 0.01,
     sketch: Annotated[
         SketchName,
         typer.Option(help="lds, colate and sample answer per flow, lda for the whole segment; exact matches all."),
@@ -93,11 +122,36 @@ def measure(
     ] = None,
     output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
-    """Measure one-way delay, jitter and loss of every flow between two captures."""
+    """Measure one-way delay, jitter and loss of every flow between two captures or interfaces."""
     memory_bytes = parse_bytes(memory)
     interval_ns = parse_duration(interval) if interval else 0
     how = choose_format(output_format, output)
     rows = row_limit(limit, how)
+    if interface:
+        from sojourn.cli.measure_live import LiveRequest, live_report
+
+        _refuse_for_live(clock=clock, needs_captures=markers or interval is not None)
+        request = LiveRequest(
+            interfaces=interface,
+            filter_words=words or [],
+            duration=duration,
+            directions=directions,
+            max_delay=max_delay,
+            promiscuous=promiscuous,
+            buffer=buffer,
+            reverse=reverse,
+            sketch=None if sketch is SketchName.EXACT else sketch.value,
+            memory_bytes=memory_bytes,
+            flows=flows,
+            loss=loss,
+            changes=parse_changes(parameter or []),
+            truth=truth,
+        )
+        report = live_report(request, capture_options(key, inner, strict, None).decode, rows)
+        print_report(report, how, output, verbose=verbose)
+        return
+    LiveLimits(duration, promiscuous=promiscuous, buffer=buffer).refuse_without_interface("measure")
+    sender, receiver, expression = _captures(words or [])
     with progress("measure") as advance:
         from sojourn.capture.clock import parse_clock
         from sojourn.estimation.points import CapturePoint, with_common_identity
@@ -111,11 +165,11 @@ def measure(
         keep_all = truth or sketch is SketchName.EXACT
         survey = survey_segment(*points, clock=mode.reversed() if reverse else mode, keep_all=keep_all, advance=advance)
         if sketch is SketchName.EXACT:
-            report = _exact_report(survey, rows)
+            report = exact_report(survey.match, _key_of(survey), limit=rows)
         else:
             changes = parse_changes(parameter or [])
-            flows = len(survey.flow_id)
-            plan = plan_segment(sketch.value, memory_bytes, flows=flows, loss=survey.loss, changes=changes)
+            seen = len(survey.flow_id)
+            plan = plan_segment(sketch.value, memory_bytes, flows=seen, loss=survey.loss, changes=changes)
             whole, parts = measure_segment(
                 *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
@@ -127,30 +181,34 @@ def measure(
 measure.__doc__ = f"{measure.__doc__}\n\n\b\n{_EXAMPLE}"
 
 
+def _captures(words: list[str]) -> tuple[str, str, list[str]]:
+    """Sender, receiver and filter."""
+    if len(words) < 2:
+        raise UsageError(
+            "two points are needed", where="measure", action="give captures SENDER RECEIVER, or -i IFACE -i IFACE"
+        )
+    return words[0], words[1], words[2:]
+
+
+def _refuse_for_live(*, clock: str, needs_captures: bool) -> None:
+    """What has no meaning for interfaces is not silently left out."""
+    if needs_captures:
+        raise UsageError("--interval and --markers need captures", where="measure", action="use record and estimate")
+    if clock not in ("auto", "none"):
+        raise UsageError("both interfaces have one clock", where="measure", action=f"leave --clock {clock} out")
+
+
 def capture_options(key: str, inner: bool, strict: bool, expression: list[str] | None) -> CaptureOptions:
     """Reading options from what the user wrote."""
     from sojourn.capture.decoder import DecodeOptions
-    from sojourn.capture.filters import PacketFilter
     from sojourn.capture.keying import FlowKeying
     from sojourn.estimation.points import CaptureOptions
 
-    packet_filter = PacketFilter(" ".join(expression)) if expression else None
-    return CaptureOptions(DecodeOptions(keying=FlowKeying.parse(key), inner=inner), packet_filter, strict)
+    return CaptureOptions(DecodeOptions(keying=FlowKeying.parse(key), inner=inner), filter_of(expression or []), strict)
 
 
 def _key_of(survey: Survey) -> Callable[[int], TrafficKey]:
-    """A flow's key from either point's flow table."""
-    rows = {
-        flow_id: (table, row)
-        for table in (survey.receiver.flows, survey.sender.flows)
-        for row, flow_id in enumerate(table.ids.tolist())
-    }
-
-    def key_of(flow_id: int) -> TrafficKey:
-        table, row = rows[flow_id]
-        return table.key(row)
-
-    return key_of
+    return key_lookup(survey.receiver.flows, survey.sender.flows)
 
 
 def _sketch_report(
@@ -160,13 +218,12 @@ def _sketch_report(
     match = survey.match if truth else None
     blocks = []
     if parts:
-        answered = [part for part in parts if part.flows is not None]
-        blocks = [interval_rows(p.flows, key_of, limit=rows, start_ns=p.first_ns) for p in answered if p.flows]
+        blocks = [interval_rows(p.flows, key_of, limit=rows, start_ns=p.first_ns) for p in parts if p.flows]
     elif whole.flows is not None:
         blocks = [interval_rows(whole.flows, key_of, limit=rows, truth=match)]
-    report = SegmentReport(totals_json(whole), blocks, _sketch_json(plan, whole))
+    report = SegmentReport(totals_json(whole), blocks, sketch_json(plan, whole))
     report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in parts]
-    report.truth = _exact_totals(survey) if truth else None
+    report.truth = exact_totals(survey.match) if truth else None
     return report
 
 
@@ -179,36 +236,6 @@ def parse_changes(parameter: list[str]) -> dict[str, str]:
         if not (name and equals and value):
             raise ParameterError(f"parameter {name!r} has no value", action="write NAME=VALUE, such as rows=4")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _sketch_json(plan: SegmentPlan, whole: Interval) -> dict[str, object]:
-    return {
-        "name": plan.name,
-        "parameters": plan.parameters,
-        "memory_bytes": -(-plan.memory_bits // 8),
-        "bits_per_packet": plan.memory_bits / max(1, whole.totals.sent),
-    }
-
-
-def _exact_report(survey: Survey, rows: int | None) -> SegmentReport:
-    blocks = [exact_rows(survey.match, _key_of(survey), limit=rows)]
-    return SegmentReport(_exact_totals(survey), blocks, {"name": "exact", "parameters": {}})
-
-
-def _exact_totals(survey: Survey) -> dict[str, object]:
-    total = survey.match.aggregate
-    mean = rounded(total.mean_ns)
-    return {
-        "sent": total.sent,
-        "received": total.received,
-        "lost": total.lost,
-        "mean_ns": mean,
-        "std_ns": rounded(total.std_ns),
-        "low_ns": mean,
-        "high_ns": mean,
-        "samples": total.received,
-        "reordered": total.reordered,
-    }
 
 
 def _add_notes(report: SegmentReport, points: tuple[CapturePoint, CapturePoint], survey: Survey) -> None:

@@ -78,7 +78,8 @@ def progress(title: str) -> Iterator[Advance]:
 
     stderr = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True) as bar:
+    # Without the redirections Rich would take over what is written to stdout meanwhile, even if that is a file.
+    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(title, total=1.0)
 
         def advance(step: str, share: float) -> None:
@@ -136,6 +137,7 @@ def write_rows(
         _write_parquet(blocks, path)
         return
     with _open_text(path) as file:
+        blocks = _flushed(blocks, file)
         if how is Format.JSON:
             _write_json(blocks, file, name, fields or {})
         elif how is Format.JSONL:
@@ -153,6 +155,13 @@ def _open_text(path: Path | None) -> Iterator[TextIO]:
     else:
         with open(path, "w", encoding="utf-8", newline="") as file:
             yield file
+
+
+def _flushed(blocks: Iterable[Block], file: TextIO) -> Iterator[Block]:
+    """The blocks; what was written of one is out before the next is waited for, which may take long."""
+    for block in blocks:
+        yield block
+        file.flush()
 
 
 def _rows(blocks: Iterable[Block]) -> Iterator[dict[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -10,15 +11,28 @@ import typer
 
 from sojourn.cli.measure import SketchName, capture_options, parse_changes
 from sojourn.cli.output import progress
+from sojourn.cli.packet_source import (
+    BufferOption,
+    CountOption,
+    DirectionName,
+    ForOption,
+    InterfaceOption,
+    LiveLimits,
+    PromiscuousOption,
+    WordsArgument,
+    open_packets,
+)
 from sojourn.core.errors import UsageError
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sojourn.capture.live_reader import LiveReader
     from sojourn.capture.reader import CaptureReader
     from sojourn.cli.output import Advance
     from sojourn.core.batches import PacketBatch
+    from sojourn.estimation.segment import SegmentPlan
     from sojourn.estimation.two_step import KeyReports
 
 __all__ = ["record"]
@@ -30,7 +44,7 @@ _EXAMPLE = """\
   $ sojourn record egress.pcap.gz -w out.epochs src net 10.81.0.0/16
   $ sojourn estimate in.epochs out.epochs
 
-  $ tcpdump -i eth0 -s 96 -w - | sojourn record - --interval 1min -w eth0.epochs
+  $ sojourn record -i eth0 --direction out --interval 1min -w eth0.epochs
 
   $ sojourn record eth0.pcap --no-keys -w eth0.epochs
 
@@ -39,10 +53,15 @@ Both points need the same --sketch, --memory, --flows, --loss, --salt and --iden
 
 
 def record(
-    capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="pcap or pcapng file; - is stdin.")],
-    expression: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILTER]...", help="Only packets that match, in tcpdump's syntax.")
-    ] = None,
+    words: WordsArgument = None,
+    interface: InterfaceOption = "",
+    duration: ForOption = None,
+    count: CountOption = None,
+    promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
+    direction: Annotated[
+        DirectionName, typer.Option(help="Live: packets that come in, go out, or both.")
+    ] = DirectionName.BOTH,
     output: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="EPOCHS", help="Where to write; - is stdout.")
     ] = None,
@@ -58,7 +77,7 @@ def record(
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
     ] = None,
-    node: Annotated[str | None, typer.Option(help="Name of the node; by default that of the file.")] = None,
+    node: Annotated[str | None, typer.Option(help="Name of the node; else that of the file or interface.")] = None,
     keys: Annotated[
         bool,
         typer.Option("--keys/--no-keys", help="Report the flows that were active; without, ask estimate by --flow."),
@@ -72,7 +91,7 @@ def record(
     ] = 68,
     strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
 ) -> None:
-    """Record the packets of one point into epochs."""
+    """Record the packets of one point, a capture or an interface, into epochs."""
     if output is None:
         raise UsageError("there is no file to write to", action="give -w EPOCHS (- is stdout)")
     if sketch is SketchName.EXACT:
@@ -86,25 +105,21 @@ def record(
         plan = plan_segment(
             sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
         )
-        options = capture_options(key, inner, strict, expression)
-        decode = replace(options.decode, identity_bytes=identity_bytes, flow_table=False)
-        from sojourn.capture.reader import open_capture
-
+        options = capture_options(key, inner, strict, None).decode
+        options = replace(options, identity_bytes=identity_bytes, flow_table=False)
+        live = LiveLimits(duration, count, promiscuous, buffer, direction)
         with (
-            open_capture(capture, decode, strict=strict, packet_filter=options.packet_filter) as reader,
+            open_packets(words, interface, live, command="record", options=options, strict=strict) as reader,
             _open_output(output) as file,
         ):
-            from sojourn.epochs.wire import encode
-            from sojourn.estimation.two_step import KeyReports, record_epochs
+            from sojourn.estimation.two_step import KeyReports
 
-            name = node or Path(capture).name or "stdin"
-            count = size = 0
-            batches = _with_progress(reader, advance)
+            if interface:
+                _rehearse(plan)
+            name = node or Path(reader.name).name
             reports = KeyReports(reader.keys_at, flows=2 * flows) if keys else None
-            for epoch in record_epochs(batches, plan, node=name, interval_ns=interval_ns, keys=reports):
-                size += file.write(encode(epoch))
-                count += 1
-    _report(reader, count, size, identity_bytes, reports)
+            epochs, size = _write(reader, plan, file, advance, name=name, interval_ns=interval_ns, keys=reports)
+    _report(reader, epochs, size, identity_bytes, reports)
 
 
 record.__doc__ = f"{record.__doc__}\n\n\b\n{_EXAMPLE}"
@@ -114,13 +129,54 @@ def _open_output(path: Path) -> BinaryIO:
     return sys.stdout.buffer if str(path) == "-" else path.open("wb")
 
 
-def _with_progress(reader: CaptureReader, advance: Advance) -> Iterator[PacketBatch]:
+def _rehearse(plan: SegmentPlan) -> None:
+    """Compile what recording needs, before there are packets to lose."""
+    from sojourn.capture.live_reader import rehearsal
+    from sojourn.estimation.two_step import record_epochs
+
+    deque(record_epochs([rehearsal()[0]], plan, node="rehearsal"), maxlen=0)
+
+
+def _write(
+    reader: CaptureReader | LiveReader,
+    plan: SegmentPlan,
+    file: BinaryIO,
+    advance: Advance,
+    *,
+    name: str,
+    interval_ns: int,
+    keys: KeyReports | None,
+) -> tuple[int, int]:
+    """Write every epoch as it closes, so that what ends the program takes only the open one with it."""
+    from sojourn.capture.live_reader import LiveReader
+    from sojourn.epochs.wire import encode
+    from sojourn.estimation.two_step import record_epochs
+
+    count = size = 0
+    complete_until = (lambda: reader.complete_until_ns) if isinstance(reader, LiveReader) else None
+    for epoch in record_epochs(
+        _with_progress(reader, advance),
+        plan,
+        node=name,
+        interval_ns=interval_ns,
+        keys=keys,
+        complete_until=complete_until,
+    ):
+        size += file.write(encode(epoch))
+        file.flush()
+        count += 1
+    return count, size
+
+
+def _with_progress(reader: CaptureReader | LiveReader, advance: Advance) -> Iterator[PacketBatch]:
     for batch in reader:
         advance(reader.name, reader.share_read)
         yield batch
 
 
-def _report(reader: CaptureReader, count: int, size: int, identity_bytes: int, keys: KeyReports | None) -> None:
+def _report(
+    reader: CaptureReader | LiveReader, count: int, size: int, identity_bytes: int, keys: KeyReports | None
+) -> None:
     told = [f"{reader.ip_packets:,} packets in {count} epochs, {format_bytes(size)}"]
     warnings = list(reader.warnings)
     if keys is not None and keys.memory_bits:

@@ -14,12 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
-from sojourn.core.errors import UsageError
+from sojourn.cli.packet_source import (
+    BufferOption,
+    CountOption,
+    ForOption,
+    InterfaceOption,
+    LiveLimits,
+    PromiscuousOption,
+    WordsArgument,
+    open_packets,
+)
 from sojourn.core.units import format_bytes, parse_duration
 
 if TYPE_CHECKING:
     from sojourn.capture.flow_table import FlowTable
-    from sojourn.capture.rtt import RttMeter, RttSamples
+    from sojourn.capture.rtt import RttMeter, RttOptions, RttSamples
     from sojourn.capture.rtt_summary import RttSummaries
     from sojourn.capture.transport import TransportBatch
     from sojourn.core.batches import PacketBatch
@@ -38,6 +47,8 @@ _EXAMPLE = """\
 
   $ sojourn rtt office.pcapng --samples --kind timestamps -w rtt.csv
   $ sojourn rtt office.pcapng --format json | jq '.flows[] | select(.p95_rtt > 100e6)'
+  $ sojourn rtt -i eth0 --for 1min tcp port 1883
+  $ sojourn rtt -i eth0 --samples
 """
 
 
@@ -70,10 +81,7 @@ class PacketSource(Protocol):
 
 
 def rtt(
-    capture: Annotated[
-        str,
-        typer.Argument(help="pcap or pcapng file, plain, gzip or zstd; - is stdin.", metavar="[CAPTURE]"),
-    ] = "",
+    words: WordsArgument = None,
     samples: Annotated[
         bool, typer.Option("--samples", help="Write every sample as it is completed, not a summary per flow.")
     ] = False,
@@ -84,9 +92,11 @@ def rtt(
             "time stamps; a named seq is read from every segment."
         ),
     ] = None,
-    interface: Annotated[
-        str, typer.Option("--interface", "-i", metavar="IFACE", help="Capture live on this interface.")
-    ] = "",
+    interface: InterfaceOption = "",
+    duration: ForOption = None,
+    count: CountOption = None,
+    promiscuous: PromiscuousOption = False,
+    buffer: BufferOption = None,
     inner: Annotated[
         bool, typer.Option("--inner", help="Look into IP-in-IP, 6in4, GRE, VXLAN and GTP-U tunnels.")
     ] = False,
@@ -106,6 +116,7 @@ def rtt(
     output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
 ) -> None:
     """Measure round-trip times passively: TCP, ICMP echo and MQTT, named by the host that answered."""
+    from sojourn.capture.decoder import DecodeOptions
     from sojourn.capture.rtt import RttLimits, RttMeter, RttOptions
     from sojourn.capture.rtt_state import Kind
     from sojourn.capture.rtt_summary import RttSummaries
@@ -114,8 +125,12 @@ def rtt(
     limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt))
     options = RttOptions(kinds=frozenset(Kind[k.name] for k in kind or ()), limits=limits)
     meter, summaries = RttMeter(options), RttSummaries(max_flows)
-    with _open_source(capture, interface, inner=inner, strict=strict) as source:
-        with progress("rtt") as advance:
+    live = LiveLimits(duration, count, promiscuous, buffer)
+    if interface:
+        _rehearse(options)
+    decode = DecodeOptions(inner=inner)
+    with open_packets(words, interface, live, command="rtt", options=decode, strict=strict) as source:
+        with _no_progress() if samples and sys.stdout.isatty() else progress("rtt") as advance:
             found = measure_source(source, meter, summaries, advance)
             if samples:
                 _write_samples(source, found, how, output)
@@ -124,20 +139,22 @@ def rtt(
         if not samples:
             _write_flows(source, meter, summaries, how, output, limit)
         _report(source, meter, summaries, verbose=verbose)
+        if interface and samples:
+            print(_total(source, summaries), file=sys.stderr)
+
+
+def _rehearse(options: RttOptions) -> None:
+    """Compile what samples need, before there are packets to lose."""
+    from sojourn.capture.live_reader import rehearsal
+    from sojourn.capture.rtt import RttMeter
+
+    deque(RttMeter(options).feed(rehearsal()[1]), maxlen=0)
 
 
 @contextmanager
-def _open_source(capture: str, interface: str, *, inner: bool, strict: bool) -> Iterator[PacketSource]:
-    """The packets asked for; live capture joins here."""
-    if bool(capture) == bool(interface):
-        raise UsageError("one source is needed", where="rtt", action="give a CAPTURE, or -i INTERFACE")
-    if interface:
-        raise UsageError(f"cannot capture on {interface}", where="rtt", action="record with -w, read the file")
-    from sojourn.capture.decoder import DecodeOptions
-    from sojourn.capture.reader import open_capture
-
-    with open_capture(capture, DecodeOptions(inner=inner), strict=strict) as reader:
-        yield reader
+def _no_progress() -> Iterator[Advance]:
+    """Where samples run over the screen, a bar would be in their way."""
+    yield lambda step, share: None  # noqa: ARG005
 
 
 def measure_source(
@@ -197,6 +214,10 @@ def _summary(source: PacketSource, meter: RttMeter, summaries: RttSummaries) -> 
         "ip_packets": source.ip_packets,
         "memory_bytes": meter.memory_bytes,
     }
+
+
+def _total(source: PacketSource, summaries: RttSummaries) -> str:
+    return f"{summaries.samples:,} samples of {len(summaries):,} flows in {source.packets:,} packets"
 
 
 def _ignored(source: PacketSource, meter: RttMeter, summaries: RttSummaries) -> dict[str, int]:

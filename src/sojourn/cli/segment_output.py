@@ -10,22 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
+from sojourn.core.errors import InputError
 from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sojourn.capture.exact_answer import ExactMatch
+    from sojourn.capture.flow_table import FlowTable
     from sojourn.core.arrays import FloatArray
     from sojourn.core.keys import TrafficKey
     from sojourn.estimation.columns import FlowDelays
-    from sojourn.estimation.segment import Interval
+    from sojourn.estimation.segment import Interval, SegmentPlan
 
 __all__ = [
     "SegmentReport",
-    "exact_rows",
+    "exact_report",
+    "exact_totals",
     "interval_rows",
+    "key_lookup",
     "print_report",
     "rounded",
     "row_limit",
+    "sketch_json",
     "totals_json",
 ]
 
@@ -74,6 +79,56 @@ def row_limit(limit: int | None, how: Format) -> int | None:
     return (TABLE_ROWS if limit is None and how is Format.TABLE else limit) or None
 
 
+def key_lookup(*tables: FlowTable) -> Callable[[int], TrafficKey]:
+    """A flow's key, from any of the points' flow tables."""
+    rows = {flow_id: (table, row) for table in tables for row, flow_id in enumerate(table.ids.tolist())}
+
+    def key_of(flow_id: int) -> TrafficKey:
+        if flow_id not in rows:
+            most = max(table.max_flows for table in tables)
+            raise InputError(
+                f"there are more than {most:,} flows",
+                action="use a filter, or a wider --key such as host-pair",
+            )
+        table, row = rows[flow_id]
+        return table.key(row)
+
+    return key_of
+
+
+def sketch_json(plan: SegmentPlan, whole: Interval) -> dict[str, object]:
+    """What was recorded with, and what it cost."""
+    return {
+        "name": plan.name,
+        "parameters": plan.parameters,
+        "memory_bytes": -(-plan.memory_bits // 8),
+        "bits_per_packet": plan.memory_bits / max(1, whole.totals.sent),
+    }
+
+
+def exact_report(match: ExactMatch, key_of: Callable[[int], TrafficKey], *, limit: int | None) -> SegmentReport:
+    """The answer of exact matching."""
+    rows = [_exact_rows(match, key_of, limit)]
+    return SegmentReport(exact_totals(match), rows, {"name": "exact", "parameters": {}})
+
+
+def exact_totals(match: ExactMatch) -> dict[str, object]:
+    """The aggregate of an exact answer."""
+    total = match.aggregate
+    mean = rounded(total.mean_ns)
+    return {
+        "sent": total.sent,
+        "received": total.received,
+        "lost": total.lost,
+        "mean_ns": mean,
+        "std_ns": rounded(total.std_ns),
+        "low_ns": mean,
+        "high_ns": mean,
+        "samples": total.received,
+        "reordered": total.reordered,
+    }
+
+
 def interval_rows(
     every: FlowDelays,
     key_of: Callable[[int], TrafficKey],
@@ -119,7 +174,7 @@ def _true_columns(ids: list[int], match: ExactMatch) -> dict[str, list[int | Non
     }
 
 
-def exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], *, limit: int | None = None) -> Block:
+def _exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: int | None) -> Block:
     """One row per flow of an exact answer: the contract's names, and what only matching can tell."""
     flows = match.flows
     order = sorted(range(len(flows)), key=lambda row: (-int(flows.packets[row]), row))[:limit]

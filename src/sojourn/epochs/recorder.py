@@ -113,6 +113,13 @@ class Recorder:
         sequence, sketch, keys = self._open.pop(slot)
         return Epoch(self.node, self.stream, sequence, sketch, None if keys is None else keys.keys())
 
+    def close_before(self, time_ns: int) -> list[Epoch]:
+        """Close the slots that ended before a time, oldest first; without slots nothing does."""
+        if self._slot_of is None:
+            return []
+        current = int(self._slot_of(np.array([time_ns], np.int64))[0])
+        return [self._close(slot) for slot in sorted(self._open) if slot < current]
+
     def finish(self) -> list[Epoch]:
         """Close what is open, oldest first; an empty epoch if nothing was ever recorded."""
         if not self._open and not self.sequence:

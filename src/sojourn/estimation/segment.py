@@ -32,7 +32,15 @@ from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 
-__all__ = ["Interval", "SegmentPlan", "SegmentTotals", "estimate_flows", "measure_segment", "plan_segment"]
+__all__ = [
+    "Interval",
+    "PointRecorder",
+    "SegmentPlan",
+    "SegmentTotals",
+    "estimate_flows",
+    "measure_segment",
+    "plan_segment",
+]
 
 BLIND_SHARE = 8
 BLIND_BYTES = 16 << 10
@@ -116,13 +124,13 @@ def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array,
     raise ParameterError(f"a sketch of kind {kind} does not answer per flow", action="record lds, colate or sample")
 
 
-class _PointRecorder:
+class PointRecorder:
     """The recorders of one point, and its epochs by slot."""
 
-    def __init__(self, point: Point, plan: SegmentPlan, slot_of: SlotOf | None) -> None:
+    def __init__(self, name: str, plan: SegmentPlan, slot_of: SlotOf | None) -> None:
         self._slot_of = slot_of
         self._recorders = {
-            stream: Recorder(point.name, stream, lambda _, p=parameters: new_sketch(p), slot_of=slot_of)  # type: ignore[misc]
+            stream: Recorder(name, stream, lambda _, p=parameters: new_sketch(p), slot_of=slot_of)  # type: ignore[misc]
             for stream, parameters in (("flows", plan.flows), ("segment", plan.segment))
             if parameters is not None
         }
@@ -193,7 +201,7 @@ def _record_point(
     windows: FlowWindows,
     correct: Callable[[Int64Array], Int64Array] | None,
 ) -> dict[tuple[str, int], AnySketch]:
-    recorder = _PointRecorder(point, plan, slot_of)
+    recorder = PointRecorder(point.name, plan, slot_of)
     everything = windows.hold_all(point.flows.ids)
     for batch in point.batches(again=True):
         on_time = batch if correct is None else _corrected(batch, correct)

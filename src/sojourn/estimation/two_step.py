@@ -30,7 +30,7 @@ from sojourn.sketches.key_reporter import KeyReporter
 from sojourn.sketches.registry import AnySketch, new_sketch
 from sojourn.sketches.sample import Sample
 
-__all__ = ["FLOWS", "SEGMENT", "KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs"]
+__all__ = ["FLOWS", "SEGMENT", "KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
 
 FLOWS, SEGMENT = "flows", "segment"
 LEAST_KEYS = 1024
@@ -104,8 +104,13 @@ def record_epochs(
     node: str,
     interval_ns: int = 0,
     keys: KeyReports | None = None,
+    complete_until: Callable[[], int] | None = None,
 ) -> Iterator[Epoch]:
-    """Epochs as they close: of the flow sketch, with its active keys if `keys` reports them, and of the blind LDA."""
+    """Epochs as they close: of the flow sketch, with its active keys if `keys` reports them, and of the blind LDA.
+
+    `complete_until` tells, after each batch, the time before which no packet will come any more: epochs that end
+    before it close at once, although nothing follows them.
+    """
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
     recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
     if (parameters := plan.flows) is not None:
@@ -115,6 +120,8 @@ def record_epochs(
         numbered = batch if keys is None else _NumberedBatch.number(batch)
         for recorder in recorders:
             yield from recorder.record(numbered)
+            if complete_until is not None:
+                yield from recorder.close_before(complete_until())
     for recorder in recorders:
         yield from recorder.finish()
 
@@ -210,7 +217,7 @@ def _answer(
     if FLOWS in sender and asked:
         sketches = merge_epochs(sender[FLOWS]), _shifted(merge_epochs(receiver[FLOWS]), offset_ns)
         ids = np.array(list(asked), np.uint64)
-        flows = _without_other_way(estimate_flows(*sketches, ids, sizes))
+        flows = without_other_way(estimate_flows(*sketches, ids, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
 
 
@@ -226,7 +233,7 @@ def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     return shifted
 
 
-def _without_other_way(flows: FlowDelays) -> FlowDelays:
+def without_other_way(flows: FlowDelays) -> FlowDelays:
     """Flows whose delay is surely negative travel the other way (or the clocks differ): no answer."""
     backward = np.nan_to_num(flows.high_ns, nan=1.0) < 0
     for column in (flows.mean_ns, flows.low_ns, flows.high_ns, flows.std_ns):

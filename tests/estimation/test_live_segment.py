@@ -1,0 +1,168 @@
+"""A segment measured live: exactly the packets sent in the time count, however many were on their way at its edges."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from sojourn.capture.filters import PacketFilter
+from sojourn.capture.live_reader import LiveReader
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import InputError, LiveCaptureError, ParameterError
+from sojourn.core.estimates import Estimate
+from sojourn.estimation.live_segment import EdgeLog, LiveAnswer, LiveSegment
+from sojourn.estimation.segment import plan_segment
+from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 and not os.environ.get("CI"),
+    reason="LIVE SEGMENTS ARE NOT TESTED: they need root for packet sockets and network namespaces",
+)
+pytestmark = pytest.mark.xdist_group("live")
+
+RATE, BURST, FRAME_BYTES = 4_000_000, 200, 1000
+PLAN = plan_segment("lds", 100_000, flows=10, loss=0.0)
+
+
+def numbered(first: int, count: int) -> PacketBatch:
+    numbers = np.arange(first, first + count)
+    return PacketBatch.of(np.ones(count, np.int64), numbers, numbers)
+
+
+def test_an_edge_keeps_the_oldest_and_gives_back_what_has_no_room() -> None:
+    log = EdgeLog(10)
+    assert len(log.add(numbered(0, 7))) == 0
+    assert log.add(numbered(7, 7)).time_ns.tolist() == [10, 11, 12, 13]
+    assert len(log.add(numbered(14, 2))) == 2
+    assert log.packets().time_ns.tolist() == list(range(10))
+    assert (log.count, log.overflow) == (10, 6)
+
+
+def test_an_edge_that_keeps_the_newest_forgets_the_oldest_in_bounded_memory() -> None:
+    log = EdgeLog(10, keep_newest=True)
+    for first in range(0, 1000, 4):
+        assert len(log.add(numbered(first, 4))) == 0
+        assert log.count <= 13
+    assert log.packets().time_ns.tolist() == list(range(988, 1000))
+    assert log.overflow == 0
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    with two_hosts(bottleneck=Bottleneck(RATE, queue_bytes=400_000), router=True) as hosts:
+        yield hosts
+
+
+@contextmanager
+def filled_queue(network: Network) -> Iterator[None]:
+    """A burst that fills the bottleneck's queue for 0.4 s, then almost its rate, so that it stays filled."""
+    with network.sender.entered():
+        endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    ending = threading.Event()
+
+    def send() -> None:
+        number = 0
+        begun = time.monotonic()
+        while not ending.is_set():
+            allowed = BURST + 0.95 * RATE / 8 / FRAME_BYTES * (time.monotonic() - begun)
+            while number < allowed:
+                endpoint.sendto(number.to_bytes(4, "big").ljust(FRAME_BYTES - 42), (network.receiver.address, 7777))
+                number += 1
+            time.sleep(0.002)
+
+    sending = threading.Thread(target=send)
+    with endpoint:
+        sending.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            sending.join()
+            time.sleep(0.6)  # the queue runs empty
+
+
+def measure(network: Network, *, stop_after: float | None = None, expression: str = "udp", **options: object) -> tuple[
+    LiveAnswer, LiveSegment
+]:  # fmt: skip
+    assert network.router is not None
+    with network.router.entered():
+        left = LiveReader("left", direction="in", packet_filter=PacketFilter(expression))
+        right = LiveReader("right", direction="out", packet_filter=PacketFilter(expression))
+    with left, right:
+        segment = LiveSegment(left, right, PLAN, keep_all=True, **options)  # type: ignore[arg-type]
+        if stop_after is not None:
+            threading.Timer(stop_after, segment.stop).start()
+        return segment.run(), segment
+
+
+@needs_root
+def test_packets_in_flight_at_the_edges_are_not_taken_for_lost(network: Network) -> None:
+    with filled_queue(network):
+        answer, segment = measure(network, seconds=1.5)
+    assert answer.whole is not None
+    assert answer.match is not None
+    totals, exact = answer.whole.totals, answer.match.aggregate
+    in_flight = answer.left_out["sent before the start at receiver"]
+    assert in_flight > 50  # what a cut at the same time would have taken for packets from nowhere
+    assert (totals.sent, totals.received, totals.lost) == (exact.sent, exact.received, 0)
+    assert exact.max_ns > 100_000_000
+    assert isinstance(totals.delays.mean, Estimate)
+    assert totals.delays.mean.value == pytest.approx(exact.mean_ns, rel=1e-9)  # every cell is usable
+    assert answer.whole.flows is not None
+    assert answer.whole.flows.mean_ns[0] == pytest.approx(exact.mean_ns, rel=1e-6)
+    sent = segment.sender.packets().time_ns
+    assert answer.first_ns <= sent.min() <= sent.max() <= answer.last_ns == answer.first_ns + 1_500_000_000
+
+
+@needs_root
+def test_a_stop_ends_at_its_own_time_and_waits_for_those_on_their_way(network: Network) -> None:
+    begun = time.time_ns()
+    with filled_queue(network):
+        answer, _ = measure(network, stop_after=2.0)
+    assert answer.match is not None
+    assert 2_000_000_000 < answer.last_ns - begun < 3_000_000_000
+    assert (answer.match.aggregate.lost, answer.match.ignored()) == (0, {})
+    assert answer.left_out["sent after the end at receiver"] > 50
+
+
+@needs_root
+def test_flows_that_do_not_take_the_way_are_left_out_of_the_totals(network: Network) -> None:
+    """A ping of the router itself enters at the left and never leaves at the right."""
+    network.sender.start("ping", "-i", "0.02", "-w", "4", "10.97.1.1")
+    network.sender.start("ping", "-i", "0.02", "-w", "4", network.receiver.address)
+    answer, segment = measure(network, seconds=1.0, expression="icmp")
+    assert answer.whole is not None
+    assert len(answer.one_sided) == 1
+    assert len(segment.sender.counts) == 2
+    assert 40 <= answer.whole.totals.sent == answer.whole.totals.received <= 55
+
+
+@needs_root
+def test_without_packets_or_with_an_interface_that_goes_there_is_one_error(network: Network) -> None:
+    with pytest.raises(InputError, match="left: there was no IP packet to measure; check the interface"):
+        measure(network, seconds=0.2, max_delay_ns=100_000_000, expression="udp port 9")
+    assert network.router is not None
+    down = threading.Timer(1.0, network.router.run, ("ip", "link", "set", "right", "down"))
+    down.start()
+    begun = time.monotonic()
+    with pytest.raises(LiveCaptureError, match="right: the interface is down"):
+        measure(network, seconds=20)
+    assert time.monotonic() - begun < 8
+    down.join()
+    network.router.run("ip", "link", "set", "right", "up")
+
+
+@needs_root
+def test_requests_that_make_no_sense_are_refused() -> None:
+    with LiveReader("lo") as one, LiveReader("lo") as other:
+        with pytest.raises(ParameterError, match="max_delay"):
+            LiveSegment(one, other, PLAN, max_delay_ns=-1)
+        with pytest.raises(ParameterError, match="nothing is to be recorded"):
+            LiveSegment(one, other, None)
