@@ -130,7 +130,7 @@ def test_one_ctrl_c_answers_and_a_second_ends_the_program(network: Network) -> N
         code, out, err = outcome(running[0])
     assert code == 0, err
     answer = json.loads(out)
-    assert answer["aggregate"]["sent"] == answer["aggregate"]["received"] > 40
+    assert answer["aggregate"]["sent"] == answer["aggregate"]["received"] > 15
     assert answer["aggregate"]["end_ns"] - answer["aggregate"]["start_ns"] > 1_000_000_000
 
 
@@ -144,7 +144,7 @@ def test_the_way_back_is_measured_with_reverse(network: Network) -> None:
     (flow,) = json.loads(out)["flows"]
     assert (flow["src_ip"], flow["dest_ip"]) == (network.receiver.address, network.sender.address)
     assert flow["lost"] == 0
-    assert 40 <= flow["packets"] <= 55
+    assert 15 <= flow["packets"] <= 55
     assert 0 < flow["mean_ns"] < 10_000_000
 
 
@@ -157,7 +157,7 @@ def test_other_directions_measure_what_an_interface_sends(network: Network) -> N
         code, out, err = outcome(start(router, "measure", "-i", "right", "-i", "right", *options))
     assert code == 0, err
     answer = json.loads(out)
-    assert answer["aggregate"]["sent"] == answer["aggregate"]["received"] > 40
+    assert answer["aggregate"]["sent"] == answer["aggregate"]["received"] > 15
     assert answer["aggregate"]["mean_ns"] == 0  # the kernel stamps a sent packet once
     assert [flow["src_ip"] for flow in answer["flows"]] == [network.sender.address]
 
