@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 
 import atheris
 
@@ -36,7 +37,7 @@ def mutate_capture(data: bytes, max_size: int, seed: int) -> bytes:
     return (data[:_PREFIX] + rebuilt)[:max_size]
 
 
-def _change(pieces: list[bytes], chance: random.Random, mutated) -> list[bytes]:  # type: ignore[no-untyped-def]
+def _change(pieces: list[bytes], chance: random.Random, mutated: Callable[[bytes], bytes]) -> list[bytes]:
     """The pieces with one of them changed, or out of its place."""
     if not pieces:
         return pieces
