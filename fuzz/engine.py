@@ -6,6 +6,7 @@ Python functions of the product are instrumented after import, one by one; kerne
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import resource
 import sys
@@ -48,6 +49,13 @@ def _instrument() -> int:
     return len(functions)
 
 
+def _leave_network() -> None:
+    """Names in filters would be looked up; where the system allows it (as root), no query leaves the process."""
+    new_network_namespace = 0x40000000
+    if ctypes.CDLL(None).unshare(new_network_namespace):
+        print("the network is reachable: names in filters are looked up", file=sys.stderr)
+
+
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -58,6 +66,7 @@ def fuzz(target: Target, arguments: list[str], *, limited: bool) -> None:
     `limited` turns an input that takes over a second of processor time, or raises the peak of memory by over 200 MB,
     into a finding. The seeds are run before, without limits, so that kernels are compiled and tables exist.
     """
+    _leave_network()
     for seed in target.seeds():
         target.run(seed[: target.max_input])
 

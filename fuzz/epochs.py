@@ -137,7 +137,7 @@ def _sketches() -> list[Parameters]:
         BucketArrayParameters(buckets=20, per_instance=5),
         BucketArrayParameters(buckets=7, per_instance=2, bits=64, count_bits=3, signed=True, wrap=True, salt=2**64 - 1),
         CounterVectorParameters(counters=9, per_flow=3, count_bits=5),
-        CounterVectorParameters(counters=5, per_flow=2, shares=(0.5, 0.25)),
+        CounterVectorParameters(counters=5, per_flow=2, shares=(0.75, 0.25)),
         LdaParameters(rows=4),
         LdaParameters(rows=3, shares=(0.5, 0.125), digest_bits=1),
         LdsParameters(rows=2, columns=5, spread=2),

@@ -137,6 +137,9 @@ def _sections() -> Iterator[bytes]:
         for packet in _conversation():
             conversation.enhanced(packet.data, packet.time_ns)
         yield conversation.to_bytes()
+    farthest = PcapngSection().interface(resolution=0).interface(resolution=9, offset=-(1 << 62))
+    request, reply = (packet.data for packet in _conversation()[-2:])
+    yield farthest.enhanced(request, 1 << 62, 0).enhanced(reply, 5, 1).enhanced(request, 9, 1).to_bytes()
     yield PcapngSection().interface().to_bytes() + PcapngSection(big=True).interface(0).to_bytes()
 
 
