@@ -50,6 +50,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--findings", type=Path, default=Path(".fuzz"), help="where inputs that fail are kept")
     parser.add_argument("--input", type=Path, help="run one target on one file, without the fuzzer")
     parser.add_argument("--interpreted", action="store_true", help="with --input: kernels in the interpreter")
+    parser.add_argument("--seeds", action="store_true", help="run the seeds alone, without the fuzzer")
     parser.add_argument("--worker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.targets) - set(PLAN):
@@ -124,7 +125,7 @@ def _fuzz_all(options: argparse.Namespace) -> int:
     for target in options.targets or PLAN:
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
             corpus = Path(folder)
-            seeds = [sys.executable, "-m", "fuzz", target, "--worker", "--seeds", folder]
+            seeds = [sys.executable, "-m", "fuzz", target, "--worker", "seeds", folder]
             subprocess.run(seeds, check=True)
             for interpreted, thousands in zip((True, False), PLAN[target], strict=True):
                 runs = int(1000 * thousands * options.scale)
@@ -136,7 +137,7 @@ def _fuzz_all(options: argparse.Namespace) -> int:
 def main() -> int:
     options = _parse()
     if options.worker:
-        if options.worker[0] == "--seeds":
+        if options.worker[0] == "seeds":
             _write_seeds(options.targets[0], Path(options.worker[1]))
         else:
             _work(options.targets[0], options.worker)
@@ -145,6 +146,11 @@ def main() -> int:
         if options.interpreted:
             os.environ["NUMBA_DISABLE_JIT"] = "1"
         _load(options.targets[0]).run(options.input.read_bytes())
+        return 0
+    if options.seeds:
+        for name in options.targets or PLAN:
+            target = _load(name)
+            print(f"{name}: {sum(1 for _ in map(target.run, target.seeds()))} seeds")
         return 0
     return _fuzz_all(options)
 

@@ -11,10 +11,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import atheris
 import cbor2
 
-from fuzz.target import Target, require_one_line
+from fuzz.target import Target, mutated, require_one_line
 from sojourn.core.batches import MeasurementBatch, PacketBatch
 from sojourn.core.errors import SojournError, WireError
 from sojourn.core.keys import parse_key
@@ -89,16 +88,16 @@ def _mutate(data: bytes, max_size: int, seed: int) -> bytes:
         items, body = None, None
     way = chance.randrange(4)
     if way == 0 or not isinstance(body, bytes):
-        return bytes(atheris.Mutate(data, max_size))
+        return mutated(data, max_size)
     if way == 1 or not isinstance(items, list) or not items:
-        return _sealed(bytes(atheris.Mutate(body, max(1, max_size - 16))))[:max_size]
+        return _sealed(mutated(body, max(1, max_size - 16)))[:max_size]
     if way == 2:
         return (data + _sealed(body))[:max_size]
     _change_value(items, chance)
     try:
         return _sealed(cbor2.dumps(items))[:max_size]
     except Exception:
-        return bytes(atheris.Mutate(data, max_size))
+        return mutated(data, max_size)
 
 
 def _change_value(items: list[Any], chance: random.Random) -> None:
@@ -111,11 +110,11 @@ def _change_value(items: list[Any], chance: random.Random) -> None:
         )
         _fit_counters(items)
     elif isinstance(value, bytes) and value and chance.random() < 0.8:
-        items[at] = bytes(atheris.Mutate(value, len(value) + 8))
+        items[at] = mutated(value, len(value) + 8)
         if chance.random() < 0.7:
             items[at] = items[at][: len(value)].ljust(len(value), b"\0")
     elif isinstance(value, list) and value and isinstance(value[0], bytes):
-        value[chance.randrange(len(value))] = bytes(atheris.Mutate(value[0], len(value[0]) + 8))
+        value[chance.randrange(len(value))] = mutated(value[0], len(value[0]) + 8)
     else:
         items[at] = chance.choice(_VALUES)
 

@@ -6,12 +6,11 @@ import random
 import struct
 from collections.abc import Iterator
 
-import atheris
 import numpy as np
 
 from fuzz.guards import GuardedBytes
 from fuzz.seeds import link_frames
-from fuzz.target import Target, require_one_line
+from fuzz.target import Target, mutated, require_one_line
 from sojourn.capture.filter_program import MAX_INSTRUCTIONS, VALID_CODES, FilterProgram, Instruction
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.frames import Frames
@@ -73,9 +72,9 @@ def _mutate_expression(data: bytes, max_size: int, seed: int) -> bytes:
     words = text.decode("utf-8", "replace").split()
     way = chance.randrange(5)
     if way == 0 or not data:
-        return bytes(atheris.Mutate(data, max_size))
+        return mutated(data, max_size)
     if way == 1:
-        return (data[:1] + text + zero + bytes(atheris.Mutate(rest, len(rest) + 32)))[:max_size]
+        return (data[:1] + text + zero + mutated(rest, len(rest) + 32))[:max_size]
     at = chance.randrange(len(words) + 1)
     taken = chance.choice((0, 0, 1, 1, 2))
     words[at : at + taken] = chance.choices(_WORDS, k=chance.choice((0, 1, 1, 2, 3)))

@@ -9,7 +9,7 @@ import random
 import struct
 from collections.abc import Callable
 
-import atheris
+from fuzz.target import mutated
 
 __all__ = ["mutate_capture"]
 
@@ -24,7 +24,7 @@ def mutate_capture(data: bytes, max_size: int, seed: int) -> bytes:
     chance = random.Random(seed)
     capture = data[_PREFIX:]
     if chance.random() < 0.5 or len(capture) < _FILE_HEADER + 4:
-        return bytes(atheris.Mutate(data, max_size))
+        return mutated(data, max_size)
     if capture[:4] == _PCAPNG:
         pieces = _blocks(capture)
         rebuilt = b"".join(_change(pieces, chance, _mutated_block))
@@ -33,11 +33,11 @@ def mutate_capture(data: bytes, max_size: int, seed: int) -> bytes:
         changed = _change(records, chance, lambda record: _mutated_record(record, order))
         rebuilt = capture[:_FILE_HEADER] + b"".join(changed)
     else:
-        return bytes(atheris.Mutate(data, max_size))
+        return mutated(data, max_size)
     return (data[:_PREFIX] + rebuilt)[:max_size]
 
 
-def _change(pieces: list[bytes], chance: random.Random, mutated: Callable[[bytes], bytes]) -> list[bytes]:
+def _change(pieces: list[bytes], chance: random.Random, changed: Callable[[bytes], bytes]) -> list[bytes]:
     """The pieces with one of them changed, or out of its place."""
     if not pieces:
         return pieces
@@ -51,7 +51,7 @@ def _change(pieces: list[bytes], chance: random.Random, mutated: Callable[[bytes
         other = chance.randrange(len(pieces))
         pieces[at], pieces[other] = pieces[other], pieces[at]
         return pieces
-    pieces[at] = mutated(pieces[at])
+    pieces[at] = changed(pieces[at])
     return pieces
 
 
@@ -70,7 +70,7 @@ def _records(capture: bytes, order: str) -> list[bytes]:
 
 def _mutated_record(record: bytes, order: str) -> bytes:
     """A packet with other bytes (or another time), its captured length right and its own length not below."""
-    body = bytes(atheris.Mutate(record[:8] + record[_PACKET_HEADER:], len(record) + 64))
+    body = mutated(record[:8] + record[_PACKET_HEADER:], len(record) + 64)
     time, packet = body[:8].ljust(8, b"\0"), body[8:]
     (wire,) = struct.unpack_from(order + "I", record, 12)
     return time + struct.pack(order + "II", len(packet), max(wire, len(packet))) + packet
@@ -93,9 +93,9 @@ def _blocks(capture: bytes) -> list[bytes]:
 def _mutated_block(block: bytes) -> bytes:
     """A block whose body changed, and both its lengths with it; its byte order is told by its length's."""
     if len(block) < 12:
-        return bytes(atheris.Mutate(block, len(block) + 16))
+        return mutated(block, len(block) + 16)
     order = "<" if struct.unpack_from("<I", block, 4)[0] == len(block) else ">"
-    body = bytes(atheris.Mutate(block[8:-4], len(block) + 64))
+    body = mutated(block[8:-4], len(block) + 64)
     body += bytes(-len(body) % 4)
     length = struct.pack(order + "I", len(body) + 12)
     return block[:4] + length + body + length

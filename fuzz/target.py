@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sojourn.core.errors import SojournError
 
-__all__ = ["MAX_INPUT", "Mutator", "Target", "require_one_line"]
+__all__ = ["MAX_INPUT", "Mutator", "Target", "mutated", "require_one_line"]
 
 MAX_INPUT = 1 << 16
 LONGEST_ERROR = 600
@@ -28,6 +28,13 @@ class Target:
     seeds: Callable[[], Iterator[bytes]]
     mutate: Mutator | None = None
     max_input: int = MAX_INPUT
+
+
+def mutated(data: bytes, max_size: int) -> bytes:
+    """The fuzzer's own mutation of some bytes."""
+    import atheris
+
+    return bytes(atheris.Mutate(data, max_size))
 
 
 def require_one_line(error: SojournError) -> None:
