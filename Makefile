@@ -10,7 +10,7 @@ KERNELS := $(VENV)/.kernels
 # Debian packages that tests need; installed when missing and root.
 SYSTEM_PACKAGES := ethtool iperf3 iproute2 iputils-ping mosquitto mosquitto-clients tcpdump tshark
 
-.PHONY: all install demo test test-long check bench format clean system-packages
+.PHONY: all install demo test test-long test-checked fuzz check bench format clean system-packages
 
 all: install
 
@@ -30,8 +30,8 @@ demo: $(KERNELS)
 	$(BIN)/sojourn demo
 
 check: $(STAMP)
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench fuzz
+	$(BIN)/ruff format --check src tests bench fuzz
 	$(BIN)/mypy
 
 test: $(KERNELS) system-packages check
@@ -40,16 +40,27 @@ test: $(KERNELS) system-packages check
 test-long: $(KERNELS) system-packages
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
+# Tests whose kernels are quick enough for the interpreter, which checks every load; no compiled code is involved.
+CHECKED := tests/core tests/epochs $(addprefix tests/capture/test_,$(addsuffix .py,capture_files decoding extreme_times \
+	filter_program flow_table identity keying rtt_mqtt rtt_rules transport_columns))
+
+test-checked: $(KERNELS)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -p fuzz.checked_tests -W ignore::RuntimeWarning $(CHECKED)
+
+fuzz: $(KERNELS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	$(BIN)/python -m fuzz
+
 bench: $(KERNELS) system-packages
 	$(BIN)/python -m bench
 
 format: $(STAMP)
-	$(BIN)/ruff check --fix src tests bench
-	$(BIN)/ruff format src tests bench
+	$(BIN)/ruff check --fix src tests bench fuzz
+	$(BIN)/ruff format src tests bench fuzz
 
 system-packages:
 	@sh scripts/install-system-packages $(SYSTEM_PACKAGES)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
+	find src tests bench fuzz -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ import tracemalloc
 
 import cbor2
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def rebuilt(change) -> bytes:
     items = cbor2.loads(body)
     change(items)
     body = cbor2.dumps(items)
-    return cbor2.dumps([1, body, hash_bytes(body) & 0xFFFFFFFF])
+    return cbor2.dumps([1, body, xxhash.xxh64_intdigest(body) & 0xFFFFFFFF])
 
 
 @given(epochs())
@@ -231,6 +232,22 @@ def test_counters_are_not_allocated_before_their_size_is_right() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
+
+
+def test_counters_of_few_bits_do_not_grow_beyond_the_bound() -> None:
+    """2²⁶ counters of one bit are 8 MiB on the wire; in memory they would take several times 512 MiB."""
+
+    def change(items: list[object]) -> None:
+        items[1] = {"n": 2**26, "m": 5, "b": 1}
+        items[7] = bytes(2**23)
+
+    data = rebuilt(change)
+    tracemalloc.start()
+    with pytest.raises(WireError, match="counters: the counters take 536870912 bytes of memory"):
+        decode(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * len(data)
 
 
 def test_an_oversized_epoch_is_refused_unread() -> None:

@@ -2,7 +2,7 @@
 
 Packets come from Enhanced, Simple and (obsolete) Packet Blocks; every other block is skipped. A Simple
 Packet Block has no time: its packet takes the time of the packet before it (0 at the start of a file),
-and a warning says how many there were. A time outside of the years 1677 to 2262 is set to that bound and
+and a warning says how many there were. A time outside of the years 1824 to 2116 is set to that bound and
 counted in a warning.
 
 Damage, after which nothing can be trusted: a block length that is no multiple of 4, below 12 or unlike the
@@ -172,5 +172,5 @@ class PcapngReader(FrameReader):
         if count := int(self._tally[TIMELESS]):
             self._warn(f"{count} packets have no time of their own and take that of the packet before")
         if count := int(self._tally[UNREPRESENTABLE]):
-            self._warn(f"{count} packets have a time that 64 bits of nanoseconds cannot hold")
+            self._warn(f"{count} packets have a time before 1824 or after 2116 and take that bound")
         self._tally[[TIMELESS, UNREPRESENTABLE]] = 0

@@ -35,7 +35,8 @@ _BILLION = np.uint64(1_000_000_000)
 _MAX = np.uint64((1 << 63) - 1)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
-_MAX_TIME = (1 << 63) - 1
+# The difference of any two times must fit a signed word: everyone behind a reader subtracts them.
+_MAX_TIME = (1 << 62) - 1
 
 
 @inlined
@@ -67,7 +68,7 @@ def _plain_to_ns(ticks: np.uint64, mode: int, scale: np.uint64) -> np.uint64:
 
 @inlined
 def ticks_to_ns(high: int, low: int, mode: int, scale: int, offset: int) -> tuple[int, bool]:
-    """Nanoseconds since the Unix epoch, and whether they had to be cut to what 64 bits hold."""
+    """Nanoseconds since the Unix epoch, and whether they had to be set to a bound (±2⁶² ∓ 1)."""
     ticks = (np.uint64(high) << _HALF) | np.uint64(low)
     is_binary = mode == BINARY
     since = _binary_to_ns(ticks, scale) if is_binary else _plain_to_ns(ticks, mode, np.uint64(scale))
@@ -76,7 +77,12 @@ def ticks_to_ns(high: int, low: int, mode: int, scale: int, offset: int) -> tupl
     time = signed(since)
     if offset > 0 and time > _MAX_TIME - offset:
         return _MAX_TIME, True
-    return time + offset, False
+    time += offset
+    if time > _MAX_TIME:
+        return _MAX_TIME, True
+    if time < -_MAX_TIME:
+        return -_MAX_TIME, True
+    return time, False
 
 
 @inlined

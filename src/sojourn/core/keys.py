@@ -49,6 +49,9 @@ KIND_PAIR_4, KIND_PAIR_6, KIND_DESTINATION_4, KIND_DESTINATION_6 = 5, 6, 7, 8
 KIND_VLAN_FLOW_4, KIND_VLAN_FLOW_6 = 9, 10
 MAX_NAME_BYTES = 200
 MAX_VLAN_TAGS = 4
+# No key's text is longer; refusing the rest unread bounds the time that patterns may take on it.
+MAX_TEXT = 512
+_SHOWN = 200
 
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "esp": 50, "icmpv6": 58, "sctp": 132}
 _PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
@@ -260,16 +263,19 @@ def parse_key(text: str) -> Key:
     ProcessKey(name='mosquitto', pid=812)
     """
     try:
+        if len(text) > MAX_TEXT:
+            raise ParameterError(f"a key has no text of {len(text)} characters")
         if traffic := _traffic_from_text(text):
             return traffic
-        if ">" in text:
-            raise ParameterError(f"{text!r} is not a flow")
+        # A process may have any printable name, '>' in it too.
         if process := _PROCESS_TEXT.fullmatch(text.strip()):
             return ProcessKey(process.group(1), int(process.group(2)))
+        if ">" in text:
+            raise ParameterError(f"{text!r} is not a flow")
         return NodeKey(text.strip())
     except (ParameterError, ValueError) as error:
         raise KeyTextError(
-            str(error),
+            str(error)[:_SHOWN],
             action="write 'SRC:PORT > DEST:PORT tcp', 'name[pid]' or a node's name",
         ) from None
 

@@ -11,7 +11,8 @@ canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one
 
 Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite lengths, no nesting beyond
 what the format has; the size of `counters` is derived from validated parameters and compared before any
-counter is allocated. Whatever is wrong ends in a `WireError` that names the field.
+counter is allocated, and the memory that they take is bounded (`MAX_COUNTER_BYTES`). Whatever is wrong ends
+in a `WireError` that names the field.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ __all__ = ["MAX_EPOCH_BYTES", "VERSION", "decode", "encode", "read_epochs", "wri
 
 VERSION = 1
 MAX_EPOCH_BYTES = 64 << 20
+# A counter of one bit on the wire takes 64 in memory; what a message may cost is bounded, too.
+MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = 9
 
@@ -240,6 +243,9 @@ def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
     expected = sum(packed_size(table) for table in parameters.tables())
     if len(counters) != expected:
         raise WireError(f"{len(counters)} bytes of counters, the parameters call for {expected}", where="counters")
+    held = sum(8 * table.length * len(table.fields) for table in parameters.tables())
+    if held > MAX_COUNTER_BYTES:
+        raise WireError(f"the counters take {held} bytes of memory, more than {MAX_COUNTER_BYTES}", where="counters")
     sketch = SKETCHES[parameters.kind](parameters)
     offset = 0
     for i, table in enumerate(parameters.tables()):
