@@ -234,6 +234,7 @@ def test_colate_in_two_steps_needs_sizes(captures, tmp_path: Path) -> None:
         (["measure", "IN", "OUT", "--clock", "sundial"], "clock", 2),
         (["measure", "IN", "OUT", "port", "and"], "filter", 2),
         (["measure", "IN", "OUT", "port", "9"], "there is no IP packet to measure", 1),
+        (["measure", "IN", "OTHER"], "no packet was seen at both points", 1),
         (["measure", "IN", "OUT", "--interval", "soon"], "is not a duration", 2),
         (["record", "IN"], "give -w EPOCHS", 2),
         (["record", "IN", "--sketch", "exact", "-w", "x"], "measure --sketch exact", 2),
@@ -245,7 +246,8 @@ def test_colate_in_two_steps_needs_sizes(captures, tmp_path: Path) -> None:
 def test_mistakes_are_one_line_without_a_traceback(captures, tmp_path, arguments, message: str, code: int) -> None:
     empty = tmp_path / "empty"
     empty.touch()
-    words = {"IN": captures[0], "OUT": captures[1], "EMPTY": str(empty)}
+    other = Path(captures[0]).parents[1] / "captures" / "zeek-http-ns.pcap"
+    words = {"IN": captures[0], "OUT": captures[1], "EMPTY": str(empty), "OTHER": str(other)}
     result = run(*(words.get(argument, argument) for argument in arguments), cwd=tmp_path)
     assert result.returncode == code
     assert message in result.stderr

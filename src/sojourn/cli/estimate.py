@@ -11,7 +11,7 @@ import typer
 
 from sojourn.cli.output import Format, choose_format
 from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, row_limit, totals_json
-from sojourn.core.errors import InputError, UsageError
+from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
@@ -77,7 +77,11 @@ def _read(path: Path) -> list[Epoch]:
     from sojourn.epochs.wire import read_epochs
 
     with path.open("rb") as file:
-        epochs = list(read_epochs(file))
+        try:
+            epochs = list(read_epochs(file))
+        except WireError as error:
+            action = error.action or "give a file written by sojourn record"
+            raise WireError(error.what, where=f"{path}, {error.where}", action=action) from None
     if not epochs:
         raise InputError("there is no epoch in it", where=str(path), action="write it with sojourn record")
     return epochs

@@ -112,7 +112,7 @@ def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
             raise WireError(
                 error.what,
                 where=f"epoch at byte {start}, {error.where}",
-                action=error.action or "the epochs before it are intact",
+                action=error.action or ("the epochs before it are intact" if start else ""),
             ) from None
 
 

@@ -118,6 +118,12 @@ def survey_segment(
     match = match_exact(sent, received, clock=clock, conversations=conversations)
     rest = _unsampled_flows(first, second, match, opposite.reverse_id, sent=sent, received=received)
     flow_id = np.concatenate([match.flows.flow_id, rest])
+    if not len(flow_id):
+        raise InputError(
+            "no packet was seen at both points on its way from the first to the second",
+            where=f"{sender.name} and {receiver.name}",
+            action="give captures of the same traffic, in the order in which it passed them",
+        )
     whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
     windows = _windows(first, second, match, flow_id) if whole else _marked_windows(sent, received, match, flow_id)
     return Survey(first, second, match, flow_id, *windows, whole)
