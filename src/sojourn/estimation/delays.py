@@ -1,0 +1,169 @@
+"""Mean delays of all flows together: the best linear prediction from the cells that lost nothing.
+
+With g the prior mean, D_c − g·N_c = Σ_f z_fc, z the excess delay that flow f's packets brought into cell c. A flow's own
+mean excess m_f has prior variance τ² + σ²/p_f (flows differ by τ², the packets of one flow by σ²), its parts a
+variance of σ² per packet around it (`messages`). Nothing else is assumed; where cells take all packets of their flows
+the equations are exact and σ² matters by the prior only.
+
+τ²/σ² is the value at which the cells' held-out predictions are most likely, and σ² then follows from how far they are
+off. g is the generalised least squares mean of the flows, in which elephants count no more than mice. Under loss,
+flows that lose nothing keep their cells and the rest speak less: g then leans to the flow-blind ``grand_mean`` as far
+as packets are in unusable cells.
+
+Time: about 200 passes of O(edges). Memory: 32 bytes an edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.core.arrays import FloatArray
+from sojourn.estimation.incidence import Incidence
+from sojourn.estimation.messages import Messages, add_up, new_messages, pass_normal
+
+__all__ = ["DelayCells", "DelayMessages", "solve_delays"]
+
+RATIOS = (1e-5, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+SEARCH_PASSES = 12
+PASSES = 60
+SETTLED = 1e-6
+STEPS = (0.8, 0.4, 0.2)
+SEARCH_STEP = 0.8
+DIVERGED = 1e3
+ROUNDING = 1e-9
+MOST_SQUARE = 50.0
+
+
+@dataclass(frozen=True, eq=False)
+class DelayCells:
+    """What usable cells say: sums of delays, counts, whose packets they are.
+
+    ``packets`` are the edges' expected packets, ``split`` their variances; ``size`` and ``size_variance`` the flows'.
+    ``noise`` is each cell's variance from elsewhere (rounded time stamps).
+    """
+
+    incidence: Incidence
+    packets: FloatArray
+    split: FloatArray
+    size: FloatArray
+    size_variance: FloatArray
+    delay_sum: FloatArray
+    count: FloatArray
+    noise: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class DelayMessages:
+    """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
+
+    ``precision`` is 0 where no usable cell has packets of the flow.
+    """
+
+    value: FloatArray
+    precision: FloatArray
+    prior_mean: float
+    between: float
+    within: float
+    misfit: float
+
+
+def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable_share: float = 0.0) -> DelayMessages:
+    """Solve for all flows; `grand_mean` is a flow-blind mean of all delivered packets."""
+    prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
+    if grand_mean is not None:
+        prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
+    problem = _Problem(cells)
+    between, within = problem.components(prior_mean)
+    for _ in range(2):
+        messages = problem.solve(prior_mean, between, within, PASSES, SETTLED)
+        shift = _common_excess(messages, between + within / problem.size)
+        if grand_mean is not None:
+            shift = (1 - unusable_share) * shift + unusable_share * (grand_mean - prior_mean)
+        prior_mean += shift
+    between, within = problem.components(prior_mean, near=between / within)
+    messages = problem.solve(prior_mean, between, within, PASSES, SETTLED)
+    misfit = problem.misfit(messages, prior_mean)[0]
+    return DelayMessages(messages.value, messages.precision, prior_mean, between, within, misfit)
+
+
+class _Problem:
+    """The cells with what every solve needs of them."""
+
+    def __init__(self, cells: DelayCells) -> None:
+        self.cells = cells
+        length = cells.incidence.group_length
+        by_group = cells.packets.reshape(cells.incidence.flows, cells.incidence.groups, length).sum(axis=2)
+        self.size = np.maximum(cells.size, 0.5)
+        self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
+        self.doubt = cells.size_variance / self.size**2
+        own = np.maximum(cells.packets.sum(axis=1), 0.5)
+        whole_cells = cells.incidence.share >= 1 - 1e-9
+        self.unsplit = np.minimum(np.where(whole_cells, 0.0, cells.split).sum(axis=1) / own, 1.0)
+        self.heard = cells.count > 0
+
+    def components(self, prior_mean: float, near: float | None = None) -> tuple[float, float]:
+        """τ² and σ², by held-out cells."""
+        ratios = RATIOS if near is None else tuple(near * step for step in (0.3, 0.55, 1.0, 1.8, 3.3))
+        best = (np.inf, 0.0, 0.0)
+        for ratio in ratios:
+            messages = self.solve(prior_mean, ratio, 1.0, SEARCH_PASSES, 1e-3, steps=(SEARCH_STEP,))
+            scale, score = self.misfit(messages, prior_mean)
+            best = min(best, (score, ratio * scale, scale))
+        return best[1], best[2]
+
+    def solve(
+        self,
+        prior_mean: float,
+        between: float,
+        within: float,
+        passes: int,
+        settled: float,
+        *,
+        steps: tuple[float, ...] = STEPS,
+    ) -> Messages:
+        """Passes until they settle; with shorter steps if they run away."""
+        cells, incidence = self.cells, self.cells.incidence
+        excess = cells.delay_sum - prior_mean * cells.count
+        variance = between * (1 + self.doubt) + within / self.size
+        kappa = within + between * self.unsplit
+        noise = ROUNDING * (within + between) * cells.count + cells.noise
+        zero = np.zeros(incidence.flows)
+        for step in steps:
+            messages = new_messages(incidence, cells.packets, zero, variance)
+            for _ in range(round(passes / step)):
+                change = pass_normal(
+                    incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
+                    messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
+                    messages.precision, messages.value, step,
+                )  # fmt: skip
+                add_up(
+                    incidence.cell,
+                    messages.part_mean,
+                    messages.part_variance,
+                    messages.cell_mean,
+                    messages.cell_variance,
+                )
+                if change < settled or not change < DIVERGED * np.sqrt(np.abs(excess).max() + 1):
+                    break
+            if change < 1:
+                break
+        return messages
+
+    def misfit(self, messages: Messages, prior_mean: float) -> tuple[float, float]:
+        """How far held-out predictions are off: the mean square in units of their variance, −2 log likelihood."""
+        excess = self.cells.delay_sum - prior_mean * self.cells.count
+        variance = messages.cell_variance[self.heard] + 1e-300
+        square = messages.residual(excess)[self.heard] ** 2 / variance
+        scale = float(np.mean(square))
+        return scale, float(np.mean(np.log(variance)) + np.log(scale))
+
+
+def _common_excess(messages: Messages, variance: FloatArray) -> float:
+    """The mean of flows' excesses, weighted by what is known of each."""
+    heard = messages.precision > 0
+    if not heard.any():
+        return 0.0
+    weight = 1 / (1 / messages.precision[heard] + variance[heard])
+    return float((weight * messages.value[heard]).sum() / weight.sum())
