@@ -16,7 +16,8 @@ __all__ = ["FlowDelays", "flow_delays_of", "unanswered_flows"]
 class FlowDelays:
     """One row per asked flow; NaN and a reason where there is no answer.
 
-    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing).
+    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing). ``methods`` names
+    each flow's own method where flows are answered by different ones.
     """
 
     flow_id: UInt64Array
@@ -29,6 +30,12 @@ class FlowDelays:
     lost: FloatArray
     reason: list[Reason | None]
     method: str
+    methods: list[str] | None = None
+
+    @property
+    def method_of_flow(self) -> list[str]:
+        """The method that answered each flow."""
+        return self.methods if self.methods is not None else [self.method] * len(self.flow_id)
 
     @property
     def answered(self) -> BoolArray:
@@ -37,13 +44,14 @@ class FlowDelays:
     def answers(self) -> list[Answer]:
         """One object per flow."""
         return [
-            Unanswered(reason) if reason is not None else Estimate(mean, low, high, samples, self.method)
-            for reason, mean, low, high, samples in zip(
+            Unanswered(reason) if reason is not None else Estimate(mean, low, high, samples, method)
+            for reason, mean, low, high, samples, method in zip(
                 self.reason,
                 self.mean_ns.tolist(),
                 self.low_ns.tolist(),
                 self.high_ns.tolist(),
                 self.samples.tolist(),
+                self.method_of_flow,
                 strict=True,
             )
         ]

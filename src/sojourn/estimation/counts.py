@@ -20,7 +20,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.bounds import FULL, SizeBounds, size_bounds
 from sojourn.estimation.incidence import Incidence
-from sojourn.estimation.messages import add_up, group_message, new_messages, predict_group
+from sojourn.estimation.messages import group_message, new_messages, predict_group
 
 __all__ = ["Sizes", "decode_sizes"]
 
@@ -29,13 +29,13 @@ RATIO = 1.35
 INTEGER_WIDTH = 0.15
 PASSES = 30
 LEARN_FROM = 2
-SETTLED = 1e-3
+SETTLED = 0.03
 STEPS = (0.5, 0.25)
 FITS = 2.0
 MOST_SQUARE = 100.0
 NOISE = 1e-3
 NEAR_INTEGER = 0.2
-LOG_NEGLIGIBLE = -30.0
+NEGLIGIBLE = 30.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,25 +74,25 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
 def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: float) -> tuple[Sizes, float]:
     """Passes with one step length until they settle; and how far held-out predictions are from the cells."""
     centre, width = _components(int(bounds.high.max(initial=0)))
-    log_weight = _first_weights(centre, width, _mean_size(incidence, count))
+    weight = _first_weights(centre, width, _mean_size(incidence, count))
     first, last = _reach(bounds, centre)
     mean, variance = np.empty(incidence.flows), np.empty(incidence.flows)
-    _prior_moments(mean, variance, first, last, bounds.low, bounds.high, log_weight, centre, width**2)
+    _prior_moments(mean, variance, first, last, bounds.low, bounds.high, weight, centre, width**2)
     messages = new_messages(incidence, incidence.share, mean, variance)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
     for number in range(round(PASSES / step)):
         responsibility = np.zeros(len(centre))
         change = _pass_sizes(
             incidence.cell, incidence.share, incidence.groups, observed, noise, first, last, bounds.low,
-            bounds.high, log_weight, centre, width**2, messages.part_mean, messages.part_variance,
+            bounds.high, weight, centre, width**2, messages.part_mean, messages.part_variance,
             messages.cell_mean, messages.cell_variance, mean, variance, responsibility, step,
         )  # fmt: skip
-        add_up(incidence.cell, messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance)
+        messages.add_up(incidence)
         square = (observed - messages.cell_mean) ** 2 / (messages.cell_variance + NOISE)
         misfit = float(np.mean(np.minimum(square, MOST_SQUARE)))
         noise = NOISE + max(misfit - 1.0, 0.0) * messages.cell_variance
         if number >= LEARN_FROM:
-            log_weight = np.log((responsibility + 1e-3) / (responsibility.sum() + 1e-3 * len(centre)))
+            weight = (responsibility + 1e-3) / (responsibility.sum() + 1e-3 * len(centre))
             if change < SETTLED:
                 break
     if incidence.group_length == 1 and bounds.consistent:
@@ -116,14 +116,14 @@ def _mean_size(incidence: Incidence, count: Int64Array) -> float:
 
 
 def _first_weights(centre: FloatArray, width: FloatArray, mean_size: float) -> FloatArray:
-    """Logarithms of a power law's weights, with the exponent that gives the mean size."""
+    """A power law's weights, with the exponent that gives the mean size."""
     low, high = -1.0, 4.0
     for _ in range(30):
         exponent = (low + high) / 2
         weight = width / (1 + centre) ** (1 + exponent)
         mean = float((weight * centre).sum() / weight.sum())
         low, high = (exponent, high) if mean > mean_size else (low, exponent)
-    return np.log(weight / weight.sum())
+    return weight / weight.sum()
 
 
 def _components(largest: int) -> tuple[FloatArray, FloatArray]:
@@ -177,7 +177,7 @@ def _mixture_moments(
     last: int,
     low: int,
     high: int,
-    log_weight: FloatArray,
+    weight: FloatArray,
     centre: FloatArray,
     width2: FloatArray,
     evidence: FloatArray,
@@ -186,21 +186,22 @@ def _mixture_moments(
     if low == high:
         return float(low), 0.0
     said = product / precision if precision > 0 else 0.0
-    best = -np.inf
+    nearest = np.inf
     for k in range(first, last):
-        spread = 1.0 + width2[k] * precision
-        evidence[k] = log_weight[k] - 0.5 * np.log(spread) - 0.5 * precision * (centre[k] - said) ** 2 / spread
-        best = max(best, evidence[k])
+        evidence[k] = 0.5 * precision * (centre[k] - said) ** 2 / (1.0 + width2[k] * precision)
+        nearest = min(nearest, evidence[k])
     total = mean = square = 0.0
     for k in range(first, last):
-        share = np.exp(evidence[k] - best) if evidence[k] - best > LOG_NEGLIGIBLE else 0.0
-        evidence[k] = share
-        if share > 0:
-            variance = 1.0 / (1.0 / width2[k] + precision)
-            own = variance * (centre[k] / width2[k] + product)
+        distance = evidence[k] - nearest
+        evidence[k] = 0.0
+        if distance < NEGLIGIBLE:
+            spread = 1.0 / (1.0 + width2[k] * precision)
+            share = weight[k] * np.sqrt(spread) * np.exp(-distance)
+            own = spread * (centre[k] + width2[k] * product)
+            evidence[k] = share
             total += share
             mean += share * own
-            square += share * (own * own + variance)
+            square += share * (own * own + width2[k] * spread)
     for k in range(first, last):
         evidence[k] /= total
     mean /= total
@@ -217,14 +218,14 @@ def _prior_moments(
     last: Int64Array,
     low: Int64Array,
     high: Int64Array,
-    log_weight: FloatArray,
+    weight: FloatArray,
     centre: FloatArray,
     width2: FloatArray,
 ) -> None:
     evidence = np.empty(len(centre))
     for f in range(len(mean)):
         mean[f], variance[f] = _mixture_moments(
-            0.0, 0.0, first[f], last[f], low[f], high[f], log_weight, centre, width2, evidence
+            0.0, 0.0, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
         )
 
 
@@ -239,7 +240,7 @@ def _pass_sizes(
     last: Int64Array,
     low: Int64Array,
     high: Int64Array,
-    log_weight: FloatArray,
+    weight: FloatArray,
     centre: FloatArray,
     width2: FloatArray,
     part_mean: FloatArray,
@@ -269,7 +270,7 @@ def _pass_sizes(
             precision += own_precision[g]
             product += own_product[g]
         mean[f], variance[f] = _mixture_moments(
-            precision, product, first[f], last[f], low[f], high[f], log_weight, centre, width2, evidence
+            precision, product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
         )
         if low[f] < high[f]:
             for k in range(first[f], last[f]):
@@ -283,7 +284,7 @@ def _pass_sizes(
                     others += own_precision[other]
                     others_product += own_product[other]
             outside_mean, outside_variance = _mixture_moments(
-                others, others_product, first[f], last[f], low[f], high[f], log_weight, centre, width2, evidence
+                others, others_product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
             )
             change = predict_group(
                 f, g * length, (g + 1) * length, cell, share, kappa, 1.0, observed, noise, part_mean,

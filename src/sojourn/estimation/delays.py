@@ -15,25 +15,27 @@ Time: about 200 passes of O(edges). Memory: 32 bytes an edge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.estimation.incidence import Incidence
-from sojourn.estimation.messages import Messages, add_up, new_messages, pass_normal
+from sojourn.estimation.messages import Messages, new_messages, pass_normal
 
 __all__ = ["DelayCells", "DelayMessages", "solve_delays"]
 
-RATIOS = (1e-5, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-SEARCH_PASSES = 12
-PASSES = 60
-SETTLED = 1e-6
-STEPS = (0.8, 0.4, 0.2)
-SEARCH_STEP = 0.8
-DIVERGED = 1e3
+RATIOS = (1e-5, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
+REFINEMENTS = (0.3, 0.55, 1.0, 1.8, 3.3)
+SEARCH_PASSES = 10
+PASSES = 80
+SETTLED = 1e-5
+SETTLED_ROUGHLY = 1e-2
+STEPS = (0.9, 0.45, 0.2)
+RAN_AWAY = 1e9
+STANDS = 0.1
 ROUNDING = 1e-9
-MOST_SQUARE = 50.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow.
+    ``precision`` is 0 where no usable cell has packets of the flow; ``scatter`` is σ²/p. ``between`` is τ², ``within`` σ².
     """
 
     value: FloatArray
@@ -66,7 +68,7 @@ class DelayMessages:
     prior_mean: float
     between: float
     within: float
-    misfit: float
+    scatter: FloatArray
 
 
 def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable_share: float = 0.0) -> DelayMessages:
@@ -75,17 +77,18 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
     if grand_mean is not None:
         prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
     problem = _Problem(cells)
-    between, within = problem.components(prior_mean)
-    for _ in range(2):
-        messages = problem.solve(prior_mean, between, within, PASSES, SETTLED)
-        shift = _common_excess(messages, between + within / problem.size)
-        if grand_mean is not None:
-            shift = (1 - unusable_share) * shift + unusable_share * (grand_mean - prior_mean)
-        prior_mean += shift
-    between, within = problem.components(prior_mean, near=between / within)
+    between, within = problem.components(prior_mean, RATIOS)
+    messages = problem.solve(prior_mean, between, within, PASSES, SETTLED_ROUGHLY)
+    shift = _common_excess(messages, between + within * problem.scatter)
+    if grand_mean is not None:
+        shift = (1 - unusable_share) * shift + unusable_share * (grand_mean - prior_mean)
+    prior_mean += shift
+    between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
     messages = problem.solve(prior_mean, between, within, PASSES, SETTLED)
     misfit = problem.misfit(messages, prior_mean)[0]
-    return DelayMessages(messages.value, messages.precision, prior_mean, between, within, misfit)
+    # Predictions that are further off than they say make every message less certain.
+    precision = messages.precision / max(misfit, 1.0)
+    return DelayMessages(messages.value, precision, prior_mean, between, within, within * problem.scatter)
 
 
 class _Problem:
@@ -98,17 +101,19 @@ class _Problem:
         self.size = np.maximum(cells.size, 0.5)
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
+        # The mean of 1/p for a size that is not certain, but at least one packet.
+        self.scatter = np.minimum((1 + self.doubt) / self.size, 1.0)
         own = np.maximum(cells.packets.sum(axis=1), 0.5)
         whole_cells = cells.incidence.share >= 1 - 1e-9
         self.unsplit = np.minimum(np.where(whole_cells, 0.0, cells.split).sum(axis=1) / own, 1.0)
         self.heard = cells.count > 0
 
-    def components(self, prior_mean: float, near: float | None = None) -> tuple[float, float]:
-        """τ² and σ², by held-out cells."""
-        ratios = RATIOS if near is None else tuple(near * step for step in (0.3, 0.55, 1.0, 1.8, 3.3))
+    def components(self, prior_mean: float, ratios: Sequence[float]) -> tuple[float, float]:
+        """τ² and σ², by held-out cells; each ratio starts where the one before has ended."""
         best = (np.inf, 0.0, 0.0)
+        messages = None
         for ratio in ratios:
-            messages = self.solve(prior_mean, ratio, 1.0, SEARCH_PASSES, 1e-3, steps=(SEARCH_STEP,))
+            messages = self.solve(prior_mean, ratio, 1.0, SEARCH_PASSES, SETTLED_ROUGHLY, STEPS[:1], messages)
             scale, score = self.misfit(messages, prior_mean)
             best = min(best, (score, ratio * scale, scale))
         return best[1], best[2]
@@ -120,34 +125,28 @@ class _Problem:
         within: float,
         passes: int,
         settled: float,
-        *,
         steps: tuple[float, ...] = STEPS,
+        start: Messages | None = None,
     ) -> Messages:
         """Passes until they settle; with shorter steps if they run away."""
         cells, incidence = self.cells, self.cells.incidence
         excess = cells.delay_sum - prior_mean * cells.count
-        variance = between * (1 + self.doubt) + within / self.size
+        variance = between * (1 + self.doubt) + within * self.scatter
         kappa = within + between * self.unsplit
         noise = ROUNDING * (within + between) * cells.count + cells.noise
         zero = np.zeros(incidence.flows)
         for step in steps:
-            messages = new_messages(incidence, cells.packets, zero, variance)
+            messages = start if start is not None else new_messages(incidence, cells.packets, zero, variance)
             for _ in range(round(passes / step)):
                 change = pass_normal(
                     incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
                     messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
                     messages.precision, messages.value, step,
                 )  # fmt: skip
-                add_up(
-                    incidence.cell,
-                    messages.part_mean,
-                    messages.part_variance,
-                    messages.cell_mean,
-                    messages.cell_variance,
-                )
-                if change < settled or not change < DIVERGED * np.sqrt(np.abs(excess).max() + 1):
+                messages.add_up(incidence)
+                if change < settled or not change < RAN_AWAY:
                     break
-            if change < 1:
+            if change < STANDS:
                 break
         return messages
 

@@ -30,7 +30,7 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.incidence import Incidence
 
-__all__ = ["Messages", "NormalPrior", "group_message", "new_messages", "pass_normal", "predict_group"]
+__all__ = ["Messages", "group_message", "new_messages", "pass_normal", "predict_group"]
 
 TINY = 1e-300
 
@@ -46,17 +46,13 @@ class Messages:
     precision: FloatArray
     value: FloatArray
 
+    def add_up(self, incidence: Incidence) -> None:
+        """The cells' sums from scratch: passes change them in place and gather rounding errors."""
+        _add_up(incidence.cell, self.part_mean, self.part_variance, self.cell_mean, self.cell_variance)
+
     def residual(self, observed: FloatArray) -> FloatArray:
         """Each cell's held-out error."""
         return observed - self.cell_mean
-
-
-@dataclass(frozen=True, eq=False)
-class NormalPrior:
-    """Of each flow's value."""
-
-    mean: FloatArray
-    variance: FloatArray
 
 
 def new_messages(incidence: Incidence, weight: FloatArray, mean: FloatArray, variance: FloatArray) -> Messages:
@@ -72,19 +68,18 @@ def new_messages(incidence: Incidence, weight: FloatArray, mean: FloatArray, var
         np.zeros(incidence.flows),
         mean.copy(),
     )
-    add_up(incidence.cell, part_mean, part_variance, messages.cell_mean, messages.cell_variance)
+    messages.add_up(incidence)
     return messages
 
 
 @kernel
-def add_up(
+def _add_up(
     cell: Int64Array,
     part_mean: FloatArray,
     part_variance: FloatArray,
     cell_mean: FloatArray,
     cell_variance: FloatArray,
 ) -> None:
-    """Sums of the parts from scratch: passes change them in place and gather rounding errors."""
     cell_mean[:] = 0.0
     cell_variance[:] = 0.0
     for f in range(cell.shape[0]):
