@@ -20,6 +20,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.bounds import FULL, SizeBounds, size_bounds
 from sojourn.estimation.incidence import Incidence
+from sojourn.estimation.exact_core import settle_by_rank
 from sojourn.estimation.messages import group_message, new_messages, predict_group
 
 __all__ = ["Sizes", "decode_sizes"]
@@ -40,10 +41,12 @@ NEGLIGIBLE = 30.0
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Each flow's packets: expected number and its variance (0 where exact); each edge's expected packets, alike."""
+    """Each flow's packets: expected number, its variance (0 where exact), expected 1/number (of at least one);
+    each edge's expected packets and their variance."""
 
     mean: FloatArray
     variance: FloatArray
+    inverse: FloatArray
     part_mean: FloatArray
     part_variance: FloatArray
     consistent: bool
@@ -59,7 +62,9 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
     if bounds.exact.all() and incidence.group_length == 1:
         mean = bounds.low.astype(np.float64)
         part = np.where(incidence.cell >= 0, incidence.share * mean[:, None], 0.0)
-        return Sizes(mean, np.zeros_like(mean), part, part * (1 - incidence.share), bounds.consistent)
+        return Sizes(
+            mean, np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, part * (1 - incidence.share), bounds.consistent
+        )
     best, least = None, np.inf
     for step in STEPS:
         decoded, misfit = _attempt(incidence, count, bounds, step)
@@ -76,7 +81,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     centre, width = _components(int(bounds.high.max(initial=0)))
     weight = _first_weights(centre, width, _mean_size(incidence, count))
     first, last = _reach(bounds, centre)
-    mean, variance = np.empty(incidence.flows), np.empty(incidence.flows)
+    mean, variance, inverse = (np.empty(incidence.flows) for _ in range(3))
     _prior_moments(mean, variance, first, last, bounds.low, bounds.high, weight, centre, width**2)
     messages = new_messages(incidence, incidence.share, mean, variance)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
@@ -85,7 +90,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
         change = _pass_sizes(
             incidence.cell, incidence.share, incidence.groups, observed, noise, first, last, bounds.low,
             bounds.high, weight, centre, width**2, messages.part_mean, messages.part_variance,
-            messages.cell_mean, messages.cell_variance, mean, variance, responsibility, step,
+            messages.cell_mean, messages.cell_variance, mean, variance, inverse, responsibility, step,
         )  # fmt: skip
         messages.add_up(incidence)
         square = (observed - messages.cell_mean) ** 2 / (messages.cell_variance + NOISE)
@@ -97,16 +102,21 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
                 break
     if incidence.group_length == 1 and bounds.consistent:
         _settle(incidence.cell, incidence.share, count, mean, variance, NEAR_INTEGER)
+        settle_by_rank(incidence, count, mean, variance)
+        inverse = np.where(variance == 0, 1 / np.maximum(mean, 1.0), inverse)
     total = messages.cell_variance + noise
     gain = messages.part_variance / total[incidence.cell]
     left = (observed - messages.cell_mean)[incidence.cell]
     part_mean = np.maximum(messages.part_mean + gain * left, 0.0)
-    part_variance = messages.part_variance * (1 - gain)
+    # A part of a cell's N packets varies at most as a binomial draw of them.
+    held = np.maximum(observed[incidence.cell], 1e-9)
+    drawn = part_mean * np.clip(1 - part_mean / held, 0.0, 1.0)
+    part_variance = np.minimum(messages.part_variance * (1 - gain), drawn)
     kept = incidence.cell >= 0
     whole = kept & (incidence.share >= FULL)
     part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
     part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
-    return Sizes(mean, variance, part_mean, part_variance, bounds.consistent), misfit
+    return Sizes(mean, variance, inverse, part_mean, part_variance, bounds.consistent), misfit
 
 
 def _mean_size(incidence: Incidence, count: Int64Array) -> float:
@@ -249,6 +259,7 @@ def _pass_sizes(
     cell_variance: FloatArray,
     mean: FloatArray,
     variance: FloatArray,
+    inverse: FloatArray,
     responsibility: FloatArray,
     step: float,
 ) -> float:
@@ -272,9 +283,13 @@ def _pass_sizes(
         mean[f], variance[f] = _mixture_moments(
             precision, product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
         )
+        inverse[f] = 1.0 / max(mean[f], 1.0)
         if low[f] < high[f]:
+            inverse[f] = 0.0
             for k in range(first[f], last[f]):
                 responsibility[k] += evidence[k]
+                own = (centre[k] + width2[k] * product) / (1.0 + width2[k] * precision)
+                inverse[f] += evidence[k] / max(own, 1.0)
         elif length == 1:
             continue
         for g in range(groups):

@@ -17,10 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
+from sojourn.estimation.bounds import FULL
+from sojourn.estimation.dense_delays import DenseCells
 from sojourn.estimation.incidence import Incidence
 from sojourn.estimation.messages import Messages, new_messages, pass_normal
 
@@ -32,6 +35,8 @@ SEARCH_PASSES = 10
 PASSES = 80
 SETTLED = 1e-5
 SETTLED_ROUGHLY = 1e-2
+DENSE_CELLS = 1000
+DENSE_FLOWS = 4000
 STEPS = (0.9, 0.45, 0.2)
 RAN_AWAY = 1e9
 STANDS = 0.1
@@ -42,7 +47,7 @@ ROUNDING = 1e-9
 class DelayCells:
     """What usable cells say: sums of delays, counts, whose packets they are.
 
-    ``packets`` are the edges' expected packets, ``split`` their variances; ``size`` and ``size_variance`` the flows'.
+    ``packets`` are the edges' expected packets, ``split`` their variances; ``size``, ``size_variance`` and ``inverse_size`` (expected 1/size) the flows'.
     ``noise`` is each cell's variance from elsewhere (rounded time stamps).
     """
 
@@ -51,6 +56,7 @@ class DelayCells:
     split: FloatArray
     size: FloatArray
     size_variance: FloatArray
+    inverse_size: FloatArray
     delay_sum: FloatArray
     count: FloatArray
     noise: FloatArray
@@ -60,7 +66,7 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow; ``scatter`` is σ²/p. ``between`` is τ², ``within`` σ².
+    ``precision`` is 0 where no usable cell has packets of the flow; ``scatter`` is the expected σ²/p. ``between`` is τ², ``within`` σ².
     """
 
     value: FloatArray
@@ -78,17 +84,39 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
         prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
     problem = _Problem(cells)
     between, within = problem.components(prior_mean, RATIOS)
-    messages = problem.solve(prior_mean, between, within, PASSES, SETTLED_ROUGHLY)
-    shift = _common_excess(messages, between + within * problem.scatter)
+    said = problem.solve(prior_mean, between, within, SETTLED_ROUGHLY)
+    shift = _common_excess(said, between + within * problem.scatter)
     if grand_mean is not None:
         shift = (1 - unusable_share) * shift + unusable_share * (grand_mean - prior_mean)
     prior_mean += shift
     between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
-    messages = problem.solve(prior_mean, between, within, PASSES, SETTLED)
-    misfit = problem.misfit(messages, prior_mean)[0]
+    said = problem.solve(prior_mean, between, within, SETTLED)
     # Predictions that are further off than they say make every message less certain.
-    precision = messages.precision / max(misfit, 1.0)
-    return DelayMessages(messages.value, precision, prior_mean, between, within, within * problem.scatter)
+    precision = said.precision / max(said.scale, 1.0)
+    return DelayMessages(said.value, precision, prior_mean, between, within, within * cells.inverse_size)
+
+
+class _Said(Protocol):
+    """What a solve says: flows' messages, and how far cells are off in units of their variance."""
+
+    @property
+    def value(self) -> FloatArray: ...
+    @property
+    def precision(self) -> FloatArray: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def score(self) -> float: ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Passed:
+    """The outcome of message passing."""
+
+    value: FloatArray
+    precision: FloatArray
+    scale: float
+    score: float
 
 
 class _Problem:
@@ -96,48 +124,56 @@ class _Problem:
 
     def __init__(self, cells: DelayCells) -> None:
         self.cells = cells
-        length = cells.incidence.group_length
-        by_group = cells.packets.reshape(cells.incidence.flows, cells.incidence.groups, length).sum(axis=2)
+        incidence = cells.incidence
+        by_group = cells.packets.reshape(incidence.flows, incidence.groups, incidence.group_length).sum(axis=2)
         self.size = np.maximum(cells.size, 0.5)
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
-        # The mean of 1/p for a size that is not certain, but at least one packet.
-        self.scatter = np.minimum((1 + self.doubt) / self.size, 1.0)
+        self.scatter = 1 / self.size
         own = np.maximum(cells.packets.sum(axis=1), 0.5)
-        whole_cells = cells.incidence.share >= 1 - 1e-9
-        self.unsplit = np.minimum(np.where(whole_cells, 0.0, cells.split).sum(axis=1) / own, 1.0)
+        self.unsplit = np.minimum(np.where(incidence.share >= FULL, 0.0, cells.split).sum(axis=1) / own, 1.0)
         self.heard = cells.count > 0
+        small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
+        self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
+        self._warm: Messages | None = None
 
     def components(self, prior_mean: float, ratios: Sequence[float]) -> tuple[float, float]:
-        """τ² and σ², by held-out cells; each ratio starts where the one before has ended."""
+        """τ² and σ² under which what is held out is most likely; each ratio starts where the one before has ended."""
         best = (np.inf, 0.0, 0.0)
-        messages = None
+        self._warm = None
         for ratio in ratios:
-            messages = self.solve(prior_mean, ratio, 1.0, SEARCH_PASSES, SETTLED_ROUGHLY, STEPS[:1], messages)
-            scale, score = self.misfit(messages, prior_mean)
-            best = min(best, (score, ratio * scale, scale))
+            said = self.solve(prior_mean, ratio, 1.0, SETTLED_ROUGHLY, search=True)
+            best = min(best, (said.score, ratio * said.scale, said.scale))
         return best[1], best[2]
 
     def solve(
-        self,
-        prior_mean: float,
-        between: float,
-        within: float,
-        passes: int,
-        settled: float,
-        steps: tuple[float, ...] = STEPS,
-        start: Messages | None = None,
-    ) -> Messages:
-        """Passes until they settle; with shorter steps if they run away."""
-        cells, incidence = self.cells, self.cells.incidence
+        self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False
+    ) -> _Said:
+        """What the cells say of each flow's excess over `prior_mean`."""
+        cells = self.cells
         excess = cells.delay_sum - prior_mean * cells.count
         variance = between * (1 + self.doubt) + within * self.scatter
         kappa = within + between * self.unsplit
         noise = ROUNDING * (within + between) * cells.count + cells.noise
+        if self._dense is not None:
+            return self._dense.posterior(excess, variance, kappa, self.whole, noise)
+        return self._pass(excess, variance, kappa, noise, settled, search)
+
+    def _pass(
+        self,
+        excess: FloatArray,
+        variance: FloatArray,
+        kappa: FloatArray,
+        noise: FloatArray,
+        settled: float,
+        search: bool,
+    ) -> _Passed:
+        """Passes until they settle, with shorter steps if they run away."""
+        cells, incidence = self.cells, self.cells.incidence
         zero = np.zeros(incidence.flows)
-        for step in steps:
-            messages = start if start is not None else new_messages(incidence, cells.packets, zero, variance)
-            for _ in range(round(passes / step)):
+        for step in STEPS[:1] if search else STEPS:
+            messages = self._warm if search and self._warm else new_messages(incidence, cells.packets, zero, variance)
+            for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
                 change = pass_normal(
                     incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
                     messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
@@ -148,21 +184,17 @@ class _Problem:
                     break
             if change < STANDS:
                 break
-        return messages
-
-    def misfit(self, messages: Messages, prior_mean: float) -> tuple[float, float]:
-        """How far held-out predictions are off: the mean square in units of their variance, −2 log likelihood."""
-        excess = self.cells.delay_sum - prior_mean * self.cells.count
-        variance = messages.cell_variance[self.heard] + 1e-300
-        square = messages.residual(excess)[self.heard] ** 2 / variance
-        scale = float(np.mean(square))
-        return scale, float(np.mean(np.log(variance)) + np.log(scale))
+        self._warm = messages
+        spread = messages.cell_variance[self.heard] + noise[self.heard] + 1e-300
+        scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
+        score = float(np.mean(np.log(spread)) + np.log(max(scale, 1e-300))) if self.heard.any() else 0.0
+        return _Passed(messages.value, messages.precision, scale, score)
 
 
-def _common_excess(messages: Messages, variance: FloatArray) -> float:
+def _common_excess(said: _Said, variance: FloatArray) -> float:
     """The mean of flows' excesses, weighted by what is known of each."""
-    heard = messages.precision > 0
+    heard = said.precision > 0
     if not heard.any():
         return 0.0
-    weight = 1 / (1 / messages.precision[heard] + variance[heard])
-    return float((weight * messages.value[heard]).sum() / weight.sum())
+    weight = 1 / (1 / said.precision[heard] + variance[heard])
+    return float((weight * said.value[heard]).sum() / weight.sum())

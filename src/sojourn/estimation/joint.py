@@ -94,12 +94,14 @@ def joint_means(
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
     packets = np.where(kept, np.maximum(counts.sent.part_mean, 1e-9), 0.0)
     size = counts.received
+    inverse = np.minimum(counts.sent.inverse * np.maximum(counts.sent.mean, 0.5) / np.maximum(size, 0.5), 1.0)
     delay_cells = DelayCells(
         heard,
         packets,
         np.where(kept, counts.sent.part_variance, 0.0),
         size,
         counts.received_variance,
+        inverse,
         np.where(cells.usable, cells.delay_sum, 0).astype(np.float64),
         count,
         noise_per_packet * count,

@@ -29,6 +29,7 @@ from sojourn.sketches.lds import Lds
 __all__ = ["estimate_lds_joint"]
 
 METHOD = "lds joint"
+CLEARLY = 3.0
 
 
 def estimate_lds_joint(
@@ -88,7 +89,8 @@ def _literal_is_closer(literal: FlowDelays, joint: JointMeans, counts: FlowCount
     """Where the literal answer's predicted deviation is the smaller.
 
     Its own interval does not know the flow's size. With it, strangers' share φ of the chosen cells is known: the error is
-    φ times the difference of two means, each with the variance that flows of such sizes have.
+    φ times the difference of two means, each with the variance that flows of such sizes have. Predictions are
+    uncertain too, and the smaller of two tends to be too small: it has to be smaller clearly.
     """
     own = (literal.high_ns - literal.low_ns) / (2 * NORMAL_95)
     said = joint.said
@@ -97,5 +99,5 @@ def _literal_is_closer(literal: FlowDelays, joint: JointMeans, counts: FlowCount
         share = np.hypot(strangers, np.sqrt(counts.received_variance)) / literal.samples
         spread = 2 * said.between + said.scatter + said.within / np.maximum(strangers, 1.0)
         deviation = np.maximum(own, np.minimum(share, 1.0) * np.sqrt(spread))
-        closer: BoolArray = deviation < joint.deviation
+        closer: BoolArray = CLEARLY * deviation < joint.deviation
     return closer | (np.isnan(joint.mean) & ~np.isnan(literal.mean_ns))
