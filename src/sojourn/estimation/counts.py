@@ -23,7 +23,7 @@ from sojourn.estimation.incidence import Incidence
 from sojourn.estimation.exact_core import settle_by_rank
 from sojourn.estimation.messages import group_message, new_messages, predict_group
 
-__all__ = ["Sizes", "decode_sizes"]
+__all__ = ["Sizes", "decode_sizes", "spread_sizes"]
 
 INTEGERS = 9
 RATIO = 1.35
@@ -37,6 +37,7 @@ MOST_SQUARE = 100.0
 NOISE = 1e-3
 NEAR_INTEGER = 0.2
 NEGLIGIBLE = 30.0
+WEAKEST = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,16 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
             break
     assert best is not None
     return best
+
+
+def spread_sizes(incidence: Incidence, count: Int64Array, size: FloatArray) -> Sizes:
+    """Known sizes, and how they are spread over the cells: in proportion to the shares, to what each cell holds."""
+    expected = incidence.spread(size)
+    held = np.where(expected > 0, count / np.maximum(expected, 1e-300), 0.0)
+    kept = incidence.cell >= 0
+    part = np.where(kept, incidence.share * size[:, None] * held[incidence.cell], 0.0)
+    drawn = part * np.clip(1 - part / np.maximum(count[incidence.cell], 1e-9), 0.0, 1.0)
+    return Sizes(size, np.zeros_like(size), 1 / np.maximum(size, 1.0), part, np.where(kept, drawn, 0.0), True)
 
 
 def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: float) -> tuple[Sizes, float]:
@@ -298,9 +309,16 @@ def _pass_sizes(
                 if other != g:
                     others += own_precision[other]
                     others_product += own_product[other]
-            outside_mean, outside_variance = _mixture_moments(
-                others, others_product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
-            )
+            if length == 1:
+                outside_mean, outside_variance = _mixture_moments(
+                    others, others_product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
+                )
+            else:
+                # Of its group's cells only one is held out, so the prior acts as it does near the flow's size.
+                spread = max(variance[f], NOISE)
+                outside = max(1.0 / spread - own_precision[g], WEAKEST / spread)
+                outside_variance = 1.0 / outside
+                outside_mean = (mean[f] / spread - own_product[g]) / outside if outside > WEAKEST / spread else mean[f]
             change = predict_group(
                 f, g * length, (g + 1) * length, cell, share, kappa, 1.0, observed, noise, part_mean,
                 part_variance, cell_mean, cell_variance, sums[g], outside_mean, outside_variance, step,

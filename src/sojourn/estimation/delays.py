@@ -23,6 +23,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.estimation.bounds import FULL
+from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, error_ratios
 from sojourn.estimation.dense_delays import DenseCells
 from sojourn.estimation.incidence import Incidence
 from sojourn.estimation.messages import Messages, new_messages, pass_normal
@@ -31,6 +32,7 @@ __all__ = ["DelayCells", "DelayMessages", "solve_delays"]
 
 RATIOS = (1e-5, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 REFINEMENTS = (0.3, 0.55, 1.0, 1.8, 3.3)
+SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
 SEARCH_PASSES = 10
 PASSES = 80
 SETTLED = 1e-5
@@ -47,7 +49,7 @@ ROUNDING = 1e-9
 class DelayCells:
     """What usable cells say: sums of delays, counts, whose packets they are.
 
-    ``packets`` are the edges' expected packets, ``split`` their variances; ``size``, ``size_variance`` and ``inverse_size`` (expected 1/size) the flows'.
+    ``packets`` are the edges' expected packets, ``split`` their variances; ``size`` and ``size_variance`` the flows'.
     ``noise`` is each cell's variance from elsewhere (rounded time stamps).
     """
 
@@ -56,7 +58,6 @@ class DelayCells:
     split: FloatArray
     size: FloatArray
     size_variance: FloatArray
-    inverse_size: FloatArray
     delay_sum: FloatArray
     count: FloatArray
     noise: FloatArray
@@ -66,7 +67,7 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow; ``scatter`` is the expected σ²/p. ``between`` is τ², ``within`` σ².
+    ``precision`` is 0 where no usable cell has packets of the flow; ``scatter`` is σ²/p. ``between`` is τ², ``within`` σ².
     """
 
     value: FloatArray
@@ -90,10 +91,13 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
         shift = (1 - unusable_share) * shift + unusable_share * (grand_mean - prior_mean)
     prior_mean += shift
     between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
+    between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
-    # Predictions that are further off than they say make every message less certain.
-    precision = said.precision / max(said.scale, 1.0)
-    return DelayMessages(said.value, precision, prior_mean, between, within, within * cells.inverse_size)
+    value, precision, scale = said.value, said.precision, 1.0
+    if not problem.is_dense:
+        value, precision, scale = problem.calibrated(said, between, within)
+    between, within = between * scale, within * scale
+    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter)
 
 
 class _Said(Protocol):
@@ -146,15 +150,47 @@ class _Problem:
             best = min(best, (said.score, ratio * said.scale, said.scale))
         return best[1], best[2]
 
+    def split_doubt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
+        """How much of the counts' doubt about splits the delays bear out; keeps the best and rescales τ² and σ²."""
+        if not self.unsplit.any():
+            return between, within
+        said = self.unsplit
+        best = (np.inf, 1.0, 1.0)
+        for share in SPLIT_SHARES:
+            self.unsplit = share * said
+            outcome = self.solve(prior_mean, between, within, SETTLED_ROUGHLY, search=True)
+            best = min(best, (outcome.score, share, outcome.scale))
+        self.unsplit = best[1] * said
+        return between * best[2], within * best[2]
+
+    @property
+    def is_dense(self) -> bool:
+        return self._dense is not None
+
+    def calibrated(self, said: _Said, between: float, within: float) -> tuple[FloatArray, FloatArray, float]:
+        """Messages corrected by a trial, and the factor by which the variance components were off."""
+        cells = self.cells
+        variance, kappa, noise = self._variances(between, within)
+        truth, drawn = draw_cells(cells.incidence, cells.packets, variance, kappa, self.whole, noise, seed=1)
+        trial = self._pass(drawn, variance, kappa, noise, SETTLED_ROUGHLY, search=False)
+        scale = said.scale / trial.scale if trial.scale > 0 else 1.0
+        ratios = error_ratios(truth, trial.value, trial.precision, variance)
+        value, precision = calibrated_precision(said.value, said.precision, variance, ratios)
+        return value, precision / max(scale, 1e-12), scale
+
+    def _variances(self, between: float, within: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of each flow's mean excess, of one packet's around it, of each cell's rounding."""
+        variance = between * (1 + self.doubt) + within * self.scatter
+        noise = ROUNDING * (within + between) * self.cells.count + self.cells.noise
+        return variance, within + between * self.unsplit, noise
+
     def solve(
         self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False
     ) -> _Said:
         """What the cells say of each flow's excess over `prior_mean`."""
         cells = self.cells
         excess = cells.delay_sum - prior_mean * cells.count
-        variance = between * (1 + self.doubt) + within * self.scatter
-        kappa = within + between * self.unsplit
-        noise = ROUNDING * (within + between) * cells.count + cells.noise
+        variance, kappa, noise = self._variances(between, within)
         if self._dense is not None:
             return self._dense.posterior(excess, variance, kappa, self.whole, noise)
         return self._pass(excess, variance, kappa, noise, settled, search)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray
+from sojourn.core.arrays import FloatArray
 from sojourn.estimation.counts import Sizes, decode_sizes
 from sojourn.estimation.delay_prior import learn_mixture, posterior
 from sojourn.estimation.delays import DelayCells, DelayMessages, solve_delays
@@ -65,9 +65,10 @@ def unlisted_share(incidence: Incidence, count: FloatArray) -> float:
     return float(count[~incidence.covered()].sum()) / total if total else 0.0
 
 
-def decode_counts(incidence: Incidence, cells: CellDifference) -> FlowCounts:
-    """Sizes and losses of the flows on a complete list."""
-    sent = decode_sizes(incidence, cells.sent)
+def decode_counts(incidence: Incidence, cells: CellDifference, *, sent: Sizes | None = None) -> FlowCounts:
+    """Sizes (unless known) and losses of the flows on a complete list."""
+    if sent is None:
+        sent = decode_sizes(incidence, cells.sent)
     none = np.zeros(incidence.flows)
     missing = cells.sent - cells.received
     if not missing.any():
@@ -87,6 +88,7 @@ def joint_means(
     *,
     grand_mean: float | None = None,
     noise_per_packet: float = 0.0,
+    rounding: float = ROUNDING_NS,
 ) -> JointMeans:
     """Means over the usable cells; `noise_per_packet` is the variance of a recorded delay around the true one."""
     heard = incidence.without(~cells.usable)
@@ -101,7 +103,6 @@ def joint_means(
         np.where(kept, counts.sent.part_variance, 0.0),
         size,
         counts.received_variance,
-        inverse,
         np.where(cells.usable, cells.delay_sum, 0).astype(np.float64),
         count,
         noise_per_packet * count,
@@ -111,17 +112,31 @@ def joint_means(
     said = solve_delays(delay_cells, grand_mean=grand_mean, unusable_share=unusable)
     answered = kept.any(axis=1) & (said.precision > 0)
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
-    return _answers(said, size, counts.received_variance, by_group.max(axis=1, initial=0.0), answered)
+    seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
+    return _answers(said, size, counts.received_variance, inverse, np.where(answered, seen, 0.0), rounding)
 
 
 def _answers(
-    said: DelayMessages, size: FloatArray, size_variance: FloatArray, samples: FloatArray, answered: BoolArray
+    said: DelayMessages,
+    size: FloatArray,
+    size_variance: FloatArray,
+    inverse: FloatArray,
+    samples: FloatArray,
+    rounding: float,
 ) -> JointMeans:
+    """Posteriors, wider by what is not known of the flow's size.
+
+    The excess is a sum divided by the size; and flows that may be smaller than they seem may scatter more, as far
+    as the cells say little of them.
+    """
     excess, low, high = posterior(said, learn_mixture(said))
-    doubt = NORMAL_95 * np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)
+    doubt = np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)
+    left = 1 / (1 + (said.between + said.scatter) * said.precision)
+    more = np.sqrt(np.maximum(said.within * inverse - said.scatter, 0.0) * left)
+    wider = NORMAL_95 * np.hypot(doubt, more)
     mean = said.prior_mean + excess
-    low = mean - np.hypot(excess - low, doubt) - ROUNDING_NS
-    high = mean + np.hypot(high - excess, doubt) + ROUNDING_NS
+    low = mean - np.hypot(excess - low, wider) - rounding
+    high = mean + np.hypot(high - excess, wider) + rounding
     for column in (mean, low, high):
-        column[~answered] = np.nan
-    return JointMeans(mean, low, high, np.where(answered, np.minimum(samples, size), 0.0), said)
+        column[samples == 0] = np.nan
+    return JointMeans(mean, low, high, samples, said)
