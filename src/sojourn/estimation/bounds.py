@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array
-from sojourn.core.kernels import kernel
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.incidence import Incidence
 
 __all__ = ["SizeBounds", "size_bounds"]
@@ -37,7 +37,8 @@ class SizeBounds:
 
     @property
     def exact(self) -> BoolArray:
-        return self.low == self.high
+        met: BoolArray = self.low == self.high
+        return met
 
 
 def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
@@ -51,11 +52,13 @@ def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
     cell = np.where(whole, incidence.cell, -1)
     if _tighten(cell, count, low, high, MOST_PASSES):
         return SizeBounds(low, high, True)
-    return SizeBounds(np.zeros_like(low), _row_bounds(incidence.cell, incidence.share, incidence.groups, count, FULL), False)
+    return SizeBounds(
+        np.zeros_like(low), _row_bounds(incidence.cell, incidence.share, incidence.groups, count, FULL), False
+    )
 
 
 @kernel
-def _row_bounds(cell: Int64Array, share: np.ndarray, groups: int, count: Int64Array, full: float) -> Int64Array:  # type: ignore[type-arg]
+def _row_bounds(cell: Int64Array, share: FloatArray, groups: int, count: Int64Array, full: float) -> Int64Array:
     """The smallest sum of a group's cells, over the groups that take all packets."""
     length = cell.shape[1] // groups
     high = np.full(cell.shape[0], count.sum())
@@ -78,35 +81,42 @@ def _tighten(cell: Int64Array, count: Int64Array, low: Int64Array, high: Int64Ar
     least = np.zeros(len(count), np.int64)
     most = np.zeros(len(count), np.int64)
     for f in range(cell.shape[0]):
-        for e in range(cell.shape[1]):
-            if cell[f, e] >= 0:
-                least[cell[f, e]] += low[f]
-                most[cell[f, e]] += high[f]
+        _move(cell[f], least, most, low[f], high[f])
     for _ in range(most_passes):
         moved = False
         for f in range(cell.shape[0]):
             if low[f] == high[f]:
                 continue
-            lower, upper = low[f], high[f]
-            for e in range(cell.shape[1]):
-                c = cell[f, e]
-                if c >= 0:
-                    upper = min(upper, count[c] - (least[c] - low[f]))
-                    lower = max(lower, count[c] - (most[c] - high[f]))
+            lower, upper = _squeeze(cell[f], count, least, most, low[f], high[f])
             if lower > upper:
                 return False
-            if lower == low[f] and upper == high[f]:
-                continue
-            moved = True
-            for e in range(cell.shape[1]):
-                c = cell[f, e]
-                if c >= 0:
-                    least[c] += lower - low[f]
-                    most[c] += upper - high[f]
-            low[f], high[f] = lower, upper
+            if lower > low[f] or upper < high[f]:
+                moved = True
+                _move(cell[f], least, most, lower - low[f], upper - high[f])
+                low[f], high[f] = lower, upper
         if not moved:
             break
-    for c in range(len(count)):
-        if least[c] > count[c]:
-            return False
-    return True
+    return bool(np.all(least <= count))
+
+
+@inlined
+def _squeeze(
+    own: Int64Array, count: Int64Array, least: Int64Array, most: Int64Array, low: int, high: int
+) -> tuple[int, int]:
+    """A flow's bounds, given the bounds of all others in its cells."""
+    lower, upper = low, high
+    for e in range(len(own)):
+        c = own[e]
+        if c >= 0:
+            upper = min(upper, count[c] - (least[c] - low))
+            lower = max(lower, count[c] - (most[c] - high))
+    return lower, upper
+
+
+@inlined
+def _move(own: Int64Array, least: Int64Array, most: Int64Array, lower: int, upper: int) -> None:
+    """Add to the sums of bounds in a flow's cells."""
+    for e in range(len(own)):
+        if own[e] >= 0:
+            least[own[e]] += lower
+            most[own[e]] += upper

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -11,13 +11,15 @@ from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 
 __all__ = ["FlowDelays", "flow_delays_of", "unanswered_flows"]
 
+_LISTS = ("reason", "method", "methods")
+
 
 @dataclass(frozen=True, eq=False)
 class FlowDelays:
     """One row per asked flow; NaN and a reason where there is no answer.
 
-    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing). ``methods`` names
-    each flow's own method where flows are answered by different ones.
+    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing). ``methods``
+    names each flow's own method where flows are answered by different ones.
     """
 
     flow_id: UInt64Array
@@ -40,6 +42,13 @@ class FlowDelays:
     @property
     def answered(self) -> BoolArray:
         return ~np.isnan(self.mean_ns)
+
+    def at(self, rows: Int64Array) -> FlowDelays:
+        """The answers of some of the rows, in this order; a row may be asked for twice."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _LISTS}
+        reason = [self.reason[row] for row in rows.tolist()]
+        methods = None if self.methods is None else [self.methods[row] for row in rows.tolist()]
+        return FlowDelays(**columns, reason=reason, method=self.method, methods=methods)
 
     def answers(self) -> list[Answer]:
         """One object per flow."""

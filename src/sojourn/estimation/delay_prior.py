@@ -1,10 +1,10 @@
 """How flows' means are distributed, learned from the flows themselves, and what it makes of each flow's message.
 
-The cells tell of each flow a value and a precision (`delays`); many say little of mice. What mice can be, the distribution
-of well-known flows says: a mixture of normals on an even grid, whose weights maximise the likelihood of all messages
-(expectation maximisation). Two groups of flows (a fast and a slow path) give two peaks, and no flow is then answered
-with the empty middle between them. The answer is the posterior's median; the interval is the shortest that holds
-95 % of the posterior.
+The cells tell of each flow a value and a precision (`delays`); many say little of mice. What mice can be, the
+distribution of well-known flows says: a mixture of normals on an even grid, whose weights maximise the likelihood of
+all messages (expectation maximisation). Two groups of flows (a fast and a slow path) give two peaks, and no flow is
+then answered with the empty middle between them. The answer is the posterior's median; the interval is the shortest
+that holds 95 % of the posterior.
 
 Each component is as wide as the grid is fine, plus σ²/p: the mean of p packets scatters around its flow's own.
 Time: about 5 µs a flow. The interval rests on the assumption that small and large flows are
@@ -27,7 +27,7 @@ __all__ = ["Mixture", "learn_mixture", "posterior"]
 
 COMPONENTS = 72
 WIDTH = 0.6
-LEARN_FLOWS = 20_000
+LEARN_FLOWS = 10_000
 LEARN_PASSES = 60
 DEVIATIONS = 3.5
 LEVEL = 0.95

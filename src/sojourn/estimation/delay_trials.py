@@ -65,9 +65,6 @@ def calibrated_precision(
     left = 1 / (1 + variance * precision)
     mean = (1 - left) * value
     ratio = ratios[np.searchsorted(EDGES, left)]
-    right = np.minimum(left * ratio, np.maximum(MOST_LEFT, left))
+    right = np.minimum(left * ratio, np.clip(left, MOST_LEFT, 1 - 1e-12))
     heard = precision > 0
-    better = np.where(heard, (1 / right - 1) / variance, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        moved = np.where(heard, mean / (1 - right), 0.0)
-    return moved, better
+    return np.where(heard, mean / (1 - right), 0.0), np.where(heard, (1 / right - 1) / variance, 0.0)

@@ -1,7 +1,7 @@
 """Mean delays of all flows together: the best linear prediction from the cells that lost nothing.
 
-With g the prior mean, D_c − g·N_c = Σ_f z_fc, z the excess delay that flow f's packets brought into cell c. A flow's own
-mean excess m_f has prior variance τ² + σ²/p_f (flows differ by τ², the packets of one flow by σ²), its parts a
+With g the prior mean, D_c − g·N_c = Σ_f z_fc, z the excess delay that flow f's packets brought into cell c. A flow's
+own mean excess m_f has prior variance τ² + σ²/p_f (flows differ by τ², the packets of one flow by σ²), its parts a
 variance of σ² per packet around it (`messages`). Nothing else is assumed; where cells take all packets of their flows
 the equations are exact and σ² matters by the prior only.
 
@@ -30,12 +30,12 @@ from sojourn.estimation.messages import Messages, new_messages, pass_normal
 
 __all__ = ["DelayCells", "DelayMessages", "solve_delays"]
 
-RATIOS = (1e-5, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
-REFINEMENTS = (0.3, 0.55, 1.0, 1.8, 3.3)
+RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)
+REFINEMENTS = (0.3, 1.0, 3.0)
 SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
 SEARCH_PASSES = 10
 PASSES = 80
-SETTLED = 1e-5
+SETTLED = 1e-4
 SETTLED_ROUGHLY = 1e-2
 DENSE_CELLS = 1000
 DENSE_FLOWS = 4000
@@ -67,7 +67,7 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow; ``scatter`` is σ²/p. ``between`` is τ², ``within`` σ².
+    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p.
     """
 
     value: FloatArray
@@ -184,9 +184,7 @@ class _Problem:
         noise = ROUNDING * (within + between) * self.cells.count + self.cells.noise
         return variance, within + between * self.unsplit, noise
 
-    def solve(
-        self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False
-    ) -> _Said:
+    def solve(self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False) -> _Said:
         """What the cells say of each flow's excess over `prior_mean`."""
         cells = self.cells
         excess = cells.delay_sum - prior_mean * cells.count

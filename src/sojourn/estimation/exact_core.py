@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.estimation.bounds import FULL
 from sojourn.estimation.incidence import Incidence
 
@@ -48,7 +48,7 @@ def settle_by_rank(incidence: Incidence, count: Int64Array, mean: FloatArray, va
     mean[flows], variance[flows] = rounded[settled], 0.0
 
 
-def _solve(matrix: FloatArray, values: FloatArray, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _solve(matrix: FloatArray, values: FloatArray, start: FloatArray) -> tuple[FloatArray, BoolArray]:
     """The solution nearest to `start`, and which of its coordinates no other solution changes."""
     gram = matrix.T @ matrix
     eigenvalues, vectors = np.linalg.eigh(gram)

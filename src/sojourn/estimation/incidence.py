@@ -44,11 +44,11 @@ class Incidence:
 
     @property
     def flows(self) -> int:
-        return self.cell.shape[0]
+        return len(self.cell)
 
     @property
     def group_length(self) -> int:
-        return self.cell.shape[1] // self.groups
+        return int(self.cell.shape[1]) // self.groups
 
     def without(self, unusable: BoolArray) -> Incidence:
         """The same without the cells marked."""
