@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -12,12 +11,15 @@ from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 
 __all__ = ["FlowDelays", "flow_delays_of", "unanswered_flows"]
 
+_LISTS = ("reason", "method", "methods")
+
 
 @dataclass(frozen=True, eq=False)
 class FlowDelays:
     """One row per asked flow; NaN and a reason where there is no answer.
 
-    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing).
+    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing). ``methods``
+    names each flow's own method where flows are answered by different ones.
     """
 
     flow_id: UInt64Array
@@ -30,31 +32,39 @@ class FlowDelays:
     lost: FloatArray
     reason: list[Reason | None]
     method: str
+    methods: list[str] | None = None
+
+    @property
+    def method_of_flow(self) -> list[str]:
+        """The method that answered each flow."""
+        return self.methods if self.methods is not None else [self.method] * len(self.flow_id)
 
     @property
     def answered(self) -> BoolArray:
         return ~np.isnan(self.mean_ns)
 
+    def at(self, rows: Int64Array) -> FlowDelays:
+        """The answers of some of the rows, in this order; a row may be asked for twice."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _LISTS}
+        reason = [self.reason[row] for row in rows.tolist()]
+        methods = None if self.methods is None else [self.methods[row] for row in rows.tolist()]
+        return FlowDelays(**columns, reason=reason, method=self.method, methods=methods)
+
     def largest(self, limit: int | None) -> FlowDelays:
         """The flows with most packets, largest first; all of them without a limit."""
-        order = np.argsort(-np.nan_to_num(self.packets), kind="stable")[: limit or None]
-        columns: dict[str, Any] = {
-            field.name: value[order]
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), np.ndarray)
-        }
-        return replace(self, reason=[self.reason[row] for row in order.tolist()], **columns)
+        return self.at(np.argsort(-np.nan_to_num(self.packets), kind="stable")[: limit or None])
 
     def answers(self) -> list[Answer]:
         """One object per flow."""
         return [
-            Unanswered(reason) if reason is not None else Estimate(mean, low, high, samples, self.method)
-            for reason, mean, low, high, samples in zip(
+            Unanswered(reason) if reason is not None else Estimate(mean, low, high, samples, method)
+            for reason, mean, low, high, samples, method in zip(
                 self.reason,
                 self.mean_ns.tolist(),
                 self.low_ns.tolist(),
                 self.high_ns.tolist(),
                 self.samples.tolist(),
+                self.method_of_flow,
                 strict=True,
             )
         ]

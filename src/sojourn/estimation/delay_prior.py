@@ -1,0 +1,208 @@
+"""How flows' means are distributed, learned from the flows themselves, and what it makes of each flow's message.
+
+The cells tell of each flow a value and a precision (`delays`); many say little of mice. What mice can be, the
+distribution of well-known flows says: a mixture of normals on an even grid, whose weights maximise the likelihood of
+all messages (expectation maximisation). Two groups of flows (a fast and a slow path) give two peaks, and no flow is
+then answered with the empty middle between them. The answer is the posterior's median; the interval is the shortest
+that holds 95 % of the posterior.
+
+Each component is as wide as the grid is fine, plus σ²/p: the mean of p packets scatters around its flow's own.
+Time: about 5 µs a flow. The interval rests on the assumption that small and large flows are
+distributed alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.core.arrays import FloatArray
+from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.delays import DelayMessages
+from sojourn.estimation.quantiles import NORMAL_95
+
+__all__ = ["Mixture", "learn_mixture", "posterior"]
+
+COMPONENTS = 72
+WIDTH = 0.6
+LEARN_FLOWS = 10_000
+LEARN_PASSES = 60
+DEVIATIONS = 3.5
+LEVEL = 0.95
+TAIL_STEPS = 12
+MARGIN = 12
+BISECTIONS = 8
+ROOT_HALF = 0.7071067811865476
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Weights of normals with these centres (excess over the prior mean) and one width."""
+
+    weight: FloatArray
+    centre: FloatArray
+    width: float
+
+
+def learn_mixture(said: DelayMessages) -> Mixture:
+    """The distribution of flows' own means; flows of which little is known add little."""
+    deviation = np.sqrt(said.between)
+    variance = 1 / np.maximum(said.precision, 1e-300) + said.scatter
+    telling = np.flatnonzero(variance < 4 * said.between)
+    if len(telling) > LEARN_FLOWS:
+        telling = np.random.default_rng(0).choice(telling, LEARN_FLOWS, replace=False)
+    sharp = telling[variance[telling] < 0.1 * said.between]
+    reach = [-DEVIATIONS * deviation, DEVIATIONS * deviation]
+    if len(sharp):
+        low, high = np.quantile(said.value[sharp], (0.0025, 0.9975))
+        reach = [min(low, -deviation), max(high, deviation)]
+    centre = np.linspace(reach[0], reach[1], COMPONENTS)
+    width = WIDTH * float(centre[1] - centre[0]) + 1e-12
+    normal = np.exp(-0.5 * (centre / max(deviation, 1e-12)) ** 2) + 1e-3
+    weight = normal / normal.sum()
+    for _ in range(LEARN_PASSES):
+        if not len(telling):
+            break
+        share = _responsibility(said.value[telling], variance[telling] + width**2, weight, centre)
+        # A few flows' worth of the normal shape keeps tails that few flows show.
+        weight = (share + 3 * normal / normal.sum()) / (len(telling) + 3)
+    return Mixture(weight, centre, width)
+
+
+@kernel
+def _responsibility(value: FloatArray, variance: FloatArray, weight: FloatArray, centre: FloatArray) -> FloatArray:
+    """Flows per component."""
+    total = np.zeros(len(weight))
+    own = np.empty(len(weight))
+    for f in range(len(value)):
+        _component_shares(value[f], 1.0 / variance[f], weight, centre, own)
+        total += own
+    return total
+
+
+@inlined
+def _component_shares(value: float, precision: float, weight: FloatArray, centre: FloatArray, own: FloatArray) -> None:
+    """Posterior weights of the components; `precision` is of value around a centre."""
+    nearest = np.inf
+    for k in range(len(centre)):
+        nearest = min(nearest, (centre[k] - value) ** 2)
+    total = 0.0
+    for k in range(len(centre)):
+        exponent = -0.5 * precision * ((centre[k] - value) ** 2 - nearest)
+        own[k] = weight[k] * np.exp(exponent) if exponent > -40.0 else 0.0
+        total += own[k]
+    for k in range(len(centre)):
+        own[k] /= total
+
+
+def posterior(said: DelayMessages, mixture: Mixture) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Median, low and high of each flow's mean excess; the interval is the shortest that holds 95 %."""
+    quantiles = np.empty((len(said.value), 3))
+    _quantiles(said.value, said.precision, said.scatter, mixture.weight, mixture.centre, mixture.width**2, quantiles)
+    return quantiles[:, 0], quantiles[:, 1], quantiles[:, 2]
+
+
+@kernel
+def _quantiles(
+    value: FloatArray,
+    precision: FloatArray,
+    scatter: FloatArray,
+    weight: FloatArray,
+    centre: FloatArray,
+    width2: float,
+    quantiles: FloatArray,
+) -> None:
+    """Posterior components of a flow lie on an even grid and are equally wide, so one table of the normal
+    distribution function serves them all; a few bisections then refine each quantile.
+    """
+    components = len(weight)
+    own = np.empty(components)
+    below = np.empty(components + 2 * MARGIN)
+    normal = np.empty(2 * (components + MARGIN) + 1)
+    for f in range(len(value)):
+        around = width2 + scatter[f]
+        spread = 1.0 / (1.0 / around + precision[f])
+        deviation = np.sqrt(spread)
+        _component_shares(value[f], precision[f] / (1.0 + precision[f] * around), weight, centre, own)
+        first = spread * (centre[0] / around + precision[f] * value[f])
+        pace = spread * (centre[1] - centre[0]) / around
+        average = square = 0.0
+        for k in range(components):
+            average += own[k] * k
+            square += own[k] * k * k
+        variance = spread + pace * pace * max(square - average * average, 0.0)
+        if variance < 1.05 * spread or pace * MARGIN < DEVIATIONS * deviation:
+            half = NORMAL_95 * np.sqrt(variance)
+            quantiles[f, 0] = first + pace * average
+            quantiles[f, 1], quantiles[f, 2] = quantiles[f, 0] - half, quantiles[f, 0] + half
+            continue
+        _fill_table(own, pace / deviation, normal, below)
+        low_tail = _shortest(below)
+        quantiles[f, 0] = _refined(0.5, own, first, pace, deviation, below)
+        quantiles[f, 1] = _refined(low_tail, own, first, pace, deviation, below)
+        quantiles[f, 2] = _refined(low_tail + LEVEL, own, first, pace, deviation, below)
+
+
+@inlined
+def _fill_table(own: FloatArray, ratio: float, normal: FloatArray, below: FloatArray) -> None:
+    """The distribution function at the components' means and as many paces beyond as the margin has."""
+    components = len(own)
+    middle = components + MARGIN
+    for i in range(len(normal)):
+        z = (i - middle) * ratio
+        normal[i] = 0.0 if z < -6 else 1.0 if z > 6 else 0.5 * (1.0 + math.erf(z * ROOT_HALF))
+    for i in range(len(below)):
+        total = 0.0
+        for k in range(components):
+            total += own[k] * normal[i - MARGIN - k + middle]
+        below[i] = total
+
+
+@inlined
+def _shortest(below: FloatArray) -> float:
+    """The lower tail of the shortest interval that holds 95 %; equal tails unless another is clearly shorter."""
+    best, tail = np.inf, 0.5 * (1 - LEVEL)
+    for step in range(TAIL_STEPS + 1):
+        candidate = (1 - LEVEL) * (0.02 + 0.96 * step / TAIL_STEPS)
+        length = _place(candidate + LEVEL, below) - _place(candidate, below)
+        if length < best - 0.05:
+            best, tail = length, candidate
+    return tail
+
+
+@inlined
+def _place(tail: float, below: FloatArray) -> float:
+    """Where the tabled distribution function reaches `tail`, in paces."""
+    low, high = 0, len(below) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if below[middle] < tail:
+            low = middle
+        else:
+            high = middle
+    rise = below[high] - below[low]
+    return low + (min(max((tail - below[low]) / rise, 0.0), 1.0) if rise > 0 else 0.5)
+
+
+@inlined
+def _refined(tail: float, own: FloatArray, first: float, pace: float, deviation: float, below: FloatArray) -> float:
+    """The quantile, by bisection between two places of the table."""
+    at = math.floor(_place(tail, below))
+    low, high = first + (at - MARGIN) * pace, first + (at - MARGIN + 1) * pace
+    reach = math.ceil(6 * deviation / pace) + 1
+    start, stop = max(0, at - MARGIN - reach), min(len(own), at - MARGIN + reach + 1)
+    before = 0.0
+    for k in range(start):
+        before += own[k]
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        total = before
+        for k in range(start, stop):
+            total += own[k] * 0.5 * (1.0 + math.erf((middle - first - k * pace) / deviation * ROOT_HALF))
+        if total < tail:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
