@@ -54,9 +54,17 @@ Live, on the router between the two, what enters at lan0 and leaves at wan0:
 """
 
 
+class Method(StrEnum):
+    """How a flow sketch is decoded."""
+
+    LITERAL = "literal"
+    JOINT = "joint"
+
+
 class SketchName(StrEnum):
     """What the points record."""
 
+    AUTO = "auto"
     LDS = "lds"
     COLATE = "colate"
     SAMPLE = "sample"
@@ -92,8 +100,14 @@ def measure(
     loss: Annotated[float, typer.Option(min=0, max=1, help="Live: share of packets expected to be lost.")] = 0.01,
     sketch: Annotated[
         SketchName,
-        typer.Option(help="lds, colate and sample answer per flow, lda for the whole segment; exact matches all."),
+        typer.Option(
+            help="auto: cells and samples, the best of both; lds, colate, sample: one structure per flow; "
+            "lda: the whole segment; exact: match all."
+        ),
     ] = SketchName.LDS,
+    method: Annotated[
+        Method, typer.Option(help="lds, colate: decode flow by flow as published, or all flows jointly (files only).")
+    ] = Method.LITERAL,
     memory: Annotated[str, typer.Option(help="Memory of the sketches at each point.", metavar="SIZE")] = "1MB",
     parameter: Annotated[
         list[str] | None,
@@ -131,6 +145,8 @@ def measure(
         from sojourn.cli.measure_live import LiveRequest, live_report
 
         _refuse_for_live(clock=clock, needs_captures=markers or interval is not None)
+        if sketch is SketchName.AUTO or method is Method.JOINT:
+            raise UsageError("joint decoding needs a survey of all flows", action="use lds or sample with -i")
         request = LiveRequest(
             interfaces=interface,
             filter_words=words or [],
@@ -169,7 +185,9 @@ def measure(
         else:
             changes = parse_changes(parameter or [])
             seen = len(survey.flow_id)
-            plan = plan_segment(sketch.value, memory_bytes, flows=seen, loss=survey.loss, changes=changes)
+            plan = plan_segment(
+                sketch.value, memory_bytes, flows=seen, loss=survey.loss, changes=changes, joint=method is Method.JOINT
+            )
             whole, parts = measure_segment(
                 *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )

@@ -96,6 +96,8 @@ def record(
         raise UsageError("there is no file to write to", action="give -w EPOCHS (- is stdout)")
     if sketch is SketchName.EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
+    if sketch is SketchName.AUTO:
+        raise UsageError("auto is sized by a survey of both points", action="use lds or sample, or measure")
     interval_ns = parse_duration(interval) if interval else 0
     with progress("record") as advance:
         from dataclasses import replace

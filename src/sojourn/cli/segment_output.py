@@ -151,7 +151,7 @@ def interval_rows(
         "low_ns": _whole(flows.low_ns),
         "high_ns": _whole(flows.high_ns),
         "samples": flows.samples.tolist(),
-        "method": [None if reason else flows.method for reason in flows.reason],
+        "method": [None if reason else m for m, reason in zip(flows.method_of_flow, flows.reason, strict=True)],
         "reason": [str(reason) if reason else None for reason in flows.reason],
         **({} if truth is None else _true_columns(ids, truth)),
     }

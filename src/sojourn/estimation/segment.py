@@ -21,12 +21,15 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.estimates import Reason
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.recorder import Recorder, SlotOf
+from sojourn.estimation.auto import combine
 from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
+from sojourn.estimation.joint_colate import estimate_colate_joint
+from sojourn.estimation.joint_lds import estimate_lds_joint
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.sample import estimate_sample
-from sojourn.estimation.sizing import changed, fit_colate, fit_lda, fit_lds, fit_sample
+from sojourn.estimation.sizing import changed, fit_cells, fit_colate, fit_lda, fit_lds, fit_sample
 from sojourn.estimation.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
@@ -49,21 +52,31 @@ LEAST_BLIND_BYTES = 1 << 10
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """What each point records: a sketch of flows (none for plain LDA) and the flow-blind LDA."""
+    """What each point records: a sketch of flows (none for plain LDA), samples beside it, the flow-blind LDA.
+
+    ``joint`` decodes the flow sketch for all flows together, instead of one by one as published.
+    """
 
     name: str
     flows: Parameters | None
     segment: LdaParameters
+    samples: Parameters | None = None
+    joint: bool = False
+
+    @property
+    def streams(self) -> dict[str, Parameters]:
+        """What is recorded, by the name of its stream."""
+        streams = {"flows": self.flows, "samples": self.samples, "segment": self.segment}
+        return {name: parameters for name, parameters in streams.items() if parameters is not None}
 
     @property
     def memory_bits(self) -> int:
-        return self.segment.memory_bits + (self.flows.memory_bits if self.flows else 0)
+        return sum(parameters.memory_bits for parameters in self.streams.values())
 
     @property
     def parameters(self) -> dict[str, object]:
         """All parameters by their symbols, for the record."""
-        all_parameters = [self.segment] if self.flows is None else [self.flows, self.segment]
-        return {parameters.kind: parameters.to_mapping() for parameters in all_parameters}
+        return {parameters.kind: parameters.to_mapping() for parameters in self.streams.values()}
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,14 @@ class Interval:
 
 
 def plan_segment(
-    name: str, memory_bytes: int, *, flows: int, loss: float, salt: int = 0, changes: Mapping[str, str] | None = None
+    name: str,
+    memory_bytes: int,
+    *,
+    flows: int,
+    loss: float,
+    salt: int = 0,
+    changes: Mapping[str, str] | None = None,
+    joint: bool = False,
 ) -> SegmentPlan:
     """Share out a point's memory among the sketches that `name` needs; `changes` set single parameters."""
     wanted = changes or {}
@@ -99,13 +119,18 @@ def plan_segment(
     blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
     blind = fit_lda(blind_bytes, salt=salt)
     rest = memory_bytes - blind_bytes
+    if name == "auto":
+        cells = changed(fit_cells(rest, flows=flows, salt=salt), wanted)
+        left = rest - cells.memory_bits // 8
+        return SegmentPlan(name, cells, blind, fit_sample(left, flows=flows, salt=salt), joint=True)
     if name == "lds":
-        return SegmentPlan(name, changed(fit_lds(rest, flows=flows, loss=loss, salt=salt), wanted), blind)
+        parameters = fit_lds(rest, flows=flows, loss=0.0 if joint else loss, salt=salt)
+        return SegmentPlan(name, changed(parameters, wanted), blind, joint=joint)
     if name == "colate":
-        return SegmentPlan(name, changed(fit_colate(rest, flows=flows, salt=salt), wanted), blind)
+        return SegmentPlan(name, changed(fit_colate(rest, flows=flows, salt=salt), wanted), blind, joint=joint)
     if name == "sample":
         return SegmentPlan(name, changed(fit_sample(rest, flows=flows, salt=salt), wanted), blind)
-    raise ParameterError(f"{name!r} is no sketch for a segment", action="use lds, colate, sample or lda")
+    raise ParameterError(f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample or lda")
 
 
 def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, packets: Int64Array) -> FlowDelays:
@@ -124,6 +149,15 @@ def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array,
     raise ParameterError(f"a sketch of kind {kind} does not answer per flow", action="record lds, colate or sample")
 
 
+def _estimate_jointly(
+    sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, grand_mean: float | None
+) -> FlowDelays:
+    """All flows at once; `flow_id` must list every recorded one, as a survey does."""
+    if sender.parameters.kind == "counter_vector":
+        return estimate_colate_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
+    return estimate_lds_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
+
+
 class PointRecorder:
     """The recorders of one point, and its epochs by slot."""
 
@@ -131,8 +165,7 @@ class PointRecorder:
         self._slot_of = slot_of
         self._recorders = {
             stream: Recorder(name, stream, lambda _, p=parameters: new_sketch(p), slot_of=slot_of)  # type: ignore[misc]
-            for stream, parameters in (("flows", plan.flows), ("segment", plan.segment))
-            if parameters is not None
+            for stream, parameters in plan.streams.items()
         }
         self._merged: dict[tuple[str, int], AnySketch] = {}
 
@@ -246,7 +279,13 @@ def _interval(
     totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
     flows = None
     if plan.flows is not None:
-        flows = estimate_flows(sent["flows", slot], received["flows", slot], flow_id, sizes)
-        if whole:
+        ends = sent["flows", slot], received["flows", slot]
+        if plan.joint and before.recorded:
+            flows = _estimate_jointly(*ends, flow_id, getattr(totals.delays.mean, "value", None))
+        else:
+            flows = estimate_flows(*ends, flow_id, sizes)
+        if plan.samples is not None:
+            flows = combine(flows, estimate_flows(sent["samples", slot], received["samples", slot], flow_id, sizes))
+        elif whole and not plan.joint:
             flows = replace(flows, packets=sizes.astype(np.float64), lost=np.minimum(flows.lost, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)

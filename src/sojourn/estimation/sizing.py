@@ -20,7 +20,7 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 
-__all__ = ["changed", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
+__all__ = ["changed", "fit_cells", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
 
 LADDER = tuple(2.0**-i for i in range(8))
 LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
@@ -29,6 +29,7 @@ MUCH_LOSS = 0.01
 LDS_ROWS = 4
 MOST_CELLS_PER_FLOW = 64
 LEAST_LOSS = 1e-5
+CELLS_PER_FLOW, LEAST_COLUMNS = 2, 32
 GROUPS_PER_FLOW = 8
 LEAST_GROUPS = 8
 SLOTS_PER_GROUP = 8
@@ -95,6 +96,13 @@ def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0) -> Lds
     shares = MUCH_LOSS_ROWS if loss >= MUCH_LOSS else LITTLE_LOSS_ROWS
     spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, MOST_CELLS_PER_FLOW))
     return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=shares, salt=salt)
+
+
+def fit_cells(memory_bytes: int, *, flows: int, salt: int = 0) -> LdsParameters:
+    """Just the cells that tell every flow's size and loss: two per flow, in at most three fifths of the memory."""
+    most = _cells(memory_bytes * 3 // 5, LdsParameters(rows=LDS_ROWS, columns=1), 8)
+    columns = min(most, max(LEAST_COLUMNS, -(-CELLS_PER_FLOW * flows // LDS_ROWS)))
+    return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
 
 
 def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0) -> CounterVectorParameters:
