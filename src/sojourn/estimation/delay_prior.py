@@ -14,11 +14,11 @@ distributed alike.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray
+from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.delays import DelayMessages
 from sojourn.estimation.quantiles import NORMAL_95
@@ -27,8 +27,13 @@ __all__ = ["Mixture", "learn_mixture", "posterior"]
 
 COMPONENTS = 72
 WIDTH = 0.6
-LEARN_FLOWS = 10_000
+LEARN_FLOWS = 5_000
 LEARN_PASSES = 60
+SEARCH_PASSES = 20
+FEWEST = 30
+KEPT_FLOWS = 3.0
+ALL_ALIKE = 0.1
+WITHIN_FACTORS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
 DEVIATIONS = 3.5
 LEVEL = 0.95
 TAIL_STEPS = 12
@@ -46,45 +51,64 @@ class Mixture:
     width: float
 
 
-def learn_mixture(said: DelayMessages) -> Mixture:
-    """The distribution of flows' own means; flows of which little is known add little."""
-    deviation = np.sqrt(said.between)
-    variance = 1 / np.maximum(said.precision, 1e-300) + said.scatter
-    telling = np.flatnonzero(variance < 4 * said.between)
+def learn_mixture(said: DelayMessages) -> tuple[DelayMessages, Mixture]:
+    """The distribution of flows' own means, and the messages with σ² as the same likelihood has it.
+
+    Cells of whole flows tell σ² only by how much small flows scatter. Flows of which little is known add little.
+    """
+    telling = np.flatnonzero(said.precision * 4 * (said.between + said.scatter) > 1)
     if len(telling) > LEARN_FLOWS:
         telling = np.random.default_rng(0).choice(telling, LEARN_FLOWS, replace=False)
-    sharp = telling[variance[telling] < 0.1 * said.between]
+    if len(telling) < FEWEST or said.between < ALL_ALIKE * said.within:
+        return said, _fitted(said, telling, LEARN_PASSES)[0]
+    best = max(WITHIN_FACTORS, key=lambda factor: _fitted(_scaled(said, factor), telling, SEARCH_PASSES)[1])
+    refined = _scaled(said, best)
+    return refined, _fitted(refined, telling, LEARN_PASSES)[0]
+
+
+def _scaled(said: DelayMessages, factor: float) -> DelayMessages:
+    return replace(said, within=said.within * factor, scatter=said.scatter * factor)
+
+
+def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixture, float]:
+    """The mixture for given σ², and the log likelihood of the telling flows."""
+    deviation = np.sqrt(said.between)
+    value, variance = said.value[telling], 1 / said.precision[telling] + said.scatter[telling]
     reach = [-DEVIATIONS * deviation, DEVIATIONS * deviation]
-    if len(sharp):
-        low, high = np.quantile(said.value[sharp], (0.0025, 0.9975))
+    sharp = variance < 0.1 * said.between
+    if sharp.any():
+        low, high = np.quantile(value[sharp], (0.0025, 0.9975))
         reach = [min(low, -deviation), max(high, deviation)]
     centre = np.linspace(reach[0], reach[1], COMPONENTS)
     width = WIDTH * float(centre[1] - centre[0]) + 1e-12
     normal = np.exp(-0.5 * (centre / max(deviation, 1e-12)) ** 2) + 1e-3
-    weight = normal / normal.sum()
-    for _ in range(LEARN_PASSES):
-        if not len(telling):
-            break
-        share = _responsibility(said.value[telling], variance[telling] + width**2, weight, centre)
+    normal /= normal.sum()
+    weight = normal
+    likelihood = 0.0
+    for _ in range(passes if len(telling) else 0):
+        share, likelihood = _responsibility(value, variance + width**2, weight, centre)
         # A few flows' worth of the normal shape keeps tails that few flows show.
-        weight = (share + 3 * normal / normal.sum()) / (len(telling) + 3)
-    return Mixture(weight, centre, width)
+        weight = (share + KEPT_FLOWS * normal) / (len(telling) + KEPT_FLOWS)
+    return Mixture(weight, centre, width), likelihood
 
 
 @kernel
-def _responsibility(value: FloatArray, variance: FloatArray, weight: FloatArray, centre: FloatArray) -> FloatArray:
-    """Flows per component."""
+def _responsibility(
+    value: FloatArray, variance: FloatArray, weight: FloatArray, centre: FloatArray
+) -> tuple[FloatArray, float]:
+    """Flows per component, and the log likelihood."""
     total = np.zeros(len(weight))
     own = np.empty(len(weight))
+    likelihood = 0.0
     for f in range(len(value)):
-        _component_shares(value[f], 1.0 / variance[f], weight, centre, own)
+        likelihood += _component_shares(value[f], 1.0 / variance[f], weight, centre, own)
         total += own
-    return total
+    return total, likelihood
 
 
 @inlined
-def _component_shares(value: float, precision: float, weight: FloatArray, centre: FloatArray, own: FloatArray) -> None:
-    """Posterior weights of the components; `precision` is of value around a centre."""
+def _component_shares(value: float, precision: float, weight: FloatArray, centre: FloatArray, own: FloatArray) -> float:
+    """Posterior weights of the components, and the log likelihood; `precision` is of value around a centre."""
     nearest = np.inf
     for k in range(len(centre)):
         nearest = min(nearest, (centre[k] - value) ** 2)
@@ -95,6 +119,7 @@ def _component_shares(value: float, precision: float, weight: FloatArray, centre
         total += own[k]
     for k in range(len(centre)):
         own[k] /= total
+    return math.log(total) - 0.5 * precision * nearest + 0.5 * math.log(precision + 1e-300)
 
 
 def posterior(said: DelayMessages, mixture: Mixture) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -46,17 +46,17 @@ class FlowCounts:
 
 @dataclass(frozen=True, eq=False)
 class JointMeans:
-    """Each flow's mean delay with its interval, NaN where no usable cell speaks of it; packets it rests on."""
+    """Each flow's mean delay with its interval, NaN where no usable cell speaks of it; packets it rests on.
+
+    ``deviation`` is what the mean would be off by if the flow's size were certain.
+    """
 
     mean: FloatArray
     low: FloatArray
     high: FloatArray
     samples: FloatArray
+    deviation: FloatArray
     said: DelayMessages
-
-    @property
-    def deviation(self) -> FloatArray:
-        return (self.high - self.low) / (2 * NORMAL_95)
 
 
 def unlisted_share(incidence: Incidence, count: FloatArray) -> float:
@@ -126,17 +126,19 @@ def _answers(
 ) -> JointMeans:
     """Posteriors, wider by what is not known of the flow's size.
 
-    The excess is a sum divided by the size; and flows that may be smaller than they seem may scatter more, as far
-    as the cells say little of them.
+    As far as the cells speak of the flow, the excess is a sum divided by the size. As far as they do not, a flow that
+    may be smaller than it seems may also scatter more.
     """
-    excess, low, high = posterior(said, learn_mixture(said))
-    doubt = np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)
+    said, mixture = learn_mixture(said)
+    excess, low, high = posterior(said, mixture)
     left = 1 / (1 + (said.between + said.scatter) * said.precision)
+    doubt = (1 - left) * np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)
     more = np.sqrt(np.maximum(said.within * inverse - said.scatter, 0.0) * left)
     wider = NORMAL_95 * np.hypot(doubt, more)
+    deviation = (high - low) / (2 * NORMAL_95)
     mean = said.prior_mean + excess
     low = mean - np.hypot(excess - low, wider) - rounding
     high = mean + np.hypot(high - excess, wider) + rounding
     for column in (mean, low, high):
         column[samples == 0] = np.nan
-    return JointMeans(mean, low, high, samples, said)
+    return JointMeans(mean, low, high, samples, deviation, said)
