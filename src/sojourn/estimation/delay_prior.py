@@ -32,7 +32,7 @@ LEARN_PASSES = 60
 SEARCH_PASSES = 20
 FEWEST = 30
 KEPT_FLOWS = 3.0
-ALL_ALIKE = 0.1
+ALL_ALIKE = 1e-3
 WITHIN_FACTORS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
 DEVIATIONS = 3.5
 LEVEL = 0.95
@@ -89,7 +89,7 @@ def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixt
         share, likelihood = _responsibility(value, variance + width**2, weight, centre)
         # A few flows' worth of the normal shape keeps tails that few flows show.
         weight = (share + KEPT_FLOWS * normal) / (len(telling) + KEPT_FLOWS)
-    return Mixture(weight, centre, width), likelihood
+    return Mixture(weight, centre - said.unheard * float(weight @ centre), width), likelihood
 
 
 @kernel

@@ -7,8 +7,8 @@ the equations are exact and σ² matters by the prior only.
 
 τ²/σ² is the value at which the cells' held-out predictions are most likely, and σ² then follows from how far they are
 off. g is the generalised least squares mean of the flows, in which elephants count no more than mice. Under loss,
-flows that lose nothing keep their cells and the rest speak less: g then moves by as much as the mean of all
-packets, the flow-blind ``grand_mean``, is above that of the packets in usable cells.
+flows that lose nothing keep their cells and the rest speak less: g then leans to the flow-blind ``grand_mean``, by
+the share of packets in unusable cells.
 
 Time: about 200 passes of O(edges). Memory: 32 bytes an edge.
 """
@@ -33,7 +33,9 @@ __all__ = ["DelayCells", "DelayMessages", "solve_delays"]
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)
 REFINEMENTS = (0.3, 1.0, 3.0)
 SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
-SEARCH_PASSES = 10
+SEARCH_PASSES = 20
+WARM_PASSES = 9
+CROWDED = 10.0
 PASSES = 80
 SETTLED = 1e-4
 SETTLED_ROUGHLY = 1e-2
@@ -42,8 +44,7 @@ DENSE_FLOWS = 2000
 STEPS = (0.9, 0.45, 0.2)
 RAN_AWAY = 1e9
 STANDS = 0.1
-SURELY = 20.0
-NOT_WORSE = 3.0
+NOT_WORSE = 1.0
 ROUNDING = 1e-9
 
 
@@ -69,7 +70,8 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p.
+    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p;
+    ``unheard`` is how far the prior mean, and not the flows heard, is to be believed.
     """
 
     value: FloatArray
@@ -78,26 +80,27 @@ class DelayMessages:
     between: float
     within: float
     scatter: FloatArray
+    unheard: float = 0.0
 
 
 def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable_share: float = 0.0) -> DelayMessages:
     """Solve for all flows; `grand_mean` is a flow-blind mean of all delivered packets."""
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
-    unheard = 0.0
-    if grand_mean is not None:
-        unheard = (grand_mean - prior_mean) * min(1.0, SURELY * unusable_share)
     problem = _Problem(cells)
     between, within = problem.components(prior_mean, RATIOS)
     said = problem.solve(prior_mean, between, within, SETTLED_ROUGHLY)
-    prior_mean += _common_excess(said, between + within * problem.scatter) + unheard
+    prior_mean += _common_excess(said, between + within * problem.scatter)
+    if grand_mean is not None:
+        prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
     between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
     between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
+    unheard = unusable_share if grand_mean is not None else 0.0
     value, precision, scale = said.value, said.precision, 1.0
     if not problem.is_dense:
         value, precision, scale = problem.calibrated(said, between, within)
     between, within = between * scale, within * scale
-    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter)
+    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter, unheard)
 
 
 class _Said(Protocol):
@@ -208,9 +211,12 @@ class _Problem:
         """Passes until they settle, with shorter steps if they run away."""
         cells, incidence = self.cells, self.cells.incidence
         zero = np.zeros(incidence.flows)
-        for step in STEPS[:1] if search else STEPS:
-            messages = self._warm if search and self._warm else new_messages(incidence, cells.packets, zero, variance)
-            for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
+        crowded = np.count_nonzero(incidence.cell >= 0) > CROWDED * np.count_nonzero(self.heard)
+        steps = STEPS[1:] if crowded else STEPS
+        for step in steps[:1] if search else steps:
+            warm = self._warm if search else None
+            messages = warm if warm is not None else new_messages(incidence, cells.packets, zero, variance)
+            for _ in range(round((WARM_PASSES if warm is not None else SEARCH_PASSES if search else PASSES) / step)):
                 change = pass_normal(
                     incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
                     messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
