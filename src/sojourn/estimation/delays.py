@@ -26,16 +26,14 @@ from sojourn.estimation.bounds import FULL
 from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, error_ratios
 from sojourn.estimation.dense_delays import DenseCells
 from sojourn.estimation.incidence import Incidence
-from sojourn.estimation.messages import Messages, new_messages, pass_normal
+from sojourn.estimation.messages import new_messages, pass_normal
 
 __all__ = ["DelayCells", "DelayMessages", "solve_delays"]
 
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)
 REFINEMENTS = (0.3, 1.0, 3.0)
 SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
-SEARCH_PASSES = 20
-WARM_PASSES = 9
-CROWDED = 10.0
+SEARCH_PASSES = 12
 PASSES = 80
 SETTLED = 1e-4
 SETTLED_ROUGHLY = 1e-2
@@ -142,15 +140,16 @@ class _Problem:
         self.heard = cells.count > 0
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
-        self._warm: Messages | None = None
 
     def components(self, prior_mean: float, ratios: Sequence[float]) -> tuple[float, float]:
-        """τ² and σ² under which what is held out is most likely; each ratio starts where the one before has ended."""
-        self._warm = None
+        """τ² and σ² under which what is held out is most likely."""
+        excess = (self.cells.delay_sum - prior_mean * self.cells.count)[self.heard]
+        unit = float(np.mean(excess**2 / self.cells.count[self.heard])) if len(excess) else 0.0
+        unit = max(unit, np.finfo(np.float64).tiny)
         found = []
         for ratio in ratios:
-            said = self.solve(prior_mean, ratio, 1.0, SETTLED_ROUGHLY, search=True)
-            found.append((ratio, said.scale, said.score))
+            said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
+            found.append((ratio, said.scale * unit, said.score))
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
         open_to = min(score for *_, score in found) + NOT_WORSE / max(int(self.heard.sum()), 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
@@ -211,12 +210,9 @@ class _Problem:
         """Passes until they settle, with shorter steps if they run away."""
         cells, incidence = self.cells, self.cells.incidence
         zero = np.zeros(incidence.flows)
-        crowded = np.count_nonzero(incidence.cell >= 0) > CROWDED * np.count_nonzero(self.heard)
-        steps = STEPS[1:] if crowded else STEPS
-        for step in steps[:1] if search else steps:
-            warm = self._warm if search else None
-            messages = warm if warm is not None else new_messages(incidence, cells.packets, zero, variance)
-            for _ in range(round((WARM_PASSES if warm is not None else SEARCH_PASSES if search else PASSES) / step)):
+        for step in STEPS[:1] if search else STEPS:
+            messages = new_messages(incidence, cells.packets, zero, variance)
+            for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
                 change = pass_normal(
                     incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
                     messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
@@ -227,7 +223,6 @@ class _Problem:
                     break
             if change < STANDS:
                 break
-        self._warm = messages
         spread = messages.cell_variance[self.heard] + noise[self.heard] + 1e-300
         scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
         score = float(np.mean(np.log(spread)) + np.log(max(scale, 1e-300))) if self.heard.any() else 0.0
