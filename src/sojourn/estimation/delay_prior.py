@@ -51,15 +51,16 @@ class Mixture:
     width: float
 
 
-def learn_mixture(said: DelayMessages) -> tuple[DelayMessages, Mixture]:
+def learn_mixture(said: DelayMessages, *, refine: bool = True) -> tuple[DelayMessages, Mixture]:
     """The distribution of flows' own means, and the messages with σ² as the same likelihood has it.
 
-    Cells of whole flows tell σ² only by how much small flows scatter. Flows of which little is known add little.
+    Cells of whole flows tell σ² only by how much small flows scatter; cells that hold shares of flows tell it better
+    themselves (no ``refine``). Flows of which little is known add little.
     """
     telling = np.flatnonzero(said.precision * 4 * (said.between + said.scatter) > 1)
     if len(telling) > LEARN_FLOWS:
         telling = np.random.default_rng(0).choice(telling, LEARN_FLOWS, replace=False)
-    if len(telling) < FEWEST or said.between < ALL_ALIKE * said.within:
+    if not refine or len(telling) < FEWEST or said.between < ALL_ALIKE * said.within:
         return said, _fitted(said, telling, LEARN_PASSES)[0]
     best = max(WITHIN_FACTORS, key=lambda factor: _fitted(_scaled(said, factor), telling, SEARCH_PASSES)[1])
     refined = _scaled(said, best)
