@@ -77,7 +77,7 @@ def test_losses_spoil_only_their_counters() -> None:
     assert np.median(np.abs(joint.mean_ns / world.mean_ns - 1)[large]) < 0.03
     assert 0.90 <= covered(joint, world).mean() <= 0.985
     assert np.mean(np.rint(joint.lost) == world.lost) > 0.9
-    assert joint.lost.sum() == pytest.approx(world.lost.sum(), rel=0.1)
+    assert joint.lost.sum() == pytest.approx(world.lost.sum(), rel=0.2)
 
 
 def test_deviations_are_closer_than_one_for_all() -> None:

@@ -85,25 +85,24 @@ def test_settled_messages_have_the_exact_means_and_near_variances() -> None:
     assert np.median(predicted / left) == pytest.approx(1, abs=0.1)
 
 
-def test_trials_repair_the_variances_of_short_loops() -> None:
-    """Neighbouring cells (k = 4): messages predict wrongly, after a trial the mean square of z is near 1."""
-    incidence, weight, size, variance, kappa, noise, _, _ = small_problem(4, 300)
-    ratios = trial_ratios(incidence, weight, size, variance, kappa, noise, 1)[0]
-    before, after = [], []
-    for seed in range(10, 16):
-        _, messages, truth = trial_ratios(incidence, weight, size, variance, kappa, noise, seed)
-        repaired = calibrated_precision(messages.value, messages.precision, variance, ratios)
-        for squares, (value, precision) in ((before, (messages.value, messages.precision)), (after, repaired)):
-            left = 1 / (1 / variance + precision)
-            squares.append(float(np.mean((left * precision * value - truth) ** 2 / left)))
-    assert abs(np.log(np.mean(after))) < abs(np.log(np.mean(before)))
-    assert np.mean(after) == pytest.approx(1, abs=0.3)
-
-
-def trial_ratios(incidence, weight, size, variance, kappa, noise, seed):
-    truth, observed = draw_cells(incidence, weight, variance, kappa, size, noise, seed)
-    messages = passed(incidence, weight, size, variance, kappa, noise, observed, passes=60)
-    return error_ratios(truth, messages.value, messages.precision, variance), messages, truth
+@pytest.mark.parametrize("boast", [0.5, 1.0, 2.0])
+def test_trials_repair_messages_that_are_too_sure_or_too_modest(boast: float) -> None:
+    random = np.random.default_rng(4)
+    variance = random.gamma(2, 2, 20_000)
+    true_precision = random.gamma(0.5, 2, 20_000) + 1e-6
+    means = []
+    for _ in range(2):
+        truth = random.standard_normal(20_000) * np.sqrt(variance)
+        value = truth + random.standard_normal(20_000) / np.sqrt(true_precision)
+        means.append((truth, value))
+    claimed = boast * true_precision
+    ratios = error_ratios(*means[0], claimed, variance)
+    truth, value = means[1]
+    moved, precision = calibrated_precision(value, claimed, variance, ratios)
+    left = 1 / (1 / variance + precision)
+    squares = (left * precision * moved - truth) ** 2 / left
+    for claim in (claimed < 0.5, claimed >= 0.5):
+        assert np.mean(squares[claim]) == pytest.approx(1, abs=0.15)
 
 
 def test_drawn_cells_have_the_model_s_covariance() -> None:

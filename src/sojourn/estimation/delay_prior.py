@@ -32,8 +32,8 @@ LEARN_PASSES = 60
 SEARCH_PASSES = 20
 FEWEST = 30
 KEPT_FLOWS = 3.0
-ALL_ALIKE = 0.1
-WITHIN_FACTORS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
+ALL_ALIKE = 1e-3
+WITHIN_FACTORS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
 DEVIATIONS = 3.5
 LEVEL = 0.95
 TAIL_STEPS = 12
@@ -51,15 +51,16 @@ class Mixture:
     width: float
 
 
-def learn_mixture(said: DelayMessages) -> tuple[DelayMessages, Mixture]:
+def learn_mixture(said: DelayMessages, *, refine: bool = True) -> tuple[DelayMessages, Mixture]:
     """The distribution of flows' own means, and the messages with σ² as the same likelihood has it.
 
-    Cells of whole flows tell σ² only by how much small flows scatter. Flows of which little is known add little.
+    Cells of whole flows tell σ² only by how much small flows scatter; cells that hold shares of flows tell it better
+    themselves (no ``refine``). Flows of which little is known add little.
     """
     telling = np.flatnonzero(said.precision * 4 * (said.between + said.scatter) > 1)
     if len(telling) > LEARN_FLOWS:
         telling = np.random.default_rng(0).choice(telling, LEARN_FLOWS, replace=False)
-    if len(telling) < FEWEST or said.between < ALL_ALIKE * said.within:
+    if not refine or len(telling) < FEWEST or said.between < ALL_ALIKE * said.within:
         return said, _fitted(said, telling, LEARN_PASSES)[0]
     best = max(WITHIN_FACTORS, key=lambda factor: _fitted(_scaled(said, factor), telling, SEARCH_PASSES)[1])
     refined = _scaled(said, best)
@@ -89,7 +90,7 @@ def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixt
         share, likelihood = _responsibility(value, variance + width**2, weight, centre)
         # A few flows' worth of the normal shape keeps tails that few flows show.
         weight = (share + KEPT_FLOWS * normal) / (len(telling) + KEPT_FLOWS)
-    return Mixture(weight, centre, width), likelihood
+    return Mixture(weight, centre - said.unheard * float(weight @ centre), width), likelihood
 
 
 @kernel

@@ -7,8 +7,8 @@ the equations are exact and σ² matters by the prior only.
 
 τ²/σ² is the value at which the cells' held-out predictions are most likely, and σ² then follows from how far they are
 off. g is the generalised least squares mean of the flows, in which elephants count no more than mice. Under loss,
-flows that lose nothing keep their cells and the rest speak less: g then moves by as much as the mean of all
-packets, the flow-blind ``grand_mean``, is above that of the packets in usable cells.
+flows that lose nothing keep their cells and the rest speak less: g then leans to the flow-blind ``grand_mean``, by
+the share of packets in unusable cells.
 
 Time: about 200 passes of O(edges). Memory: 32 bytes an edge.
 """
@@ -26,14 +26,14 @@ from sojourn.estimation.bounds import FULL
 from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, error_ratios
 from sojourn.estimation.dense_delays import DenseCells
 from sojourn.estimation.incidence import Incidence
-from sojourn.estimation.messages import Messages, new_messages, pass_normal
+from sojourn.estimation.messages import new_messages, pass_normal
 
 __all__ = ["DelayCells", "DelayMessages", "solve_delays"]
 
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)
 REFINEMENTS = (0.3, 1.0, 3.0)
 SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
-SEARCH_PASSES = 10
+SEARCH_PASSES = 12
 PASSES = 80
 SETTLED = 1e-4
 SETTLED_ROUGHLY = 1e-2
@@ -42,8 +42,7 @@ DENSE_FLOWS = 2000
 STEPS = (0.9, 0.45, 0.2)
 RAN_AWAY = 1e9
 STANDS = 0.1
-SURELY = 20.0
-NOT_WORSE = 3.0
+NOT_WORSE = 1.0
 ROUNDING = 1e-9
 
 
@@ -69,7 +68,8 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p.
+    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p;
+    ``unheard`` is how far the prior mean, and not the flows heard, is to be believed.
     """
 
     value: FloatArray
@@ -78,26 +78,27 @@ class DelayMessages:
     between: float
     within: float
     scatter: FloatArray
+    unheard: float = 0.0
 
 
 def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable_share: float = 0.0) -> DelayMessages:
     """Solve for all flows; `grand_mean` is a flow-blind mean of all delivered packets."""
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
-    unheard = 0.0
-    if grand_mean is not None:
-        unheard = (grand_mean - prior_mean) * min(1.0, SURELY * unusable_share)
     problem = _Problem(cells)
     between, within = problem.components(prior_mean, RATIOS)
     said = problem.solve(prior_mean, between, within, SETTLED_ROUGHLY)
-    prior_mean += _common_excess(said, between + within * problem.scatter) + unheard
+    prior_mean += _common_excess(said, between + within * problem.scatter)
+    if grand_mean is not None:
+        prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
     between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
     between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
+    unheard = unusable_share if grand_mean is not None else 0.0
     value, precision, scale = said.value, said.precision, 1.0
     if not problem.is_dense:
         value, precision, scale = problem.calibrated(said, between, within)
     between, within = between * scale, within * scale
-    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter)
+    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter, unheard)
 
 
 class _Said(Protocol):
@@ -139,15 +140,16 @@ class _Problem:
         self.heard = cells.count > 0
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
-        self._warm: Messages | None = None
 
     def components(self, prior_mean: float, ratios: Sequence[float]) -> tuple[float, float]:
-        """τ² and σ² under which what is held out is most likely; each ratio starts where the one before has ended."""
-        self._warm = None
+        """τ² and σ² under which what is held out is most likely."""
+        excess = (self.cells.delay_sum - prior_mean * self.cells.count)[self.heard]
+        unit = float(np.mean(excess**2 / self.cells.count[self.heard])) if len(excess) else 0.0
+        unit = max(unit, np.finfo(np.float64).tiny)
         found = []
         for ratio in ratios:
-            said = self.solve(prior_mean, ratio, 1.0, SETTLED_ROUGHLY, search=True)
-            found.append((ratio, said.scale, said.score))
+            said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
+            found.append((ratio, said.scale * unit, said.score))
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
         open_to = min(score for *_, score in found) + NOT_WORSE / max(int(self.heard.sum()), 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
@@ -209,7 +211,7 @@ class _Problem:
         cells, incidence = self.cells, self.cells.incidence
         zero = np.zeros(incidence.flows)
         for step in STEPS[:1] if search else STEPS:
-            messages = self._warm if search and self._warm else new_messages(incidence, cells.packets, zero, variance)
+            messages = new_messages(incidence, cells.packets, zero, variance)
             for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
                 change = pass_normal(
                     incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
@@ -221,7 +223,6 @@ class _Problem:
                     break
             if change < STANDS:
                 break
-        self._warm = messages
         spread = messages.cell_variance[self.heard] + noise[self.heard] + 1e-300
         scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
         score = float(np.mean(np.log(spread)) + np.log(max(scale, 1e-300))) if self.heard.any() else 0.0

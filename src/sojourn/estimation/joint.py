@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
+from sojourn.estimation.bounds import FULL
 from sojourn.estimation.counts import Sizes, decode_sizes
 from sojourn.estimation.delay_prior import learn_mixture, posterior
 from sojourn.estimation.delays import DelayCells, DelayMessages, solve_delays
@@ -113,7 +114,9 @@ def joint_means(
     answered = kept.any(axis=1) & (said.precision > 0)
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
     seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
-    return _answers(said, size, counts.received_variance, inverse, np.where(answered, seen, 0.0), rounding)
+    samples = np.where(answered, seen, 0.0)
+    whole = bool((incidence.share >= FULL).any())
+    return _answers(said, size, counts.received_variance, inverse, samples, rounding, whole=whole)
 
 
 def _answers(
@@ -123,13 +126,15 @@ def _answers(
     inverse: FloatArray,
     samples: FloatArray,
     rounding: float,
+    *,
+    whole: bool,
 ) -> JointMeans:
     """Posteriors, wider by what is not known of the flow's size.
 
     As far as the cells speak of the flow, the excess is a sum divided by the size. As far as they do not, a flow that
     may be smaller than it seems may also scatter more.
     """
-    said, mixture = learn_mixture(said)
+    said, mixture = learn_mixture(said, refine=whole)
     excess, low, high = posterior(said, mixture)
     left = 1 / (1 + (said.between + said.scatter) * said.precision)
     doubt = (1 - left) * np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)
