@@ -185,10 +185,6 @@ def test_the_paper_s_scale(delays: str) -> None:
     for low, high in SIZE_CLASSES:
         own = (world.sent >= low) & (world.sent <= high)
         assert np.median(errors(joint, world)[own]) <= np.median(errors(literal, world)[own])
-<<<<<<< HEAD
-        assert ((joint.low_ns <= world.mean_ns) & (world.mean_ns <= joint.high_ns))[own].mean() >= 0.88
-=======
         inside = (joint.low_ns <= world.mean_ns) & (world.mean_ns <= joint.high_ns)
         assert inside[own].mean() >= 0.88
->>>>>>> d0d44590b9560c3f9186c6c090e3fb1db2d5ea27
     assert 0.90 <= covered(joint, world).mean() <= (0.99 if delays == "bimodal" else 0.98)
