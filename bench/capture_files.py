@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sojourn.core.batches import PacketBatch
-from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
+if TYPE_CHECKING:
+    from sojourn.core.batches import PacketBatch
+    from sojourn.lab.two_point import TwoPointWorld
 
 __all__ = ["RECORD", "write_in_child", "write_two_point"]
 
@@ -21,6 +23,8 @@ CHUNK = 1 << 20
 
 def write_two_point(folder: Path, packets: int, *, flows: int = 20_000, seed: int = 1) -> tuple[Path, Path]:
     """Both ends of a world in `folder`, written once: TCP and UDP over Ethernet, one record per packet."""
+    from sojourn.lab.two_point import make_two_point_world
+
     paths = folder / f"in-{packets}.pcap", folder / f"out-{packets}.pcap"
     if not all(path.exists() for path in paths):
         world = make_two_point_world(seed=seed, flows=flows, packets=packets, duration_ns=packets * 2_000)

@@ -24,8 +24,6 @@ from sojourn.epochs.recorder import Recorder, SlotOf
 from sojourn.estimation.auto import combine
 from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
-from sojourn.estimation.joint_colate import estimate_colate_joint
-from sojourn.estimation.joint_lds import estimate_lds_joint
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.sample import estimate_sample
@@ -153,6 +151,9 @@ def _estimate_jointly(
     sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, grand_mean: float | None
 ) -> FlowDelays:
     """All flows at once; `flow_id` must list every recorded one, as a survey does."""
+    from sojourn.estimation.joint_colate import estimate_colate_joint
+    from sojourn.estimation.joint_lds import estimate_lds_joint
+
     if sender.parameters.kind == "counter_vector":
         return estimate_colate_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
     return estimate_lds_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]

@@ -80,21 +80,22 @@ class KeyReports:
 class _KeysOfEpoch:
     def __init__(self, reports: KeyReports, reporter: KeyReporter) -> None:
         self._reports, self._reporter = reports, reporter
-        self.found: dict[Key, None] = {}
+        self.found: dict[int, Key] = {}
 
     def see(self, batch: _NumberedBatch) -> None:
-        new = self._reporter.first_seen(batch.flow_id)
-        if not new.any():
-            return
-        for key in self._reports.keys_at(batch.row[new]):
-            if len(self.found) < MAX_KEYS or key in self.found:
-                self.found[key] = None
-            else:
-                self._reports.beyond += 1
+        """Note the keys that the reporter calls new; after a rotation it may call one new again."""
+        new = np.flatnonzero(self._reporter.first_seen(batch.flow_id))
+        ids = batch.flow_id[new].tolist()
+        fresh = [i for i, flow_id in enumerate(ids) if flow_id not in self.found]
+        room = MAX_KEYS - len(self.found)
+        self._reports.beyond += max(0, len(fresh) - room)
+        chosen = fresh[: max(room, 0)]
+        keys = self._reports.keys_at(batch.row[new[chosen]]) if chosen else []
+        self.found.update(zip((ids[i] for i in chosen), keys, strict=True))
 
     def keys(self) -> tuple[Key, ...]:
         self._reports.end(self, self._reporter)
-        return tuple(self.found)
+        return tuple(self.found.values())
 
 
 def record_epochs(
