@@ -98,7 +98,7 @@ def _table(folder: Path) -> list[str]:
     ]
     for name, (packets, taken, peak) in measured.items():
         speed = packets / taken
-        lines.append(f"| {name} | {speed / peer:.3g} | {speed / 1e6:.3g} | {taken:.2f} | {peak / 1024:.0f} MiB |")
+        lines.append(f"| {name} | {speed / peer:.3g} | {speed / 1e6:.3g} | {taken:.2f} | {_shown(name, peak)} |")
     return [*lines, "", *_reading(sender)]
 
 
