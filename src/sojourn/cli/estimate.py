@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.output import Format, choose_format
+from sojourn.cli.options import FormatOption, WriteOption
+from sojourn.cli.output import choose_format
 from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, row_limit, totals_json
 from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.units import parse_duration
@@ -49,10 +50,8 @@ def estimate(
     limit: Annotated[
         int | None, typer.Option(min=0, help="Only the largest flows; 0 is all. Default: 20 in a table, else all.")
     ] = None,
-    output_format: Annotated[
-        Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
+    output_format: FormatOption = None,
+    output: WriteOption = None,
 ) -> None:
     """Estimate delay and loss of every flow from two points' epochs."""
     from sojourn.estimation.two_step import estimate_epochs

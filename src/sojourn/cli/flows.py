@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn.cli.options import FormatOption, InnerOption, StrictOption, VerboseOption, WriteOption
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, progress, write_rows
 from sojourn.cli.packet_source import (
     BufferOption,
@@ -62,20 +62,16 @@ def flows(
             "prefix/LEN,LEN6 for IPv6 apart) or vlan+five-tuple."
         ),
     ] = "five-tuple",
-    inner: Annotated[
-        bool, typer.Option("--inner", help="Look into IP-in-IP, 6in4, GRE, VXLAN and GTP-U tunnels.")
-    ] = False,
+    inner: InnerOption = False,
     limit: Annotated[
         int | None,
         typer.Option(min=0, help="Only the flows with most bytes; 0 is all. Default: 20 in a table, else all."),
     ] = None,
     max_flows: Annotated[int, typer.Option(min=1, help="How many flows to keep at most.")] = 1 << 20,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell what was ignored, by reason.")] = False,
-    output_format: Annotated[
-        Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
+    strict: StrictOption = False,
+    verbose: VerboseOption = False,
+    output_format: FormatOption = None,
+    output: WriteOption = None,
 ) -> None:
     """Show the flows of a capture or an interface: packets, bytes, first and last time."""
     from sojourn.capture.decoder import DecodeOptions

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.output import Format, choose_format, progress
+from sojourn.cli.options import FormatOption, InnerOption, StrictOption, VerboseOption, WriteOption
+from sojourn.cli.output import choose_format, progress
 from sojourn.cli.packet_source import BufferOption, ForOption, LiveLimits, PromiscuousOption, filter_of
 from sojourn.cli.segment_output import (
     SegmentReport,
@@ -125,16 +125,14 @@ def measure(
     key: Annotated[
         str, typer.Option(help="What makes a flow: five-tuple, host-pair, dest, prefix/LEN, vlan+five-tuple.")
     ] = "five-tuple",
-    inner: Annotated[bool, typer.Option("--inner", help="Look into tunnels.")] = False,
+    inner: InnerOption = False,
     limit: Annotated[
         int | None, typer.Option(min=0, help="Only the largest flows; 0 is all. Default: 20 in a table, else all.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell what was ignored, by reason.")] = False,
-    output_format: Annotated[
-        Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
+    strict: StrictOption = False,
+    verbose: VerboseOption = False,
+    output_format: FormatOption = None,
+    output: WriteOption = None,
 ) -> None:
     """Measure one-way delay, jitter and loss of every flow between two captures or interfaces."""
     memory_bytes = parse_bytes(memory)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from sojourn.cli.measure import SketchName, capture_options, parse_changes
+from sojourn.cli.options import InnerOption, StrictOption
 from sojourn.cli.output import progress
 from sojourn.cli.packet_source import (
     BufferOption,
@@ -85,11 +86,11 @@ def record(
     key: Annotated[
         str, typer.Option(help="What makes a flow: five-tuple, host-pair, dest, prefix/LEN, vlan+five-tuple.")
     ] = "five-tuple",
-    inner: Annotated[bool, typer.Option("--inner", help="Look into tunnels.")] = False,
+    inner: InnerOption = False,
     identity_bytes: Annotated[
         int, typer.Option(min=20, max=65535, help="How much of a packet identifies it, from its IP header on.")
     ] = 68,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
+    strict: StrictOption = False,
 ) -> None:
     """Record the packets of one point, a capture or an interface, into epochs."""
     if output is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from sojourn.cli.options import FormatOption, InnerOption, StrictOption, VerboseOption, WriteOption
 from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
 from sojourn.cli.packet_source import (
     BufferOption,
@@ -97,9 +98,7 @@ def rtt(
     count: CountOption = None,
     promiscuous: PromiscuousOption = False,
     buffer: BufferOption = None,
-    inner: Annotated[
-        bool, typer.Option("--inner", help="Look into IP-in-IP, 6in4, GRE, VXLAN and GTP-U tunnels.")
-    ] = False,
+    inner: InnerOption = False,
     limit: Annotated[
         int | None,
         typer.Option(min=0, help="Only the flows with most samples; 0 is all. Default: 20 in a table, else all."),
@@ -108,12 +107,10 @@ def rtt(
     connections: Annotated[int, typer.Option(help="Connections remembered (power of two).")] = 1 << 16,
     pending: Annotated[int, typer.Option(help="Unanswered packets remembered (power of two).")] = 1 << 18,
     max_flows: Annotated[int, typer.Option(help="Flow directions summarised at most.")] = 1 << 16,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell what was left out, by reason.")] = False,
-    output_format: Annotated[
-        Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")] = None,
+    strict: StrictOption = False,
+    verbose: VerboseOption = False,
+    output_format: FormatOption = None,
+    output: WriteOption = None,
 ) -> None:
     """Measure round-trip times passively: TCP, ICMP echo and MQTT, named by the host that answered."""
     from sojourn.capture.decoder import DecodeOptions
