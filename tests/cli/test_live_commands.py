@@ -184,7 +184,9 @@ def test_a_kill_leaves_every_closed_epoch(network: Network, tmp_path: Path) -> N
     running = start(network.sender, "record", "-i", "eth0", *options)
     wait_for_captures(network.sender, 1)
     network.sender.run("ping", "-c", "20", "-i", "0.1", network.receiver.address)
-    time.sleep(1.1)  # nothing passes any more, and the last epoch closes all the same
+    # Nothing passes any more, and the last epoch closes all the same: at the latest 0.5 s after its start, plus 0.2 s
+    # for what may still be handed over and two polls of 0.2 s.
+    time.sleep(2)
     running.process.kill()
     running.process.wait(5)
     with target.open("rb") as file:
