@@ -48,9 +48,10 @@ def test_spread_rows_own_neighbouring_cells_that_wrap(world) -> None:
 def test_counters_that_a_flow_owns_twice_are_one_edge() -> None:
     parameters = CounterVectorParameters(counters=10, per_flow=8, count_bits=20)
     incidence = counter_incidence(parameters, np.arange(50, dtype=np.uint64))
+    assert (incidence.cell < 0).any()
     for cell, share in zip(incidence.cell, incidence.share, strict=True):
         kept = cell[cell >= 0]
-        assert len(set(kept)) == len(kept) < 8
+        assert len(set(kept)) == len(kept)
         assert share[cell < 0].sum() == 0
         assert share.sum() == pytest.approx(1)
 

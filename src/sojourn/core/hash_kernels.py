@@ -30,10 +30,13 @@ _PRIME_2 = np.uint64(hashing.PRIME_2)
 _PRIME_3 = np.uint64(hashing.PRIME_3)
 _PRIME_4 = np.uint64(hashing.PRIME_4)
 _PRIME_5 = np.uint64(hashing.PRIME_5)
-_MIX_1 = np.uint64(hashing.MIX_1)
-_MIX_2 = np.uint64(hashing.MIX_2)
+_MIX_1 = np.uint32(hashing.MIX_1)
+_MIX_2 = np.uint32(hashing.MIX_2)
+_ROUND_2 = np.uint32(hashing.ROUND_2)
+_ROUND_3 = np.uint32(hashing.ROUND_3)
 _WORD_BITS = np.uint64(64)
 _HALF = np.uint64(32)
+_LOW_HALF = np.uint64(hashing.HALF_MASK)
 _0 = np.uint64(0)
 
 
@@ -49,11 +52,21 @@ def _round(accumulator: np.uint64, lane: np.uint64) -> np.uint64:
 
 
 @inlined
+def _mix_half(value: np.uint32) -> np.uint32:
+    """`hashing.mix32`; the casts keep the words 32 bits wide, which Numba would widen."""
+    value = np.uint32((value ^ (value >> np.uint32(16))) * _MIX_1)
+    value = np.uint32((value ^ (value >> np.uint32(15))) * _MIX_2)
+    return np.uint32(value ^ (value >> np.uint32(15)))
+
+
+@inlined
 def mix(value: np.uint64) -> np.uint64:
     """`hashing.mix64`."""
-    value = (value ^ (value >> np.uint64(30))) * _MIX_1
-    value = (value ^ (value >> np.uint64(27))) * _MIX_2
-    return value ^ (value >> np.uint64(31))
+    low = np.uint32(value & _LOW_HALF)
+    high = np.uint32(np.uint32(value >> _HALF) ^ _mix_half(low))
+    low = np.uint32(low ^ _mix_half(np.uint32(high + _ROUND_2)))
+    high = np.uint32(high ^ _mix_half(np.uint32(low + _ROUND_3)))
+    return (np.uint64(high) << _HALF) | np.uint64(low)
 
 
 @inlined
