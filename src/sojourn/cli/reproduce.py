@@ -1,0 +1,76 @@
+"""`sojourn reproduce`: a paper's experiments, run again, with its claims beside what they come to here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.cli.options import FormatOption
+from sojourn.cli.output import Format, TableColumn, progress, write_rows
+from sojourn.core.errors import UsageError
+
+__all__ = ["EXAMPLE", "HELP", "reproduce"]
+
+HELP = "Run a paper's experiments again: its claims, its method, ours and the baselines side by side."
+EXAMPLE = "Example:  sojourn reproduce lda --out lda --scale small"
+
+
+class PaperName(StrEnum):
+    """The papers that can be run again."""
+
+    LDA = "lda"
+    LDS = "lds"
+    COLATE = "colate"
+
+
+class ScaleName(StrEnum):
+    """How much is simulated."""
+
+    SMALL = "small"
+    PAPER = "paper"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+TABLE = [
+    TableColumn("experiment", "experiment", justify="left"),
+    TableColumn("quantity", "quantity", justify="left"),
+    TableColumn("unit", "unit", justify="left"),
+    TableColumn("paper", "paper", _number),
+    TableColumn("literal", "literal", _number),
+    TableColumn("joint", "joint", _number),
+    TableColumn("baseline", "baseline", _number),
+    TableColumn("reproduced", "reproduced", lambda yes: "yes" if yes else "no", justify="left"),
+]
+
+
+def reproduce(
+    paper: Annotated[PaperName, typer.Argument(help="Which paper.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="Directory for claims.md, claims.json and the figures; made if needed."
+        ),
+    ],
+    scale: Annotated[
+        ScaleName, typer.Option(help="small: under five minutes on one core; paper: as many packets as the paper had.")
+    ] = ScaleName.SMALL,
+    output_format: FormatOption = None,
+) -> None:
+    """Run, print the claims, and leave them with the figures in DIR."""
+    from sojourn.papers.claims import claims_json
+    from sojourn.papers.reproduction import Scale
+    from sojourn.papers.reproduction import reproduce as run
+
+    how = output_format or Format.TABLE
+    if how is Format.PARQUET:
+        raise UsageError("claims are not written as Parquet", where="reproduce", action="use json or csv")
+    with progress(f"reproduce {paper.value}") as advance:
+        claims = claims_json(run(paper.value, out, Scale(scale.value), advance=advance))
+    columns = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
+    write_rows([columns], how, name="claims", fields={"paper": paper.value, "scale": scale.value}, table=TABLE)

@@ -1,0 +1,1 @@
+"""Each paper's experiments, run again: as published, with our decoders, and with the baselines compared to."""

@@ -1,0 +1,60 @@
+"""Figures of the reproductions: lines over an axis, written as PNG and SVG (Matplotlib, without a screen)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sojourn.core.errors import UsageError
+
+__all__ = ["Figure", "Line", "write_figure"]
+
+STYLES = {"paper": ":", "literal": "--", "joint": "-", "baseline": "-."}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; its kind decides how it is drawn."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    kind: Literal["paper", "literal", "joint", "baseline"] = "joint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One picture; ``name`` is its file's, several ``panels`` (title → lines) stand side by side on one scale."""
+
+    name: str
+    x_label: str
+    y_label: str
+    panels: dict[str, list[Line]]
+    log_x: bool = False
+    log_y: bool = False
+
+
+def write_figure(directory: Path, figure: Figure) -> None:
+    """Write ``name.png`` and ``name.svg``."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise UsageError("drawing figures needs the matplotlib package", action="install sojourn[papers]") from None
+    canvas = Canvas(figsize=(1.5 + 4.2 * len(figure.panels), 4.2), layout="constrained")
+    axes = canvas.subplots(1, len(figure.panels), sharey=True, squeeze=False)[0]
+    for place, (title, lines) in zip(axes, figure.panels.items(), strict=True):
+        for line in lines:
+            place.plot(line.x, line.y, STYLES[line.kind], label=line.name, marker="." if len(line.x) < 30 else "")
+        place.set_title(title)
+        place.set_xlabel(figure.x_label)
+        if figure.log_x:
+            place.set_xscale("log")
+        if figure.log_y:
+            place.set_yscale("log")
+        place.grid(visible=True, alpha=0.3)
+    axes[0].set_ylabel(figure.y_label)
+    axes[-1].legend(fontsize="small")
+    canvas.savefig(directory / f"{figure.name}.png", dpi=120)
+    canvas.savefig(directory / f"{figure.name}.svg", metadata={"Date": None})
