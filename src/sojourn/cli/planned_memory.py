@@ -29,8 +29,9 @@ def add_planned(
         "baseline_share": plan.prediction.baseline,
     }
     note = (
-        f"planned: {format_bytes(plan.memory_bytes)} per point for an error of {wish.error:.3g} in {wish.confidence:.3g} "
-        f"of the flows of {wish.least_packets} packets or more (simulated: {plan.prediction.share:.3g})"
+        f"planned: {format_bytes(plan.memory_bytes)} per point for an error of {wish.error:.3g} in "
+        f"{wish.confidence:.3g} of the flows of {wish.least_packets} packets or more "
+        f"(simulated: {plan.prediction.share:.3g})"
     )
     if report.truth is not None and flows is not None:
         from sojourn.estimation.planning_survey import achieved_share

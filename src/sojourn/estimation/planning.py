@@ -1,6 +1,6 @@
 """The memory that a wanted error needs, found by trying plans in simulated worlds.
 
-The promise: of the flows with `least_packets` or more, a share `confidence` has its mean delay within a share `error` of
+The promise: of the flows with `least_packets` or more, a share `confidence` has its mean within a share `error` of
 the truth; a flow without an answer counts as a miss. No formula says what a joint decoder reaches with a given memory,
 so plans are tried with the very code that measures: drawn traffic is recorded at both points and decoded. A plan is
 good when the share of simulated flows within the error, less what chance may have given it (`DOUBT` deviations, by

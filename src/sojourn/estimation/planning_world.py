@@ -52,7 +52,7 @@ class Delays(Protocol):
 
     @property
     def name(self) -> str: ...
-    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]: ...
+    def draw(self, random: np.random.Generator, flow: Int64Array, /) -> tuple[FloatArray, FloatArray]: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class AlikeDelays:
     within: float = 1.5
     name: str = "packets differ"
 
-    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
+    def draw(self, _random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
         return np.full(len(flow), MEAN_NS), np.full(len(flow), self.within)
 
 
@@ -100,7 +100,7 @@ class SurveyedDelays:
     variation: FloatArray
     name: str = "as surveyed"
 
-    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
+    def draw(self, _random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
         return self.mean_ns[flow], self.variation[flow]
 
 

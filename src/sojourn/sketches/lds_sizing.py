@@ -10,7 +10,7 @@ stranger is that large with P = Pr[T > x], and with C cells in R rows, k per flo
 x = (wanted error) × (flow size): what strangers bring is then at most that share of the flow's packets. It bounds the
 error only if strangers' means differ by no more than the flow's own mean.
 
-Slips in the paper: Q(R) is printed with nP/CR where substituting C/R gives n·P·R/C (its own q(z, R) has it right); 1/e is
+Slips in the paper: Q(R) is printed with nP/CR where substituting C/R gives n·P·R/C (its q(z, R) has it right); 1/e is
 given as 0.63; §4.2 says L/k for the sampling rate, while its experiments use k/L.
 
 `fit_pareto` fits sizes by maximum likelihood as what they are, whole packets: Pr[T ≥ t] = (t/t_min)^−a.
