@@ -7,6 +7,9 @@ stranger is that large with P = Pr[T > x], and with C cells in R rows, k per flo
 - for a wanted 1 − Q ≤ ε it is best to have R = max(1, −ln ε/k) rows, which needs C = e·n·P·(−ln ε) cells;
 - a virtual LDA that has to survive L losses samples with k/L.
 
+The approximation counts single large strangers only. At the optimum eight or so flows share a cell and many small ones
+add up to a large one: large collisions are then two to four times as frequent as promised (docs/maths/sizing.md).
+
 x = (wanted error) × (flow size): what strangers bring is then at most that share of the flow's packets. It bounds the
 error only if strangers' means differ by no more than the flow's own mean.
 
@@ -119,7 +122,7 @@ def small_collisions(cells: float, *, flows: float, tail: float, rows: int, spre
     >>> round(small_collisions(500, flows=1000, tail=0.04375, rows=4), 4)
     0.985
     """
-    return max(0.0, 1 - (flows * spread * rows * tail / cells) ** (rows * spread))
+    return max(0.0, 1 - float(flows * spread * rows * tail / cells) ** (rows * spread))
 
 
 def published_lds(flows: float, *, tail: float, miss: float, spread: int = 1) -> LdsSizing:
