@@ -102,12 +102,13 @@ def test_what_a_probe_would_wait_is_what_a_packet_there_did() -> None:
     traffic = make_queue_traffic(seed=5, packets=20_000, load=0.9)
     service = round(0.9 * 10_000_000_000 / 20_000)
     alone = np.flatnonzero(traffic.delivered & (np.diff(traffic.sender.time_ns, prepend=0) > 1))
-    waited = queue_delay_ns(traffic, traffic.sender.time_ns[alone] - 1, service_ns=service)
+    packets = (traffic.sender.time_ns, traffic.delay_ns, traffic.delivered)
+    waited = queue_delay_ns(traffic.sender.time_ns[alone] - 1, *packets, service_ns=service)
     expected = traffic.delay_ns[alone]
     busy = expected > service
     assert np.all(np.abs(waited[busy] - expected[busy]) <= 3)
     assert np.all(waited[~busy] - service <= 2)
-    assert queue_delay_ns(traffic, traffic.sender.time_ns[:1] - 5, service_ns=7).tolist() == [7]
+    assert queue_delay_ns(traffic.sender.time_ns[:1] - 5, *packets, service_ns=7).tolist() == [7]
 
 
 def test_a_seed_gives_the_same_queue() -> None:

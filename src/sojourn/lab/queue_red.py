@@ -167,13 +167,15 @@ def _trains(
     return flow, START_NS + time_ns[order]
 
 
-def queue_delay_ns(traffic: Traffic, at_ns: Int64Array, *, service_ns: int = 0) -> Int64Array:
+def queue_delay_ns(
+    at_ns: Int64Array, time_ns: Int64Array, delay_ns: Int64Array, delivered: BoolArray, *, service_ns: int = 0
+) -> Int64Array:
     """How long something that enters the queue at the times given would take, its own transmission included.
 
     What is still to be sent then is known from the last packet delivered that came before it.
     """
-    sent = traffic.sender.time_ns[traffic.delivered]
-    leaves = sent + traffic.delay_ns[traffic.delivered]
+    sent = time_ns[delivered]
+    leaves = sent + delay_ns[delivered]
     before = np.searchsorted(sent, at_ns, side="right") - 1
     last = np.where(before >= 0, leaves[np.maximum(before, 0)], at_ns)
     return np.maximum(last - at_ns, 0) + service_ns
