@@ -9,7 +9,7 @@ from typing import Literal
 
 from sojourn.core.errors import UsageError
 
-__all__ = ["Figure", "Line", "write_figure"]
+__all__ = ["Figure", "Line", "require_matplotlib", "write_figure"]
 
 STYLES = {"paper": ":", "literal": "--", "joint": "-", "baseline": "-."}
 
@@ -36,12 +36,18 @@ class Figure:
     log_y: bool = False
 
 
-def write_figure(directory: Path, figure: Figure) -> None:
-    """Write ``name.png`` and ``name.svg``."""
+def require_matplotlib() -> None:
+    """Say what is missing before minutes of work rather than after."""
     try:
-        from matplotlib.figure import Figure as Canvas
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         raise UsageError("drawing figures needs the matplotlib package", action="install sojourn[papers]") from None
+
+
+def write_figure(directory: Path, figure: Figure) -> None:
+    """Write ``name.png`` and ``name.svg``."""
+    from matplotlib.figure import Figure as Canvas
+
     canvas = Canvas(figsize=(1.5 + 4.2 * len(figure.panels), 4.2), layout="constrained")
     axes = canvas.subplots(1, len(figure.panels), sharey=True, squeeze=False)[0]
     for place, (title, lines) in zip(axes, figure.panels.items(), strict=True):

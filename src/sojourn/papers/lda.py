@@ -20,12 +20,12 @@ __all__ = ["EXPERIMENTS", "NOTES", "TITLE", "overhead"]
 
 TITLE = "LDA: Router Support for Fine-Grained Latency Measurements"
 NOTES = """\
-Errors are means of |estimate/truth − 1| over the trials of a point: 4 traces × 25 hash salts for the tuned bank, the bursts
-and the probing, 4 × 10 elsewhere (the paper has 10 trials). No answer counts as an error of 100 %. *Literal* is LDA as
-published, with the sampling α = ½ and Eq. 5; *joint* is our decoder on the same counters (its mean is the same) unless
-the row says otherwise; *baseline* is active probing unless the row says otherwise. "At most" counts as reproduced up to
-a quarter above the paper's figure. LDA measures a segment as a whole: the grand mean of all packets, which errors per
-flow would be compared with, is LDA's own answer."""
+Errors are means of |estimate/truth − 1| over the trials of a point: 4 traces × 25 hash salts for the tuned bank, the
+bursts and the probing, 4 × 10 elsewhere (the paper has 10 trials). No answer counts as an error of 100 %. *Literal* is
+LDA as published, with the sampling α = ½ and Eq. 5; *joint* is our decoder on the same counters (its mean is the same)
+unless the row says otherwise; *baseline* is active probing unless the row says otherwise. "At most" counts as
+reproduced up to a quarter above the paper's figure. LDA measures a segment as a whole: the grand mean of all packets, which errors
+per flow would be compared with, is LDA's own answer."""
 PACKET_BYTES = 1500
 
 
