@@ -59,7 +59,7 @@ def claims_table(claims: Sequence[Claim]) -> str:
 
 
 def write_claims(directory: Path, title: str, remarks: str, claims: Sequence[Claim], figures: Sequence[str]) -> None:
-    """Write ``claims.json`` and ``claims.md`` (remarks, the table, the figures by name), each as a whole or not at all."""
+    """Write ``claims.json`` and ``claims.md`` (remarks, table, figures by name), each as a whole or not at all."""
     rows = json.dumps(claims_json(claims), ensure_ascii=False, indent=1, allow_nan=False)
     pictures = "".join(f"\n![{name}]({name}.svg)\n" for name in figures)
     _replace(directory / "claims.json", rows + "\n")

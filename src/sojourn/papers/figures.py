@@ -47,20 +47,27 @@ def require_matplotlib() -> None:
 def write_figure(directory: Path, figure: Figure) -> None:
     """Write ``name.png`` and ``name.svg``."""
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import LogFormatter
 
     canvas = Canvas(figsize=(1.5 + 4.2 * len(figure.panels), 4.2), layout="constrained")
     axes = canvas.subplots(1, len(figure.panels), sharey=True, squeeze=False)[0]
-    for place, (title, lines) in zip(axes, figure.panels.items(), strict=True):
+    following = [*list(figure.panels.values())[1:], []]
+    for place, (title, lines), after in zip(axes, figure.panels.items(), following, strict=True):
         for line in lines:
             place.plot(line.x, line.y, STYLES[line.kind], label=line.name, marker="." if len(line.x) < 30 else "")
         place.set_title(title)
         place.set_xlabel(figure.x_label)
         if figure.log_x:
             place.set_xscale("log")
+            place.xaxis.set_major_formatter(LogFormatter())
         if figure.log_y:
             place.set_yscale("log")
+            place.yaxis.set_major_formatter(LogFormatter())
+            place.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         place.grid(visible=True, alpha=0.3)
+        # Panels that show the same lines share the last one's legend.
+        if [line.name for line in lines] != [line.name for line in after]:
+            place.legend(fontsize="small")
     axes[0].set_ylabel(figure.y_label)
-    axes[-1].legend(fontsize="small")
     canvas.savefig(directory / f"{figure.name}.png", dpi=120)
     canvas.savefig(directory / f"{figure.name}.svg", metadata={"Date": None})

@@ -18,7 +18,7 @@ from sojourn.papers.reproduction import Outcome, Scale
 
 __all__ = ["BANKS", "PAPER_BANKS", "try_unknown_loss", "unknown_loss_rate"]
 
-EXPERIMENT = "unknown loss rate"
+EXPERIMENT = "banks"
 LOSSES = (0.00001, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.2)
 PAPER_BANKS = {
     "two banks": (0.005, 0.1),
@@ -74,7 +74,7 @@ def _claims(trials: Trials) -> list[Claim]:
     )
     order = Claim(
         experiment=EXPERIMENT,
-        quantity="sample of four banks over the smaller of two's and three's, 10 and 20 % loss (paper: below 1)",
+        quantity="sample of 4 banks over that of 2 or 3, from 10 % loss on",
         unit="ratio",
         literal=fewer,
         reproduced=fewer < 1,
@@ -82,7 +82,7 @@ def _claims(trials: Trials) -> list[Claim]:
     means = [
         Claim(
             experiment=EXPERIMENT,
-            quantity=f"mean error at {100 * loss:g} % loss, two banks (joint: and rest; baseline: tuned to 0.1 %)",
+            quantity=f"mean error at {100 * loss:g} % loss, two banks; joint: and rest",
             unit="%",
             literal=_percent(trials, "two banks", loss),
             joint=_percent(trials, REST, loss),

@@ -90,7 +90,7 @@ def _sample_claims(plan: Plan, found: dict[str, Trials]) -> list[Claim]:
     return [
         Claim(
             experiment=EXPERIMENT,
-            quantity="effective sample over Eq. 2's bound (joint: α = 1)",
+            quantity="sample over Eq. 2's bound; joint: α = 1",
             unit="ratio",
             paper=2.0,
             literal=literal,
@@ -107,7 +107,7 @@ def _mean_claims(found: dict[str, Trials]) -> list[Claim]:
         claims.append(
             Claim(
                 experiment=EXPERIMENT,
-                quantity=f"mean error at {100 * loss:g} % loss, worst law (joint: α = 1)",
+                quantity=f"mean error at {100 * loss:g} % loss, worst law; joint: α = 1",
                 unit="%",
                 paper=paper,
                 literal=literal,
@@ -120,7 +120,7 @@ def _mean_claims(found: dict[str, Trials]) -> list[Claim]:
         claims.append(
             Claim(
                 experiment=EXPERIMENT,
-                quantity=f"mean error at 6 % loss, {quantity} of all laws and trials",
+                quantity=f"mean error at 6 % loss, {quantity} of all trials",
                 unit="%",
                 paper=paper,
                 literal=100 * literal,
@@ -138,7 +138,7 @@ def _bound_claims(found: dict[str, Trials]) -> list[Claim]:
     return [
         Claim(
             experiment=EXPERIMENT,
-            quantity=f"trials inside Eq. 1's 98 % bound, {WORST} (joint: in our 95 % interval)",
+            quantity="inside Eq. 1's 98 % bound; joint: our 95 % interval",
             unit="%",
             paper=100.0,
             literal=inside,
@@ -214,8 +214,8 @@ def bursts_of_loss(scale: Scale) -> Outcome:
                 )
     claims = [
         Claim(
-            experiment="bursts of loss",
-            quantity=f"effective sample, bursts of {burst} over independent losses",
+            experiment="bursts",
+            quantity=f"sample, bursts of {burst} over independent losses",
             unit="ratio",
             paper=1.0,
             literal=(ratio := mean_of(trials[burst], "samples") / mean_of(trials[0], "samples")),

@@ -44,7 +44,7 @@ LOADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 DISCIPLINES = {"RED": Red(), "drop-tail": None}
 LDA = "LDA"
 Kind = Literal["literal", "joint", "baseline"]
-_claim = partial(Claim, experiment="active probing")
+_claim = partial(Claim, experiment="probing")
 
 
 def _hertz(rate: int) -> str:
@@ -88,7 +88,7 @@ def _mean_claims(trials: Trials) -> list[Claim]:
     factor = float(np.median(ratios)) ** 2  # errors fall with the root of the number of probes
     claims = [
         _claim(
-            quantity="mean error up to 1 % loss (baseline: 144 Hz, equal bandwidth)",
+            quantity="mean error up to 1 % loss; baseline: 144 Hz",
             unit="%",
             paper=1.0,
             literal=little,
@@ -105,7 +105,7 @@ def _mean_claims(trials: Trials) -> list[Claim]:
             reproduced=at_most(much, 4.0),
         ),
         _claim(
-            quantity="mean error of probing at equal bandwidth over LDA's, least up to 1 % loss",
+            quantity="error at 144 Hz over LDA's, least up to 1 % loss",
             unit="ratio",
             paper=10.0,
             literal=min(ratios),
@@ -113,8 +113,8 @@ def _mean_claims(trials: Trials) -> list[Claim]:
             reproduced=min(ratios) >= 10,
         ),
         _claim(
-            quantity="bandwidth that probing needs for LDA's mean error, median up to 1 % loss",
-            unit="× LDA's",
+            quantity="bandwidth of probes as good as LDA, up to 1 % loss",
+            unit="ratio",
             paper=55.0,
             literal=factor,
             joint=factor,
@@ -134,7 +134,7 @@ def _deviation_claims(trials: Trials) -> list[Claim]:
     literal = _worst(trials, LDA, "published_error", losses)
     return [
         _claim(
-            quantity="deviation error up to 5 % loss (baseline: 144 Hz, the paper's about 15)",
+            quantity="deviation error up to 5 % loss; baseline: 144 Hz",
             unit="%",
             paper=9.0,
             literal=literal,
@@ -170,7 +170,7 @@ def _bound_claims(trials: Trials) -> list[Claim]:
     claims = []
     for loss, paper in ((0.001, 25.0), (0.1, 100.0)):
         widest = 100 * max(trial.bound for trial in trials[LDA, loss])
-        quantity = f"half-width of Eq. 1's 98 % bound at {100 * loss:g} % loss, widest"
+        quantity = f"widest 98 % bound of Eq. 1 at {100 * loss:g} % loss"
         claims.append(_claim(quantity=quantity, unit="%", paper=paper, literal=widest, reproduced=widest <= paper))
     return claims
 
@@ -225,11 +225,11 @@ def _queue_claims(name: str, trials: Trials) -> list[Claim]:
     """Probes see the time's average of the queue, and packets, which come in trains, a longer one."""
     mean = _worst(trials, LDA, "mean_error", LOADS)
     biases = [abs(mean_of(trials["10000 Hz", load], "value") - 1) for load in LOADS]
-    experiment = f"router queue, {name}"
+    experiment = f"queue, {name}"
     return [
         Claim(
             experiment=experiment,
-            quantity="mean error, worst load (baseline: 144 Hz)",
+            quantity="mean error, worst load; baseline: 144 Hz",
             unit="%",
             literal=mean,
             joint=mean,
@@ -237,7 +237,7 @@ def _queue_claims(name: str, trials: Trials) -> list[Claim]:
         ),
         Claim(
             experiment=experiment,
-            quantity="deviation error, worst load (baseline: 144 Hz)",
+            quantity="deviation error, worst load; baseline: 144 Hz",
             unit="%",
             literal=_worst(trials, LDA, "published_error", LOADS),
             joint=_worst(trials, LDA, "centred_error", LOADS),
@@ -245,7 +245,7 @@ def _queue_claims(name: str, trials: Trials) -> list[Claim]:
         ),
         Claim(
             experiment=experiment,
-            quantity="bias of the mean that no number of probes removes (10 000 Hz), worst load",
+            quantity="bias of the mean at 10 000 Hz, worst load",
             unit="%",
             baseline=100 * max(biases),
         ),
