@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sojourn.papers.lda import EXPERIMENTS, overhead
-from sojourn.papers.lda_banks import REST, try_unknown_loss
+from sojourn.papers.lda_banks import BANKS, REST, try_unknown_loss
 from sojourn.papers.lda_loss import PUBLISHED, try_laws
 from sojourn.papers.lda_probing import LDA, try_probing, try_queue
-from sojourn.papers.lda_trials import LAWS, MEAN_NS, Plan, cross, lda_cells, make_trace, mean_of, try_lda
+from sojourn.papers.lda_trials import LAWS, MEAN_NS, Plan, cross, lda_cells, make_trace, mean_of, plan_of, try_lda
 from sojourn.papers.probing import probe_trace, send_times
 from sojourn.papers.reproduction import Scale, reproduce
 
@@ -86,6 +86,15 @@ def test_an_lda_without_a_usable_cell_counts_as_wholly_wrong() -> None:
     crossing = cross(make_trace(1, LAWS[0], 50_000), 0.5, seed=1)
     trial = try_lda(crossing, lda_cells([1.0], counters=16))
     assert (trial.mean_error, trial.published_error, trial.samples) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("banks", BANKS)
+def test_the_papers_cells_hold_the_papers_packets(banks: str) -> None:
+    """No row of a bank expects more than nine tenths of what its counters hold, at five million packets."""
+    packets = plan_of(Scale.PAPER).packets
+    for loss in (0.00001, 0.2):
+        cells = lda_cells(BANKS[banks](packets, loss))
+        assert max(cells.effective_shares) * packets / cells.rows < 0.9 * cells.count_limit
 
 
 @pytest.mark.long

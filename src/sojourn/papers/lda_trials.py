@@ -20,6 +20,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import SketchFullError
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import START_NS, lose_in_bursts
@@ -152,7 +153,7 @@ def lda_cells(shares: Sequence[float], *, counters: int = COUNTERS, salt: int = 
         sum_bits=40,
         count_bits=32,
         digest_bits=0,
-        max_delay_ns=50_000_000,
+        max_delay_ns=50 * MEAN_NS,  # single delays may be longer: sums of thousands come nowhere near 2³⁹ ns
         salt=salt,
     )
 
@@ -187,7 +188,7 @@ def try_lda(crossing: Crossing, parameters: LdaParameters) -> Trial:
     sender, receiver = Lda(parameters), Lda(parameters)
     for sketch, batch in ((sender, crossing.sender), (receiver, crossing.receiver)):
         if sketch.record_batch(batch) < len(batch):
-            raise OverflowError("the paper's cells are full")
+            raise SketchFullError("more packets than the paper's cells hold", where="lda")
     answer = estimate_lda(sender, receiver)
     if not isinstance(answer.mean, Estimate):
         return Trial(1.0, 1.0, 1.0, 0.0)
