@@ -47,10 +47,11 @@ def require_matplotlib() -> None:
 def write_figure(directory: Path, figure: Figure) -> None:
     """Write ``name.png`` and ``name.svg``."""
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import FuncFormatter, LogFormatter
 
     canvas = Canvas(figsize=(1.5 + 4.2 * len(figure.panels), 4.2), layout="constrained")
     axes = canvas.subplots(1, len(figure.panels), sharey=True, squeeze=False)[0]
+    plain = FuncFormatter(lambda value, _place: f"{value:g}")
     following = [*list(figure.panels.values())[1:], []]
     for place, (title, lines), after in zip(axes, figure.panels.items(), following, strict=True):
         for line in lines:
@@ -59,10 +60,10 @@ def write_figure(directory: Path, figure: Figure) -> None:
         place.set_xlabel(figure.x_label)
         if figure.log_x:
             place.set_xscale("log")
-            place.xaxis.set_major_formatter(LogFormatter())
+            place.xaxis.set_major_formatter(plain)
         if figure.log_y:
             place.set_yscale("log")
-            place.yaxis.set_major_formatter(LogFormatter())
+            place.yaxis.set_major_formatter(plain)
             place.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         place.grid(visible=True, alpha=0.3)
         # Panels that show the same lines share the last one's legend.
