@@ -9,7 +9,7 @@ cell c, R packets received, μ and σ those of the received packets, κ their ex
   F = Σ(D_2i − D_2i−1)²/Σ(N_2i + N_2i−1), σ² = F − μ².
 - deviation, centred: z_c = (D_c − μN_c)²/N_c has expectation σ²(1 − N_c/S) and variance σ⁴(2 + κ/N_c), so
   σ² = Σ w_c z_c ÷ Σ w_c (1 − N_c/S) with w_c = 1/(2 + κ/N_c): cells and banks weigh by their variance. κ comes from
-  the cells' own fourth moments. Same counters, without the variance that μ² adds: half the error and less.
+  the cells' own fourth moments. Same counters, without the variance that μ² adds: about half the error.
 - loss: packets sent minus packets received, exact.
 
 The intervals are about the packets received, and hold whatever their order: which packets share a cell is the hash's
