@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +55,9 @@ def reproduce(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="DIR", help="Directory for claims.md, claims.json and the figures; made if needed."
+            "--out",
+            metavar="DIR",
+            help="Directory for claims.md, claims.json and the figures; made if needed, files replaced.",
         ),
     ],
     scale: Annotated[
@@ -62,7 +65,7 @@ def reproduce(
     ] = ScaleName.SMALL,
     output_format: FormatOption = None,
 ) -> None:
-    """Run, print the claims, and leave them with the figures in DIR."""
+    """Run, print the claims, and leave them with the figures in DIR; files of an earlier run there are replaced."""
     from sojourn.papers.claims import claims_json
     from sojourn.papers.reproduction import Scale
     from sojourn.papers.reproduction import reproduce as run
@@ -70,7 +73,21 @@ def reproduce(
     how = output_format or Format.TABLE
     if how is Format.PARQUET:
         raise UsageError("claims are not written as Parquet", where="reproduce", action="use json or csv")
-    with progress(f"reproduce {paper.value}") as advance:
-        claims = claims_json(run(paper.value, out, Scale(scale.value), advance=advance))
+    share_done = 0.0
+    with progress(f"reproduce {paper.value}") as show:
+
+        def advance(step: str, share: float) -> None:
+            nonlocal share_done
+            share_done = share
+            show(step, share)
+
+        try:
+            claims = claims_json(run(paper.value, out, Scale(scale.value), advance=advance))
+        except KeyboardInterrupt:
+            kept = (
+                f"the experiments that were done are in {out / 'claims.md'}" if share_done else "nothing was done yet"
+            )
+            print(f"sojourn: interrupted; {kept}", file=sys.stderr)
+            raise
     columns = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
     write_rows([columns], how, name="claims", fields={"paper": paper.value, "scale": scale.value}, table=TABLE)

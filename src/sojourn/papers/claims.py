@@ -59,9 +59,15 @@ def claims_table(claims: Sequence[Claim]) -> str:
 
 
 def write_claims(directory: Path, title: str, remarks: str, claims: Sequence[Claim], figures: Sequence[str]) -> None:
-    """Write ``claims.json`` and ``claims.md`` (the table, remarks, and the figures by name)."""
+    """Write ``claims.json`` and ``claims.md`` (remarks, table, figures by name), each as a whole or not at all."""
     rows = json.dumps(claims_json(claims), ensure_ascii=False, indent=1, allow_nan=False)
-    (directory / "claims.json").write_text(rows + "\n", encoding="utf-8")
     pictures = "".join(f"\n![{name}]({name}.svg)\n" for name in figures)
-    text = f"# {title}\n\n{remarks}\n\n{claims_table(claims)}\n{pictures}"
-    (directory / "claims.md").write_text(text, encoding="utf-8")
+    _replace(directory / "claims.json", rows + "\n")
+    _replace(directory / "claims.md", f"# {title}\n\n{remarks}\n\n{claims_table(claims)}\n{pictures}")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a whole file in the place of an old one, so that stopping in between leaves the old one."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

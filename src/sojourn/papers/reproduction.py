@@ -1,7 +1,7 @@
 """Running a paper's experiments one after the other; what is done is on disk before the next begins.
 
-A paper's module has a ``TITLE`` and a tuple ``EXPERIMENTS`` of functions that take a `Scale` and return an `Outcome`.
-Seeds are fixed: the same scale gives the same claims.
+A paper's module has a ``TITLE``, a tuple ``EXPERIMENTS`` of functions that take a `Scale` and return an `Outcome`, and
+may have ``NOTES`` on how its figures are to be read. Seeds are fixed: the same scale gives the same claims.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter
 
 from sojourn import __version__
+from sojourn.core.errors import UsageError
 from sojourn.papers.claims import Claim, write_claims
-from sojourn.papers.figures import Figure, write_figure
+from sojourn.papers.figures import Figure, require_matplotlib, write_figure
 
 __all__ = ["PAPERS", "Outcome", "Scale", "reproduce"]
 
@@ -41,9 +43,13 @@ class Outcome:
 def reproduce(
     paper: str, directory: Path, scale: Scale, *, advance: Callable[[str, float], None] = lambda _step, _share: None
 ) -> list[Claim]:
-    """Run all experiments of a paper; claims and figures are in `directory` as soon as they are known."""
+    """Run all experiments of a paper; claims and figures are in `directory` as soon as they are known.
+
+    Files of an earlier run are replaced, one by one as the new ones are known.
+    """
+    require_matplotlib()
+    _make_writable(directory)
     module = import_module(PAPERS[paper])
-    directory.mkdir(parents=True, exist_ok=True)
     experiments: Sequence[Callable[[Scale], Outcome]] = module.EXPERIMENTS
     claims: list[Claim] = []
     pictures: list[str] = []
@@ -58,5 +64,19 @@ def reproduce(
             pictures.append(figure.name)
         done = f"{number + 1} of {len(experiments)} experiments"
         remarks = f"Scale {scale}, sojourn {__version__}, {done}, {perf_counter() - began:.0f} s."
-        write_claims(directory, module.TITLE, remarks, claims, pictures)
+        notes = getattr(module, "NOTES", "")
+        write_claims(directory, module.TITLE, f"{remarks}\n\n{notes}".strip(), claims, pictures)
     return claims
+
+
+def _make_writable(directory: Path) -> None:
+    """Make the directory where there is none, and see that files can be made in it."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError("it is a file", where=str(directory), action="give a directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        what = f"nothing can be written there ({error.strerror or error})"
+        raise UsageError(what, where=str(directory), action="give a directory of your own") from None
