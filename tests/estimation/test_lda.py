@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import cache
+
 import numpy as np
 import pytest
 
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.lda import estimate_lda
-from sojourn.sketches.lda import Lda, LdaParameters
-from worlds import DELAYS, recorded, world
+from sojourn.lab.queue_red import Red, make_queue_traffic
+from sojourn.lab.traffic import Traffic, make_traffic
+from sojourn.sketches.lda import Lda, LdaParameters, tuned_share
+from worlds import DELAYS, World, recorded, world
 
 LADDER = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 
@@ -30,37 +35,111 @@ def test_loss_is_counted_exactly_whatever_is_sampled(loss: float) -> None:
     assert answer.lost.value == int((~truth.delivered).sum())
 
 
-def coverage(loss: float, statistic: str, repetitions: int) -> tuple[int, int]:
-    inside = asked = 0
-    for seed in range(repetitions):
-        delays = list(DELAYS)[seed % len(DELAYS)]
-        truth = world(1000 + seed, delays=delays, loss=loss, packets=20_000)
-        parameters = LdaParameters(rows=256, shares=LADDER, salt=seed)
-        answer = getattr(estimate_lda(*recorded(truth, lambda p=parameters: Lda(p))), statistic)
-        true = truth.true_mean if statistic == "mean" else truth.true_std
-        if isinstance(answer, Estimate):
-            asked += 1
-            inside += answer.contains(true)
-    return inside, asked
+LADDERS = {"ladder": (256, LADDER), "two banks": (512, (0.25, 0.02))}
+QUEUE_LOADS = {0.001: 0.52, 0.02: 0.9, 0.2: 1.25}
+WORLDS = (*DELAYS, "red", "drop-tail", "bursts")
 
 
-@pytest.mark.parametrize("loss", [0.001, 0.02, 0.2])
-def test_mean_intervals_cover_over_five_kinds_of_delay(loss: float) -> None:
-    """Of 100 intervals at 95 %, fewer than 87 hold the truth with probability below 10⁻³."""
-    inside, asked = coverage(loss, "mean", 100)
-    assert inside >= 0.87 * asked
+def segment(kind: str, seed: int, loss: float) -> World | Traffic:
+    """20 000 packets; in a queue the load decides how many are lost, about as many as in the other worlds."""
+    if kind == "bursts":
+        return make_traffic(seed=seed, flows=100, sizes=np.full(100, 200), delays="weibull", loss=loss, burst=20)
+    if kind in DELAYS:
+        return world(1000 + seed, delays=kind, loss=loss, packets=20_000)
+    red = Red() if kind == "red" else None
+    return make_queue_traffic(
+        seed=seed, packets=20_000, flows=100, load=QUEUE_LOADS[loss], red=red, duration_ns=1_000_000_000
+    )
 
 
-@pytest.mark.parametrize("loss", [0.001, 0.02])
-@pytest.mark.parametrize("statistic", ["deviation", "published_deviation"])
-def test_deviation_intervals_cover(loss: float, statistic: str) -> None:
-    """Heavy tails cost a few per cent; 82 of 100 leaves a false alarm below 10⁻³ at 92 %.
+@cache
+def held(banks: str, loss: float) -> dict[tuple[str, str], list[bool]]:
+    """Whether each interval held its truth, by statistic and kind of world, over 20 worlds of each kind."""
+    rows, shares = LADDERS[banks]
+    found: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for seed in range(20 * len(WORLDS)):
+        kind = WORLDS[seed % len(WORLDS)]
+        truth = segment(kind, seed, loss)
+        delay = truth.delay_ns[truth.delivered]
+        parameters = LdaParameters(rows=rows, shares=shares, salt=seed)
+        answer = estimate_lda(*recorded(truth, lambda p=parameters: Lda(p)))
+        for name, true in (("mean", delay.mean()), ("deviation", delay.std()), ("published_deviation", delay.std())):
+            estimate = getattr(answer, name)
+            if isinstance(estimate, Estimate):
+                found[name, kind].append(estimate.contains(true))
+    return found
+
+
+@pytest.mark.parametrize("statistic", ["mean", "deviation", "published_deviation"])
+@pytest.mark.parametrize("banks", LADDERS)
+def test_intervals_cover_over_eight_kinds_of_world(banks: str, statistic: str) -> None:
+    """Of 480 intervals at 95 %, 90 to 98 % hold: a false alarm below 3·10⁻³.
 
     Eq. 5 subtracts μ²: where the deviation is a tenth of the mean it often has nothing left, and says so.
     """
-    inside, asked = coverage(loss, statistic, 100)
-    assert asked >= 70
-    assert inside >= 0.82 * asked
+    inside = [
+        hit
+        for loss in QUEUE_LOADS
+        for (name, _), hits in held(banks, loss).items()
+        if name == statistic
+        for hit in hits
+    ]
+    assert len(inside) >= (380 if statistic == "published_deviation" else 480)
+    assert 0.90 <= np.mean(inside) <= 0.98
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_no_kind_of_world_is_left_out(kind: str) -> None:
+    """Of 120 intervals at 95 %, fewer than 102 hold with probability below 10⁻⁴.
+
+    A Pareto law of index 4 has no fourth moment: what its deviation is off by cannot be told from a sample.
+    """
+    for statistic in ("mean", "deviation", "published_deviation"):
+        inside = [
+            hit for banks in LADDERS for loss in QUEUE_LOADS for hit in held(banks, loss).get((statistic, kind), [])
+        ]
+        least = 0.75 if (kind, statistic) == ("pareto", "deviation") else 0.85
+        assert np.mean(inside) >= least, statistic
+
+
+def test_a_bank_tuned_to_its_losses_samples_most() -> None:
+    """p = m/(L + 1) is the best of five loads, by the sample that is left; 40 aggregators each."""
+    truth = world(7, delays="weibull", loss=0.05)
+    losses = int((~truth.delivered).sum())
+    left = {}
+    for load in (0.25, 0.5, 1.0, 2.0, 4.0):
+        p = tuned_share(256, losses, load=load)
+        answers = [
+            estimate_lda(*recorded(truth, lambda p=p, s=s: Lda(LdaParameters(rows=256, shares=(p,), salt=s))))
+            for s in range(40)
+        ]
+        left[load] = np.mean([answer.mean.samples for answer in answers])
+    assert max(left, key=left.get) == 1.0
+    assert left[0.5] == pytest.approx(0.5 * np.exp(-0.5) * 256 / losses * truth.delivered.sum(), rel=0.05)
+    assert tuned_share(256, 10) == 1.0
+
+
+def test_equal_delays_have_an_exact_mean_and_no_deviation() -> None:
+    parameters = LdaParameters(rows=8)
+    sender, receiver = Lda(parameters), Lda(parameters)
+    for packet_id in range(100):
+        sender.record(packet_id, 1000 * packet_id)
+        receiver.record(packet_id, 1000 * packet_id + 64)
+    answer = estimate_lda(sender, receiver)
+    assert (answer.mean.low, answer.mean.high) == (64, 64)
+    assert answer.deviation.reason is Reason.LOST_IN_NOISE
+
+
+def test_a_single_cell_tells_a_mean_but_not_how_sure_it_is() -> None:
+    parameters = LdaParameters(rows=1)
+    sender, receiver = Lda(parameters), Lda(parameters)
+    for packet_id in range(10):
+        sender.record(packet_id, 0)
+        receiver.record(packet_id, 5)
+    answer = estimate_lda(sender, receiver)
+    assert answer.mean.value == 5
+    assert answer.deviation.reason is Reason.NO_USABLE_CELLS
+    assert answer.published_deviation.reason is Reason.NO_USABLE_CELLS
 
 
 def test_the_mean_is_unbiased_under_loss() -> None:

@@ -30,7 +30,7 @@ from sojourn.sketches.sampling import bank_of, disjoint_thresholds, nested_thres
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.tables import Table
 
-__all__ = ["Lda", "LdaParameters"]
+__all__ = ["Lda", "LdaParameters", "tuned_share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,19 @@ class LdaParameters(DelayCellParameters):
     def thresholds(self) -> UInt64Array:
         make = nested_thresholds if self.nested else disjoint_thresholds
         return make(self.shares)
+
+
+def tuned_share(rows: int, losses: float, *, load: float = 1.0) -> float:
+    """The sampling probability of a bank made for `losses` lost packets: p = min(1, α·m/(L + 1)).
+
+    ``load`` (α of the paper) is how many lost packets a row meets on average. A sampled packet's row survives with
+    probability e^−α, so the sample grows with α·e^−α: α = 1 is best for the mean. The paper takes ½, which
+    maximises its lower bound α(1 − α) and leaves more rows to tell the deviation.
+
+    >>> round(tuned_share(1024, 5000, load=0.5), 4)
+    0.1024
+    """
+    return min(1.0, load * rows / (losses + 1))
 
 
 @kernel
