@@ -72,6 +72,8 @@ def size_as_published(world: Traffic, asked: BoolArray, reliability: float, inte
     memory = int(BITS * len(world.sender))
     for unit in UNITS_NS:
         flow_sums = FlowSums(float(sums.min()) / unit, float(sums.max()) / unit)
+        if flow_sums.most / PUBLISHED_PER_FLOW > 2.0 ** (MOST_BITS - 2):
+            break  # no counter holds that
         try:
             sizing = published_sizing(
                 memory, flow_sums, interval=wanted, reliability=reliability, per_flow=PUBLISHED_PER_FLOW

@@ -6,11 +6,12 @@
 - sample: single packets, the same at both ends by their hash, matched exactly;
 - grand mean: one number for all flows, the mean of all packets.
 
-Theorem 2 is told every flow's true size, as the paper has it from NetFlow; joint and sample are not.
+Counters are wider where a world's largest flow needs it, and then fewer. Theorem 2 is told every flow's true size, as the paper has it from NetFlow; joint and sample are not.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -29,7 +30,6 @@ __all__ = [
     "Reading",
     "counted_pair",
     "grand_mean",
-    "joint_pair_bits",
     "published_pair",
     "read_joint",
     "read_sample",
@@ -42,6 +42,7 @@ MICROSECOND = 1000
 PUBLISHED_BITS = 44
 PUBLISHED_PER_FLOW = 20
 SUM_BITS, COUNT_BITS = 38, 18
+USUAL_PACKETS = 150_000
 JOINT_PER_FLOW = 4
 LONGEST_DELAY_NS = 600_000_000
 SAMPLE_FLOW_BITS = 28
@@ -102,10 +103,11 @@ def published_pair(
 ) -> tuple[CounterVector, CounterVector]:
     """Published vectors of both ends in the given bits, all vectors of the loss variant together."""
     memory = bits_per_packet * len(world.sender)
+    bits = max(PUBLISHED_BITS, _bits_for_stamps(world, per_flow))
     parameters = CounterVectorParameters(
-        counters=max(2 * per_flow, int(memory / (PUBLISHED_BITS * len(shares)))),
+        counters=max(2 * per_flow, int(memory / (bits * len(shares)))),
         per_flow=per_flow,
-        bits=PUBLISHED_BITS,
+        bits=bits,
         choice=choice,
         shares=shares,
         wrap=False,
@@ -116,20 +118,29 @@ def published_pair(
     return record_both(CounterVector(parameters, seed=1), CounterVector(parameters, seed=2), world)
 
 
-def joint_pair_bits(counters: int) -> int:
-    """The bits of a vector with counts."""
-    return counters * (SUM_BITS + COUNT_BITS)
+def _bits_for_stamps(world: Traffic, per_flow: int) -> int:
+    """What the largest flow's share of a counter takes if all its packets came last."""
+    last = int(world.receiver.time_ns[-1] - START_NS) // MICROSECOND
+    return math.ceil(math.log2(last * int(world.truth.sent.max()) / per_flow)) + 1
+
+
+def _bits_for_elephants(world: Traffic, per_flow: int) -> int:
+    """By how much sums and counts must be wider than usual for the largest flow's share of a counter."""
+    share = float(world.truth.sent.max()) / per_flow
+    return max(0, math.ceil(math.log2(share / USUAL_PACKETS)))
 
 
 def counted_pair(
     world: Traffic, bits_per_packet: float, *, per_flow: int = JOINT_PER_FLOW
 ) -> tuple[CounterVector, CounterVector]:
     """Coordinated vectors with counts of both ends in the given bits."""
+    wider = _bits_for_elephants(world, per_flow)
+    cell = SUM_BITS + COUNT_BITS + 2 * wider
     parameters = CounterVectorParameters(
-        counters=max(2 * per_flow, int(bits_per_packet * len(world.sender) / joint_pair_bits(1))),
+        counters=max(2 * per_flow, int(bits_per_packet * len(world.sender) / cell)),
         per_flow=per_flow,
-        bits=SUM_BITS,
-        count_bits=COUNT_BITS,
+        bits=SUM_BITS + wider,
+        count_bits=COUNT_BITS + wider,
         resolution_ns=MICROSECOND,
         max_delay_ns=LONGEST_DELAY_NS,
         salt=SALT,
