@@ -6,7 +6,8 @@
 - sample: single packets, the same at both ends by their hash, matched exactly;
 - grand mean: one number for all flows, the mean of all packets.
 
-Counters are wider where a world's largest flow needs it, and then fewer. Theorem 2 is told every flow's true size, as the paper has it from NetFlow; joint and sample are not.
+Counters are wider where a world's largest flow needs it, and then fewer. Theorem 2 is told every flow's true size, as
+the paper has it from NetFlow; joint and sample are not.
 """
 
 from __future__ import annotations
