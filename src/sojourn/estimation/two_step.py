@@ -27,8 +27,11 @@ from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.segment import Interval, SegmentPlan, SegmentTotals, estimate_flows
 from sojourn.sketches.key_reporter import KeyReporter
+from sojourn.sketches.lds import Lds, LdsParameters
+from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 from sojourn.sketches.sample import Sample
+from sojourn.sketches.weights import FlowWeights
 
 __all__ = ["FLOWS", "SEGMENT", "KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
 
@@ -105,19 +108,25 @@ def record_epochs(
     node: str,
     interval_ns: int = 0,
     keys: KeyReports | None = None,
+    keys_at: KeysAt | None = None,
     complete_until: Callable[[], int] | None = None,
 ) -> Iterator[Epoch]:
     """Epochs as they close: of the flow sketch, with its active keys if `keys` reports them, and of the blind LDA.
 
-    `complete_until` tells, after each batch, the time before which no packet will come any more: epochs that end
-    before it close at once, although nothing follows them.
+    `keys_at` reads the keys of the current batch's packets; flows that are weighted need it. `complete_until` tells,
+    after each batch, the time before which no packet will come any more: epochs that end before it close at once,
+    although nothing follows them.
     """
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
     recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
+    weights = FlowWeights({}) if isinstance(plan.flows, LdsParameters) and plan.flows.weights else None
     if (parameters := plan.flows) is not None:
         begin = keys.begin if keys is not None else None
-        recorders.append(Recorder(node, FLOWS, lambda _: new_sketch(parameters), slot_of=slot_of, keys_for=begin))
+        sketch = _new_flow_sketch(parameters, weights)
+        recorders.append(Recorder(node, FLOWS, lambda _: sketch.copy(), slot_of=slot_of, keys_for=begin))
     for batch in batches:
+        if weights is not None:
+            _weigh(weights, parameters, batch, keys_at)
         numbered = batch if keys is None else _NumberedBatch.number(batch)
         for recorder in recorders:
             yield from recorder.record(numbered)
@@ -125,6 +134,19 @@ def record_epochs(
                 yield from recorder.close_before(complete_until())
     for recorder in recorders:
         yield from recorder.finish()
+
+
+def _new_flow_sketch(parameters: Parameters, weights: FlowWeights | None) -> AnySketch:
+    return Lds(parameters, weights) if isinstance(parameters, LdsParameters) else new_sketch(parameters)
+
+
+def _weigh(weights: FlowWeights, parameters: Parameters | None, batch: PacketBatch, keys_at: KeysAt | None) -> None:
+    """Learn the weights of flows that a batch is the first to show."""
+    assert isinstance(parameters, LdsParameters)
+    if keys_at is None:
+        raise UsageError("weights need the flows' keys", where="record", action="give keys_at")
+    policy = parameters.policy
+    weights.cover(batch.flow_id, lambda rows: policy.weigh(keys_at(rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +240,15 @@ def _answer(
     if FLOWS in sender and asked:
         sketches = merge_epochs(sender[FLOWS]), _shifted(merge_epochs(receiver[FLOWS]), offset_ns)
         ids = np.array(list(asked), np.uint64)
+        _tell_weights(sketches[0], asked)
         flows = without_other_way(estimate_flows(*sketches, ids, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+
+
+def _tell_weights(sketch: AnySketch, asked: dict[int, TrafficKey]) -> None:
+    """What the flows weighed when they were recorded: epochs carry the policy, not the weights."""
+    if isinstance(sketch, Lds) and sketch.parameters.weights:
+        sketch.weights = sketch.parameters.policy.weights_of(list(asked), list(asked.values()))
 
 
 def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
