@@ -82,7 +82,7 @@ def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> Ro
 @inlined
 def _score(sent: int, share: float, guard: float) -> float:
     """The load that a count may stand for; `guard` is what one packet counts for (0: the load as it is)."""
-    return (sent + 2.0 * np.sqrt(sent * guard) + 2.0 * guard) / share
+    return float((sent + 2.0 * np.sqrt(sent * guard) + 2.0 * guard) / share)
 
 
 @inlined
