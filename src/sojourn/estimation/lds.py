@@ -46,6 +46,7 @@ def estimate_lds(
     flow_id: UInt64Array,
     *,
     score: Literal["guarded", "published"] = "guarded",
+    alpha: float = ALPHA,
 ) -> FlowDelays:
     """The mean delay, size and loss of each flow; O(cells · log cells + flows · R · k)."""
     cells = cell_difference(sender, receiver)
@@ -57,7 +58,7 @@ def estimate_lds(
     weight = np.ones(len(flow_id), np.int64) if sender.weights is None else sender.weights.of(flow_id)
     guard = np.zeros(len(flow_id)) if score == "published" else weight.astype(np.float64)
     totals = _sum_up(
-        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, share, guard, ALPHA
+        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, share, guard, alpha
     )
     sizes = _sizes(first, parameters.spread, parameters.columns, cells.sent, share)
     lost = _sizes(first, parameters.spread, parameters.columns, cells.sent - cells.received, share)
