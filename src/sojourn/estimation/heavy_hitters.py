@@ -1,11 +1,12 @@
 """Heavy hitters: the flows over a threshold, each between bounds that are certain (LDS §4.3).
 
 The upper bound is count-min's: the smallest sum of the flow's cells over the rows that take every packet. The lower
-bound is peeled (`bounds`): what is left of a cell when all other listed flows are as large as they can be. So
+bound is what is left of those cells when all other listed flows are as large as they can be: peeled (`bounds`) with one
+cell per row; with more, a stranger takes at most its upper bound, and at most what the cells it shares hold. So
 
 - no flow on the list that is over the threshold is ever left out;
 - a flow is *surely* over it when its lower bound is: certain as long as the list is complete. A list that cells or
-  bounds contradict is not; lower bounds are then 0. With spread > 1 there are only upper bounds.
+  bounds contradict is not; lower bounds are then 0.
 
 Names need keys. Without a list the cells still bound how many flows can be over the threshold t, per row Σ⌊N/t⌋, and
 how large the largest can be.
@@ -23,6 +24,8 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
+from sojourn.core.hash_kernels import bucket_matrix
+from sojourn.core.kernels import kernel
 from sojourn.estimation.bounds import FULL, size_bounds
 from sojourn.estimation.incidence import lds_incidence
 from sojourn.estimation.joint import unlisted_share
@@ -114,10 +117,48 @@ def find_heavy_hitters(
     incidence = lds_incidence(sketch.parameters, ids)
     bounds = size_bounds(incidence, count)
     listed = complete and bounds.consistent and unlisted_share(incidence, count.astype(np.float64)) == 0
-    low, high = bounds.low if listed else np.zeros_like(bounds.low), bounds.high
+    low, high = np.zeros_like(bounds.low), bounds.high
+    if listed and sketch.parameters.spread > 1:
+        _raise_by_windows(sketch, ids, count, low, high)
+    elif listed:
+        low = bounds.low
     if unit == "packets" and sketch.weights is not None:
         weight = sketch.weights.of(ids)
         low, high = -(-low // weight), high // weight
     over = np.flatnonzero(high >= threshold)
     over = over[np.lexsort((-low[over], -high[over]))]
     return HeavyHitters(threshold, ids[over], low[over], high[over], listed)
+
+
+def _raise_by_windows(sketch: Lds, ids: UInt64Array, count: Int64Array, low: Int64Array, high: Int64Array) -> None:
+    """Lower bounds of flows that are spread over neighbouring cells."""
+    p = sketch.parameters
+    first = bucket_matrix(ids, p.row_salts, np.uint64(p.columns))
+    for row in _full_rows(sketch):
+        order = np.argsort(first[:, row], kind="stable")
+        held = count[row * p.columns : (row + 1) * p.columns]
+        _raise_in_row(order, first[order, row], p.spread, held, low, high)
+
+
+@kernel
+def _raise_in_row(
+    order: Int64Array, start: Int64Array, spread: int, held: Int64Array, low: Int64Array, high: Int64Array
+) -> None:
+    """Flows in the order of their first columns: only near ones share cells (around the end of the row, too)."""
+    flows, columns = len(order), len(held)
+    for i in range(flows):
+        own = np.int64(0)
+        for k in range(spread):
+            own += held[(start[i] + k) % columns]
+        for step in (1, -1):
+            for distance in range(1, flows):
+                other = (i + step * distance) % flows
+                apart = (step * (start[other] - start[i])) % columns
+                if apart >= spread or own <= low[order[i]]:
+                    break
+                shared = np.int64(0)
+                begin = start[other] if step > 0 else start[i]
+                for k in range(spread - apart):
+                    shared += held[(begin + k) % columns]
+                own -= min(high[order[other]], shared)
+        low[order[i]] = max(low[order[i]], own)
