@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sojourn.estimation.heavy_hitters import HeavyCells
     from sojourn.sketches.lds import Lds
 
-__all__ = ["print_heavy"]
+__all__ = ["parse_threshold", "print_heavy"]
 
 
 def _packets(value: int) -> str:
@@ -47,7 +47,7 @@ def print_heavy(
     from sojourn.estimation.heavy_hitters import find_heavy_cells
 
     sketch, keys = _recorded(epochs, asked)
-    cells = find_heavy_cells(sketch, _threshold(sketch, threshold))
+    cells = find_heavy_cells(sketch, parse_threshold(sketch, threshold))
     rows = _rows(sketch, keys, cells.threshold, complete=asked is None)
     fields: dict[str, object] = {
         "heavy": {
@@ -83,22 +83,21 @@ def _recorded(epochs: list[Epoch], asked: list[TrafficKey] | None) -> tuple[Lds,
     return sketch, keys
 
 
-def _threshold(sketch: Lds, text: str) -> int:
-    """Packets from ``1000``, ``1%`` or ``0.01``."""
+def parse_threshold(sketch: Lds, text: str) -> int:
+    """Packets from ``1000``, ``1%`` or ``0.01``; shares are of what the sketch recorded."""
     from sojourn.estimation.heavy_hitters import heavy_threshold
 
+    if text.isascii() and text.isdigit() and int(text[:20]) > 0:
+        return int(text[:20])
     try:
-        number = float(text.removesuffix("%"))
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        number = -1.0
-    share = number / 100 if text.endswith("%") else number
-    if 0 < share < 1:
-        return heavy_threshold(sketch, share)
-    if text.endswith("%") or number < 1 or number != int(min(number, 1e18)):
+        share = -1.0
+    if not 0 < share < 1:
         raise UsageError(
             f"{text[:40]!r} is no threshold", where="--heavy", action="write packets (1000) or a share (1%)"
         )
-    return int(number)
+    return heavy_threshold(sketch, share)
 
 
 def _rows(sketch: Lds, keys: dict[int, TrafficKey], threshold: int, *, complete: bool) -> Block:

@@ -74,7 +74,7 @@ def collisions(scale: Scale) -> Outcome:
 def accuracy_by_flow_size(scale: Scale) -> Outcome:
     """§5.1, Fig. 10: median error by size, flows/cells = 2, no loss; three laws of delays, several worlds each."""
     flows = flows_of(scale)
-    seeds = range(200, 202) if scale is Scale.SMALL else range(200, 201)
+    seeds = range(200, 203) if scale is Scale.SMALL else range(200, 201)
     claims, panels = [], {}
     for law in LAWS:
         errors = pool(
