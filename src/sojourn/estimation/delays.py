@@ -135,8 +135,8 @@ class _Problem:
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
         self.scatter = 1 / self.size
-        own = np.maximum(cells.packets.sum(axis=1), 0.5)
-        self.unsplit = np.minimum(np.where(incidence.share >= FULL, 0.0, cells.split).sum(axis=1) / own, 1.0)
+        doubted = np.where(incidence.share >= FULL, 0.0, cells.split).reshape(by_group.shape[0], by_group.shape[1], -1)
+        self.unsplit = np.minimum(doubted.sum(axis=2) / np.maximum(by_group, 1e-9), 1.0)
         self.heard = cells.count > 0
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
