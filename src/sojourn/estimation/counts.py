@@ -63,12 +63,10 @@ class Sizes:
 def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
     """The packets of every flow on the list, from cells that hold no others."""
     bounds = size_bounds(incidence, count)
-    if bounds.exact.all() and incidence.group_length == 1:
+    if bounds.exact.all() and not _samples(incidence):
         mean = bounds.low.astype(np.float64)
-        part = np.where(incidence.cell >= 0, incidence.share * mean[:, None], 0.0)
-        return Sizes(
-            mean, np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, part * (1 - incidence.share), bounds.consistent
-        )
+        part = np.where(incidence.cell >= 0, mean[:, None], 0.0)
+        return Sizes(mean, np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, np.zeros_like(part), bounds.consistent)
     best, least = None, np.inf
     for step in STEPS:
         decoded, misfit = _attempt(incidence, count, bounds, step)
@@ -78,6 +76,11 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
             break
     assert best is not None
     return best
+
+
+def _samples(incidence: Incidence) -> bool:
+    """Whether some cells take only a share of their flows, so that sizes do not tell what they hold."""
+    return bool((incidence.share[incidence.cell >= 0] < FULL).any())
 
 
 def spread_sizes(incidence: Incidence, count: Int64Array, size: FloatArray) -> Sizes:
@@ -100,6 +103,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     messages = new_messages(incidence, incidence.share, mean, variance)
     last_change = np.full(incidence.flows, np.inf)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
+    sampled = _samples(incidence)
     for number in range(round(PASSES / step)):
         responsibility = np.zeros(len(centre))
         in_full = number % FULL_PASS == 0 or number < FULL_PASS
@@ -107,7 +111,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
             incidence.cell, incidence.share, incidence.groups, observed, noise, first, last, bounds.low,
             bounds.high, weight, centre, width**2, messages.part_mean, messages.part_variance,
             messages.cell_mean, messages.cell_variance, mean, variance, inverse, responsibility, step,
-            last_change, 0.0 if in_full else QUIET,
+            last_change, 0.0 if in_full else QUIET, sampled,
         )  # fmt: skip
         messages.add_up(incidence)
         square = (observed - messages.cell_mean) ** 2 / (messages.cell_variance + NOISE)
@@ -282,6 +286,7 @@ def _pass_sizes(
     step: float,
     last_change: FloatArray,
     quiet: float,
+    sampled: bool,
 ) -> float:
     """One pass over the flows that last changed by `quiet` or more; the largest change of a part, in deviations."""
     length = cell.shape[1] // groups
@@ -312,7 +317,7 @@ def _pass_sizes(
                 responsibility[k] += evidence[k]
                 own = (centre[k] + width2[k] * product) / (1.0 + width2[k] * precision)
                 inverse[f] += evidence[k] / max(own, 1.0)
-        elif length == 1:
+        elif length == 1 and not sampled:
             continue
         last_change[f] = 0.0
         for g in range(groups):

@@ -44,6 +44,9 @@ RAN_AWAY = 1e9
 STANDS = 0.1
 NOT_WORSE = 1.0
 ROUNDING = 1e-9
+POWERS = (0.0, 1.0, 2.0)
+SLOWEST = (0.1, 10.0)
+TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,7 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
     if grand_mean is not None:
         prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
     between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
+    between, within = problem.adapt(prior_mean, between, within)
     between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
     unheard = unusable_share if grand_mean is not None else 0.0
@@ -134,9 +138,9 @@ class _Problem:
         self.size = np.maximum(cells.size, 0.5)
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
-        self.scatter = 1 / self.size
-        own = np.maximum(cells.packets.sum(axis=1), 0.5)
-        self.unsplit = np.minimum(np.where(incidence.share >= FULL, 0.0, cells.split).sum(axis=1) / own, 1.0)
+        doubted = np.where(incidence.share >= FULL, 0.0, cells.split).reshape(by_group.shape[0], by_group.shape[1], -1)
+        self.unsplit = np.minimum(doubted.sum(axis=2) / np.maximum(by_group, 1e-9), 1.0)
+        self.tone = np.ones(incidence.flows)
         self.heard = cells.count > 0
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
@@ -155,6 +159,22 @@ class _Problem:
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
         return ratio * scale, scale
 
+    def adapt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
+        """Let slow flows vary more, σ²_f ∝ mean^γ, by the γ that makes the cells likeliest; rescales τ² and σ²."""
+        if prior_mean <= 0:
+            return between, within
+        said = self.solve(prior_mean, between, within, SETTLED_ROUGHLY)
+        excess = said.value / (1 + 1 / np.maximum((between + within * self.scatter) * said.precision, TINY))
+        slower = np.clip(1 + excess / prior_mean, *SLOWEST)
+        found = []
+        for power in POWERS:
+            tone = slower**power
+            self.tone = tone / np.average(tone, weights=self.size)
+            outcome = self.solve(prior_mean, between, within, SETTLED_ROUGHLY, search=True)
+            found.append((outcome.score, self.tone, outcome.scale))
+        _, self.tone, scale = min(found, key=lambda one: one[0])
+        return between * scale, within * scale
+
     def split_doubt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
         """How much of the counts' doubt about splits the delays bear out; keeps the best and rescales τ² and σ²."""
         if not self.unsplit.any():
@@ -167,6 +187,11 @@ class _Problem:
             best = min(best, (outcome.score, share, outcome.scale))
         self.unsplit = best[1] * said
         return between * best[2], within * best[2]
+
+    @property
+    def scatter(self) -> FloatArray:
+        """The variance of a flow's mean around its own law's, in units of σ²."""
+        return self.tone / self.size
 
     @property
     def is_dense(self) -> bool:
@@ -187,7 +212,7 @@ class _Problem:
         """Of each flow's mean excess, of one packet's around it, of each cell's rounding."""
         variance = between * (1 + self.doubt) + within * self.scatter
         noise = ROUNDING * (within + between) * self.cells.count + self.cells.noise
-        return variance, within + between * self.unsplit, noise
+        return variance, (within * self.tone)[:, None] + between * self.unsplit, noise
 
     def solve(self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False) -> _Said:
         """What the cells say of each flow's excess over `prior_mean`."""
