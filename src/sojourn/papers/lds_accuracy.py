@@ -143,7 +143,7 @@ def exact_decoding(scale: Scale) -> Outcome:
             lambda salt: LdsParameters(rows=ROWS, columns=_columns(flows, 1 / 1.5), salt=salt),
             METHODS,
         )
-        literal, joint = (100 * float(np.quantile(errors.of(method), 0.95)) for method in METHODS)
+        literal, joint = (100 * float(np.nanquantile(errors.of(method), 0.95)) for method in METHODS)
         quantity = "95th percentile of the error, all flows"
         claims.append(
             Claim(experiment=f"1.5 cells per flow, {law}", quantity=quantity, unit="%", literal=literal, joint=joint)
