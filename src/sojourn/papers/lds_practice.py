@@ -33,6 +33,7 @@ ALPHAS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
 NEAR_BEST = 1.15
 SPREAD = 5
 MULTI_BANK = (1.0, 0.5, 0.1, 0.01)
+NEARLY_ALL = 98.0
 LOSSES = (0.001, 0.005, 0.01)
 CLASS_SHARES = (0.9, 0.09, 0.01)
 CLASSES = ("bronze", "silver", "gold")
@@ -84,7 +85,7 @@ def oracle_means(trial: Trial, *, once: bool) -> FloatArray:
     return means
 
 
-BANKS = {"multi-bank": MULTI_BANK, "all rows 5 %": (0.05,), "all rows 100 %": (1.0,)}
+BANKS = {"all rows 5 %": (0.05,), "all rows 100 %": (1.0,), "multi-bank": MULTI_BANK}
 LOSS_METHODS: Methods = {
     "published": lambda t: t.literal().mean_ns,
     "guarded": lambda t: t.literal(score="guarded").mean_ns,
@@ -103,15 +104,16 @@ def multi_bank_under_loss(scale: Scale) -> Outcome:
     curves: dict[str, list[float]] = {}
     for loss in LOSSES:
         seeds = [310 + round(1000 * loss), 320 + round(1000 * loss)][: 2 if scale is Scale.SMALL else 1]
-        for name, shares in BANKS.items():
-            errors = pool(
+        errors = {
+            name: pool(
                 law_worlds("per-flow", flows, seeds, loss=loss),
                 lambda salt, p=shares: _spread_parameters(flows, p, salt=salt),  # type: ignore[misc]
                 LOSS_METHODS | (ORACLES if name == "multi-bank" else {}),
             )
-            claims += _loss_claims(errors, f"{name}, {loss:.1%} loss (Fig. 11)")
-            if name == "multi-bank":
-                claims += _oracle_claims(errors, f"{name} and oracles, {loss:.1%} loss", curves)
+            for name, shares in BANKS.items()
+        }
+        claims += _loss_claims(errors, f"{loss:.1%} loss (Fig. 11)")
+        claims += _oracle_claims(errors["multi-bank"], f"multi-bank and oracles, {loss:.1%} loss", curves)
     x = [100 * loss for loss in LOSSES]
     kinds = {"joint": "joint", "published": "literal", "guarded": "literal"}
     lines = [Line(name, x, y, kinds.get(name, "baseline")) for name, y in curves.items()]  # type: ignore[arg-type]
@@ -125,25 +127,39 @@ def multi_bank_under_loss(scale: Scale) -> Outcome:
     return Outcome(claims, [figure])
 
 
-def _loss_claims(errors: Errors, experiment: str) -> list[Claim]:
-    """How many large flows have an answer, and its error by the published rule and the guarded one."""
-    large = errors.sent >= 1000
-    published, guarded = (errors.of(method, large) for method in LOSS_METHODS)
-    return [
-        Claim(
-            experiment=experiment,
-            quantity="flows ≥ 1000 packets with an answer",
-            unit="%",
-            literal=float(100 * np.mean(~np.isnan(published))),
-        ),
-        Claim(
-            experiment=experiment,
-            quantity="median error, ≥ 1000 packets (baseline: guarded choice of cells)",
-            unit="%",
-            literal=median_percent(published),
-            baseline=median_percent(guarded),
-        ),
-    ]
+def _loss_claims(banks: dict[str, Errors], experiment: str) -> list[Claim]:
+    """How many large flows have an answer, and its error by the published rule and the guarded one.
+
+    The paper finds that rows with different shares answer nearly always, and better than all rows at 5 %.
+    """
+    claims = []
+    medians: dict[str, float] = {}
+    for name, errors in banks.items():
+        large = errors.sent >= 1000
+        published, guarded = (errors.of(method, large) for method in LOSS_METHODS)
+        answered = float(100 * np.mean(~np.isnan(published)))
+        medians[name] = median_percent(published)
+        is_multi_bank = name == "multi-bank"
+        claims.append(
+            Claim(
+                experiment=f"{name}, {experiment}",
+                quantity="flows ≥ 1000 packets with an answer",
+                unit="%",
+                literal=answered,
+                reproduced=answered >= NEARLY_ALL if is_multi_bank else None,
+            )
+        )
+        claims.append(
+            Claim(
+                experiment=f"{name}, {experiment}",
+                quantity="median error, ≥ 1000 packets (baseline: guarded choice of cells)",
+                unit="%",
+                literal=medians[name],
+                baseline=median_percent(guarded),
+                reproduced=medians[name] < medians["all rows 5 %"] if is_multi_bank else None,
+            )
+        )
+    return claims
 
 
 def _oracle_claims(errors: Errors, experiment: str, curves: dict[str, list[float]]) -> list[Claim]:
