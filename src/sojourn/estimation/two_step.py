@@ -119,14 +119,13 @@ def record_epochs(
     """
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
     recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
-    weights = FlowWeights({}) if isinstance(plan.flows, LdsParameters) and plan.flows.weights else None
-    if (parameters := plan.flows) is not None:
+    flows = _FlowSketches(plan.flows, keys_at) if plan.flows is not None else None
+    if flows is not None:
         begin = keys.begin if keys is not None else None
-        sketch = _new_flow_sketch(parameters, weights)
-        recorders.append(Recorder(node, FLOWS, lambda _: sketch.copy(), slot_of=slot_of, keys_for=begin))
+        recorders.append(Recorder(node, FLOWS, flows.new, slot_of=slot_of, keys_for=begin))
     for batch in batches:
-        if weights is not None:
-            _weigh(weights, parameters, batch, keys_at)
+        if flows is not None:
+            flows.weigh(batch)
         numbered = batch if keys is None else _NumberedBatch.number(batch)
         for recorder in recorders:
             yield from recorder.record(numbered)
@@ -136,17 +135,25 @@ def record_epochs(
         yield from recorder.finish()
 
 
-def _new_flow_sketch(parameters: Parameters, weights: FlowWeights | None) -> AnySketch:
-    return Lds(parameters, weights) if isinstance(parameters, LdsParameters) else new_sketch(parameters)
+class _FlowSketches:
+    """Makes the flow sketches of all epochs; where flows are weighted, all share one table of their weights."""
 
+    def __init__(self, parameters: Parameters, keys_at: KeysAt | None) -> None:
+        self._parameters = parameters
+        self._weighted = parameters if isinstance(parameters, LdsParameters) and parameters.weights else None
+        self._weights = FlowWeights({})
+        self._keys_at = keys_at
+        if self._weighted is not None and keys_at is None:
+            raise UsageError("weights need the flows' keys", where="record", action="give keys_at")
 
-def _weigh(weights: FlowWeights, parameters: Parameters | None, batch: PacketBatch, keys_at: KeysAt | None) -> None:
-    """Learn the weights of flows that a batch is the first to show."""
-    assert isinstance(parameters, LdsParameters)
-    if keys_at is None:
-        raise UsageError("weights need the flows' keys", where="record", action="give keys_at")
-    policy = parameters.policy
-    weights.cover(batch.flow_id, lambda rows: policy.weigh(keys_at(rows)))
+    def new(self, _sequence: int) -> AnySketch:
+        return new_sketch(self._parameters) if self._weighted is None else Lds(self._weighted, self._weights)
+
+    def weigh(self, batch: PacketBatch) -> None:
+        """Learn the weights of flows that a batch is the first to show."""
+        if self._weighted is not None and (keys_at := self._keys_at) is not None:
+            policy = self._weighted.policy
+            self._weights.cover(batch.flow_id, lambda rows: policy.weigh(keys_at(rows)))
 
 
 @dataclass(frozen=True, eq=False)
