@@ -4,9 +4,9 @@ The oracles of the loss experiment know which packets are whose and which cells 
 of any flow); strangers do not disturb them, and what they are off by is what unusable cells took away:
 
 - the **cell oracle** sees what the flow alone would have put into its usable cells: its mean is over the flow's own
-  packets, each counted once for every row that has it in a usable cell. It is the floor of what cells can tell;
-- the **packet oracle** counts each of those packets once: more than cells can tell, since they do not show which
-  packets of two rows are the same.
+  packets, each counted once for every row that has it in a usable cell. Cells cannot tell much more;
+- the **packet oracle** counts each of those packets once, although cells do not show which packets of two rows
+  are the same.
 """
 
 from __future__ import annotations
