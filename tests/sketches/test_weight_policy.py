@@ -149,6 +149,10 @@ def test_a_policy_and_its_text_are_the_same(chosen) -> None:
         ("rule = [1]\n", "rule 1: this is no table"),
         ("[[rule]]\nweight 2\n", "not TOML: Expected '=' after a key in a key/value pair (at line 2"),
         ("rule = " + "[" * 30_000, "not TOML"),
+        ("[[rule]]\nweight = " + "9" * 5000, "not TOML"),
+        ("[[rule]]\nweight = 0x" + "f" * 5000, "rule 1: weight is too large"),
+        ("[[rule]]\nport = 0x" + "f" * 5000 + "\nweight = 1", "rule 1: port is too large"),
+        ("[[rule]]\nprotocol = 2020-01-01\nweight = 1", "rule 1: protocol is 2020-01-01"),
         ("#" * (MAX_TEXT + 1), "characters; use at most"),
         ("[[rule]]\nweight = 1\n" * (MAX_RULES + 1), "257 rules; use at most 256"),
     ],
@@ -159,6 +163,24 @@ def test_what_is_wrong_is_said_with_the_rule(text: str, said: str) -> None:
     assert said in str(caught.value)
     assert str(caught.value).startswith("p.toml")
     assert "\n" not in str(caught.value)
+
+
+FIELDS = st.sampled_from(
+    ["source", "destination", "port", "source_port", "protocol", "weight", "x", "[[rule]]", "rule"]
+)
+VALUES = st.sampled_from(
+    ['"10.0.0.0/8"', '"::/0"', '"1-2"', "-1", "1", "1.5", "true", "[]", "{}", '"udp"', "inf", '""', "[1, {a=2}]"]
+)
+
+
+@given(st.lists(st.tuples(FIELDS, VALUES | st.text(max_size=5)), max_size=6), st.text(max_size=20))
+def test_any_text_is_a_policy_or_an_input_error(lines, rest) -> None:
+    text = "[[rule]]\n" + "\n".join(f"{name} = {value}" for name, value in lines) + rest
+    try:
+        policy = WeightPolicy.from_text(text)
+    except InputError:
+        return
+    assert WeightPolicy.from_text(policy.to_text()) == policy
 
 
 def test_each_flow_is_weighed_once_and_a_full_table_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:

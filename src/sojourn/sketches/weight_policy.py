@@ -91,8 +91,8 @@ class WeightPolicy:
             raise InputError(f"a policy of {len(text)} characters", where=where, action=f"use at most {MAX_TEXT}")
         try:
             document = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            said = str(error)[:200] if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deep"
+        except (ValueError, RecursionError) as error:
+            said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)[:200]
             raise InputError(f"not TOML: {said}", where=where, action="write [[rule]] tables") from None
         rules = document.get("rule", [])
         if set(document) - {"rule"} or not isinstance(rules, list):
@@ -156,6 +156,8 @@ def _rule(fields: object, where: str) -> WeightRule:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "too large"  # Python refuses to write out numbers of thousands of digits.
     return "missing" if value is None else str(value)[:40]
 
 
