@@ -144,7 +144,7 @@ def test_an_incomplete_list_is_answered_literally_and_says_so() -> None:
 @pytest.mark.parametrize("missing", [0.01, 0.1, 0.5])
 @pytest.mark.parametrize(("spread", "shares"), [(4, (1.0,)), (8, (1.0,)), (8, (1.0, 0.5, 0.25, 0.125))])
 def test_missing_keys_are_noticed_where_flows_spread(missing: float, spread: int, shares: tuple) -> None:
-    """The complete list is believed. One flow in a hundred, mostly of a few packets, may go unseen: it then does no harm."""
+    """The complete list is believed. A few small flows may go unseen: they do no harm."""
     world = traffic(581, 3000)
     pair = recorded(world, lambda: Lds(LdsParameters(rows=4, columns=3000, spread=spread, shares=shares)))
     listed = np.random.default_rng(5).uniform(size=3000) >= missing

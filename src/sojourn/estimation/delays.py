@@ -6,7 +6,7 @@ variance of σ² per packet around it (`messages`). Nothing else is assumed; whe
 the equations are exact and σ² matters by the prior only.
 
 τ²/σ² is the value at which the cells' held-out predictions are most likely, and σ² then follows from how far they are
-off. g is the generalised least squares mean of the flows, in which elephants count no more than mice. σ² may grow with a
+off. g is the generalised least squares mean of the flows: elephants count no more than mice. σ² may grow with a
 power of a flow's mean, if that makes the cells likelier.
 
 Time: about 200 passes of O(edges). Memory: 32 bytes an edge.

@@ -11,7 +11,7 @@ flows heard. β is learned from two sources, weighted by their variances:
 
   with r_f the packets that arrived and left_f the share of prior variance that the cells leave.
 
-β's prior deviation is τ times the share of all packets in unusable cells: of it all for a flow not heard at all, a tenth
+β's prior deviation is τ times the share of all packets in unusable cells: all of it for a flow not heard, a tenth
 for one e times larger. Without losses nothing moves.
 """
 
