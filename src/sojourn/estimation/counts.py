@@ -40,12 +40,15 @@ NEGLIGIBLE = 30.0
 WEAKEST = 1e-3
 FULL_PASS = 4
 QUIET = 0.01
+FAR = 5.0
+FAR_PACKETS = 5.0
+FEW_CELLS = 5e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """Each flow's packets: expected number, its variance (0 where exact), expected 1/number (of at least one);
-    each edge's expected packets and their variance."""
+    each edge's expected packets and their variance. Not ``consistent``: cells hold flows that are not on the list."""
 
     mean: FloatArray
     variance: FloatArray
@@ -137,7 +140,18 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     whole = kept & (incidence.share >= FULL)
     part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
     part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
-    return Sizes(mean, variance, inverse, part_mean, part_variance, bounds.consistent), misfit
+    consistent = bounds.consistent and _explained(observed - messages.cell_mean, messages.cell_variance)
+    return Sizes(mean, variance, inverse, part_mean, part_variance, consistent), misfit
+
+
+def _explained(residual: FloatArray, variance: FloatArray) -> bool:
+    """Whether the listed flows explain the cells.
+
+    A flow that is not listed leaves packets in its cells that no other cell of their owners expects. Of complete lists
+    hardly any cell is five deviations above its held-out prediction and a few packets more (small counts are skewed).
+    """
+    unexplained = int((residual > FAR * np.sqrt(variance + NOISE) + FAR_PACKETS).sum())
+    return unexplained <= max(1.0, FEW_CELLS * len(residual))
 
 
 def _mean_size(incidence: Incidence, count: Int64Array) -> float:
