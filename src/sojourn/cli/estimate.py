@@ -28,6 +28,7 @@ _EXAMPLE = """\
   $ sojourn estimate in.epochs out.epochs --limit 5
   $ sojourn estimate in.epochs out.epochs --flow '10.81.0.2:44244 > 10.82.0.2:5202 udp'
   $ sojourn estimate in.epochs out.epochs --sizes flows.json --format json
+  $ sojourn estimate in.epochs out.epochs --heavy 1%
 
 Sizes are what sojourn flows --format json writes at the sender; COLATE needs them.
 """
@@ -47,6 +48,12 @@ def estimate(
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Also answer per interval, as given to record.")
     ] = None,
+    heavy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE|PACKETS", help="Instead: the flows with so many packets (1000) or that share (1%)."
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=0, help="Only the largest flows; 0 is all. Default: 20 in a table, else all.")
     ] = None,
@@ -54,6 +61,13 @@ def estimate(
     output: WriteOption = None,
 ) -> None:
     """Estimate delay and loss of every flow from two points' epochs."""
+    how = choose_format(output_format, output)
+    if heavy is not None:
+        from sojourn.cli.heavy import print_heavy
+
+        asked = _asked(flow) if flow else None
+        print_heavy(_read(sender), asked, heavy, limit=row_limit(limit, how), how=how, path=output)
+        return
     from sojourn.estimation.two_step import estimate_epochs
 
     interval_ns = parse_duration(interval) if interval else 0
@@ -65,7 +79,6 @@ def estimate(
         offset_ns=_offset(clock),
         interval_ns=interval_ns,
     )
-    how = choose_format(output_format, output)
     print_report(_report(answer, row_limit(limit, how)), how, output)
 
 

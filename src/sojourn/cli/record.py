@@ -49,7 +49,9 @@ _EXAMPLE = """\
 
   $ sojourn record eth0.pcap --no-keys -w eth0.epochs
 
-Both points need the same --sketch, --memory, --flows, --loss, --salt and --identity-bytes.
+  $ sojourn record eth0.pcap --weights policy.toml -w eth0.epochs
+
+Both points need the same --sketch, --memory, --flows, --loss, --salt, --weights and --identity-bytes.
 """
 
 
@@ -75,6 +77,10 @@ def record(
     flows: Annotated[int, typer.Option(min=1, help="Flows expected in an epoch.")] = 1000,
     loss: Annotated[float, typer.Option(min=0, max=1, help="Share of packets expected to be lost.")] = 0.01,
     salt: Annotated[int, typer.Option(min=0, help="Salt of the hash functions.")] = 0,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="POLICY", help="lds: flows that count for more; TOML rules, the first that matches."),
+    ] = None,
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
     ] = None,
@@ -108,6 +114,8 @@ def record(
         plan = plan_segment(
             sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
         )
+        if weights is not None:
+            plan = _weighted(plan, weights)
         options = capture_options(key, inner, strict, None).decode
         options = replace(options, identity_bytes=identity_bytes, flow_table=False)
         live = LiveLimits(duration, count, promiscuous, buffer, direction)
@@ -132,12 +140,32 @@ def _open_output(path: Path) -> BinaryIO:
     return sys.stdout.buffer if str(path) == "-" else path.open("wb")
 
 
+def _weighted(plan: SegmentPlan, path: Path) -> SegmentPlan:
+    """The plan with the policy among the parameters of its LDS."""
+    from dataclasses import replace
+
+    from sojourn.sketches.lds import LdsParameters
+    from sojourn.sketches.weight_policy import MAX_TEXT, WeightPolicy
+
+    if not isinstance(plan.flows, LdsParameters):
+        raise UsageError(f"{plan.name} has no weights", where="--weights", action="use --sketch lds")
+    with path.open("rb") as file:
+        text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")
+    policy = WeightPolicy.from_text(text, where=str(path))
+    return replace(plan, flows=replace(plan.flows, weights=policy.to_text()))
+
+
 def _rehearse(plan: SegmentPlan) -> None:
     """Compile what recording needs, before there are packets to lose."""
+    from ipaddress import IPv4Address
+
     from sojourn.capture.live_reader import rehearsal
+    from sojourn.core.keys import FlowKey
     from sojourn.estimation.two_step import record_epochs
 
-    deque(record_epochs([rehearsal()[0]], plan, node="rehearsal"), maxlen=0)
+    batch = rehearsal()[0]
+    key = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0)
+    deque(record_epochs([batch], plan, node="rehearsal", keys_at=lambda rows: [key] * len(rows)), maxlen=0)
 
 
 def _write(
@@ -163,6 +191,7 @@ def _write(
         node=name,
         interval_ns=interval_ns,
         keys=keys,
+        keys_at=reader.keys_at,
         complete_until=complete_until,
     ):
         size += file.write(encode(epoch))

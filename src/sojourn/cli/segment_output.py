@@ -26,6 +26,7 @@ __all__ = [
     "exact_report",
     "exact_totals",
     "interval_rows",
+    "key_columns",
     "key_lookup",
     "print_report",
     "rounded",
@@ -143,7 +144,7 @@ def interval_rows(
     start = {} if start_ns is None else {"start_ns": [start_ns] * len(ids)}
     return {
         **start,
-        **_key_columns([key_of(flow_id) for flow_id in ids]),
+        **key_columns([key_of(flow_id) for flow_id in ids]),
         "packets": _whole(flows.packets),
         "lost": _whole(flows.lost),
         "mean_ns": _whole(flows.mean_ns),
@@ -184,7 +185,7 @@ def _exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: i
         for name, column in (("packets", "packets"), ("lost", "lost"), ("samples", "received"))
     }
     return {
-        **_key_columns([key_of(int(flows.flow_id[row])) for row in order]),
+        **key_columns([key_of(int(flows.flow_id[row])) for row in order]),
         **counts,
         "mean_ns": means,
         "std_ns": _whole(flows.std_ns[order]),
@@ -200,7 +201,8 @@ def _exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: i
     }
 
 
-def _key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
+def key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
+    """The columns that name flows, as the contract has them."""
     from sojourn.core.keys import flow_fields
 
     named = [flow_fields(key) for key in keys]

@@ -27,8 +27,11 @@ from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.segment import Interval, SegmentPlan, SegmentTotals, estimate_flows
 from sojourn.sketches.key_reporter import KeyReporter
+from sojourn.sketches.lds import Lds, LdsParameters
+from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 from sojourn.sketches.sample import Sample
+from sojourn.sketches.weights import FlowWeights
 
 __all__ = ["FLOWS", "SEGMENT", "KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
 
@@ -105,19 +108,24 @@ def record_epochs(
     node: str,
     interval_ns: int = 0,
     keys: KeyReports | None = None,
+    keys_at: KeysAt | None = None,
     complete_until: Callable[[], int] | None = None,
 ) -> Iterator[Epoch]:
     """Epochs as they close: of the flow sketch, with its active keys if `keys` reports them, and of the blind LDA.
 
-    `complete_until` tells, after each batch, the time before which no packet will come any more: epochs that end
-    before it close at once, although nothing follows them.
+    `keys_at` reads the keys of the current batch's packets; flows that are weighted need it. `complete_until` tells,
+    after each batch, the time before which no packet will come any more: epochs that end before it close at once,
+    although nothing follows them.
     """
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
     recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
-    if (parameters := plan.flows) is not None:
+    flows = _FlowSketches(plan.flows, keys_at) if plan.flows is not None else None
+    if flows is not None:
         begin = keys.begin if keys is not None else None
-        recorders.append(Recorder(node, FLOWS, lambda _: new_sketch(parameters), slot_of=slot_of, keys_for=begin))
+        recorders.append(Recorder(node, FLOWS, flows.new, slot_of=slot_of, keys_for=begin))
     for batch in batches:
+        if flows is not None:
+            flows.weigh(batch)
         numbered = batch if keys is None else _NumberedBatch.number(batch)
         for recorder in recorders:
             yield from recorder.record(numbered)
@@ -125,6 +133,27 @@ def record_epochs(
                 yield from recorder.close_before(complete_until())
     for recorder in recorders:
         yield from recorder.finish()
+
+
+class _FlowSketches:
+    """Makes the flow sketches of all epochs; where flows are weighted, all share one table of their weights."""
+
+    def __init__(self, parameters: Parameters, keys_at: KeysAt | None) -> None:
+        self._parameters = parameters
+        self._weighted = parameters if isinstance(parameters, LdsParameters) and parameters.weights else None
+        self._weights = FlowWeights({})
+        self._keys_at = keys_at
+        if self._weighted is not None and keys_at is None:
+            raise UsageError("weights need the flows' keys", where="record", action="give keys_at")
+
+    def new(self, _sequence: int) -> AnySketch:
+        return new_sketch(self._parameters) if self._weighted is None else Lds(self._weighted, self._weights)
+
+    def weigh(self, batch: PacketBatch) -> None:
+        """Learn the weights of flows that a batch is the first to show."""
+        if self._weighted is not None and (keys_at := self._keys_at) is not None:
+            policy = self._weighted.policy
+            self._weights.cover(batch.flow_id, lambda rows: policy.weigh(keys_at(rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +247,15 @@ def _answer(
     if FLOWS in sender and asked:
         sketches = merge_epochs(sender[FLOWS]), _shifted(merge_epochs(receiver[FLOWS]), offset_ns)
         ids = np.array(list(asked), np.uint64)
+        _tell_weights(sketches[0], asked)
         flows = without_other_way(estimate_flows(*sketches, ids, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+
+
+def _tell_weights(sketch: AnySketch, asked: dict[int, TrafficKey]) -> None:
+    """What the flows weighed when they were recorded: epochs carry the policy, not the weights."""
+    if isinstance(sketch, Lds) and sketch.parameters.weights:
+        sketch.weights = sketch.parameters.policy.weights_of(list(asked), list(asked.values()))
 
 
 def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
