@@ -72,7 +72,7 @@ def grand_mean(world: Traffic) -> float:
     return float(world.delay_ns[world.delivered].mean())
 
 
-def sds(world: Traffic, loss: float) -> Inside:
+def sds(world: Traffic, _loss: float) -> Inside:
     sketch = new_sketch(SdsParameters(rows=4, columns=FLOWS // 6))
     there = np.flatnonzero(world.delivered)
     batch = MeasurementBatch.of(world.sender.flow_id[there], world.delay_ns[there], world.sender.time_ns[there])
@@ -98,14 +98,14 @@ def lds_joint(world: Traffic, loss: float) -> Inside:
     return inside(joint_lds(world, loss), world)
 
 
-def colate(world: Traffic, loss: float) -> Inside:
+def colate(world: Traffic, _loss: float) -> Inside:
     truth = world.truth
     answers = estimate_flow_means(*both_ends(world, colate_parameters()), truth.flow_id, truth.sent)
     unknown = np.full(len(truth.flow_id), np.nan)
     return inside(flow_delays_of(truth.flow_id, answers, truth.sent, unknown, "colate"), world, FEWEST_PACKETS)
 
 
-def colate_joint(world: Traffic, loss: float) -> Inside:
+def colate_joint(world: Traffic, _loss: float) -> Inside:
     ends = both_ends(world, colate_parameters(4))
     return inside(estimate_colate_joint(*ends, world.truth.flow_id, grand_mean=grand_mean(world)), world)
 
@@ -115,7 +115,7 @@ def sampled(world: Traffic) -> FlowDelays:
     return estimate_sample(*ends, world.truth.flow_id)
 
 
-def sample(world: Traffic, loss: float) -> Inside:
+def sample(world: Traffic, _loss: float) -> Inside:
     return inside(sampled(world), world)
 
 
