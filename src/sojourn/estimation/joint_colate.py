@@ -12,6 +12,8 @@ Shahzad and Liu, "Noise Can Help", §3.1 (structure), §4.1 (what is replaced).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
@@ -64,7 +66,8 @@ def estimate_colate_joint(
     if not counts.sent.consistent:
         return unanswered_flows(flow_id, Reason.INCOMPLETE_LIST, METHOD)
     if cells.usable.sum() < FEWEST_CELLS:
-        return unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, METHOD)
+        none = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, METHOD)
+        return replace(none, packets=counts.sent.mean, lost=counts.lost)
     unit = parameters.resolution_ns
     noise = ROUNDING_VARIANCE if unit > 1 else 0.0
     blind = None if grand_mean is None else grand_mean / unit

@@ -57,13 +57,14 @@ def estimate_lds_joint(
     counts = decode_counts(incidence, cells)
     if not counts.sent.consistent:
         return replace(literal, method=INCOMPLETE)
+    weight = _weights(sender, flow_id)
     if cells.usable.sum() < FEWEST_CELLS:
-        return replace(literal, method=FEW)
+        return replace(literal, packets=counts.sent.mean / weight, lost=counts.lost / weight, method=FEW)
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean)
     deviation = np.full(len(flow_id), np.nan)
     if sender.parameters.spread > 1:
         deviation = flow_deviations(incidence, cells, counts, joint)
-    return _chosen(literal, joint, counts, _weights(sender, flow_id), deviation)
+    return _chosen(literal, joint, counts, weight, deviation)
 
 
 def _weights(sender: Lds, flow_id: UInt64Array) -> FloatArray:
