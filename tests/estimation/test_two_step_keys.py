@@ -12,8 +12,8 @@ from sojourn.capture.reader import open_capture
 from sojourn.core.errors import MismatchError, UsageError
 from sojourn.core.keys import key_id
 from sojourn.epochs.wire import decode, encode
-from sojourn.estimation.segment import plan_segment
-from sojourn.estimation.two_step import FLOWS, KeyReports, estimate_epochs, record_epochs
+from sojourn.estimation.segment import FLOWS, plan_segment
+from sojourn.estimation.two_step import KeyReports, estimate_epochs, record_epochs
 
 INTERVAL_NS = 2_000_000_000
 
