@@ -90,7 +90,8 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
     prior_mean += _common_excess(said, between + within * problem.scatter)
     if grand_mean is not None:
         prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
-    between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
+    ratio = between / within if within > 0 else 1.0  # a few cells can be met without any spread
+    between, within = problem.components(prior_mean, [ratio * step for step in REFINEMENTS])
     between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
     unheard = unusable_share if grand_mean is not None else 0.0

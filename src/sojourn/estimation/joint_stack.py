@@ -11,6 +11,7 @@ Cost: as `joint_lds`, for the rows of all. Guarantee: as there; a list that is n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from sojourn.estimation.deviations import flow_deviations
 from sojourn.estimation.differences import CellDifference, cell_difference
 from sojourn.estimation.incidence import Incidence, lds_incidence
 from sojourn.estimation.joint import decode_counts, joint_means, unlisted_share
+from sojourn.estimation.joint_lds import estimate_lds_joint
 from sojourn.sketches.lds import Lds
 
 __all__ = ["estimate_lds_stack", "stacked"]
@@ -33,7 +35,11 @@ Column = TypeVar("Column", Int64Array, FloatArray)
 def estimate_lds_stack(
     senders: Sequence[Lds], receivers: Sequence[Lds], flow_id: UInt64Array, *, grand_mean: float | None = None
 ) -> FlowDelays:
-    """The mean delay, size and loss of each flow; `flow_id` lists every flow that was recorded."""
+    """The mean delay, size and loss of each flow; `flow_id` lists every flow that was recorded.
+
+    The first sketch alone is exact where it suffices, which passes over all of them only come near: each flow has the
+    narrower answer of the two.
+    """
     once, again = np.unique(flow_id, return_inverse=True)
     if len(once) < len(flow_id):
         return estimate_lds_stack(senders, receivers, once, grand_mean=grand_mean).at(again)
@@ -55,7 +61,22 @@ def estimate_lds_stack(
     ]
     low, high, std = (np.where(silent, np.nan, column) for column in (joint.low, joint.high, deviation))
     samples = np.where(silent, 0, np.rint(joint.samples)).astype(np.int64)
-    return FlowDelays(flow_id, mean, low, high, std, samples, counts.sent.mean, counts.lost, reasons, METHOD)
+    together = FlowDelays(flow_id, mean, low, high, std, samples, counts.sent.mean, counts.lost, reasons, METHOD)
+    if not cell_difference(senders[0], receivers[0]).usable.any():
+        return together
+    return _narrower(estimate_lds_joint(senders[0], receivers[0], flow_id, grand_mean=grand_mean), together)
+
+
+def _narrower(alone: FlowDelays, together: FlowDelays) -> FlowDelays:
+    with np.errstate(invalid="ignore"):
+        wider = alone.high_ns - alone.low_ns > together.high_ns - together.low_ns
+    use = alone.answered & ~(together.answered & wider)
+    columns = {
+        name: np.where(use, getattr(alone, name), getattr(together, name))
+        for name in ("mean_ns", "low_ns", "high_ns", "samples")
+    }
+    reasons = [None if first else why for first, why in zip(use.tolist(), together.reason, strict=True)]
+    return replace(together, **columns, reason=reasons)
 
 
 def stacked(parts: Sequence[Incidence]) -> Incidence:

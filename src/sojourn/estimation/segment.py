@@ -190,7 +190,10 @@ def estimate_streams(
         streams = [stream for stream in (FLOWS, SPREAD) if stream in sent]
         if joint and len(flow_id) <= MOST_JOINT_FLOWS and sent[FLOWS].parameters.kind != "sample":
             ends = [sent[stream] for stream in streams], [received[stream] for stream in streams]
-            cells = _estimate_jointly(*ends, flow_id, blind.value if blind is not None else None)
+            # Flows whose cells are spoiled are known by other means then; leaning to the mean of all packets would
+            # draw the others away from where flows are.
+            alone = len(sent) == len((FLOWS, SEGMENT))
+            cells = _estimate_jointly(*ends, flow_id, blind.value if alone and blind is not None else None)
         else:
             cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes)
     if SAMPLES not in sent:

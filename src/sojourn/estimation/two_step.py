@@ -174,8 +174,8 @@ def estimate_epochs(
             f"the sender's epochs hold {', '.join(sorted(points[0]))}, the receiver's {', '.join(sorted(points[1]))}",
             action="record both with the same --sketch",
         )
-    because = "" if method == "literal" else _not_joint_because(points)
-    joint = method == "joint" and not because
+    because = "" if method == "literal" or not _has_cells(points[0]) else _not_joint_because(points)
+    joint = method == "joint" and not because and _has_cells(points[0])
     reported = _reported(points) if keys is None or joint else []
     listed = {key_id(key): key for key in ([*reported, *(keys or [])] if joint else keys or reported)}
     asked = listed if keys is None else {key_id(key): key for key in keys}
@@ -199,11 +199,13 @@ def _kind(first: dict[str, Parameters]) -> str:
     return first[flows[0] if flows else SEGMENT].kind
 
 
+def _has_cells(streams: dict[str, list[Epoch]]) -> bool:
+    return FLOWS in streams and streams[FLOWS][0].parameters.kind != "sample"
+
+
 def _not_joint_because(points: list[dict[str, list[Epoch]]]) -> str:
-    """What joint decoding lacks; empty where nothing, or where there are no cells to decode."""
-    cells = points[0].get(FLOWS, [])
-    if not cells or cells[0].parameters.kind == "sample":
-        return ""
+    """What joint decoding lacks; empty where nothing."""
+    cells = points[0][FLOWS]
     if any(epoch.keys is None for epoch in cells):
         return "joint decoding needs the keys of all flows: record the sender with --keys"
     if any(len(epoch.keys or ()) >= MAX_KEYS for epoch in cells):
