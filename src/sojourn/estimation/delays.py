@@ -44,6 +44,7 @@ RAN_AWAY = 1e9
 STANDS = 0.1
 NOT_WORSE = 1.0
 ROUNDING = 1e-9
+LEAST_SPREAD = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +91,7 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
     prior_mean += _common_excess(said, between + within * problem.scatter)
     if grand_mean is not None:
         prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
-    ratio = between / within if within > 0 else 1.0  # a few cells can be met without any spread
-    between, within = problem.components(prior_mean, [ratio * step for step in REFINEMENTS])
+    between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
     between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
     unheard = unusable_share if grand_mean is not None else 0.0
@@ -154,6 +154,7 @@ class _Problem:
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
         open_to = min(score for *_, score in found) + NOT_WORSE / max(int(self.heard.sum()), 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
+        scale = max(scale, LEAST_SPREAD)  # one or two cells can be met without any
         return ratio * scale, scale
 
     def split_doubt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
