@@ -9,7 +9,8 @@
   Nothing is lost: exact cells only, one per row and flow. Little is lost: up to two exact cells per flow, and the rest
   spread cells, over which a flow's sampled packets are spread so that a loss spoils one of several. More than
   1.6 packets per flow are lost, cells are fewer than 0.17·(x/0.04)^0.4 per flow, or a sample holds an eighth of all
-  packets (all of most flows): samples, and exact cells beside them where these take less than an eighth. The limits are where the errors of both cross (docs/maths/auto.md).
+  packets (all of most flows): samples, and exact cells beside them where these take less than an eighth. The limits
+  are where the errors of both cross (docs/maths/auto.md).
 """
 
 from __future__ import annotations
