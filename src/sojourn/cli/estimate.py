@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn.cli.measure import Method
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import choose_format
 from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, row_limit, totals_json
@@ -44,6 +45,10 @@ def estimate(
     sizes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Flow sizes at the sender: JSON of sojourn flows.")
     ] = None,
+    method: Annotated[
+        Method,
+        typer.Option(help="joint: decode all flows together (needs all keys); literal: one by one, as published."),
+    ] = Method.JOINT,
     clock: Annotated[str, typer.Option(help="none, or offset=TIME that the receiver's clock is ahead.")] = "none",
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Also answer per interval, as given to record.")
@@ -78,6 +83,7 @@ def estimate(
         packets=_sizes(sizes) if sizes else None,
         offset_ns=_offset(clock),
         interval_ns=interval_ns,
+        method=method.value,
     )
     print_report(_report(answer, row_limit(limit, how)), how, output)
 
@@ -156,6 +162,8 @@ def _report(answer: TwoStepAnswer, limit: int | None) -> SegmentReport:
     }
     report = SegmentReport(totals_json(whole), rows, sketch)
     report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in answer.intervals]
+    if answer.literal_because:
+        report.notes.append(f"flows are answered one by one: {answer.literal_because}")
     if answer.other_way:
         report.notes.append(
             f"{answer.other_way:,} flows travel the other way (or the clocks differ) and are part of the aggregate; "

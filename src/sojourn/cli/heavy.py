@@ -69,7 +69,7 @@ def _recorded(epochs: list[Epoch], asked: list[TrafficKey] | None) -> tuple[Lds,
     """The flow sketch of all epochs, and the keys to look for by their ids."""
     from sojourn.core.keys import TrafficKey, key_id
     from sojourn.epochs.epoch import merge_epochs
-    from sojourn.estimation.two_step import FLOWS
+    from sojourn.estimation.segment import FLOWS
     from sojourn.sketches.lds import Lds
 
     flows = [epoch for epoch in epochs if epoch.stream == FLOWS]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from sojourn.cli.measure import SketchName, capture_options, parse_changes
+from sojourn.cli.measure import Method, SketchName, capture_options, parse_changes
 from sojourn.cli.options import InnerOption, StrictOption
 from sojourn.cli.output import progress
 from sojourn.cli.packet_source import (
@@ -68,7 +68,10 @@ def record(
     output: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="EPOCHS", help="Where to write; - is stdout.")
     ] = None,
-    sketch: Annotated[SketchName, typer.Option(help="lds, colate, sample or lda.")] = SketchName.LDS,
+    sketch: Annotated[SketchName, typer.Option(help="auto, lds, colate, sample or lda.")] = SketchName.AUTO,
+    method: Annotated[
+        Method, typer.Option(help="lds: shape it for decoding all flows jointly, or one by one as published.")
+    ] = Method.JOINT,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of the sketches.")] = "1MB",
     parameter: Annotated[
         list[str] | None,
@@ -103,8 +106,6 @@ def record(
         raise UsageError("there is no file to write to", action="give -w EPOCHS (- is stdout)")
     if sketch is SketchName.EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
-    if sketch is SketchName.AUTO:
-        raise UsageError("auto is sized by a survey of both points", action="use lds or sample, or measure")
     interval_ns = parse_duration(interval) if interval else 0
     with progress("record") as advance:
         from dataclasses import replace
@@ -112,7 +113,13 @@ def record(
         from sojourn.estimation.segment import plan_segment
 
         plan = plan_segment(
-            sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
+            sketch.value,
+            parse_bytes(memory),
+            flows=flows,
+            loss=loss,
+            salt=salt,
+            changes=parse_changes(parameter or []),
+            joint=method is Method.JOINT and keys,
         )
         if weights is not None:
             plan = _weighted(plan, weights)
