@@ -8,9 +8,9 @@
 - Auto: what suits the cells per flow that the memory holds (c) and the packets that a flow loses on average (x).
   Nothing is lost: exact cells only, one per row and flow. Little is lost: up to two exact cells per flow, and the rest
   spread cells, over which a flow's sampled packets are spread so that a loss spoils one of several. More than
-  1.6 packets per flow are lost, cells are fewer than 0.17·(x/0.04)^0.4 per flow, or a sample holds an eighth of all
-  packets (all of most flows): samples, and exact cells beside them where these take less than an eighth. The limits
-  are where the errors of both cross (docs/maths/auto.md).
+  1.6 packets per flow are lost, cells are fewer than 0.17·(x/0.04)^0.4 per flow, or a sample holds eight
+  packets of each flow and an eighth of all (all of most flows): samples, and exact cells beside them where these take
+  less than an eighth. The limits are where the errors of both cross (docs/maths/auto.md).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def fit_auto(memory_bytes: int, *, flows: int, loss: float, packets: int = 0, sa
     if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
         return AutoShares(exact=_exact_cells(cells, salt))
     crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * (lost / CROSSING_LOST) ** CROSSING_POWER)
-    whole = lost > SELDOM_LOST and packets > 0 and cells * WHOLE_SAMPLE > packets
+    whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and 0 < packets < cells * WHOLE_SAMPLE
     if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
         if BESIDE_SAMPLES * exact > cells:
             return AutoShares(samples=fit_sample(memory_bytes, flows=flows, salt=salt))
