@@ -36,7 +36,7 @@ def recorded(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     ):
         path = folder / name
         capture = shared_data / "two-point" / "ingress.pcap.gz"
-        common = ("--flows", "50", "--loss", "0", "-p", "columns=300", "src", "net", "10.81.0.0/16")
+        common = ("--sketch", "lds", "--flows", "50", "--loss", "0", "-p", "columns=300", "src", "net", "10.81.0.0/16")
         done = sojourn("record", capture, "-w", path, *options, *common)
         assert done.returncode == 0, done.stderr
         files[name] = (path, path)
@@ -71,8 +71,9 @@ def test_points_with_different_policies_are_refused(recorded) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "code", "said"),
     [
-        ("[[rule]]\nweight = 0\n", (), 1, "policy.toml, rule 1: weight is 0"),
-        ("weight", (), 1, "not TOML"),
+        ("[[rule]]\nweight = 0\n", ("--sketch", "lds"), 1, "policy.toml, rule 1: weight is 0"),
+        ("weight", ("--sketch", "lds"), 1, "not TOML"),
+        (POLICY, (), 2, "--weights: auto has no weights; use --sketch lds"),
         (POLICY, ("--sketch", "lda"), 2, "--weights: lda has no weights; use --sketch lds"),
     ],
 )

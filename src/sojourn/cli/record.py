@@ -49,7 +49,7 @@ _EXAMPLE = """\
 
   $ sojourn record eth0.pcap --no-keys -w eth0.epochs
 
-  $ sojourn record eth0.pcap --weights policy.toml -w eth0.epochs
+  $ sojourn record eth0.pcap --sketch lds --weights policy.toml -w eth0.epochs
 
 Both points need the same --sketch, --memory, --flows, --loss, --salt, --weights and --identity-bytes.
 """
@@ -154,7 +154,7 @@ def _weighted(plan: SegmentPlan, path: Path) -> SegmentPlan:
     from sojourn.sketches.lds import LdsParameters
     from sojourn.sketches.weight_policy import MAX_TEXT, WeightPolicy
 
-    if not isinstance(plan.flows, LdsParameters):
+    if plan.name != "lds" or not isinstance(plan.flows, LdsParameters):
         raise UsageError(f"{plan.name} has no weights", where="--weights", action="use --sketch lds")
     with path.open("rb") as file:
         text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")

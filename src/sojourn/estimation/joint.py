@@ -115,8 +115,10 @@ def joint_means(
     answered = kept.any(axis=1) & (said.precision > 0)
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
     seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
-    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
-    said = lean_to_unheard(said, size, np.maximum(1 - packets.sum(axis=1) / recorded, 0.0), grand_mean)
+    if np.count_nonzero(count) >= heard.flows:
+        # With fewer cells than flows, sizes are too doubtful to learn from how delays go with them.
+        recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
+        said = lean_to_unheard(said, size, np.maximum(1 - packets.sum(axis=1) / recorded, 0.0), grand_mean)
     samples = np.where(answered, seen, 0.0)
     whole = bool((incidence.share >= FULL).any())
     certain = student_95(max(int(cells.usable.sum()) - 2, 1)) / NORMAL_95

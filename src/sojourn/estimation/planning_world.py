@@ -142,7 +142,7 @@ def pareto_sizes(flows: int, packets: float, *, tail: float = 0.9) -> Int64Array
     """Sizes of flows that have so many packets together: one per stratum of a Pareto law with this tail.
 
     >>> sizes = pareto_sizes(1000, 20_000)
-    >>> len(sizes), int(sizes.min()), 0.9 < sizes.sum() / 20_000 < 1.1
+    >>> len(sizes), int(sizes.min()), bool(0.9 < sizes.sum() / 20_000 < 1.1)
     (1000, 1, True)
     """
     if packets < flows:

@@ -41,6 +41,8 @@ def lean_to_unheard(
     x = np.column_stack([np.log(np.maximum(received, 1.0)) * (1 - unheard), unheard])
     away = x - np.average(x, axis=0, weights=weight)
     lost = float(received @ unheard) / max(float(received.sum()), 1.0)
+    if lost <= 0:
+        return said
     told = (away * weight[:, None]).T @ away + np.diag([1 / BY_SIZE**2, 1.0]) / (said.between * lost**2)
     product = away.T @ (weight * said.value)
     doubt = float(received**2 @ (variance * left))
