@@ -21,7 +21,7 @@ def make():
     """Note the heap, then make the next unit."""
     note()
     size, options = SIZES[step - 3]
-    kept[step - 3] = NodeUnit(size[0], size[1], **options)  # noqa: F821
+    kept[step - 3] = NodeUnit(size[0], size[1], **options)
 
 
 # collect

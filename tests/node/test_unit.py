@@ -229,5 +229,5 @@ def test_the_machine_code_form_is_right_in_words_of(bits: int, word: int, salt: 
     [{"buckets": 0}, {"buckets": 65537}, {"bits": 65}, {"count_bits": -1}, {"spreading": "x"}, {"wrap": True}],
 )
 def test_parameters_are_checked(wrong) -> None:
-    with pytest.raises(ValueError, match="sizes|spreading"):
+    with pytest.raises(ValueError, match=r"sizes|spreading"):
         NodeUnit(**{"buckets": 20, "per_instance": 5, **wrong})
