@@ -37,7 +37,7 @@ NO_SALT, FIRST_SALT = 5, 7
 
 SPREADINGS = ("random", "sequence", "round-robin", "hashed-steps")
 HASHED_STEPS = 64
-STEP_FUNCTION = 1 << 22
+STEP_FUNCTION, NUMBER_FUNCTION = 1 << 22, 1 << 23
 VERSION = 1
 
 # A place in 0 … size − 1 from two words and a salt: mix64 in three Feistel rounds, then a product's high half.
@@ -220,7 +220,6 @@ class NodeUnit:
         self.most = (1 << min(count_bits, 63)) - 1
         self.lowest = -(1 << (bits - 1)) if signed else 0
         self._words = array("I", MIX_WORDS + (0, 0) * (per_instance + 1))
-        self._number = _words(0)
         self._draw = _words(_mix64(seed & MASK) * GAMMA)
         step_bits = 1
         while per_instance - 1 >> step_bits:
@@ -236,6 +235,7 @@ class NodeUnit:
             word = _salt_for(j, salt)
             self._words[FIRST_SALT + 2 * j] = word >> 32
             self._words[FIRST_SALT + 2 * j + 1] = word & HALF
+        self._odd = _salt_for(NUMBER_FUNCTION, salt) & HALF | 1
         for packed in (self.sums, self.counts, self._steps):
             if packed is not None:
                 packed.clear()
@@ -249,9 +249,8 @@ class NodeUnit:
         return Instance(hash_bytes(key))
 
     def choice(self, number: int) -> int:
-        """j by a packet's number, modulo 2³²: evenly by chance even if all numbers have one residue."""
-        self._number[1] = number & HALF
-        return int(_place(self._words, self._number, NO_SALT, self.per_instance))
+        """j by a packet's number, modulo 2³²; numbers in equal steps go round evenly, whatever the step."""
+        return ((number & HALF) * self._odd & HALF) * self.per_instance >> 32
 
     def _turn(self, instance: Instance, sequence: int) -> int:
         """j of the paper."""
