@@ -17,6 +17,7 @@ from sojourn.estimation.iotm import estimate_sums
 from sojourn.node import unit as unit_file
 from sojourn.node.unit import Instance, NodeUnit, Packed, cbor, hash_bytes
 from sojourn.sketches.bucket_array import SPREADINGS, BucketArray, BucketArrayParameters
+from sojourn.sketches.rtt_buckets import choices_of
 
 
 def node_unit(p: BucketArrayParameters, *, seed: int = 0) -> NodeUnit:
@@ -144,10 +145,10 @@ def test_ids_are_xxh64(data: bytes) -> None:
 
 
 @given(own.WORDS, st.integers(0, 2**32), st.integers(1, 65536))
-def test_numbers_choose_evenly_and_alike_everywhere(word: int, number: int, m: int) -> None:
-    unit = NodeUnit(8, min(m, 64), salt=word)
-    expected = hashing.reduce_to_range(hashing.mix64(number & hashing.HALF_MASK), unit.per_instance)
-    assert unit.choice(number) == expected
+def test_numbers_choose_as_in_the_library(word: int, number: int, m: int) -> None:
+    parameters = BucketArrayParameters(buckets=8, per_instance=min(m, 64), spreading="sequence", salt=word)
+    expected = choices_of(parameters, np.array([number], np.uint64))
+    assert node_unit(parameters).choice(number) == expected[0]
 
 
 @given(

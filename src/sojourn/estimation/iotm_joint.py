@@ -35,7 +35,7 @@ __all__ = ["Amounts", "Scales", "decode_amounts", "estimate_sums_jointly", "shar
 
 METHOD = "iotm joint"
 MOST_SHARES = 1 << 24
-PASSES = 4
+PASSES = 3
 # A rate's prior deviation in mean rates: wide enough for one instance to hold nearly everything.
 PRIOR_WIDTH = 3.0
 # What a bucket may be off by without a reason, in units of an average bucket: keeps the covariance regular.

@@ -53,15 +53,15 @@ def estimate_round_trips(epochs: Sequence[RttEpoch], flow_id: UInt64Array, *, un
     buckets = sum(len(epoch.packets) for _, epoch in rows)
     if buckets < 3:
         return [Unanswered(Reason.NO_USABLE_CELLS)] * len(flow_id)
-    found = _decode(rows, counts)
-    half = student_95(buckets - 1) * found.deviation
+    mean, deviation = _decode(rows, counts)
+    half = student_95(buckets - 1) * deviation
     answers: list[Answer] = []
     for f in range(len(flow_id)):
         samples = round(float(counts.total[f]))
         if samples < 1:
             answers.append(Unanswered(Reason.LOST_IN_NOISE))
             continue
-        value, wide = float(found.mean[f]) * unit_ns, float(half[f]) * unit_ns
+        value, wide = float(mean[f]) * unit_ns, float(half[f]) * unit_ns
         answers.append(Estimate.around(value, wide, samples=samples, method=METHOD).not_below(0.0))
     return answers
 
@@ -138,13 +138,6 @@ def _usable_rows(epochs: Sequence[RttEpoch], counts: Amounts, flow_id: UInt64Arr
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    mean: FloatArray
-    deviation: FloatArray
-    misfit: float
-
-
 class _Model:
     """The linear model of [δ, the rates' error, μ], with covariances for flows that have about the given means."""
 
@@ -160,8 +153,8 @@ class _Model:
             for weight, epoch in rows
         ]
 
-    def solve(self, vary: float, between: float) -> _Posterior:
-        """The posterior under ν and τ², and −2 × their marginal log likelihood."""
+    def equations(self, vary: float, between: float) -> tuple[FloatArray, FloatArray, float]:
+        """(precision, right side, −2 × the marginal log likelihood) of the unknown under ν and τ²."""
         flows = self.flows
         precision = np.zeros((2 * flows + 1, 2 * flows + 1))
         precision[:flows, :flows] = np.eye(flows) / between
@@ -174,31 +167,40 @@ class _Model:
             precision += white[:, :-1].T @ white[:, :-1]
             side += white[:, :-1].T @ white[:, -1]
             misfit += float(white[:, -1] @ white[:, -1]) + 2 * float(np.log(np.diag(factor)).sum())
+        factor = np.linalg.cholesky(precision)
+        half = np.linalg.solve(factor, side)
+        misfit += 2 * float(np.log(np.diag(factor)).sum()) - float(half @ half)
+        return precision, side, float(misfit)
+
+    def posterior(self, vary: float, between: float) -> tuple[FloatArray, FloatArray]:
+        """Flows' means and deviations."""
+        flows = self.flows
+        precision, side, _ = self.equations(vary, between)
         covariance = np.linalg.inv(precision)
         unknown = covariance @ side
-        misfit += float(np.linalg.slogdet(precision)[1]) - float(side @ unknown)
         variance = np.diag(covariance)[:flows] + covariance[-1, -1] + 2 * covariance[:flows, -1]
-        return _Posterior(unknown[:flows] + unknown[-1], np.sqrt(np.maximum(variance, 0.0)), float(misfit))
+        return unknown[:flows] + unknown[-1], np.sqrt(np.maximum(variance, 0.0))
 
 
-def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> _Posterior:
-    """Three rounds of the model, with ν and τ² of the highest marginal likelihood in each."""
+def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> tuple[FloatArray, FloatArray]:
+    """Flows' means and deviations: three rounds of the model, each with its ν and τ² of the highest likelihood."""
     from scipy.optimize import minimize
 
     packets = sum(float(epoch.packets.sum()) for _, epoch in rows)
     average = max(sum(float(epoch.total.sum()) for _, epoch in rows) / packets, 1e-9)
-    mean = np.full(len(counts.rate), average)
+    mean = deviation = np.full(len(counts.rate), average)
     rate_precision = np.linalg.inv(counts.rate_covariance).astype(np.float64)
     logs = np.log([0.2, 0.3])
+
+    def scales(logs: FloatArray) -> tuple[float, float]:
+        vary, between = np.exp(np.clip(logs, -LOG_LIMIT, LOG_LIMIT)).tolist()
+        return vary, between * average**2
+
     for _ in range(PASSES):
-        model = _Model(rows, rate_precision, mean)
-
-        def solve(logs: FloatArray, model: _Model = model) -> _Posterior:
-            vary, between = np.exp(np.clip(logs, -LOG_LIMIT, LOG_LIMIT)).tolist()
-            return model.solve(vary, between * average**2)
-
+        model = _Model(rows, rate_precision, np.maximum(mean, 0.02 * average))
         options = {"maxfev": 60, "xatol": 0.02, "fatol": 0.02}
-        logs = minimize(lambda x: solve(x).misfit, logs, method="Nelder-Mead", options=options).x
-        found = solve(logs)
-        mean = np.maximum(found.mean, 0.02 * average)
-    return found
+        logs = minimize(
+            lambda logs, model=model: model.equations(*scales(logs))[2], logs, method="Nelder-Mead", options=options
+        ).x
+        mean, deviation = model.posterior(*scales(logs))
+    return mean, deviation
