@@ -23,7 +23,7 @@ from sojourn.cli.segment_output import (
     totals_json,
 )
 from sojourn.core.errors import UsageError
-from sojourn.core.units import parse_bytes, parse_duration
+from sojourn.core.units import parse_bytes, parse_duration, parse_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,16 @@ def measure(
     method: Annotated[
         Method, typer.Option(help="lds, colate: decode flow by flow as published, or all flows jointly (files only).")
     ] = Method.LITERAL,
-    memory: Annotated[str, typer.Option(help="Memory of the sketches at each point.", metavar="SIZE")] = "1MB",
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of the sketches at each point; 1MB by default.", metavar="SIZE")
+    ] = None,
+    error: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Choose the memory by the error wanted, such as 5% (captures only)."),
+    ] = None,
+    confidence: Annotated[
+        str, typer.Option(metavar="SHARE", help="With --error: the share of flows that shall be within it.")
+    ] = "95%",
     parameter: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter of the sketch; repeatable."),
@@ -135,7 +144,8 @@ def measure(
     output: WriteOption = None,
 ) -> None:
     """Measure one-way delay, jitter and loss of every flow between two captures or interfaces."""
-    memory_bytes = parse_bytes(memory)
+    wanted = _wanted_error(error, confidence, memory, live=bool(interface), sketch=sketch)
+    memory_bytes = parse_bytes(memory or "1MB")
     interval_ns = parse_duration(interval) if interval else 0
     how = choose_format(output_format, output)
     rows = row_limit(limit, how)
@@ -183,18 +193,44 @@ def measure(
         else:
             changes = parse_changes(parameter or [])
             seen = len(survey.flow_id)
-            plan = plan_segment(
-                sketch.value, memory_bytes, flows=seen, loss=survey.loss, changes=changes, joint=method is Method.JOINT
-            )
+            joint = method is Method.JOINT
+            chosen = None
+            if wanted is not None:
+                from sojourn.estimation.planning_survey import plan_surveyed
+
+                chosen = plan_surveyed(
+                    sketch.value, survey, error=wanted[0], confidence=wanted[1], joint=joint, advance=advance
+                )
+                memory_bytes = chosen[1].budget_bytes
+            plan = plan_segment(sketch.value, memory_bytes, flows=seen, loss=survey.loss, changes=changes, joint=joint)
             whole, parts = measure_segment(
                 *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
             report = _sketch_report(survey, plan, whole, parts, rows=rows, truth=truth)
+            if chosen is not None:
+                from sojourn.cli.planned_memory import add_planned
+
+                add_planned(report, chosen, whole.flows, survey)
     _add_notes(report, points, survey)
     print_report(report, how, output, verbose=verbose)
 
 
 measure.__doc__ = f"{measure.__doc__}\n\n\b\n{_EXAMPLE}"
+
+
+def _wanted_error(
+    error: str | None, confidence: str, memory: str | None, *, live: bool, sketch: SketchName
+) -> tuple[float, float] | None:
+    """The error and confidence to choose the memory by, or None where the memory is given."""
+    if error is None:
+        return None
+    if memory is not None:
+        raise UsageError("--error chooses the memory", where="measure", action="give --memory or --error, not both")
+    if live or sketch in (SketchName.EXACT, SketchName.LDA):
+        raise UsageError(
+            "--error is for sketches of flows in captures", where="measure", action="size with `sojourn plan`"
+        )
+    return parse_share(error), parse_share(confidence)
 
 
 def _captures(words: list[str]) -> tuple[str, str, list[str]]:

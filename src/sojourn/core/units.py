@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from sojourn.core.errors import ParameterError
 
-__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_duration"]
+__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_duration", "parse_share"]
 
 NS_PER_SECOND = 1_000_000_000
 
@@ -34,6 +34,7 @@ _SIZES = {
     "mib": 2**20,
     "gib": 2**30,
 }
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(%?)\s*", re.IGNORECASE)
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
 
@@ -64,6 +65,18 @@ def parse_bytes(text: str) -> int:
     16384
     """
     return _parse(text, _SIZES, "b", "size")
+
+
+def parse_share(text: str) -> float:
+    """A share from text such as ``5%`` or ``0.05``.
+
+    >>> parse_share("5%")
+    0.05
+    """
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise ParameterError(f"{text!r} is not a share", action="write it like 5% or 0.05")
+    return float(match.group(1)) / (100 if match.group(2) else 1)
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:

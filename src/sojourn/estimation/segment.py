@@ -38,6 +38,7 @@ __all__ = [
     "PointRecorder",
     "SegmentPlan",
     "SegmentTotals",
+    "answer_interval",
     "estimate_flows",
     "measure_segment",
     "plan_segment",
@@ -219,8 +220,8 @@ def measure_segment(
     parts = []
     if interval_ns:
         both = sorted({slot for _, slot in sent} & {slot for _, slot in received})
-        parts = [_interval(plan, sent, received, slot, survey.flow_id, sizes) for slot in both]
-    whole = _interval(plan, _merged(sent), _merged(received), 0, survey.flow_id, sizes, whole=True)
+        parts = [answer_interval(plan, sent, received, slot, survey.flow_id, sizes) for slot in both]
+    whole = answer_interval(plan, _merged(sent), _merged(received), 0, survey.flow_id, sizes, whole=True)
     return whole, parts
 
 
@@ -265,7 +266,7 @@ def _sizes(survey: Survey) -> Int64Array:
     return np.where(table.ids[rows] == survey.flow_id, table.packets[rows], 0)
 
 
-def _interval(
+def answer_interval(
     plan: SegmentPlan,
     sent: dict[tuple[str, int], AnySketch],
     received: dict[tuple[str, int], AnySketch],

@@ -1,0 +1,240 @@
+"""Worlds to plan in: what a user knows of the traffic, drawn as packets at both points with the truth of every flow.
+
+A plan is tried on a sample of the expected flows. Sizes keep their law: of all sizes, sorted, every n-th is taken.
+Flows that the promise is made for are at least `LEAST_PROMISED` of those simulated, so that their error can be counted;
+where they are rarer in reality this is cautious, since large flows then meet more often. Elephants are cut to what the
+budget of packets allows.
+
+How delays differ is rarely known, and it decides the error. Without better knowledge three kinds are drawn and the
+worst counts: two paths (a flow is on the fast or the slow one), flows spread widely around a common mean, and flows
+that are all alike while packets vary strongly. A survey knows each flow's mean and deviation (`SurveyedDelays`).
+
+Cost: O(packets), at most `PACKET_BUDGET` of them per world; the same seed gives the same world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import ParameterError
+
+__all__ = [
+    "UNKNOWN_DELAYS",
+    "AlikeDelays",
+    "Delays",
+    "ExpectedTraffic",
+    "PathDelays",
+    "SpreadDelays",
+    "SurveyedDelays",
+    "World",
+    "draw_world",
+    "pareto_sizes",
+]
+
+PACKET_BUDGET = 400_000
+# Decoders solve small problems by dense matrices, at cubic cost: as many flows as are beyond that, or few.
+MANY_FLOWS, FEW_FLOWS = 3000, 400
+LEAST_PROMISED = 0.05
+MOST_SIZES = 1 << 20
+START_NS = 1_700_000_000_000_000_000
+DURATION_NS = 1_000_000_000
+MEAN_NS = 10_000_000.0
+NO_BYTES = 64
+
+
+class Delays(Protocol):
+    """A law of delays: each flow's mean in ns, and the variation (deviation over mean) of its packets."""
+
+    @property
+    def name(self) -> str: ...
+    def draw(self, random: np.random.Generator, flow: Int64Array, /) -> tuple[FloatArray, FloatArray]: ...
+
+
+@dataclass(frozen=True)
+class PathDelays:
+    """A share of flows takes a path that is several times slower."""
+
+    slow_share: float = 1 / 3
+    ratio: float = 10.0
+    within: float = 0.3
+    name: str = "two paths"
+
+    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
+        slow = random.uniform(size=len(flow)) < self.slow_share
+        return np.where(slow, self.ratio, 1.0) * MEAN_NS / 4, np.full(len(flow), self.within)
+
+
+@dataclass(frozen=True)
+class SpreadDelays:
+    """Flows' means are log-normal."""
+
+    between: float = 0.7
+    within: float = 0.4
+    name: str = "flows differ"
+
+    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
+        return random.lognormal(np.log(MEAN_NS), self.between, len(flow)), np.full(len(flow), self.within)
+
+
+@dataclass(frozen=True)
+class AlikeDelays:
+    """All flows have one mean; packets vary."""
+
+    within: float = 1.5
+    name: str = "packets differ"
+
+    def draw(self, _random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
+        return np.full(len(flow), MEAN_NS), np.full(len(flow), self.within)
+
+
+@dataclass(frozen=True, eq=False)
+class SurveyedDelays:
+    """Each flow's own mean and variation, as a survey found them."""
+
+    mean_ns: FloatArray
+    variation: FloatArray
+    name: str = "as surveyed"
+
+    def draw(self, _random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
+        return self.mean_ns[flow], self.variation[flow]
+
+
+UNKNOWN_DELAYS: tuple[Delays, ...] = (PathDelays(), SpreadDelays(), AlikeDelays())
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedTraffic:
+    """The flows of one epoch: their sizes at the sender, the share that each loses, and how delays may differ.
+
+    ``flows`` is how many there really are; ``packets`` holds their sizes, or a sample of them.
+    """
+
+    packets: Int64Array
+    lost_share: FloatArray
+    flows: int
+    delays: Sequence[Delays] = UNKNOWN_DELAYS
+
+    def __post_init__(self) -> None:
+        if not len(self.packets) or self.packets.min() < 1 or self.flows < 1:
+            raise ParameterError("there is no flow to plan for", where="plan", action="give 1 flow or more")
+        if not (np.all(self.lost_share >= 0) and np.all(self.lost_share <= 1)):
+            raise ParameterError(
+                "a lost share is outside 0 … 1", where="plan", action="give a share such as 0.01 or 1%"
+            )
+
+    @property
+    def total_packets(self) -> float:
+        return float(self.packets.mean()) * self.flows
+
+    @property
+    def loss(self) -> float:
+        """The share of all packets that is lost."""
+        return float(np.sum(self.packets * self.lost_share) / self.packets.sum())
+
+
+def pareto_sizes(flows: int, packets: float, *, tail: float = 0.9) -> Int64Array:
+    """Sizes of flows that have so many packets together: one per stratum of a Pareto law with this tail.
+
+    >>> sizes = pareto_sizes(1000, 20_000)
+    >>> len(sizes), int(sizes.min()), 0.9 < sizes.sum() / 20_000 < 1.1
+    (1000, 1, True)
+    """
+    if packets < flows:
+        raise ParameterError(
+            f"{flows:,} flows cannot share {packets:,.0f} packets",
+            where="plan",
+            action="give fewer flows, a higher rate or a longer epoch",
+        )
+    strata = min(flows, MOST_SIZES)
+    excess = ((np.arange(strata) + 0.5) / strata) ** (-1 / tail) - 1
+    low, high = 0.0, packets
+    for _ in range(60):
+        scale = (low + high) / 2
+        mean = np.maximum(1.0, np.ceil(scale * excess)).mean()
+        low, high = (scale, high) if mean * flows < packets else (low, scale)
+    sizes = np.maximum(1.0, np.ceil(high * excess))
+    return np.minimum(sizes, 2.0**62).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Both ends of a segment; per simulated flow its id, size, true mean (NaN if wholly lost) and whether it counts."""
+
+    sender: PacketBatch
+    receiver: PacketBatch
+    flow_id: UInt64Array
+    packets: Int64Array
+    mean_ns: FloatArray
+    promised: BoolArray
+
+    @property
+    def grand_mean(self) -> float:
+        """Of the packets that arrived."""
+        return float((self.receiver.time_ns - START_NS).mean()) if len(self.receiver) else np.nan
+
+
+def draw_world(traffic: ExpectedTraffic, delays: Delays, *, least_packets: int, seed: int) -> World:
+    """Packets of a sample of the expected flows; those of `least_packets` or more are promised something."""
+    random = np.random.default_rng(seed)
+    flow, sizes = _choose_flows(traffic, least_packets, random)
+    mean, variation = delays.draw(random, flow)
+    owner = np.repeat(np.arange(len(flow)), sizes)
+    shape = 1 / np.maximum(variation, 1e-6) ** 2
+    delay = np.maximum(np.rint(random.standard_gamma(shape[owner]) * (mean / shape)[owner]), 0).astype(np.int64)
+    delivered = random.random(len(owner)) >= traffic.lost_share[flow][owner]
+    flow_id = random.integers(0, 2**64, len(flow), dtype=np.uint64)
+    packet_id = random.integers(0, 2**64, len(owner), dtype=np.uint64)
+    sender = _batch(flow_id[owner], packet_id, np.zeros(len(owner), np.int64))
+    receiver = _batch(flow_id[owner[delivered]], packet_id[delivered], delay[delivered])
+    arrived = np.bincount(owner[delivered], minlength=len(flow))
+    with np.errstate(invalid="ignore"):
+        true_mean = np.bincount(owner[delivered], delay[delivered], len(flow)) / arrived
+    return World(sender, receiver, flow_id, sizes, true_mean, traffic.packets[flow] >= least_packets)
+
+
+def _batch(flow_id: UInt64Array, packet_id: UInt64Array, after_ns: Int64Array) -> PacketBatch:
+    return PacketBatch(flow_id, packet_id, START_NS + after_ns, np.full(len(flow_id), NO_BYTES, np.int64))
+
+
+def _choose_flows(
+    traffic: ExpectedTraffic, least_packets: int, random: np.random.Generator
+) -> tuple[Int64Array, Int64Array]:
+    """Rows of the traffic to simulate, and their sizes within the budget."""
+    order = np.argsort(traffic.packets, kind="stable")
+    large = order[traffic.packets[order] >= least_packets]
+    if not len(large):
+        raise ParameterError(
+            f"no flow has {least_packets:,} packets (the largest {int(traffic.packets.max()):,})",
+            where="plan",
+            action="ask for smaller flows, or a longer epoch",
+        )
+    small = order[: len(order) - len(large)]
+    count = MANY_FLOWS if len(order) >= MANY_FLOWS else min(len(order), FEW_FLOWS)
+    promised = min(len(large), max(round(count * len(large) / len(order)), round(count * LEAST_PROMISED), 1))
+    flow = np.concatenate([_every_nth(small, count - promised, random), _every_nth(large, promised, random)])
+    return flow, _within_budget(traffic.packets[flow])
+
+
+def _every_nth(rows: Int64Array, count: int, random: np.random.Generator) -> Int64Array:
+    """`count` of the rows at equal distances, from a random start; all of them where there are no more."""
+    if count >= len(rows):
+        return rows
+    at = (np.arange(count) + random.uniform()) * len(rows) / max(count, 1)
+    return rows[at.astype(np.int64)]
+
+
+def _within_budget(sizes: Int64Array) -> Int64Array:
+    """The sizes, the largest cut so that all together keep to the budget."""
+    if sizes.sum() <= PACKET_BUDGET:
+        return sizes
+    low, high = 1, int(sizes.max())
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if np.minimum(sizes, middle).sum() <= PACKET_BUDGET else (low, middle)
+    return np.minimum(sizes, low)
