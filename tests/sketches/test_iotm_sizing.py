@@ -15,6 +15,7 @@ from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.iotm_sizing import (
     Workload,
     best_per_instance,
+    error_at,
     plan_bucket_array,
     predicted_deviations,
     published_deviation,
@@ -76,8 +77,8 @@ def test_the_joint_error_is_derived(spreading: str) -> None:
     for m in (3, 5, 8):
         parameters = BucketArrayParameters(buckets=20, per_instance=m, bits=32, spreading=spreading)
         found = np.median(simulated_errors(parameters, sizes, runs=40))
-        derived = 0.6745 * np.median(predicted_deviations(sizes, n=20, m=m, spreading=spreading) / sizes)
-        assert found == pytest.approx(derived, rel=0.3)
+        derived = error_at(predicted_deviations(sizes, n=20, m=m, spreading=spreading, draws=100) / sizes, 0.5)
+        assert found == pytest.approx(derived, rel=0.25)
 
 
 @pytest.mark.parametrize(("spreading", "instances", "buckets"), [("round-robin", 10, 20), ("random", 15, 20)])

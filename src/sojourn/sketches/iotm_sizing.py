@@ -34,6 +34,7 @@ __all__ = [
     "IotmPlan",
     "Workload",
     "best_per_instance",
+    "error_at",
     "plan_bucket_array",
     "predicted_deviations",
     "published_deviation",
@@ -180,7 +181,7 @@ def _share_within(relative: FloatArray, error: float) -> float:
     return float(np.vectorize(math.erf)(error / (math.sqrt(2) * np.maximum(relative, 1e-12))).mean())
 
 
-def _error_at(relative: FloatArray, share: float) -> float:
+def error_at(relative: FloatArray, share: float) -> float:
     """The error that a share of answers stays below, by bisection."""
     low, high = 0.0, 1e-6
     while _share_within(relative, high) < share and high < 1e6:
@@ -194,7 +195,7 @@ def _error_at(relative: FloatArray, share: float) -> float:
 def best_per_instance(sizes: FloatArray, *, n: int, spreading: str, share: float = 0.95) -> int:
     """The m for which the error at a share of answers is least, for one epoch."""
     errors = {
-        m: _error_at(predicted_deviations(sizes, n=n, m=m, spreading=spreading) / sizes, share)
+        m: error_at(predicted_deviations(sizes, n=n, m=m, spreading=spreading) / sizes, share)
         for m in range(1, min(LARGEST_M, n) + 1)
     }
     return min(errors, key=lambda m: errors[m])
@@ -243,7 +244,7 @@ def _plans_of(workload: Workload, buckets: int, error: float, confidence: float,
 
 
 def _plan(workload: Workload, buckets: int, epochs: int, error: float, confidence: float, spreading: str) -> IotmPlan:
-    """The plan for n buckets and a number of epochs, with the best of a few m; checked if it seems to keep the error."""
+    """The plan for n buckets and some epochs with the best of a few m, checked if it seems to keep the error."""
     candidates = [m for m in (2, 3, 4, 5) if m < buckets]
     plans = [_predicted(workload, buckets, m, epochs, error, confidence, spreading, DRAWS) for m in candidates]
     best = min(plans, key=lambda plan: plan.error)
@@ -277,8 +278,8 @@ def _predicted(
         ),
         epochs=epochs,
         epoch_ns=workload.period_ns // epochs,
-        error=_error_at(relative, confidence),
-        median_error=_error_at(relative, 0.5),
+        error=error_at(relative, confidence),
+        median_error=error_at(relative, 0.5),
         share=share,
         is_kept=share >= confidence,
     )
