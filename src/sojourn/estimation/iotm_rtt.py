@@ -34,6 +34,8 @@ __all__ = ["estimate_round_trips"]
 
 METHOD = "iotm joint"
 PASSES = 3
+# μ, ν and τ² are learned from the buckets; so few (or two for each flow) can tell them, fewer cannot.
+LEARNED, FEWEST_BUCKETS = 3, 15
 # Variance per packet in squared mean round trips: keeps covariances regular where packets do not vary at all.
 SLACK = 1e-3
 # Packets squared by which a bucket's count may be off its even share.
@@ -51,10 +53,10 @@ def estimate_round_trips(epochs: Sequence[RttEpoch], flow_id: UInt64Array, *, un
     counts = decode_amounts([epoch.sent for epoch in heard], flow_id, field="count")
     rows = _usable_rows(heard, counts, flow_id)
     buckets = sum(len(epoch.packets) for _, epoch in rows)
-    if buckets < 3:
+    if buckets < max(min(FEWEST_BUCKETS, 2 * len(flow_id)), LEARNED + 1):
         return [Unanswered(Reason.NO_USABLE_CELLS)] * len(flow_id)
     mean, deviation = _decode(rows, counts)
-    half = student_95(buckets - 1) * deviation
+    half = student_95(buckets - LEARNED) * deviation
     answers: list[Answer] = []
     for f in range(len(flow_id)):
         samples = round(float(counts.total[f]))
