@@ -11,7 +11,7 @@ from sojourn.estimation.joint_lds import estimate_lds_joint
 from sojourn.estimation.lds import estimate_lds
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.weights import FlowWeights
-from worlds import recorded
+from worlds import recorded, world
 
 FEW = 20
 
@@ -188,3 +188,27 @@ def test_the_paper_s_scale(delays: str) -> None:
         inside = (joint.low_ns <= world.mean_ns) & (world.mean_ns <= joint.high_ns)
         assert inside[own].mean() >= 0.88
     assert 0.90 <= covered(joint, world).mean() <= (0.99 if delays == "bimodal" else 0.98)
+
+
+@pytest.mark.parametrize("columns", [8, 300])
+def test_where_no_cell_is_usable_no_flow_is_answered(columns: int) -> None:
+    lossy = world(3, delays="per_flow", loss=0.7, flows=300, packets=60_000, tail=20)
+    ends = recorded(lossy, lambda: Lds(LdsParameters(rows=4, columns=columns, salt=1)))
+    answers = estimate_lds_joint(*ends, np.unique(lossy.sender.flow_id), grand_mean=1e6)
+    assert not answers.answered.any()
+
+
+def test_a_single_usable_cell_answers_its_flow() -> None:
+    """What it says is off by nothing from the mean of all usable cells, which is its own."""
+    lossy = world(4, delays="per_flow", loss=0.7, flows=50, packets=10_000, tail=20)
+    kept = lossy.receiver.flow_id
+    lone = lossy.sender.flow_id[0]
+    whole = lossy.sender.select(lossy.sender.flow_id == lone)
+    late = type(whole)(whole.flow_id, whole.packet_id, whole.time_ns + 5_000_000, whole.size_bytes)
+    receiver_batch = type(whole).concatenate([lossy.receiver.select(kept != lone), late])
+    sender, receiver = (Lds(LdsParameters(rows=4, columns=400, salt=2)) for _ in range(2))
+    sender.record_batch(lossy.sender)
+    receiver.record_batch(receiver_batch)
+    answers = estimate_lds_joint(sender, receiver, np.unique(lossy.sender.flow_id))
+    assert answers.mean_ns[np.unique(lossy.sender.flow_id) == lone] == pytest.approx(5e6)
+    assert answers.answered.sum() == 1

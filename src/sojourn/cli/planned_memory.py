@@ -29,15 +29,15 @@ def add_planned(
         "baseline_share": plan.prediction.baseline,
     }
     note = (
-        f"planned: {format_bytes(plan.memory_bytes)} per point for an error of {wish.error:.3g} in "
-        f"{wish.confidence:.3g} of the flows of {wish.least_packets} packets or more "
-        f"(simulated: {plan.prediction.share:.3g})"
+        f"planned: {format_bytes(plan.memory_bytes)} per point for an error of {100 * wish.error:.3g} % in "
+        f"{100 * wish.confidence:.3g} % of the flows of {wish.least_packets} packets or more "
+        f"(simulated: {plan.prediction.share:.1%})"
     )
     if report.truth is not None and flows is not None:
         from sojourn.estimation.planning_survey import achieved_share
 
         count, share = achieved_share(flows, survey, wish)
         planned |= {"promised_flows": count, "achieved_share": share}
-        note += f"; achieved: {share:.3g} of {count:,} flows"
+        note += f"; achieved: {share:.1%} of {count:,} flows"
     report.sketch["planned"] = planned
     report.notes.append(note)

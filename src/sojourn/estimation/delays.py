@@ -38,6 +38,8 @@ PASSES = 80
 SETTLED = 1e-4
 SETTLED_ROUGHLY = 1e-2
 DENSE_CELLS = 800
+# Of a packet's delay, in square units of the recorded times: where a single cell is heard it is off by nothing.
+LEAST_VARIANCE = 1e-12
 DENSE_FLOWS = 2000
 STEPS = (0.9, 0.45, 0.2)
 RAN_AWAY = 1e9
@@ -83,6 +85,8 @@ class DelayMessages:
 
 def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable_share: float = 0.0) -> DelayMessages:
     """Solve for all flows; `grand_mean` is a flow-blind mean of all delivered packets."""
+    if not cells.count.any():
+        return _nothing_said(cells, grand_mean or 0.0)
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
     problem = _Problem(cells)
     between, within = problem.components(prior_mean, RATIOS)
@@ -99,6 +103,12 @@ def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable
         value, precision, scale = problem.calibrated(said, between, within)
     between, within = between * scale, within * scale
     return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter, unheard)
+
+
+def _nothing_said(cells: DelayCells, prior_mean: float) -> DelayMessages:
+    """Where no cell is usable: no precision for any flow, and variances that stand for nothing."""
+    silent = np.zeros(cells.incidence.flows)
+    return DelayMessages(silent, silent.copy(), prior_mean, 1.0, 1.0, 1 / np.maximum(cells.size, 0.5), 1.0)
 
 
 class _Said(Protocol):
@@ -145,7 +155,7 @@ class _Problem:
         """τ² and σ² under which what is held out is most likely."""
         excess = (self.cells.delay_sum - prior_mean * self.cells.count)[self.heard]
         unit = float(np.mean(excess**2 / self.cells.count[self.heard])) if len(excess) else 0.0
-        unit = max(unit, np.finfo(np.float64).tiny)
+        unit = max(unit, LEAST_VARIANCE)
         found = []
         for ratio in ratios:
             said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
@@ -153,6 +163,7 @@ class _Problem:
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
         open_to = min(score for *_, score in found) + NOT_WORSE / max(int(self.heard.sum()), 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
+        scale = max(scale, LEAST_VARIANCE)
         return ratio * scale, scale
 
     def split_doubt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
