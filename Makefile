@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(VENV)/.kernels
+MICROPYTHON := $(VENV)/micropython
 
 # Debian packages that tests need; installed when missing and root.
 SYSTEM_PACKAGES := ethtool iperf3 iproute2 iputils-ping mosquitto mosquitto-clients tcpdump tshark
@@ -26,6 +27,10 @@ $(KERNELS): $(STAMP) $(shell find src -name '*.py')
 	find src -name '*.nbi' -delete -o -name '*.nbc' -delete
 	touch $@
 
+# The node unit is tested on a real MicroPython, by Node.js.
+$(MICROPYTHON)/.installed: $(STAMP) scripts/install-micropython
+	sh scripts/install-micropython $(MICROPYTHON)
+
 demo: $(KERNELS)
 	$(BIN)/sojourn demo
 
@@ -34,7 +39,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check src tests bench fuzz
 	$(BIN)/mypy
 
-test: $(KERNELS) system-packages check
+test: $(KERNELS) $(MICROPYTHON)/.installed system-packages check
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
 
 test-long: $(KERNELS) system-packages

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import demo, plan, reproduce
+from sojourn.cli import demo, plan, plan_iotm, reproduce
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
@@ -38,6 +38,7 @@ app.command()(record)
 app.command()(estimate)
 app.command()(rtt)
 app.command()(flows)
+plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 

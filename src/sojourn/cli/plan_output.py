@@ -94,6 +94,8 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "median_error": ("median error", "{:.3%}".format),
     "share_within": ("flows within the error", "{:.1%}".format),
     "baseline_share": ("… by answering the mean of all", "{:.1%}".format),
+    "answers_within": ("answers within the error", "{:.1%}".format),
+    "epochs": ("epochs per question", str),
     "answered": ("flows answered", "{:.1%}".format),
     "hardest_delays": ("hardest kind of delays", str),
     "samples": ("packets in usable cells", "{:,.0f}".format),

@@ -24,7 +24,7 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.quantiles import student_95
 
-__all__ = ["SharedCounters", "moment_ratio"]
+__all__ = ["SharedCounters", "moment_ratio", "ratio_of"]
 
 
 class SharedCounters:
@@ -65,6 +65,11 @@ class SharedCounters:
 def moment_ratio(counters: SharedCounters, own: Int64Array, *, unit: str, method: str) -> Answer:
     """The first field's sum over the second's, if that tells the instance from noise."""
     sums, spread, degrees = counters.sums_of(own)
+    return ratio_of(sums, spread, degrees, unit=unit, method=method)
+
+
+def ratio_of(sums: FloatArray, spread: FloatArray, degrees: int, *, unit: str, method: str) -> Answer:
+    """The first of two sums over the second, with Fieller's interval, if the second is not noise."""
     numerator, denominator = float(sums[0]), float(sums[1])
     if degrees < 1:
         return Unanswered(Reason.NO_USABLE_CELLS)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.hash_kernels import mix
+from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
+from sojourn.core.hash_kernels import mix, mix_column
 from sojourn.core.kernels import inlined, kernel
 
-__all__ = ["HASHED_STEPS", "Steps", "find_step"]
+__all__ = ["HASHED_STEPS", "Steps", "find_step", "shared_steps"]
 
 HASHED_STEPS = 64
 _STEP_SALT = np.uint64(hashing.salt_for(1 << 22, 0))
@@ -41,6 +41,13 @@ def find_step(instance_id: np.uint64, owners: UInt64Array, next_step: Int64Array
         owners[slot] = instance_id
         next_step[slot] = 0
     return slot
+
+
+def shared_steps(instance_id: UInt64Array) -> BoolArray:
+    """Which of these instances share their hashed step with another of them: those do not go round evenly."""
+    slot = mix_column(instance_id ^ _STEP_SALT) & np.uint64(HASHED_STEPS - 1)
+    shared: BoolArray = np.bincount(slot.astype(np.int64), minlength=HASHED_STEPS)[slot.astype(np.int64)] > 1
+    return shared
 
 
 @kernel
