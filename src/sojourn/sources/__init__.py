@@ -1,1 +1,1 @@
-"""Node metrics as measurements: disk IO, CPU time, memory, flows, round-trip times and packets, through one interface."""
+"""Node metrics as measurements, by one interface: disk IO, CPU time, memory, flows, round-trip times, packets."""

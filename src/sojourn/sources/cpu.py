@@ -1,7 +1,7 @@
 """CPU time per process: user and system time of all its threads, in ns.
 
-Guarantee: the kernel shows CPU time in clock ticks (10 ms), so the sum of a process's increments is within one tick of the
-truth however often it is polled. Children count for themselves.
+Guarantee: the kernel shows CPU time in clock ticks (10 ms), so the sum of a process's increments is within one tick
+of the truth however often it is polled. Children count for themselves.
 Cost: one scan of the processes per poll (10 µs each), no privileges.
 """
 

@@ -1,8 +1,9 @@
 """Increments from counters that the kernel keeps per process: what each added since the last poll.
 
-Guarantee: for a process that is there at both polls, the increments add up to its counter's difference exactly. One that
-appeared in between counts from 0, as its counter did; one that took a number that another had is recognised by its start
-time. What a process added after the last poll that saw it cannot be known once it has ended: such ends are counted.
+Guarantee: for a process that is there at both polls, the increments add up to its counter's difference exactly. One
+that appeared in between counts from 0, as its counter did; one that took a number that another had is recognised by
+its start time. What a process added after the last poll that saw it cannot be known once it has ended: such ends are
+counted.
 Memory: some 100 bytes per process.
 """
 
@@ -26,9 +27,7 @@ WENT_BACK = "counters that went back"
 def measurements(ids: list[int], values: list[int], now_ns: int) -> MeasurementBatch:
     """One row per value, all of one time."""
     times = np.full(len(ids), now_ns, np.int64)
-    return MeasurementBatch(
-        np.array(ids, np.uint64), np.array(values, np.int64), times, np.zeros(len(ids), np.uint64)
-    )
+    return MeasurementBatch(np.array(ids, np.uint64), np.array(values, np.int64), times, np.zeros(len(ids), np.uint64))
 
 
 class ProcessTotals(Source[MeasurementBatch]):

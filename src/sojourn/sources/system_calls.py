@@ -1,8 +1,8 @@
 """Read and write operations per process from ``/proc/<pid>/io``: what can be had without root and without tracing.
 
-An operation is a read or write *system call* (``syscr`` + ``syscw``), whatever it was on: a disk, the page cache, a pipe,
-a terminal. For a process that works on files it is close to what it asked of the disk; for one that talks through pipes it
-is far more. Without root only the processes of the same user can be read; the others are counted.
+An operation is a read or write *system call* (``syscr`` + ``syscw``), whatever it was on: a disk, the page cache, a
+pipe, a terminal. For a process that works on files it is close to what it asked of the disk; for one that talks
+through pipes it is far more. Without root only the processes of the same user can be read; the others are counted.
 Cost: two reads per process and poll, about 20 µs.
 """
 
