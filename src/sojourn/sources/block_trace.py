@@ -68,8 +68,8 @@ class BlockTrace:
 
     def open(self) -> None:
         """Make the instance and switch it on; nothing stays behind if that fails."""
-        remove_leftovers(self._folder)
         try:
+            remove_leftovers(self._folder)
             self._open()
         except OSError as error:
             self.close()

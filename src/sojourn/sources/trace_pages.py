@@ -67,6 +67,10 @@ class PageLayout:
         number = _ID.search(event_format)
         missing = [n for n in ("commit", "data") if n not in page] + [n for n in _FIELDS if n not in event]
         odd = [name for name, sizes in _SIZES.items() if name in event and event[name][1] not in sizes]
+        if {"commit", "data"} <= page.keys() and not (
+            page["commit"][0] >= 8 and page["commit"][1] in (4, 8) and sum(page["commit"]) <= page["data"][0]
+        ):
+            odd.append("commit")
         far = [name for name, (offset, _) in (page | event).items() if offset > _MOST_OFFSET]
         if sys.byteorder != "little" or number is None or missing or odd or far:
             raise SourceError(
