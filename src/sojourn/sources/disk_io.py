@@ -12,7 +12,8 @@ Without a method the first that works here is taken, and a warning tells if it i
 By the tracepoint, each operation is one measurement of value 1 with its own time. What a process writes into the page
 cache reaches the disk later, through the kernel's writeback threads, and counts for these (``kworker/…``); reads,
 direct and synchronous writes count for the process. Flushes and discards carry no data and are counted in `ignored`,
-as is what a mapped device hands on to the disks below it (`block_devices`)."""
+as is what a mapped device hands on to the disks below it (`block_devices`).Cost: 0.8 µs per operation when polled, and 0.3 ms per poll; by system calls 20 µs per process and poll.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +40,7 @@ Method = Literal["tracepoint", "system_calls"]
 OVERRUN = "operations overwritten before they were read"
 _DAMAGED = "damaged trace pages"
 _METRIC = Metric("disk_io", "operations", "process", "increments")
+_MOST_KNOWN = 1 << 14
 _FLUSH, _READ, _WRITE = (ord(letter) for letter in "FRW")
 
 
@@ -111,7 +113,8 @@ class TracedDiskIo(Source[MeasurementBatch]):
         with ProcessFiles.opened() as files:
             finder = _ProcessFinder(files, trace)
             found = [finder.find(operations[row]) for row in last.tolist()]
-        self._directory.keep({process.pid for process in found})
+        if len(self._directory) > _MOST_KNOWN:
+            self._directory.keep(())  # most have ended; those that have not are reported anew
         ids = np.array([self._directory.id_of(process) for process in found], np.uint64)
         return ids[positions]
 

@@ -125,6 +125,9 @@ class ProcessDirectory:
         self._known[process.pid] = (process.start, process.comm, number)
         return number
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def take_new(self) -> tuple[Key, ...]:
         """The keys that are new since the last call."""
         new, self._new = tuple(self._new), []

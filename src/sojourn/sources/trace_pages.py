@@ -4,7 +4,7 @@ The format is the one that the kernel describes in ``events/header_page``, ``eve
 ``format``; where the fields lie is read from there (`PageLayout`), nothing is assumed but little-endian words.
 
 Guarantee: no byte outside of a page is read, whatever the bytes are; a page that contradicts itself is given up at that
-place and counted. Cost: some ns per event. Memory: 66 bytes per event.
+place and counted. Cost: O(1) per event. Memory: 66 bytes per event.
 """
 
 from __future__ import annotations
