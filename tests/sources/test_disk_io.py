@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from sojourn.core.errors import ParameterError, SourceError
 from sojourn.sources.block_trace import tracefs_folder
 from sojourn.sources.disk_io import OVERRUN, DiskIo, TracedDiskIo
+from sojourn.sources.processes import ProcessFiles
 from sojourn.sources.system_calls import SystemCalls
 
 needs_root = pytest.mark.skipif(
@@ -147,18 +150,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tracefs: Path) -> Non
 
 
 @needs_root
-def test_without_root_system_calls_are_counted_and_a_warning_tells(worker: Any) -> None:
-    import threading
-
-    from sojourn.sources.processes import ProcessFiles
-
+def test_without_root_system_calls_are_counted_and_a_warning_tells(worker: Any, tracefs: Path) -> None:  # noqa: ARG001
     seen: list[Any] = []
 
     def measure() -> None:
         _become_nobody()
         with DiskIo() as source:
             seen.append((source.method, source.warnings, len(source.poll(0)), source.ignored))
-        with pytest.raises(SourceError, match=r"cannot be traced|is not mounted"), DiskIo(method="tracepoint"):
+        with pytest.raises(SourceError, match="cannot be traced"), DiskIo(method="tracepoint"):
             pass
         with ProcessFiles.opened() as files:
             seen.append(files.process(worker.pid) is not None)
@@ -175,8 +174,6 @@ def test_without_root_system_calls_are_counted_and_a_warning_tells(worker: Any) 
 
 def _become_nobody() -> None:
     """Give up root in this thread alone, by the bare system call: the library's would do it for all threads."""
-    import ctypes
-
     number = {"x86_64": 117, "aarch64": 147}[os.uname().machine]  # setresuid
     nobody = 65534
     assert ctypes.CDLL(None, use_errno=True).syscall(number, nobody, nobody, nobody) == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 
+from sojourn.core.keys import key_id, parse_key
 from sojourn.sources.memory import ResidentMemory
 
 MIB = 1 << 20
@@ -14,8 +15,6 @@ MIB = 1 << 20
 
 def test_memory_that_is_touched_shows(worker: Any) -> None:
     def resident() -> int:
-        from sojourn.core.keys import key_id, parse_key
-
         batch = source.poll(time.time_ns()).batch
         (row,) = (batch.instance_id == key_id(parse_key(worker.key()))).nonzero()[0]
         return int(batch.value[row])

@@ -12,7 +12,8 @@ Without a method the first that works here is taken, and a warning tells if it i
 By the tracepoint, each operation is one measurement of value 1 with its own time. What a process writes into the page
 cache reaches the disk later, through the kernel's writeback threads, and counts for these (``kworker/…``); reads,
 direct and synchronous writes count for the process. Flushes and discards carry no data and are counted in `ignored`,
-as is what a mapped device hands on to the disks below it (`block_devices`).Cost: 0.8 µs per operation when polled, and 0.3 ms per poll; by system calls 20 µs per process and poll.
+as is what a mapped device hands on to the disks below it (`block_devices`).
+Cost: 0.8 µs per operation when polled, and 0.3 ms per poll; by system calls 20 µs per process and poll.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Choosing instances by patterns on the text of their keys: ``mosquitto[*]``, ``10.0.0.*``, ``* > 10.0.0.2:1883 tcp``.
 
 ``*`` stands for any text, ``?`` for one character; all else stands for itself, brackets too. A pattern describes the
-whole text. Matching takes time linear in the text."""
+whole text. Matching takes time linear in the text.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A process is told from an earlier one of the same number by its start time. Its 
 most 15 bytes, as ``ps -o comm`` shows), so that all sources call it the same; a worker of the kernel is named without
 the work it happens to do. What a key cannot hold is replaced by ``?``.
 
-Cost: about 10 µs per process and scan, a third of what psutil takes for the same fields (measured with 1000). Memory:
-some 200 bytes per process.
+Cost: about 11 µs per process and scan, where psutil takes 28 µs for the same fields (measured with 988 processes).
+Memory: some 200 bytes per process.
 """
 
 from __future__ import annotations

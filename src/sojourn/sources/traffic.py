@@ -5,7 +5,8 @@ are counted by reason. A packet may come one poll late: the kernel hands packets
 Of a capture file, each poll gives the next window (some MB).
 Polling an interface less often than every 5 s may drop packets, however little traffic there is (`capture.live`).
 Memory: the ring (32 MiB), and 150 bytes for each of at most `max_flows` flows whose keys are remembered as reported;
-when half of these are taken, all are forgotten, and keys are reported anew."""
+when half of these are taken, all are forgotten, and keys are reported anew.
+"""
 
 from __future__ import annotations
 
