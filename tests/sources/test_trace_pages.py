@@ -110,8 +110,25 @@ def test_a_recorded_page_is_read() -> None:
     ]
 
 
+def test_long_pauses_and_absolute_times_are_followed() -> None:
+    built = Built()
+    built.event(5, 1)
+    built.time_extend(1 << 40 | 12345)
+    built.event(6, 2, long=True)
+    built.discarded(1000, 3)
+    built.event(7, 3)
+    built.time_stamp(1 << 50 | 77)
+    built.event(8, 4)
+    events, damaged = parse_pages(built.page(), PAGE, LAYOUT)
+    assert damaged == 0
+    assert plain(events) == built.events
+
+
+events = st.tuples(st.just("event"), st.integers(0, (1 << 27) - 1), st.integers(1, 1 << 22))
 entries = st.one_of(
-    st.tuples(st.just("event"), st.integers(0, (1 << 27) - 1), st.integers(1, 1 << 22)),
+    events,
+    events,
+    events,
     st.tuples(st.just("time_extend"), st.integers(0, 1 << 50)),
     st.tuples(st.just("time_stamp"), st.integers(1 << 40, 1 << 58)),
     st.tuples(st.just("discarded"), st.integers(1, 1000), st.integers(0, 20)),

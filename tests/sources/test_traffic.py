@@ -19,6 +19,7 @@ from sojourn.sources.registry import AnySource, new_source
 from sojourn.sources.traffic import UNNAMED
 
 CAPTURE = "zeek-tcp-timestamps-snap96.pcap"
+MANY_FLOWS = "zeek-echo-connections-82k.pcap.gz"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,9 @@ def test_packets_come_as_the_capture_has_them(capture: str) -> None:
         assert np.array_equal(column, batch.columns()[name])
 
 
-def test_round_trip_times_are_those_of_the_meter(capture: str) -> None:
+@pytest.mark.parametrize("name", [CAPTURE, MANY_FLOWS])
+def test_round_trip_times_are_those_of_the_meter(shared_data: Path, name: str) -> None:
+    capture = str(shared_data / "captures" / name)
     with open_capture(capture) as reader:
         samples = list(measure_rtt((transport for _, transport in reader.with_transport()), RttMeter()))
         names = {int(i): str(key) for i, key in zip(reader.flows.ids, reader.flows.keys(), strict=True)}
@@ -89,7 +92,7 @@ def test_a_filter_chooses_packets(capture: str) -> None:
 
 
 def test_flows_beyond_the_limit_are_measured_without_a_key_and_told(shared_data: Path) -> None:
-    path = str(shared_data / "captures" / "zeek-echo-connections-82k.pcap.gz")
+    path = str(shared_data / "captures" / MANY_FLOWS)
     with new_source("flow_packets", capture=path, max_flows=16) as source:
         rows = keys = 0
         while not source.is_ended:
@@ -103,7 +106,7 @@ def test_flows_beyond_the_limit_are_measured_without_a_key_and_told(shared_data:
 
 
 def test_reported_flows_are_forgotten_in_time_and_reported_anew(shared_data: Path) -> None:
-    path = str(shared_data / "captures" / "zeek-echo-connections-82k.pcap.gz")
+    path = str(shared_data / "captures" / MANY_FLOWS)
     with open_capture(path) as reader:
         list(reader)
     with new_source("flow_packets", capture=path, max_flows=1 << 17) as source:
