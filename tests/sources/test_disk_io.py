@@ -91,10 +91,13 @@ def test_reads_count_and_flushes_do_not(writer: Any, totals: Any) -> None:
 def test_threads_count_for_their_process_even_after_they_ended(writer: Any, totals: Any) -> None:
     with TracedDiskIo() as source:
         statement = WRITE.format(blocks=WRITES)
-        writer.do(f"t = threading.Thread(target=exec, args=({statement!r}, globals()), name='x'); t.start(); t.join()")
+        writer.do(f"t = threading.Thread(target=exec, args=({statement!r}, globals())); t.start(); t.join()")
+        thread = writer.do("result = t.native_id")
+        while Path(f"/proc/{thread}").exists():
+            time.sleep(0.01)
         totals.add(source.poll(0))
     assert WRITES <= totals.of(writer.key()) <= WRITES + PAGED_IN
-    assert sum(total for key, total in totals.all.items() if key.startswith("python")) <= WRITES + 5 * PAGED_IN
+    assert not any(key.endswith(f"[{thread}]") for key in totals.all)
 
 
 @needs_root

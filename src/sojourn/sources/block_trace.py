@@ -112,8 +112,9 @@ class BlockTrace:
         """Remove the instance; what was not read is gone."""
         if not self._made:
             return
-        with suppress(OSError):
-            self._write("tracing_on", "0")
+        for switch in (f"{_EVENT}/enable", "options/record-tgid"):
+            with suppress(OSError):
+                self._write(switch, "0")
         with suppress(OSError):
             self._overruns = self._lost_so_far()
         for pipe in self._pipes:
