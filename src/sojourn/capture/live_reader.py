@@ -91,16 +91,19 @@ class LiveReader:
         direction: Direction = "both",
         promiscuous: bool = False,
         ring_bytes: int = DEFAULT_RING_BYTES,
+        poll_seconds: float = 0.2,
     ) -> None:
         """Prepare the capture; `seconds` and `packets` limit it, whichever comes first.
 
-        A larger ring (a multiple of 256 KiB is used) bridges longer pauses of the reader.
+        A larger ring (a multiple of 256 KiB is used) bridges longer pauses of the reader. A quiet interface gives an
+        empty batch after `poll_seconds`; with 0 it never waits.
         """
         for name, limit in (("seconds", seconds), ("packets", packets)):
             if limit is not None and limit <= 0:
                 raise ParameterError(f"{name} is {limit}", where=interface, action="give more than 0")
         self.name = interface
         self._seconds, self._limit = seconds, packets
+        self._poll_seconds = poll_seconds
         self._latest: Frames | None = None
         self._decoder = Decoder(options)
         self._begun_ns = self._longest = 0
@@ -134,7 +137,8 @@ class LiveReader:
         self.start()
         self._begun_ns = time.time_ns()
         asked_ns = self._begun_ns
-        for frames in self._capture.chunks(seconds=self._seconds, packets=self._limit):
+        chunks = self._capture.chunks(seconds=self._seconds, packets=self._limit, poll_seconds=self._poll_seconds)
+        for frames in chunks:
             latest = int(frames.time_ns[-1]) if len(frames) else asked_ns
             self._longest = max(self._longest, int(frames.length.max(initial=0)))
             yield frames
@@ -158,7 +162,10 @@ class LiveReader:
     def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
         """As iterating, with the transport columns of each batch beside it."""
         for frames in self._frames():
-            yield self._decoder.decode_transport(frames)
+            batches = self._decoder.decode_transport(frames)
+            self._latest = frames
+            yield batches
+        self._latest = None
 
     @property
     def packets(self) -> int:

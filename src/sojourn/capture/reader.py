@@ -99,7 +99,10 @@ class CaptureReader:
     def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
         """As iterating, with the transport columns of each batch beside it."""
         for frames in self._accepted():
-            yield self._decoder.decode_transport(frames)
+            batches = self._decoder.decode_transport(frames)
+            self._latest = frames
+            yield batches
+        self._latest = None
 
     @property
     def name(self) -> str:

@@ -11,7 +11,8 @@
     │   ├── WireError         an epoch's bytes are malformed
     │   └── KeyTextError      a key's text or bytes cannot be read
     ├── SketchFullError       recording would push a counter out of its range (exit 1)
-    └── LiveCaptureError      an interface cannot be captured from, or no longer (exit 1)
+    ├── LiveCaptureError      an interface cannot be captured from, or no longer (exit 1)
+    └── SourceError           a metric cannot be measured here, or its plug-in is broken (exit 1)
 
 A message has three parts: what is wrong, where (file, byte offset, field), what to do.
 """
@@ -27,6 +28,7 @@ __all__ = [
     "ParameterError",
     "SketchFullError",
     "SojournError",
+    "SourceError",
     "UsageError",
     "WireError",
 ]
@@ -86,3 +88,7 @@ class SketchFullError(SojournError):
 
 class LiveCaptureError(SojournError):
     """An interface cannot be captured from, or stopped being there; ``where`` names it."""
+
+
+class SourceError(SojournError):
+    """A metric cannot be measured on this machine, or its plug-in cannot be used; ``where`` names it."""

@@ -1,0 +1,1 @@
+"""Node metrics as measurements, by one interface: disk IO, CPU time, memory, flows, round-trip times, packets."""

@@ -1,0 +1,116 @@
+"""All metrics by their names: those here, and what installed packages bring (entry points ``sojourn.sources``).
+
+A package offers a metric by an entry point whose name is the metric's and whose value is a class of `Source`::
+
+    [project.entry-points."sojourn.sources"]
+    load = "my_package:LoadAverage"
+
+Nothing is imported before a metric is asked for. The metrics here keep their names: a plug-in cannot replace one. What
+is wrong with a plug-in is told in one line that names it, never by a traceback.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeAlias
+
+from sojourn.core.errors import ParameterError, SojournError, SourceError
+from sojourn.sources.source import Metric, Source
+
+__all__ = ["GROUP", "AnySource", "metric_names", "new_source", "source_type"]
+
+GROUP = "sojourn.sources"
+AnySource: TypeAlias = Source[Any]
+
+_OWN = {
+    "cpu": "sojourn.sources.cpu:CpuTime",
+    "disk_io": "sojourn.sources.disk_io:DiskIo",
+    "flow_bytes": "sojourn.sources.flows:FlowBytes",
+    "flow_packets": "sojourn.sources.flows:FlowPackets",
+    "memory": "sojourn.sources.memory:ResidentMemory",
+    "packets": "sojourn.sources.packets:InterfacePackets",
+    "rtt": "sojourn.sources.rtt:FlowRtt",
+}
+
+
+def metric_names() -> list[str]:
+    """All metrics that can be asked for, in alphabetical order."""
+    return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def source_type(name: str) -> type[AnySource]:
+    """The class that measures a metric."""
+    if name in _OWN:
+        module, _, attribute = _OWN[name].partition(":")
+        own: type[AnySource] = getattr(import_module(module), attribute)
+        return own
+    points = sorted(set(entry_points(group=GROUP, name=name)), key=_described)
+    if not points:
+        raise ParameterError(
+            f"{name[:40]!r} is no metric", action=f"use one of {', '.join(metric_names())}, or install its plug-in"
+        )
+    if len(points) > 1:
+        raise SourceError(
+            f"several plug-ins measure it: {', '.join(map(_described, points))}",
+            where=f"metric {name}",
+            action="uninstall all but one",
+        )
+    return _loaded(points[0])
+
+
+def new_source(name: str, **options: Any) -> AnySource:
+    """A source of a metric, not yet opened; which options it takes is its own matter.
+
+    >>> new_source("cpu").metric.unit
+    'ns'
+    """
+    kind = source_type(name)
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "none"
+        raise ParameterError(f"{error}", where=f"metric {name}", action=f"its options are: {takes}") from None
+    if name in _OWN:
+        return kind(**options)
+    try:
+        return kind(**options)
+    except SojournError:
+        raise
+    except Exception as error:
+        raise _broken(name, kind.__module__, f"cannot be made: {_line(error)}") from error
+
+
+def _loaded(point: EntryPoint) -> type[AnySource]:
+    where = _described(point)
+    try:
+        loaded = point.load()
+    except (Exception, SystemExit) as error:
+        raise _broken(point.name, where, f"cannot be loaded: {_line(error)}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Source)):
+        raise _broken(point.name, where, "is no class of sojourn.sources.source.Source")
+    if inspect.isabstract(loaded):
+        missing = ", ".join(sorted(loaded.__abstractmethods__))
+        raise _broken(point.name, where, f"does not say how to {missing}")
+    metric = getattr(loaded, "metric", None)
+    if not isinstance(metric, Metric) or metric.name != point.name:
+        named = metric.name if isinstance(metric, Metric) else None
+        raise _broken(point.name, where, f"has the metric {named!r}, its entry point {point.name!r}")
+    return loaded
+
+
+def _described(point: EntryPoint) -> str:
+    package = f"{point.dist.name} {point.dist.version}, " if point.dist is not None else ""
+    return f"{package}{point.value}"
+
+
+def _broken(name: str, where: str, what: str) -> SourceError:
+    return SourceError(what, where=f"plug-in of metric {name} ({where})", action="mend or uninstall that package")
+
+
+def _line(error: BaseException) -> str:
+    """An error in one line, with its kind."""
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,168 @@
+"""What all sources of traffic share: packets of an interface or a capture file, polled, with the keys of new flows.
+
+Guarantee: every packet that the kernel did not drop is given once, with its own time; drops and what is no IP packet
+are counted by reason. A packet may come one poll late: the kernel hands packets over in blocks, after 60 ms at most.
+Of a capture file, each poll gives the next window (some MB).
+Polling an interface less often than every 5 s may drop packets, however little traffic there is (`capture.live`).
+Memory: the ring (32 MiB), and 150 bytes for each of at most `max_flows` flows whose keys are remembered as reported;
+when half of these are taken, all are forgotten, and keys are reported anew.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+
+from sojourn.capture.decoder import DecodeOptions
+from sojourn.capture.filters import PacketFilter
+from sojourn.capture.flow_table import FlowTable
+from sojourn.capture.live import Direction
+from sojourn.capture.live_reader import LiveReader, rehearsal
+from sojourn.capture.reader import CaptureReader, open_capture
+from sojourn.capture.transport import TransportBatch
+from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import CaptureError, ParameterError, SourceError
+from sojourn.core.keys import Key
+from sojourn.sources.source import B, Source, SourceBatch
+
+__all__ = ["Decoded", "TrafficSource"]
+
+DEFAULT_MAX_FLOWS = 1 << 16
+UNNAMED = "measurements of flows whose keys found no room"
+
+Decoded = tuple[PacketBatch, TransportBatch | None]
+
+
+class TrafficSource(Source[B]):
+    """Traffic of one interface or one capture file; a subclass says what is measured of it."""
+
+    _with_transport = False
+
+    def __init__(
+        self,
+        interface: str = "",
+        *,
+        capture: str = "",
+        filter: str = "",  # noqa: A002
+        direction: Direction = "both",
+        promiscuous: bool = False,
+        max_flows: int = DEFAULT_MAX_FLOWS,
+    ) -> None:
+        """An interface's name, or a capture's path; the filter is in tcpdump's syntax."""
+        if bool(interface) == bool(capture):
+            raise ParameterError(
+                "one interface or one capture is needed", where=self.metric.name, action="give interface= or capture="
+            )
+        self._interface, self._capture = interface, capture
+        self._filter = PacketFilter(filter) if filter else None
+        self._direction, self._promiscuous = direction, promiscuous
+        self._reader: LiveReader | CaptureReader | None = None
+        self._decoded: Iterator[Decoded] = iter(())
+        self._is_open = self._is_ended = False
+        self._named = FlowTable(max_flows)
+        self._unnamed = 0
+
+    @abstractmethod
+    def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[B, UInt64Array]:
+        """What is measured of some packets, and the flow of each row."""
+
+    @abstractmethod
+    def _join(self, parts: list[B]) -> B:
+        """All rows; there may be no parts."""
+
+    def open(self) -> None:
+        options = DecodeOptions(flow_table=False)
+        self._measure(*rehearsal())  # compile before there are packets to lose
+        self._reader = self._open_reader(options)
+        self._is_open, self._is_ended = True, False
+        self._named, self._unnamed = FlowTable(self._named.max_flows), 0
+        if self._with_transport:
+            self._decoded = iter(self._reader.with_transport())
+        else:
+            self._decoded = ((batch, None) for batch in self._reader)
+        if isinstance(self._reader, LiveReader):
+            self._reader.start()
+
+    def _open_reader(self, options: DecodeOptions) -> LiveReader | CaptureReader:
+        if not self._interface:
+            try:
+                return open_capture(self._capture, options, packet_filter=self._filter)
+            except OSError as error:
+                raise CaptureError(f"cannot be read: {error.strerror}", where=self._capture) from None
+        return LiveReader(
+            self._interface,
+            options,
+            packet_filter=self._filter,
+            direction=self._direction,
+            promiscuous=self._promiscuous,
+            poll_seconds=0.0,
+        )
+
+    def close(self) -> None:
+        if self._is_open and self._reader is not None:
+            self._reader.close()
+        self._is_open = False
+
+    def poll(self, now_ns: int) -> SourceBatch[B]:
+        parts: list[B] = []
+        keys: list[Key] = []
+        for packets, transport in self._waiting(now_ns):
+            rows, flow_id = self._measure(packets, transport)
+            keys += self._new_keys(flow_id, packets)
+            parts.append(rows)
+        return SourceBatch(self._join(parts), tuple(keys))
+
+    def _waiting(self, now_ns: int) -> Iterator[Decoded]:
+        """Batches that are there; what is sent after `now_ns` can wait, lest a busy interface keeps us here."""
+        reader = self._reader
+        if not self._is_open or reader is None:
+            raise SourceError("is not open", where=self.metric.name, action="use it in a with statement")
+        while not self._is_ended:
+            before = reader.packets
+            decoded = next(self._decoded, None)
+            if decoded is None:
+                self._is_ended = True
+                return
+            if len(decoded[0]):
+                yield decoded
+            is_drained = reader.packets == before
+            is_late = len(decoded[0]) > 0 and int(decoded[0].time_ns[-1]) >= now_ns
+            if is_drained or is_late or isinstance(reader, CaptureReader):
+                return
+
+    def _new_keys(self, flow_id: UInt64Array, packets: PacketBatch) -> list[Key]:
+        """The keys of flows that have rows for the first time."""
+        table = self._named
+        unsized: Int64Array = np.zeros(len(flow_id), np.int64)
+        new = table.update(flow_id, unsized, unsized)
+        self._unnamed += table.overflow_packets
+        table.overflow_packets = 0
+        if 2 * len(table) > table.max_flows:
+            self._named = FlowTable(table.max_flows)
+        if not len(new) or self._reader is None:
+            return []
+        return list(self._reader.keys_at(_rows_of(flow_id, new, packets)))
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        counts = {} if self._reader is None else {r: n for r, n in self._reader.ignored.items() if n}
+        return counts | ({UNNAMED: self._unnamed} if self._unnamed else {})
+
+    @property
+    def warnings(self) -> list[str]:
+        return [] if self._reader is None else self._reader.warnings
+
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended
+
+
+def _rows_of(flow_id: UInt64Array, chosen: Int64Array, packets: PacketBatch) -> Int64Array:
+    """A packet of the flow of each chosen row."""
+    if flow_id is packets.flow_id:
+        return chosen
+    order = np.argsort(packets.flow_id, kind="stable")
+    return order[np.searchsorted(packets.flow_id, flow_id[chosen], sorter=order)]
