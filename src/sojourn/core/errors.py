@@ -12,6 +12,8 @@
     │   └── KeyTextError      a key's text or bytes cannot be read
     ├── SketchFullError       recording would push a counter out of its range (exit 1)
     ├── LiveCaptureError      an interface cannot be captured from, or no longer (exit 1)
+    ├── StoreError            a store of epochs cannot be opened, read or written (exit 1)
+    ├── ServerError           the query unit cannot be reached, or refuses (exit 1)
     └── SourceError           a metric cannot be measured here, or its plug-in is broken (exit 1)
 
 A message has three parts: what is wrong, where (file, byte offset, field), what to do.
@@ -26,9 +28,11 @@ __all__ = [
     "LiveCaptureError",
     "MismatchError",
     "ParameterError",
+    "ServerError",
     "SketchFullError",
     "SojournError",
     "SourceError",
+    "StoreError",
     "UsageError",
     "WireError",
 ]
@@ -88,6 +92,14 @@ class SketchFullError(SojournError):
 
 class LiveCaptureError(SojournError):
     """An interface cannot be captured from, or stopped being there; ``where`` names it."""
+
+
+class StoreError(SojournError):
+    """A store of epochs cannot be opened, read or written; ``where`` names it."""
+
+
+class ServerError(SojournError):
+    """The query unit cannot be reached, or refuses what it was asked; ``where`` is its address."""
 
 
 class SourceError(SojournError):

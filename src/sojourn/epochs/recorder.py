@@ -113,6 +113,14 @@ class Recorder:
         sequence, sketch, keys = self._open.pop(slot)
         return Epoch(self.node, self.stream, sequence, sketch, None if keys is None else keys.keys())
 
+    def snapshots(self) -> list[Epoch]:
+        """The epochs under construction as they are now, oldest first; recording goes on."""
+        return [
+            Epoch(self.node, self.stream, sequence, sketch, None if keys is None else keys.keys())
+            for _, (sequence, sketch, keys) in sorted(self._open.items())
+            if sketch.recorded
+        ]
+
     def close_before(self, time_ns: int) -> list[Epoch]:
         """Close the slots that ended before a time, oldest first; without slots nothing does."""
         if self._slot_of is None:

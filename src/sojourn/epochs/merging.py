@@ -1,0 +1,71 @@
+"""Merging epochs of one stream into fewer: time resolution is lost, counts never.
+
+Epochs merge by addition when they have the same parameters, salt included; the width of their counters may differ, and
+grows where a sum needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sojourn.core.errors import SketchFullError
+from sojourn.core.keys import Key
+from sojourn.epochs.epoch import Epoch
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import AnySketch, new_sketch
+
+__all__ = ["can_merge", "merged_epoch"]
+
+WIDTHS = ("bits", "count_bits", "byte_bits")
+WIDEST = 64
+
+
+def _widths(parameters: Parameters) -> dict[str, int]:
+    """The widths of the counters that a sketch has."""
+    found = {name: getattr(parameters, name, 0) for name in WIDTHS}
+    return {name: bits for name, bits in found.items() if bits}
+
+
+def _with_widths(parameters: Parameters, widths: dict[str, int]) -> Parameters:
+    changed: Any = widths
+    return replace(parameters, **changed)
+
+
+def can_merge(one: Epoch, other: Epoch) -> bool:
+    """Whether two epochs differ in nothing but their time, contents and counters' widths."""
+    same = (one.node, one.stream, one.parameters.kind) == (other.node, other.stream, other.parameters.kind)
+    widths = _widths(one.parameters)
+    if not same or _widths(other.parameters).keys() != widths.keys():
+        return False
+    return _with_widths(other.parameters, widths) == one.parameters
+
+
+def merged_epoch(one: Epoch, other: Epoch) -> Epoch:
+    """One epoch that holds both, with the later sequence number and both lists of keys (none unless both have one)."""
+    pair = one.sketch, other.sketch
+    widths = {name: max(bits, _widths(other.parameters)[name]) for name, bits in _widths(one.parameters).items()}
+    while True:
+        left, right = (_widened(sketch, widths) for sketch in pair)
+        try:
+            merged = left.merge(right)
+            break
+        except SketchFullError:
+            if min(widths.values()) >= WIDEST:
+                raise
+            widths = {name: min(WIDEST, bits + 1) for name, bits in widths.items()}
+    return Epoch(one.node, one.stream, max(one.sequence, other.sequence), merged, _all_keys(one, other))
+
+
+def _widened(sketch: AnySketch, widths: dict[str, int]) -> AnySketch:
+    wide = new_sketch(_with_widths(sketch.parameters, widths))
+    for target, source in zip(wide.arrays, sketch.arrays, strict=True):
+        target[:] = source
+    wide.recorded, wide.first_ns, wide.last_ns = sketch.recorded, sketch.first_ns, sketch.last_ns
+    return wide
+
+
+def _all_keys(one: Epoch, other: Epoch) -> tuple[Key, ...] | None:
+    if one.keys is None or other.keys is None:
+        return None
+    return tuple(dict.fromkeys((*one.keys, *other.keys)))

@@ -1,0 +1,342 @@
+"""The store of epochs: what nodes sent, kept until asked for.
+
+Guarantee: an epoch that `add` calls stored is on disk (SQLite: write-ahead log, synchronised at every commit). Node,
+stream and sequence identify an epoch: the same bytes again are a duplicate, other bytes a conflict, and neither
+changes what is there. Statements are SQLAlchemy Core, the same on SQLite and PostgreSQL.
+Cost: one transaction per `add`; reading is by index over (node, stream, time).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+
+from sojourn.core.errors import StoreError, UsageError
+from sojourn.core.keys import Key, key_id
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.store_tables import (
+    EPOCHS,
+    INSTANCES,
+    METADATA,
+    NODES,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SIGHTINGS,
+    STREAMS,
+    TAGS,
+)
+from sojourn.epochs.wire import decode, encode
+
+__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "open_store"]
+
+MAX_QUERY_BYTES = 256 << 20
+MAX_QUERY_EPOCHS = 100_000
+BUSY_SECONDS = 10
+DATABASE_NAME = "sojourn.sqlite"
+
+
+class Status(StrEnum):
+    """What became of an epoch that was offered."""
+
+    STORED = "stored"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node that has sent something."""
+
+    name: str
+    first_seen_ns: int
+    last_seen_ns: int
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """A stream as its node announced it."""
+
+    node: str
+    name: str
+    metric: str
+    unit: str
+    granularity: str
+
+
+def to_signed(word: int) -> int:
+    """The signed number with a word's bits.
+
+    >>> to_signed(2**64 - 1), to_signed(5)
+    (-1, 5)
+    """
+    return word - (1 << 64) if word >> 63 else word
+
+
+def to_word(number: int) -> int:
+    """The word with a signed number's bits."""
+    return number & ((1 << 64) - 1)
+
+
+def open_store(place: str | Path) -> EpochStore:
+    """The store in a directory (SQLite, made if missing) or at a database URL."""
+    text = str(place)
+    if "://" not in text:
+        directory = Path(place)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = f"sqlite:///{directory / DATABASE_NAME}"
+    engine = create_engine(text, pool_pre_ping=not text.startswith("sqlite"))
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return EpochStore(engine, where=str(place))
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    """Readers beside the writer, every commit on disk, and waiting instead of failing when it is busy."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_SECONDS * 1000}"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes its place at the start: one that began as a reader may find that another was faster, and fail."""
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+class EpochStore:
+    """Epochs, nodes, streams and the directory of keys in one database."""
+
+    def __init__(self, engine: Engine, *, where: str) -> None:
+        self.engine = engine
+        self.where = where
+        with self.transaction(writes=True) as connection:
+            METADATA.create_all(connection)
+            version = connection.execute(select(SCHEMA.c.version)).scalar()
+            if version is None:
+                connection.execute(insert(SCHEMA).values(version=SCHEMA_VERSION))
+            elif version != SCHEMA_VERSION:
+                raise StoreError(
+                    f"it has schema {version}, this Sojourn works with {SCHEMA_VERSION}",
+                    where=where,
+                    action="use the Sojourn that made it, or another directory",
+                )
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
+        """All or nothing; a database's own complaint becomes a `StoreError`."""
+        try:
+            with self.engine.connect().execution_options(writes=writes) as connection, connection.begin():
+                yield connection
+        except IntegrityError:
+            raise
+        except (OperationalError, DBAPIError) as error:
+            cause = str(error.orig).strip().splitlines()
+            raise StoreError(
+                f"the database says: {cause[0] if cause else error}"[:300],
+                where=self.where,
+                action="check that it runs, that the disk has room and that you may write there",
+            ) from None
+
+    def add(self, epochs: Sequence[Epoch], *, now_ns: int | None = None) -> list[Status]:
+        """Store epochs in one transaction; what became of each."""
+        now = time.time_ns() if now_ns is None else now_ns
+        with self.transaction(writes=True) as connection:
+            statuses = [self._add_one(connection, epoch, now) for epoch in epochs]
+            for node in {epoch.node for epoch in epochs}:
+                self._see_node(connection, node, now)
+        return statuses
+
+    def _add_one(self, connection: Connection, epoch: Epoch, now_ns: int) -> Status:
+        data = encode(epoch)
+        identity = (
+            (EPOCHS.c.node == epoch.node) & (EPOCHS.c.stream == epoch.stream) & (EPOCHS.c.sequence == epoch.sequence)
+        )
+        row = {
+            "node": epoch.node,
+            "stream": epoch.stream,
+            "sequence": epoch.sequence,
+            "first_ns": epoch.first_ns,
+            "last_ns": epoch.last_ns,
+            "recorded": epoch.recorded,
+            "received_ns": now_ns,
+            "size_bytes": len(data),
+            "data": data,
+        }
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(EPOCHS).values(row))
+        except IntegrityError:
+            held = connection.execute(select(EPOCHS.c.data).where(identity)).scalar()
+            return Status.DUPLICATE if held == data else Status.CONFLICT
+        if epoch.keys:
+            first, last = epoch.first_ns or now_ns, epoch.last_ns or now_ns
+            self._see_keys(connection, epoch.node, epoch.stream, epoch.keys, first, last)
+        return Status.STORED
+
+    def _see_node(self, connection: Connection, node: str, now_ns: int) -> None:
+        seen = update(NODES).where(NODES.c.name == node).values(last_seen_ns=now_ns)
+        if not connection.execute(seen).rowcount:
+            connection.execute(insert(NODES).values(name=node, first_seen_ns=now_ns, last_seen_ns=now_ns))
+
+    def _see_keys(
+        self, connection: Connection, node: str, stream: str, keys: Sequence[Key], first_ns: int, last_ns: int
+    ) -> None:
+        """Remember names, and when each was seen first and last in the stream."""
+        by_id = {to_signed(key_id(key)): str(key) for key in keys}
+        known = _among(connection, INSTANCES.c.id, by_id)
+        if fresh := [{"id": i, "key": text} for i, text in by_id.items() if i not in known]:
+            connection.execute(insert(INSTANCES), fresh)
+        here = (SIGHTINGS.c.node == node) & (SIGHTINGS.c.stream == stream)
+        seen = _among(connection, SIGHTINGS.c.instance, by_id, here)
+        if fresh := [
+            {"node": node, "stream": stream, "instance": i, "first_ns": first_ns, "last_ns": last_ns}
+            for i in by_id
+            if i not in seen
+        ]:
+            connection.execute(insert(SIGHTINGS), fresh)
+        for chunk in _chunks(sorted(seen)):
+            again = here & SIGHTINGS.c.instance.in_(chunk)
+            earlier, later = SIGHTINGS.c.first_ns > first_ns, SIGHTINGS.c.last_ns < last_ns
+            connection.execute(update(SIGHTINGS).where(again & earlier).values(first_ns=first_ns))
+            connection.execute(update(SIGHTINGS).where(again & later).values(last_ns=last_ns))
+
+    def announce(self, stream: StreamRecord, *, now_ns: int | None = None) -> None:
+        """Remember what a stream measures."""
+        values = {"metric": stream.metric, "unit": stream.unit, "granularity": stream.granularity}
+        here = (STREAMS.c.node == stream.node) & (STREAMS.c.name == stream.name)
+        with self.transaction(writes=True) as connection:
+            self._see_node(connection, stream.node, time.time_ns() if now_ns is None else now_ns)
+            if not connection.execute(update(STREAMS).where(here).values(values)).rowcount:
+                connection.execute(insert(STREAMS).values(node=stream.node, name=stream.name, **values))
+
+    def nodes(self, *, tag: str | None = None) -> list[NodeRecord]:
+        """All nodes, by name; or those with a tag."""
+        with self.transaction() as connection:
+            tags: dict[str, list[str]] = {}
+            for node, text in connection.execute(select(TAGS.c.node, TAGS.c.tag).order_by(TAGS.c.tag)):
+                tags.setdefault(node, []).append(text)
+            rows = connection.execute(select(NODES).order_by(NODES.c.name)).all()
+        records = [NodeRecord(r.name, r.first_seen_ns, r.last_seen_ns, tuple(tags.get(r.name, ()))) for r in rows]
+        return [record for record in records if tag is None or tag in record.tags]
+
+    def set_tags(self, node: str, tags: Sequence[str], *, now_ns: int | None = None) -> None:
+        """Replace a node's tags; the node may be one that has not been heard of yet."""
+        with self.transaction(writes=True) as connection:
+            self._see_node(connection, node, time.time_ns() if now_ns is None else now_ns)
+            connection.execute(delete(TAGS).where(TAGS.c.node == node))
+            if tags:
+                connection.execute(insert(TAGS), [{"node": node, "tag": tag} for tag in sorted(set(tags))])
+
+    def streams(self, *, node: str | None = None, metric: str | None = None) -> list[StreamRecord]:
+        """Announced streams, by node and name."""
+        query = select(STREAMS).order_by(STREAMS.c.node, STREAMS.c.name)
+        if node is not None:
+            query = query.where(STREAMS.c.node == node)
+        if metric is not None:
+            query = query.where(STREAMS.c.metric == metric)
+        with self.transaction() as connection:
+            return [StreamRecord(*row) for row in connection.execute(query)]
+
+    def epochs(self, node: str, stream: str, from_ns: int, to_ns: int) -> list[Epoch]:
+        """The epochs with measurements in ``from_ns … to_ns``, in order of their sequence."""
+        here = (
+            (EPOCHS.c.node == node)
+            & (EPOCHS.c.stream == stream)
+            & (EPOCHS.c.last_ns >= from_ns)
+            & (EPOCHS.c.first_ns <= to_ns)
+        )
+        with self.transaction() as connection:
+            count, size = connection.execute(
+                select(func.count(), func.coalesce(func.sum(EPOCHS.c.size_bytes), 0)).where(here)
+            ).one()
+            if count > MAX_QUERY_EPOCHS or size > MAX_QUERY_BYTES:
+                raise UsageError(
+                    f"{count} epochs of {size} bytes lie in the range, the limits are {MAX_QUERY_EPOCHS} and "
+                    f"{MAX_QUERY_BYTES}",
+                    where=f"{node}/{stream}",
+                    action="ask for a shorter range",
+                )
+            rows = connection.execute(select(EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence)).scalars().all()
+        return [decode(data) for data in rows]
+
+    def epoch_bytes(self, node: str, stream: str, sequence: int) -> bytes | None:
+        """One epoch as it came."""
+        identity = (EPOCHS.c.node == node) & (EPOCHS.c.stream == stream) & (EPOCHS.c.sequence == sequence)
+        with self.transaction() as connection:
+            data: bytes | None = connection.execute(select(EPOCHS.c.data).where(identity)).scalar()
+        return data
+
+    def frames(self, node: str, stream: str, *, limit: int) -> list[dict[str, int | None]]:
+        """The latest epochs' sequence, frame, measurements and size, newest first."""
+        columns = (EPOCHS.c.sequence, EPOCHS.c.first_ns, EPOCHS.c.last_ns, EPOCHS.c.recorded, EPOCHS.c.size_bytes)
+        query = select(*columns).where((EPOCHS.c.node == node) & (EPOCHS.c.stream == stream))
+        with self.transaction() as connection:
+            rows = connection.execute(query.order_by(EPOCHS.c.sequence.desc()).limit(limit)).all()
+        return [dict(row._mapping) for row in rows]
+
+    def last_sequence(self, node: str, stream: str) -> int | None:
+        """The highest sequence number stored, which a node without a memory goes on from."""
+        query = select(func.max(EPOCHS.c.sequence)).where((EPOCHS.c.node == node) & (EPOCHS.c.stream == stream))
+        with self.transaction() as connection:
+            last: int | None = connection.execute(query).scalar()
+        return last
+
+    def keys(self, *, node: str | None = None, stream: str | None = None, limit: int = 1000) -> list[tuple[int, str]]:
+        """Ids and texts of the keys seen, most recently seen first."""
+        query = (
+            select(INSTANCES.c.id, INSTANCES.c.key, func.max(SIGHTINGS.c.last_ns).label("last"))
+            .join(SIGHTINGS, SIGHTINGS.c.instance == INSTANCES.c.id)
+            .group_by(INSTANCES.c.id, INSTANCES.c.key)
+            .order_by(func.max(SIGHTINGS.c.last_ns).desc(), INSTANCES.c.key)
+            .limit(limit)
+        )
+        if node is not None:
+            query = query.where(SIGHTINGS.c.node == node)
+        if stream is not None:
+            query = query.where(SIGHTINGS.c.stream == stream)
+        with self.transaction() as connection:
+            return [(to_word(row.id), row.key) for row in connection.execute(query)]
+
+    def totals(self) -> dict[str, int]:
+        """How much is stored."""
+        with self.transaction() as connection:
+            epochs, size = connection.execute(
+                select(func.count(), func.coalesce(func.sum(EPOCHS.c.size_bytes), 0)).select_from(EPOCHS)
+            ).one()
+            nodes = connection.execute(select(func.count()).select_from(NODES)).scalar() or 0
+            instances = connection.execute(select(func.count()).select_from(INSTANCES)).scalar() or 0
+        return {"epochs": epochs, "epoch_bytes": size, "nodes": nodes, "instances": instances}
+
+    def remove_before(self, time_ns: int) -> int:
+        """Forget the epochs whose measurements are all older; how many."""
+        with self.transaction(writes=True) as connection:
+            return connection.execute(delete(EPOCHS).where(EPOCHS.c.last_ns < time_ns)).rowcount
+
+
+def _chunks(values: Sequence[int], size: int = 500) -> Iterator[Sequence[int]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def _among(connection: Connection, column: Any, wanted: dict[int, str], where: Any = None) -> set[int]:
+    """Which of the wanted numbers a column holds."""
+    found: set[int] = set()
+    for chunk in _chunks(list(wanted)):
+        query = select(column).where(column.in_(chunk))
+        found.update(connection.execute(query if where is None else query.where(where)).scalars())
+    return found

@@ -1,0 +1,152 @@
+"""The store of epochs: what was acknowledged is there, once, and can be found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sojourn.core.errors import StoreError, UsageError
+from sojourn.core.keys import ProcessKey, key_id
+from sojourn.epochs import store as store_module
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.store import EpochStore, Status, StreamRecord, open_store
+from sojourn.epochs.wire import encode
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+
+PARAMETERS = BucketArrayParameters(buckets=8, per_instance=2, bits=16)
+
+
+def epoch(sequence: int = 0, *, node: str = "n", stream: str = "disk", first_ns: int = 1000, value: int = 3) -> Epoch:
+    sketch = BucketArray(PARAMETERS)
+    sketch.record(key_id(ProcessKey("dd", 7)), value, first_ns)
+    sketch.record(key_id(ProcessKey("sh", 9)), 1, first_ns + 500)
+    return Epoch(node, stream, sequence, sketch, (ProcessKey("dd", 7), ProcessKey("sh", 9)))
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    opened = open_store(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+def test_a_copy_is_recognised_and_another_epoch_with_its_name_refused(store: EpochStore) -> None:
+    assert store.add([epoch(), epoch(1)]) == [Status.STORED, Status.STORED]
+    assert store.add([epoch(1), epoch(0, value=4), epoch(2)]) == [Status.DUPLICATE, Status.CONFLICT, Status.STORED]
+    assert store.epoch_bytes("n", "disk", 0) == encode(epoch())
+    assert store.totals()["epochs"] == 3
+
+
+def test_epochs_are_found_by_the_time_of_their_measurements(store: EpochStore) -> None:
+    store.add([epoch(i, first_ns=10_000 * i) for i in range(5)])
+    store.add([epoch(0, stream="other"), epoch(0, node="m")])
+
+    def found(low: int, high: int) -> list[int]:
+        return [e.sequence for e in store.epochs("n", "disk", low, high)]
+
+    assert found(0, 50_000) == [0, 1, 2, 3, 4]
+    assert found(10_500, 20_000) == [1, 2]
+    assert found(10_501, 19_999) == []
+
+
+def test_keys_are_known_by_name_the_latest_first(store: EpochStore) -> None:
+    store.add([epoch()])
+    sketch = BucketArray(PARAMETERS)
+    sketch.record(5, 1, 99_000)
+    late = ProcessKey("late", 1)
+    store.add([Epoch("n", "disk", 1, sketch, (late,)), epoch(2, first_ns=200)])
+    assert store.keys(node="n")[0] == (key_id(late), "late[1]")
+    assert {text for _, text in store.keys(stream="disk")} == {"dd[7]", "sh[9]", "late[1]"}
+    assert store.keys(node="unknown") == []
+    assert len(store.keys(limit=2)) == 2
+
+
+def test_streams_and_tags_are_replaced_not_added(store: EpochStore) -> None:
+    store.announce(StreamRecord("n", "disk", "disk_io", "operations", "process"))
+    store.announce(StreamRecord("n", "disk", "disk_io", "bytes", "process"))
+    assert store.streams(metric="disk_io") == [StreamRecord("n", "disk", "disk_io", "bytes", "process")]
+    store.set_tags("n", ["lab", "east", "lab"])
+    store.set_tags("m", ["east"])
+    assert [node.name for node in store.nodes(tag="east")] == ["m", "n"]
+    store.set_tags("n", [])
+    assert [node.tags for node in store.nodes()] == [("east",), ()]
+
+
+def test_a_range_that_is_too_large_is_refused(store: EpochStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_QUERY_EPOCHS", 2)
+    store.add([epoch(i) for i in range(3)])
+    with pytest.raises(UsageError, match="shorter range"):
+        store.epochs("n", "disk", 0, 10**9)
+
+
+def test_many_threads_write_without_losing_or_failing(store: EpochStore) -> None:
+    failures: list[BaseException] = []
+
+    def write(worker: int) -> None:
+        try:
+            for i in range(20):
+                store.add([epoch(i, node=f"node-{worker}")])
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=write, args=(i,)) for i in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+    assert store.totals() == {
+        "epochs": 160,
+        "epoch_bytes": sum(len(encode(epoch(i, node="node-0"))) for i in range(20)) * 8,
+        "nodes": 8,
+        "instances": 2,
+    }
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from test_store import epoch
+from sojourn.epochs.store import open_store
+store = open_store({directory!r})
+for i in range(50):
+    assert store.add([epoch(i)])[0] == "stored"
+    print(i, flush=True)
+    if i == 29:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    code = KILLED.format(tests=str(Path(__file__).parent), directory=str(tmp_path))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == -9, run.stderr
+    assert run.stdout.split() == [str(i) for i in range(30)]
+    again = open_store(tmp_path)
+    assert [e.sequence for e in again.epochs("n", "disk", 0, 10**9)] == list(range(30))
+    again.close()
+
+
+def test_old_epochs_can_be_forgotten(store: EpochStore) -> None:
+    store.add([epoch(i, first_ns=10_000 * i) for i in range(5)])
+    assert store.remove_before(20_000) == 2
+    assert store.last_sequence("n", "disk") == 4
+
+
+def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sojourn.sqlite").write_bytes(b"this is no database, whatever its name" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        open_store(tmp_path)
+
+
+def test_a_store_of_another_version_is_not_touched(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with store.transaction(writes=True) as connection:
+        connection.exec_driver_sql("UPDATE schema_version SET version = 99")
+    store.close()
+    with pytest.raises(StoreError, match="schema 99"):
+        open_store(tmp_path)
