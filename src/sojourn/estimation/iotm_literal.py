@@ -100,8 +100,11 @@ def estimate_sums_literally(sketch: BucketArray, instance_id: UInt64Array, *, un
 def estimate_means_literally(
     epochs: Sequence[tuple[BucketArray, BucketArray]], instance_id: UInt64Array, *, unit: str
 ) -> list[Answer]:
-    """Each instance's mean over epochs of (sums B, counts C): ΣB̂ / ΣĈ, by the literal estimates of both."""
-    pairs = [(b.column("sum"), c.column("sum")) for b, c in epochs]
+    """Each instance's mean over epochs of (sums B, counts C): ΣB̂ / ΣĈ, by the literal estimates of both.
+
+    C is an array of its own, as published, or B itself where it counts.
+    """
+    pairs = [(b.column("sum"), c.column("count" if c.has("count") else "sum")) for b, c in epochs]
     if not any(counts.any() for _, counts in pairs):
         return [Unanswered(Reason.NOTHING_RECORDED)] * len(instance_id)
     shared = [SharedCounters(*pair) for pair in pairs]

@@ -21,16 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.iotm_joint import Amounts, Scales, decode_amounts, shares_of
 from sojourn.estimation.quantiles import student_95
-from sojourn.sketches.rtt_buckets import RttEpoch
+from sojourn.sketches.bucket_array import BucketArray
 
-__all__ = ["estimate_round_trips"]
+__all__ = ["SummedEpoch", "estimate_round_trips"]
 
 METHOD = "iotm joint"
 PASSES = 3
@@ -45,7 +46,18 @@ LEAST_RATE = 1e-3
 LOG_LIMIT = 40.0
 
 
-def estimate_round_trips(epochs: Sequence[RttEpoch], flow_id: UInt64Array, *, unit_ns: int = 1000) -> list[Answer]:
+class SummedEpoch(Protocol):
+    """An epoch's sums of round trips, the array that counts packets sent, and the buckets in which none is missing."""
+
+    @property
+    def sent(self) -> BucketArray: ...
+    @property
+    def round_trips(self) -> Int64Array: ...
+    @property
+    def usable(self) -> BoolArray: ...
+
+
+def estimate_round_trips(epochs: Sequence[SummedEpoch], flow_id: UInt64Array, *, unit_ns: int = 1000) -> list[Answer]:
     """The mean round-trip time of each flow, in ns; the list must be complete."""
     heard = [epoch for epoch in epochs if epoch.sent.recorded]
     if not heard:
@@ -125,7 +137,7 @@ class _Epoch:
         return moved
 
 
-def _usable_rows(epochs: Sequence[RttEpoch], counts: Amounts, flow_id: UInt64Array) -> list[tuple[float, _Epoch]]:
+def _usable_rows(epochs: Sequence[SummedEpoch], counts: Amounts, flow_id: UInt64Array) -> list[tuple[float, _Epoch]]:
     """The usable buckets of each epoch, with its weight."""
     rows = []
     rate = np.maximum(counts.rate, LEAST_RATE * counts.rate.mean())

@@ -1,0 +1,230 @@
+"""Range queries: the sum or mean of a metric between two times, for an instance, for all, or the largest instances.
+
+The same function answers on a node and in the query unit, so the same epochs give the same answer. Epochs of one salt
+are merged first (they are linear), so that any range costs at most one equation system per salt.
+
+A range may cut epochs. ``whole`` takes an epoch with any measurement in the range, ``inside`` only those that lie in
+it, ``pro-rata`` the share of an epoch's time that lies in it: its amount is then known only to lie between nothing and
+all, and the interval says so. What an answer rests on is in `covered`.
+
+Shahzad and Ganji, "IoTm", §III.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from sojourn.core.arrays import UInt64Array
+from sojourn.core.errors import MismatchError
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.keys import key_id
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.merging import can_merge, merged_epoch
+from sojourn.estimation.iotm_joint import estimate_sums_jointly
+from sojourn.estimation.iotm_literal import estimate_means_literally, estimate_sums_literally
+from sojourn.estimation.iotm_means import estimate_means_jointly
+from sojourn.sketches.bucket_array import BucketArray
+
+__all__ = ["RangeAnswer", "RangeQuery", "answer_instances", "answer_total", "combined", "listed_instances"]
+
+Stat = Literal["sum", "mean"]
+Method = Literal["literal", "joint"]
+Cut = Literal["whole", "inside", "pro-rata"]
+
+EXACT = "exact total"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeQuery:
+    """A stretch of time, and what is asked of it."""
+
+    from_ns: int
+    to_ns: int
+    stat: Stat = "sum"
+    method: Method = "joint"
+    cut: Cut = "whole"
+
+
+@dataclass(frozen=True)
+class RangeAnswer:
+    """An answer, the epochs it rests on and the time they cover, as disjoint spans."""
+
+    answer: Answer
+    epochs: int
+    covered: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Selected:
+    """Epochs of the range that count whole, and those that count by a share."""
+
+    whole: list[Epoch]
+    partial: list[tuple[Epoch, float]]
+    covered: tuple[tuple[int, int], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.whole) + len(self.partial)
+
+
+def _select(epochs: Sequence[Epoch], query: RangeQuery) -> _Selected:
+    whole: list[Epoch] = []
+    partial: list[tuple[Epoch, float]] = []
+    spans: list[tuple[int, int]] = []
+    for epoch in epochs:
+        if epoch.first_ns is None or epoch.last_ns is None or not epoch.overlaps(query.from_ns, query.to_ns):
+            continue
+        low, high = max(epoch.first_ns, query.from_ns), min(epoch.last_ns, query.to_ns)
+        if query.cut == "whole" or (low, high) == (epoch.first_ns, epoch.last_ns):
+            whole.append(epoch)
+            spans.append((epoch.first_ns, epoch.last_ns))
+        elif query.cut == "pro-rata":
+            partial.append((epoch, (high - low) / (epoch.last_ns - epoch.first_ns)))
+            spans.append((low, high))
+    return _Selected(whole, partial, _joined(spans))
+
+
+def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Disjoint spans, in order."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    return tuple(joined)
+
+
+def _by_salt(epochs: Sequence[Epoch]) -> list[BucketArray]:
+    """One array per salt (and shape), all epochs of it added up."""
+    groups: list[Epoch] = []
+    for epoch in epochs:
+        if not isinstance(epoch.sketch, BucketArray):
+            raise MismatchError(
+                f"a stream of {epoch.parameters.kind} is not asked this way",
+                where=epoch.stream,
+                action="range queries are about bucket arrays",
+            )
+        for i, group in enumerate(groups):
+            if can_merge(group, epoch):
+                groups[i] = merged_epoch(group, epoch)
+                break
+        else:
+            groups.append(replace(epoch, keys=()))
+    return [group.sketch for group in groups]  # type: ignore[misc]
+
+
+def listed_instances(epochs: Sequence[Epoch]) -> dict[int, str] | None:
+    """Ids and names of the instances in the epochs' key lists; None if an epoch has no list."""
+    names: dict[int, str] = {}
+    for epoch in epochs:
+        if epoch.keys is None:
+            return None
+        names.update((key_id(key), str(key)) for key in epoch.keys)
+    return names
+
+
+def answer_total(epochs: Sequence[Epoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
+    """The sum or mean of all measurements of the range: exact, but for epochs by their share."""
+    selected = _select(epochs, query)
+    low_sum = sum(int(epoch.sketch.column("sum").sum()) for epoch in selected.whole)
+    low_count = sum(epoch.recorded for epoch in selected.whole)
+    parts = [(int(e.sketch.column("sum").sum()), e.recorded, share) for e, share in selected.partial]
+    value_sum = low_sum + sum(amount * share for amount, _, share in parts)
+    value_count = low_count + sum(count * share for _, count, share in parts)
+    if not selected.count:
+        return RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())
+    if query.stat == "mean":
+        means = [amount / count for amount, count, _ in parts if count]
+        value = value_sum / max(value_count, 1e-9)
+        low, high = min([value, *means]), max([value, *means])
+    else:
+        value = value_sum
+        low, high = low_sum, low_sum + sum(amount for amount, _, _ in parts)
+    estimate = Estimate(float(value), float(low), float(high), round(value_count), EXACT, unit)
+    return RangeAnswer(estimate, selected.count, selected.covered)
+
+
+def answer_instances(
+    epochs: Sequence[Epoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
+) -> list[RangeAnswer]:
+    """An answer for each instance; joint decoding takes the epochs' own lists of keys as complete."""
+    selected = _select(epochs, query)
+    if not selected.count:
+        return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(instance_id)
+    answers = _answers(selected.whole, instance_id, query, unit)
+    for epoch, share in selected.partial:
+        for i, part in enumerate(_answers([epoch], instance_id, query, unit)):
+            answers[i] = _with_part(answers[i], part, share, query.stat)
+    return [RangeAnswer(answer, selected.count, selected.covered) for answer in answers]
+
+
+def _answers(epochs: Sequence[Epoch], instance_id: Sequence[int], query: RangeQuery, unit: str) -> list[Answer]:
+    if not epochs:
+        return [Unanswered(Reason.NO_EPOCHS_IN_RANGE)] * len(instance_id)
+    sketches = _by_salt(epochs)
+    if query.method == "joint" and (listed := listed_instances(epochs)) is not None:
+        return _jointly(sketches, listed, instance_id, query.stat, unit)
+    return _literally(sketches, instance_id, query.stat, unit)
+
+
+def _jointly(
+    sketches: list[BucketArray], listed: dict[int, str], instance_id: Sequence[int], stat: Stat, unit: str
+) -> list[Answer]:
+    ids: UInt64Array = np.array(sorted(listed), np.uint64)
+    if not len(ids):
+        return [Unanswered(Reason.UNKNOWN_INSTANCE)] * len(instance_id)
+    decode = estimate_sums_jointly if stat == "sum" else estimate_means_jointly
+    answers = decode(sketches, ids, unit=unit)
+    decoded = dict(zip(ids.tolist(), answers, strict=True))
+    return [decoded.get(i, Unanswered(Reason.UNKNOWN_INSTANCE)) for i in instance_id]
+
+
+def _literally(sketches: list[BucketArray], instance_id: Sequence[int], stat: Stat, unit: str) -> list[Answer]:
+    """As published, instance by instance: sums salt by salt, means by the ratio of both."""
+    ids = np.array(instance_id, np.uint64)
+    if stat == "mean":
+        return estimate_means_literally([(sketch, sketch) for sketch in sketches], ids, unit=unit)
+    by_salt = [estimate_sums_literally(sketch, ids, unit=unit) for sketch in sketches]
+    return [combined([answers[i] for answers in by_salt], stat) for i in range(len(ids))]
+
+
+def combined(answers: Sequence[Answer], stat: Stat) -> Answer:
+    """Independent answers about parts as one about the whole: the sum, or the mean weighted by samples."""
+    known = [answer for answer in answers if isinstance(answer, Estimate)]
+    if not known:
+        return answers[0] if answers else Unanswered(Reason.NO_EPOCHS_IN_RANGE)
+    if stat == "sum" and len(known) < len(answers):
+        return next(answer for answer in answers if not isinstance(answer, Estimate))
+    samples = sum(estimate.samples for estimate in known)
+    weight = [1.0 if stat == "sum" else e.samples / samples if samples else 1 / len(known) for e in known]
+    value = sum(w * e.value for w, e in zip(weight, known, strict=True))
+    # A published value need not lie in the middle of its interval: what it is off by adds up, chance does not.
+    middle = sum(w * (e.low + e.high) / 2 for w, e in zip(weight, known, strict=True))
+    half = float(np.sqrt(sum((w * (e.high - e.low) / 2) ** 2 for w, e in zip(weight, known, strict=True))))
+    if not np.isfinite(half):
+        return replace(known[0], value=value, low=-np.inf, high=np.inf, samples=samples)
+    low, high = min(middle - half, value), max(middle + half, value)
+    return replace(known[0], value=value, low=low, high=high, samples=samples)
+
+
+def _with_part(whole: Answer, part: Answer, share: float, stat: Stat) -> Answer:
+    """An answer enlarged by the share of an epoch of which anything from nothing to all may lie in the range."""
+    if not isinstance(part, Estimate):
+        return whole
+    if not isinstance(whole, Estimate):
+        whole = replace(part, value=0.0, low=0.0, high=0.0, samples=0)
+    samples = whole.samples + round(share * part.samples)
+    if stat == "mean":
+        weight = share * part.samples / max(whole.samples + share * part.samples, 1e-9)
+        value = (1 - weight) * whole.value + weight * part.value
+        low, high = min(whole.low, part.low), max(whole.high, part.high)
+        return replace(whole, value=value, low=low if whole.samples else part.low, high=high, samples=samples)
+    value = whole.value + share * part.value
+    return replace(
+        whole, value=value, low=whole.low + min(0.0, part.low), high=whole.high + max(0.0, part.high), samples=samples
+    )
