@@ -1,0 +1,59 @@
+"""The query unit's application: store, tokens, limits and routes put together.
+
+Errors are JSON ``{"detail": …}`` of one line; a `SojournError` never becomes a 5xx unless the store itself fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from sojourn import __version__
+from sojourn.core.errors import ServerError, SojournError, StoreError
+from sojourn.epochs.store import EpochStore
+from sojourn.server import epoch_routes, node_routes, query_routes, status_routes
+from sojourn.server.assignments import AssignmentStore
+from sojourn.server.limits import Limits, RateLimiter
+from sojourn.server.live import LiveDesk
+from sojourn.server.telemetry import RequestCounter, Telemetry
+from sojourn.server.tokens import TokenStore
+
+__all__ = ["create_app"]
+
+
+def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
+    """The application on an open store."""
+    limits = limits or Limits()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.live = LiveDesk(most_pending=limits.pending_requests)
+        yield
+
+    app = FastAPI(
+        title="Sojourn query unit",
+        version=__version__,
+        summary="Epochs in, answers out.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.store = store
+    app.state.tokens = TokenStore(store)
+    app.state.assignments = AssignmentStore(store)
+    app.state.limits = limits
+    app.state.rates = RateLimiter(limits)
+    app.state.telemetry = Telemetry()
+    app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
+    app.add_exception_handler(SojournError, _explain)
+    for routes in (epoch_routes, node_routes, query_routes, status_routes):
+        app.include_router(routes.router)
+    return app
+
+
+async def _explain(_request: Request, error: Exception) -> JSONResponse:
+    status = 503 if isinstance(error, StoreError | ServerError) else 400
+    return JSONResponse({"detail": str(error)}, status)

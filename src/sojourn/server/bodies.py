@@ -1,0 +1,42 @@
+"""Bodies of epochs: a CBOR sequence of one or more, read within limits."""
+
+from __future__ import annotations
+
+import io
+
+from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.core.errors import WireError
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import read_epochs
+
+__all__ = ["CBOR", "read_body_epochs"]
+
+CBOR = "application/cbor"
+
+
+async def read_body_epochs(request: Request, *, may_be_empty: bool = False) -> list[Epoch]:
+    """The epochs of a request; 400 if any is malformed, 413 if the body or their number is too large."""
+    limits = request.app.state.limits
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limits.body_bytes:
+            raise HTTPException(413, f"the body exceeds {limits.body_bytes} bytes")
+    epochs = await run_in_threadpool(_decode, bytes(body), limits.batch_epochs)
+    if not epochs and not may_be_empty:
+        raise HTTPException(400, "the body holds no epoch")
+    return epochs
+
+
+def _decode(body: bytes, most: int) -> list[Epoch]:
+    epochs: list[Epoch] = []
+    try:
+        for epoch in read_epochs(io.BytesIO(body)):
+            epochs.append(epoch)
+            if len(epochs) > most:
+                raise HTTPException(413, f"more than {most} epochs in one request")
+    except WireError as error:
+        raise HTTPException(400, str(error)) from None
+    return epochs

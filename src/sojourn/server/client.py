@@ -1,0 +1,74 @@
+"""A client of the query unit, for the command line and for programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from sojourn import __version__
+from sojourn.core.errors import ServerError, UsageError
+
+__all__ = ["Client", "token_from"]
+
+TIMEOUT_SECONDS = 60.0
+TOKEN_VARIABLE = "SOJOURN_TOKEN"
+SERVER_VARIABLE = "SOJOURN_SERVER"
+
+
+def token_from(given: str | None) -> str:
+    """The token given, or that of the environment."""
+    token = given or os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise UsageError(
+            "a token is needed", action=f"give --token, or set {TOKEN_VARIABLE}; sojourn token create makes one"
+        )
+    return token
+
+
+class Client:
+    """Requests to one query unit; a context manager."""
+
+    def __init__(self, server: str, token: str) -> None:
+        if not server.startswith(("http://", "https://")):
+            raise UsageError(f"{server!r} is no address of a server", where="--server", action="write http://HOST:PORT")
+        self.server = server.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}", "User-Agent": f"sojourn/{__version__}"}
+        self._client = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_SECONDS)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def _call(self, method: str, path: str, **how: Any) -> Any:
+        try:
+            response = self._client.request(method, path, **how)
+        except httpx.HTTPError as error:
+            raise ServerError(f"cannot be reached ({error})", where=self.server, action="is it running?") from None
+        if response.is_success:
+            return response.json()
+        try:
+            detail = response.json()["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = response.text[:100]
+        raise ServerError(f"refuses ({response.status_code}): {str(detail)[:500]}", where=self.server)
+
+    def query(self, question: Mapping[str, object]) -> list[dict[str, Any]]:
+        """One answer, or with ``top`` the largest instances'."""
+        answers: list[dict[str, Any]] = self._call("POST", "/api/v1/query", json=dict(question))
+        return answers
+
+    def nodes(self, *, tag: str | None = None) -> list[dict[str, Any]]:
+        """All nodes, or those with a tag."""
+        nodes: list[dict[str, Any]] = self._call("GET", "/api/v1/nodes", params={"tag": tag} if tag else {})
+        return nodes
+
+    def streams(self, node: str) -> list[dict[str, Any]]:
+        """What a node measures."""
+        streams: list[dict[str, Any]] = self._call("GET", f"/api/v1/nodes/{quote(node, safe='')}/streams")
+        return streams

@@ -1,0 +1,52 @@
+"""Limits of the query unit: how large, how fast.
+
+A rate is a bucket of tokens per caller that fills evenly: `burst` requests at once, `rate` per second in the long run.
+Memory is bounded: callers that have not been seen for the longest time are forgotten first, which only favours them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Limits", "RateLimiter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one request, one caller and one answer may take."""
+
+    body_bytes: int = 16 << 20
+    batch_epochs: int = 1000
+    requests_per_second: float = 50.0
+    burst: int = 200
+    callers: int = 10_000
+    rows: int = 1000
+    live_seconds: float = 5.0
+    poll_seconds: float = 25.0
+    pending_requests: int = 100
+
+
+class RateLimiter:
+    """Whether a caller may go on; O(1) each, safe from several threads."""
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def wait_seconds(self, caller: str) -> float:
+        """0 if the caller may go on (and is charged for it), else the seconds until it may."""
+        now, limits = self._clock(), self._limits
+        with self._lock:
+            left, since = self._callers.pop(caller, (float(limits.burst), now))
+            left = min(float(limits.burst), left + (now - since) * limits.requests_per_second)
+            allowed = left >= 1
+            self._callers[caller] = (left - 1 if allowed else left, now)
+            if len(self._callers) > limits.callers:
+                self._callers.popitem(last=False)
+        return 0.0 if allowed else (1 - left) / limits.requests_per_second

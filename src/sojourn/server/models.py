@@ -1,0 +1,162 @@
+"""What the query unit's interface takes and gives, as its description (OpenAPI) states it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Assignment",
+    "Assignments",
+    "EpochInfo",
+    "EpochResult",
+    "EpochResults",
+    "Health",
+    "KeyInfo",
+    "LiveAsked",
+    "Node",
+    "Problem",
+    "Query",
+    "QueryAnswer",
+    "Span",
+    "Stream",
+    "StreamInfo",
+    "Tags",
+]
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63, description="ns since the Unix epoch")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(_Model):
+    """Why a request was refused, in one line."""
+
+    detail: str
+
+
+class EpochResult(_Model):
+    """What became of one epoch."""
+
+    node: str
+    stream: str
+    sequence: int
+    status: Literal["stored", "duplicate", "conflict"]
+
+
+class EpochResults(_Model):
+    results: list[EpochResult]
+
+
+class EpochInfo(_Model):
+    """A stored epoch, without its counters."""
+
+    sequence: int
+    first_ns: int | None
+    last_ns: int | None
+    recorded: int
+    size_bytes: int
+
+
+class Node(_Model):
+    name: str
+    first_seen_ns: int
+    last_seen_ns: int
+    tags: list[str]
+    listening: bool = Field(description="whether it can be asked about its current epoch now")
+
+
+class Tags(_Model):
+    tags: Annotated[list[Name], Field(max_length=100)]
+
+
+class Stream(_Model):
+    """What a stream measures."""
+
+    metric: Name
+    unit: Annotated[str, Field(min_length=1, max_length=40)]
+    granularity: Annotated[str, Field(min_length=1, max_length=40)]
+
+
+class StreamInfo(Stream):
+    node: str
+    name: str
+    last_sequence: int | None = None
+
+
+class Assignment(_Model):
+    """A stream's configuration, as in the agent's configuration file."""
+
+    configuration: dict[str, bool | int | float | str | list[str]]
+
+
+class Assignments(_Model):
+    version: int
+    streams: dict[str, dict[str, bool | int | float | str | list[str]]]
+
+
+class KeyInfo(_Model):
+    """An instance that some node reported; the id is decimal, as JSON has no 64-bit numbers."""
+
+    id: str
+    key: str
+
+
+class LiveAsked(_Model):
+    """A request to a node: snapshots of these streams."""
+
+    id: str
+    streams: list[str]
+
+
+class Query(_Model):
+    """A question about one metric; without an instance, about all of a node."""
+
+    metric: Name
+    node: Name | None = None
+    tag: Name | None = None
+    instance: Annotated[str, Field(max_length=512)] | None = None
+    from_ns: Nanoseconds
+    to_ns: Nanoseconds | None = Field(default=None, description="none: up to now, whatever the nodes hold")
+    stat: Literal["sum", "mean"] = "sum"
+    method: Literal["literal", "joint"] = "joint"
+    cut: Literal["whole", "inside", "pro-rata"] = Field(
+        default="whole", description="epochs that the range cuts: taken whole, left out, or by their share of time"
+    )
+    live: bool = Field(default=True, description="ask the nodes for the epochs they are still recording")
+    top: Annotated[int, Field(ge=0, le=1000)] = Field(default=0, description="the largest instances instead of one")
+
+
+class Span(_Model):
+    """A stretch of time that the answer rests on."""
+
+    from_ns: int
+    to_ns: int
+
+
+class QueryAnswer(_Model):
+    """An estimate; ``value`` is null where there is none, and ``reason`` says why."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unit: str
+    samples: int
+    method: str
+    epochs: int
+    live: bool = Field(description="whether the epochs still being recorded are part of it")
+    covered: list[Span]
+    instance: str | None = None
+    reason: str | None = None
+    notes: list[str] = []
+
+
+class Health(_Model):
+    status: Literal["ok"]
+    version: str
+    epochs: int
+    nodes: int

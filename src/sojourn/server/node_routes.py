@@ -1,0 +1,187 @@
+"""Nodes: who they are, what they measure, what they are told to, and what they are asked about the current epoch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.epochs.store import StreamRecord
+from sojourn.server.access import admins, must_be_node, nodes, readers
+from sojourn.server.bodies import CBOR, read_body_epochs
+from sojourn.server.models import (
+    Assignment,
+    Assignments,
+    KeyInfo,
+    LiveAsked,
+    Node,
+    Problem,
+    Stream,
+    StreamInfo,
+    Tags,
+)
+from sojourn.server.tokens import Token
+
+__all__ = ["router"]
+
+LOOK_SECONDS = 1.0
+
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["nodes"],
+    responses={
+        400: {"model": Problem, "description": "what was asked cannot be"},
+        401: {"model": Problem, "description": "no valid token"},
+        403: {"model": Problem, "description": "the role does not allow it"},
+        429: {"model": Problem, "description": "too many requests"},
+    },
+)
+
+
+def _checked(name: str) -> str:
+    """A node's or stream's name that an epoch could carry."""
+    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 200 or not name.isprintable():
+        raise HTTPException(400, "a name has 1 to 200 bytes of printable text")
+    return name
+
+
+@router.get("/nodes")
+async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: str | None = None) -> list[Node]:
+    """All nodes that ever sent something, or those with a tag."""
+    records = await run_in_threadpool(request.app.state.store.nodes, tag=tag)
+    listening = request.app.state.live.is_listening
+    return [
+        Node(
+            name=record.name,
+            first_seen_ns=record.first_seen_ns,
+            last_seen_ns=record.last_seen_ns,
+            tags=list(record.tags),
+            listening=listening(record.name),
+        )
+        for record in records
+    ]
+
+
+@router.put("/nodes/{node}/tags")
+def set_tags(request: Request, node: str, body: Tags, _token: Annotated[Token, admins]) -> Tags:
+    """Replace a node's tags, by which groups of nodes are asked together."""
+    request.app.state.store.set_tags(_checked(node), [_checked(tag) for tag in body.tags])
+    return body
+
+
+@router.get("/nodes/{node}/streams")
+def list_streams(request: Request, node: str, token: Annotated[Token, readers]) -> list[StreamInfo]:
+    """The streams that a node announced."""
+    return _streams(request, node, token)
+
+
+def _streams(request: Request, node: str, token: Token) -> list[StreamInfo]:
+    must_be_node(token, node)
+    store = request.app.state.store
+    return [
+        StreamInfo(
+            node=s.node,
+            name=s.name,
+            metric=s.metric,
+            unit=s.unit,
+            granularity=s.granularity,
+            last_sequence=store.last_sequence(s.node, s.name),
+        )
+        for s in store.streams(node=node)
+    ]
+
+
+@router.put("/nodes/{node}/streams/{stream}")
+def announce_stream(
+    request: Request, node: str, stream: str, body: Stream, token: Annotated[Token, nodes]
+) -> StreamInfo:
+    """A node says what a stream of it measures; the answer tells the last sequence number stored."""
+    must_be_node(token, node)
+    store = request.app.state.store
+    store.announce(StreamRecord(_checked(node), _checked(stream), body.metric, body.unit, body.granularity))
+    return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=store.last_sequence(node, stream))
+
+
+@router.get("/nodes/{node}/assignments")
+def get_assignments(request: Request, node: str, token: Annotated[Token, nodes]) -> Assignments:
+    """What a node shall record."""
+    must_be_node(token, node)
+    version, streams = request.app.state.assignments.of(node)
+    return Assignments(version=version, streams=streams)
+
+
+@router.put("/nodes/{node}/assignments/{stream}")
+def assign(request: Request, node: str, stream: str, body: Assignment, _token: Annotated[Token, admins]) -> Assignments:
+    """Tell a node to record a stream, or to record it otherwise."""
+    request.app.state.assignments.assign(_checked(node), _checked(stream), body.configuration)
+    version, streams = request.app.state.assignments.of(node)
+    return Assignments(version=version, streams=streams)
+
+
+@router.delete("/nodes/{node}/assignments/{stream}")
+def withdraw(request: Request, node: str, stream: str, _token: Annotated[Token, admins]) -> Assignments:
+    """Tell a node to stop recording a stream."""
+    version, streams = request.app.state.assignments.of(node)
+    if stream in streams:
+        request.app.state.assignments.assign(node, stream, None)
+        version, streams = request.app.state.assignments.of(node)
+    return Assignments(version=version, streams=streams)
+
+
+@router.get(
+    "/nodes/{node}/requests", responses={204: {"description": "nobody asked in time"}}, response_model=LiveAsked
+)
+async def wait_for_request(
+    request: Request,
+    node: str,
+    token: Annotated[Token, nodes],
+    wait: Annotated[float, Query(ge=0, le=60)] = 25.0,
+) -> LiveAsked | Response:
+    """A node waits here for questions about its current epoch."""
+    must_be_node(token, node)
+    left = min(wait, request.app.state.limits.poll_seconds)
+    while True:
+        asked = await request.app.state.live.next_request(node, min(left, LOOK_SECONDS))
+        if asked is not None:
+            return LiveAsked(id=asked.id, streams=list(asked.streams))
+        left -= LOOK_SECONDS
+        # A node that has gone must not pass for one that listens.
+        if left <= 0 or await request.is_disconnected():
+            return Response(status_code=204)
+
+
+@router.post(
+    "/nodes/{node}/requests/{request_id}",
+    status_code=204,
+    response_class=Response,
+    responses={404: {"model": Problem, "description": "nobody waits for it"}},
+    openapi_extra={
+        "requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}
+    },
+)
+async def answer_request(request: Request, node: str, request_id: str, token: Annotated[Token, nodes]) -> Response:
+    """A node's answer: snapshots of its open epochs (a CBOR sequence)."""
+    must_be_node(token, node)
+    epochs = await read_body_epochs(request, may_be_empty=True)
+    for epoch in epochs:
+        if epoch.node != node:
+            raise HTTPException(400, "a snapshot of another node")
+    if not request.app.state.live.answer(node, request_id, epochs):
+        raise HTTPException(404, "nobody waits for that answer")
+    return Response(status_code=204)
+
+
+@router.get("/keys")
+def list_keys(
+    request: Request,
+    _token: Annotated[Token, readers],
+    node: str | None = None,
+    stream: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[KeyInfo]:
+    """Instances that nodes reported, most recently seen first."""
+    return [
+        KeyInfo(id=str(instance), key=text)
+        for instance, text in request.app.state.store.keys(node=node, stream=stream, limit=limit)
+    ]

@@ -1,0 +1,179 @@
+"""The query engine: finds a question's streams and epochs, asks nodes for current ones, puts answers together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.core.errors import UsageError
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.keys import key_id, parse_key
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.store import EpochStore, StreamRecord
+from sojourn.estimation.queries import (
+    RangeAnswer,
+    RangeQuery,
+    answer_instances,
+    answer_total,
+    combined,
+    listed_instances,
+)
+from sojourn.server.live import LiveDesk
+
+__all__ = ["Found", "QueryEngine", "Question"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Whose metric, and the range asked about."""
+
+    metric: str
+    node: str | None
+    tag: str | None
+    instance: str | None
+    range: RangeQuery
+    live: bool
+    top: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.node is None) == (self.tag is None):
+            raise UsageError("a question is about one node or one tag", where="query", action="give node or tag")
+        if self.range.from_ns > self.range.to_ns:
+            raise UsageError("the range ends before it begins", where="query", action="give from ≤ to")
+        if self.top and self.instance is not None:
+            raise UsageError("the largest instances or one, not both", where="query", action="leave one out")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One answer, whose it is, whether current epochs are in it, and remarks."""
+
+    instance: str | None
+    range: RangeAnswer
+    unit: str
+    live: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _StreamEpochs:
+    stream: StreamRecord
+    epochs: list[Epoch]
+    live: bool
+
+
+class QueryEngine:
+    """Answers questions from the store and the nodes."""
+
+    def __init__(self, store: EpochStore, desk: LiveDesk, *, live_seconds: float) -> None:
+        self._store, self._desk, self._live_seconds = store, desk, live_seconds
+
+    async def answer(self, question: Question) -> list[Found]:
+        """One answer, or one for each of the largest instances."""
+        streams = await run_in_threadpool(self._streams, question)
+        if not streams:
+            whose = f"node {question.node}" if question.node else f"any node tagged {question.tag}"
+            raise UsageError(f"{whose} has no stream of {question.metric}", where="query", action="see sojourn nodes")
+        if len({stream.unit for stream in streams}) > 1:
+            raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
+        held = await run_in_threadpool(lambda: [self._stored(stream, question.range) for stream in streams])
+        notes: tuple[str, ...] = ()
+        if question.live:
+            held, notes = await self._with_live(held, question.range)
+        found = await run_in_threadpool(_answers, held, question)
+        return [replace(answer, notes=(*notes, *answer.notes)) for answer in found]
+
+    def _streams(self, question: Question) -> list[StreamRecord]:
+        if question.node is not None:
+            return self._store.streams(node=question.node, metric=question.metric)
+        tagged = {node.name for node in self._store.nodes(tag=question.tag)}
+        return [stream for stream in self._store.streams(metric=question.metric) if stream.node in tagged]
+
+    def _stored(self, stream: StreamRecord, asked: RangeQuery) -> _StreamEpochs:
+        return _StreamEpochs(
+            stream, self._store.epochs(stream.node, stream.name, asked.from_ns, asked.to_ns), live=False
+        )
+
+    async def _with_live(
+        self, held: list[_StreamEpochs], asked: RangeQuery
+    ) -> tuple[list[_StreamEpochs], tuple[str, ...]]:
+        """The same, with what the nodes hold that has not been stored; nodes that do not answer are named."""
+        by_node: dict[str, tuple[str, ...]] = {}
+        for item in held:
+            by_node[item.stream.node] = (*by_node.get(item.stream.node, ()), item.stream.name)
+        reachable = {node: streams for node, streams in by_node.items() if self._desk.is_listening(node)}
+        waiting = [self._desk.ask(node, streams, self._live_seconds) for node, streams in reachable.items()]
+        replies = dict(zip(reachable, await asyncio.gather(*waiting), strict=True))
+        silent = sorted(node for node in by_node if replies.get(node) is None)
+        notes = (f"{', '.join(silent)}: no word about the current epoch",) if silent else ()
+        return [self._joined(item, replies.get(item.stream.node), asked) for item in held], notes
+
+    def _joined(self, item: _StreamEpochs, reply: list[Epoch] | None, asked: RangeQuery) -> _StreamEpochs:
+        if reply is None:
+            return item
+        # What was stored while the node answered is in both; the numbers tell.
+        known = {epoch.sequence for epoch in item.epochs}
+        current = [
+            epoch
+            for epoch in reply
+            if epoch.stream == item.stream.name
+            and epoch.sequence not in known
+            and epoch.overlaps(asked.from_ns, asked.to_ns)
+        ]
+        return _StreamEpochs(item.stream, [*item.epochs, *current], live=True)
+
+
+def _answers(held: list[_StreamEpochs], question: Question) -> list[Found]:
+    if question.top:
+        return _largest(held, question)
+    unit = held[0].stream.unit
+    if question.instance is None:
+        parts = [answer_total(item.epochs, question.range, unit=unit) for item in held]
+    else:
+        instance = key_id(parse_key(question.instance))
+        parts = [answer_instances(item.epochs, [instance], question.range, unit=unit)[0] for item in held]
+    live = any(item.live for item in held)
+    return [Found(question.instance, _together(parts, question), unit, live, _needs_keys(held, question))]
+
+
+def _needs_keys(held: list[_StreamEpochs], question: Question) -> tuple[str, ...]:
+    """A remark where joint decoding was asked for and could not be done."""
+    if question.instance is None or question.range.method == "literal":
+        return ()
+    if all(listed_instances(item.epochs) is not None for item in held):
+        return ()
+    return ("joint decoding needs the epochs' lists of keys, some have none: answered literally",)
+
+
+def _together(parts: list[RangeAnswer], question: Question) -> RangeAnswer:
+    """Answers of several nodes as one; nodes without epochs in the range add nothing."""
+    known = [part for part in parts if part.epochs]
+    if not known:
+        return parts[0]
+    answers: list[Answer] = [
+        part.answer for part in known if part.answer != Unanswered(Reason.UNKNOWN_INSTANCE) or len(known) == 1
+    ]
+    answer = combined(answers, question.range.stat) if answers else known[0].answer
+    spans = sorted({span for part in known for span in part.covered})
+    return RangeAnswer(answer, sum(part.epochs for part in known), tuple(spans))
+
+
+def _largest(held: list[_StreamEpochs], question: Question) -> list[Found]:
+    """The instances with the largest values, of all streams together."""
+    found: list[Found] = []
+    for item in held:
+        names = listed_instances(item.epochs)
+        if names is None:
+            raise UsageError(
+                "the largest instances can only be named from lists of keys",
+                where=f"{item.stream.node}/{item.stream.name}",
+                action="record with keys, or ask for an instance",
+            )
+        ids = sorted(names)
+        answers = answer_instances(item.epochs, ids, question.range, unit=item.stream.unit)
+        found += [Found(names[i], answer, item.stream.unit, item.live) for i, answer in zip(ids, answers, strict=True)]
+    valued = [one for one in found if isinstance(one.range.answer, Estimate)]
+    valued.sort(key=lambda one: -one.range.answer.value)  # type: ignore[union-attr]
+    return valued[: question.top]

@@ -1,0 +1,72 @@
+"""Queries over HTTP."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+
+from sojourn.core.estimates import Estimate
+from sojourn.estimation.queries import RangeQuery
+from sojourn.server.access import readers
+from sojourn.server.models import Problem, Query, QueryAnswer, Span
+from sojourn.server.query import Found, QueryEngine, Question
+from sojourn.server.tokens import Token
+
+__all__ = ["router"]
+
+FOREVER_NS = 2**63 - 1
+
+router = APIRouter(prefix="/api/v1", tags=["queries"])
+
+
+@router.post(
+    "/query",
+    responses={
+        400: {"model": Problem, "description": "what was asked cannot be"},
+        401: {"model": Problem, "description": "no valid token"},
+        403: {"model": Problem, "description": "the role does not allow it"},
+        429: {"model": Problem, "description": "too many requests"},
+        503: {"model": Problem, "description": "the store, or too many live queries"},
+    },
+)
+async def query(request: Request, body: Query, _token: Annotated[Token, readers]) -> list[QueryAnswer]:
+    """One answer; with ``top`` the largest instances', largest first."""
+    state = request.app.state
+    until = FOREVER_NS if body.to_ns is None else body.to_ns
+    asked = RangeQuery(from_ns=body.from_ns, to_ns=until, stat=body.stat, method=body.method, cut=body.cut)
+    question = Question(
+        metric=body.metric,
+        node=body.node,
+        tag=body.tag,
+        instance=body.instance,
+        range=asked,
+        live=body.live,
+        top=body.top,
+    )
+    engine = QueryEngine(state.store, state.live, live_seconds=state.limits.live_seconds)
+    with state.telemetry.query_seconds.time():
+        found = await engine.answer(question)
+    return [_answer(one) for one in found]
+
+
+def _answer(found: Found) -> QueryAnswer:
+    rest = {
+        "unit": found.unit,
+        "epochs": found.range.epochs,
+        "live": found.live,
+        "covered": [Span(from_ns=low, to_ns=high) for low, high in found.range.covered],
+        "instance": found.instance,
+        "notes": list(found.notes),
+    }
+    answer = found.range.answer
+    if not isinstance(answer, Estimate):
+        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
+        return QueryAnswer.model_validate({**none, **rest, "reason": answer.reason.value})
+    value = {"value": answer.value, "low": _finite(answer.low), "high": _finite(answer.high)}
+    return QueryAnswer.model_validate({**value, "samples": answer.samples, "method": answer.method, **rest})
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None

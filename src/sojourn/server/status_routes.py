@@ -1,0 +1,40 @@
+"""Health, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+
+from sojourn import __version__
+from sojourn.server.access import readers
+from sojourn.server.models import Health, Problem
+from sojourn.server.telemetry import MEDIA_TYPE
+from sojourn.server.tokens import Token
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["status"])
+
+
+@router.get("/health", responses={503: {"model": Problem, "description": "the store does not answer"}})
+def health(request: Request) -> Health:
+    """Whether the query unit and its store work; needs no token."""
+    totals = request.app.state.store.totals()
+    return Health(status="ok", version=__version__, epochs=totals["epochs"], nodes=totals["nodes"])
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {}}},
+        401: {"model": Problem},
+        403: {"model": Problem},
+        429: {"model": Problem},
+    },
+)
+def metrics(request: Request, _token: Annotated[Token, readers]) -> Response:
+    """Counters in Prometheus' text format."""
+    state = request.app.state
+    return Response(state.telemetry.render(state.store.totals()), media_type=MEDIA_TYPE)

@@ -1,0 +1,76 @@
+"""A real query unit on a loopback port, with a token of every role."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from sojourn.core.keys import ProcessKey, key_id
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.store import EpochStore, open_store
+from sojourn.server.app import create_app
+from sojourn.server.limits import Limits
+from sojourn.server.tokens import Role, TokenStore
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+
+PARAMETERS = BucketArrayParameters(buckets=16, per_instance=2, bits=24, count_bits=16)
+LIMITS = Limits(body_bytes=100_000, batch_epochs=20, requests_per_second=10_000, burst=10_000, live_seconds=1.0)
+
+
+def make_epoch(
+    sequence: int = 0,
+    *,
+    node: str = "alpha",
+    stream: str = "disk",
+    time_ns: int = 10**9,
+    values: tuple[int, ...] = (3, 4),
+) -> Epoch:
+    sketch = BucketArray(PARAMETERS)
+    keys = tuple(ProcessKey("p", i) for i in range(len(values)))
+    for key, value in zip(keys, values, strict=True):
+        sketch.record(key_id(key), value, time_ns)
+    return Epoch(node, stream, sequence, sketch, keys)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A running query unit."""
+
+    url: str
+    store: EpochStore
+    tokens: dict[str, str]
+
+    def client(self, who: str | None = "admin", **options) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"} if who else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, **options)
+
+
+def running_unit(directory: Path, limits: Limits = LIMITS) -> Iterator[Unit]:
+    store = open_store(directory)
+    tokens = TokenStore(store)
+    texts = {
+        "admin": tokens.create(Role.ADMIN, name="a")[1],
+        "viewer": tokens.create(Role.VIEWER, name="v")[1],
+        "alpha": tokens.create(Role.NODE, name="n", node="alpha")[1],
+        "beta": tokens.create(Role.NODE, name="n", node="beta")[1],
+    }
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(store, limits=limits), log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield Unit(f"http://127.0.0.1:{listening.getsockname()[1]}", store, texts)
+    server.should_exit = True
+    thread.join(timeout=10)
+    store.close()
