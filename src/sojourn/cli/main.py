@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import demo, plan, plan_iotm, reproduce
+from sojourn.cli import agent, demo, nodes, plan, plan_iotm, query, reproduce, serve, token
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
@@ -41,6 +41,11 @@ app.command()(flows)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
+app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)
+app.command(name="serve", help=serve.HELP, epilog=serve.EXAMPLE)(serve.serve)
+app.command(name="query", help=query.HELP, epilog=query.EXAMPLE)(query.query)
+app.command(name="nodes", help=nodes.HELP, epilog=nodes.EXAMPLE)(nodes.nodes)
+app.add_typer(token.app, name="token")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,96 @@
+"""`sojourn agent`: the node unit on a machine with an operating system."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sojourn.core.errors import UsageError
+
+__all__ = ["EXAMPLE", "HELP", "agent"]
+
+HELP = "Measure on this machine and send epochs to the query unit; answers about the current epoch, too."
+EXAMPLE = (
+    "Example:  sojourn agent --node gateway-7 --server http://127.0.0.1:8080 --token-file token --spool spool "
+    "--stream disk=disk_io --stream cpu=cpu --epoch 60s"
+)
+
+
+def agent(
+    configuration: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file; flags override it.")
+    ] = None,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name.")] = None,
+    server: Annotated[str | None, typer.Option(metavar="URL", help="The query unit's address.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the node's token (sojourn token create --role node).")
+    ] = None,
+    spool: Annotated[Path | None, typer.Option(metavar="DIR", help="Where epochs wait until acknowledged.")] = None,
+    spool_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bound of the spool; beyond it old epochs are merged.")
+    ] = None,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option("--stream", "-s", metavar="NAME=METRIC", help="Record a metric under a name; repeatable."),
+    ] = None,
+    instances: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only instances like 'mosquitto[*]', for the streams of --stream."),
+    ] = None,
+    epoch: Annotated[str | None, typer.Option(metavar="TIME", help="Length of the epochs of --stream.")] = None,
+    poll: Annotated[str | None, typer.Option(metavar="TIME", help="How often sources are read.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
+) -> None:
+    """Run until Ctrl-C or SIGTERM, then close and send what is open."""
+    from sojourn.node.configuration import configuration_of, read_configuration
+
+    tables: dict[str, Any] = read_configuration(configuration) if configuration else {}
+    where = str(configuration) if configuration else "agent"
+    flags: dict[str, object] = {"node": node, "server": server, "spool_limit": spool_limit, "poll": poll}
+    flags |= {"token_file": token_file and str(token_file), "spool": spool and str(spool)}
+    tables |= {name: value for name, value in flags.items() if value is not None}
+    if token_file:
+        tables.pop("token", None)
+    if stream:
+        tables["streams"] = {**tables.get("streams", {}), **_streams(stream, instances, epoch)}
+    settled = configuration_of(tables, where=where)
+    if check:
+        print(f"{settled.node}: {len(settled.streams)} streams, epochs go to {settled.server}")
+        return
+    from sojourn.node.agent import Agent
+    from sojourn.node.http import HttpTransport
+
+    transport = HttpTransport(settled.server, settled.token, node=settled.node)
+    running = Agent(settled, transport, report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    try:
+        running.run()
+    finally:
+        transport.close()
+    counts = running.counts
+    print(
+        f"sojourn: {counts.measurements:,} measurements in {counts.closed:,} epochs, {counts.sent:,} sent, "
+        f"{len(running.spool):,} waiting",
+        file=sys.stderr,
+    )
+
+
+def _streams(texts: list[str], instances: list[str] | None, epoch: str | None) -> dict[str, dict[str, object]]:
+    """Streams from NAME=METRIC."""
+    common: dict[str, object] = {"instances": instances} if instances else {}
+    if epoch:
+        common["epoch"] = epoch
+    streams = {}
+    for text in texts:
+        name, equals, metric = text.partition("=")
+        if not (name and equals and metric):
+            raise UsageError(
+                f"{text!r} is no stream", where="--stream", action="write NAME=METRIC, such as disk=disk_io"
+            )
+        streams[name] = {"metric": metric, **common}
+    return streams

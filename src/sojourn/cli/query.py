@@ -1,0 +1,118 @@
+"""`sojourn query`: ask the query unit about an instance, a node or a group of nodes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from sojourn.cli.nodes import ServerOption, TokenOption
+from sojourn.cli.output import console, print_json
+
+__all__ = ["EXAMPLE", "HELP", "query"]
+
+HELP = "Ask how much of a metric an instance used, or its mean, between two times; the current epoch included."
+EXAMPLE = "Example:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto[812]' --from -10m --stat sum"
+
+
+class Stat(StrEnum):
+    """What to compute."""
+
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class QueryMethod(StrEnum):
+    """How buckets are decoded."""
+
+    LITERAL = "literal"
+    JOINT = "joint"
+
+
+class Cut(StrEnum):
+    """What happens to epochs that the range cuts."""
+
+    WHOLE = "whole"
+    INSIDE = "inside"
+    PRO_RATA = "pro-rata"
+
+
+class QueryFormat(StrEnum):
+    """How the answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def query(
+    metric: Annotated[str, typer.Option(help="What was measured: disk_io, cpu, memory, rtt, …")],
+    node: Annotated[str | None, typer.Option(help="The node that measured it.")] = None,
+    tag: Annotated[str | None, typer.Option(help="All nodes with this tag, added up.")] = None,
+    instance: Annotated[
+        str | None,
+        typer.Option(help="A process 'name[pid]' or flow 'SRC:PORT > DEST:PORT tcp'; none is the whole node."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, max=1000, help="The largest instances instead of one.")] = 0,
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="-10m, 10:05, ISO 8601 or Unix seconds.")
+    ] = "-5m",
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from; now is the current epoch too.")] = "now",
+    stat: Annotated[Stat, typer.Option(help="sum of the measurements, or their mean.")] = Stat.SUM,
+    method: Annotated[QueryMethod, typer.Option(help="joint decodes all instances together.")] = QueryMethod.JOINT,
+    cut: Annotated[
+        Cut, typer.Option(help="Epochs that the range cuts: taken whole, left out, or by their share of time.")
+    ] = Cut.WHOLE,
+    live: Annotated[
+        bool, typer.Option("--live/--stored", help="Ask the nodes for their current epoch, or do not.")
+    ] = True,
+    server: ServerOption = "http://127.0.0.1:8080",
+    token: TokenOption = None,
+    output_format: Annotated[QueryFormat, typer.Option("--format", help="For people or programs.")] = QueryFormat.TABLE,
+) -> None:
+    """Ask."""
+    from sojourn.core.times import parse_time
+    from sojourn.server.client import Client, token_from
+
+    question = {
+        "metric": metric,
+        "node": node,
+        "tag": tag,
+        "instance": instance,
+        "top": top,
+        "from_ns": parse_time(start),
+        "to_ns": None if end == "now" else parse_time(end),
+        "stat": stat.value,
+        "method": method.value,
+        "cut": cut.value,
+        "live": live,
+    }
+    with Client(server, token_from(token)) as client:
+        answers = client.query(question)
+    if output_format is QueryFormat.JSON:
+        print_json(answers if top else answers[0])
+    else:
+        _print_answers(answers)
+
+
+def _print_answers(answers: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("instance", "value", "95 % low", "95 % high", "unit", "samples", "epochs", "method"):
+        table.add_column(title, justify="left" if title in ("instance", "unit", "method") else "right", no_wrap=True)
+    for answer in answers:
+        numbers = [_shown(answer[name]) for name in ("value", "low", "high")]
+        epochs = f"{answer['epochs']}{' + live' if answer['live'] else ''}"
+        name = answer.get("instance") or ""
+        table.add_row(name, *numbers, answer["unit"], str(answer["samples"]), epochs, answer["method"])
+    console().print(table)
+    stderr = console(stderr=True)
+    for note in dict.fromkeys(
+        note for answer in answers for note in (*answer["notes"], answer["reason"] or "") if note
+    ):
+        stderr.print(note)
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,56 @@
+"""`sojourn serve`: the query unit, on this machine unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLE", "HELP", "DataOption", "default_data", "serve"]
+
+HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
+EXAMPLE = "Example:  sojourn serve --data /var/lib/sojourn --port 8080"
+
+
+def default_data() -> Path:
+    """Where the data of the user's own query unit lies."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sojourn"
+
+
+DataOption = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="Directory of the store; by default the user's data directory."),
+]
+
+
+def serve(
+    data: DataOption = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback are for real networks.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    certificate: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
+    ] = None,
+    private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+) -> None:
+    """Serve until Ctrl-C."""
+    from sojourn.server.running import ServeOptions
+    from sojourn.server.running import serve as run
+
+    options = ServeOptions(
+        data=data or str(default_data()), host=host, port=port, certificate=certificate, private_key=private_key
+    )
+
+    def announce(url: str, token: str | None) -> None:
+        print(url, flush=True)
+        if token is not None:
+            print(f"admin token (shown this once): {token}", flush=True)
+        print(f"sojourn: serving {options.data}; Ctrl-C stops", file=sys.stderr)
+        if not options.is_local and options.certificate is None:
+            print("sojourn: warning: tokens travel unencrypted; give --tls-cert and --tls-key", file=sys.stderr)
+
+    run(options, announce)

@@ -1,0 +1,87 @@
+"""`sojourn token`: who may talk to the query unit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.options import FormatOption
+from sojourn.cli.output import Format, TableColumn, write_rows
+from sojourn.cli.serve import DataOption, default_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sojourn.server.tokens import TokenStore
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Make, list and revoke the tokens of a query unit.", no_args_is_help=True)
+
+
+class RoleName(StrEnum):
+    """What a token allows."""
+
+    ADMIN = "admin"
+    VIEWER = "viewer"
+    NODE = "node"
+
+
+@contextmanager
+def _tokens(data: str | None) -> Iterator[TokenStore]:
+    from sojourn.epochs.store import open_store
+    from sojourn.server.tokens import TokenStore
+
+    store = open_store(data or str(default_data()))
+    try:
+        yield TokenStore(store)
+    finally:
+        store.close()
+
+
+@app.command(epilog="Example:  sojourn token create --role node --node gateway-7")
+def create(
+    role: Annotated[RoleName, typer.Option(help="admin: all; viewer: read and ask; node: write its own epochs.")],
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node that a node's token is for.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it in the list.")] = None,
+    data: DataOption = None,
+) -> None:
+    """Make a token and print it; it cannot be shown again."""
+    from sojourn.server.tokens import Role
+
+    with _tokens(data) as tokens:
+        print(tokens.create(Role(role.value), name=name or node or role.value, node=node)[1])
+
+
+@app.command(epilog="Example:  sojourn token revoke 1f2e3d4c")
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as in the list.")],
+    data: DataOption = None,
+) -> None:
+    """End a token; it is refused from now on."""
+    with _tokens(data) as tokens:
+        tokens.revoke(token_id)
+
+
+@app.command(name="list", epilog="Example:  sojourn token list --format json")
+def list_tokens(data: DataOption = None, output_format: FormatOption = None) -> None:
+    """Show all tokens, without their secrets."""
+    from sojourn.core.times import format_time
+
+    columns: dict[str, list[object]] = {name: [] for name in ("id", "name", "role", "node", "created_ns", "revoked_ns")}
+    with _tokens(data) as tokens:
+        for token in tokens.all():
+            for field, values in columns.items():
+                values.append(getattr(token, field))
+    shown = [
+        TableColumn("id", "id", justify="left"),
+        TableColumn("name", "name", justify="left"),
+        TableColumn("role", "role", justify="left"),
+        TableColumn("node", "node", justify="left"),
+        TableColumn("created_ns", "created", format_time, justify="left"),
+        TableColumn("revoked_ns", "revoked", format_time, justify="left"),
+    ]
+    write_rows([columns], output_format or Format.TABLE, name="tokens", table=shown)

@@ -1,0 +1,186 @@
+"""The spool: epochs on disk until the query unit has acknowledged them.
+
+Guarantee: an epoch that `put` returned for survives a crash (written aside, synchronised, renamed). The spool has a
+bound in bytes; beyond it the oldest epochs of the largest stream are merged, which loses time resolution but no counts,
+and every merge is counted in `merged`. An epoch that may have reached the query unit (it was sent, and no answer came)
+is never merged: it has to arrive again as it was, to be recognised as a copy.
+
+One file per epoch: ``STREAM-SEQUENCE.epoch``, or ``.sent`` once it may have arrived. A merged epoch is first written
+beside the two (``NEWER.OLDER.merge``), so that a crash leaves either both or the one. A file that cannot be read is put
+aside as ``.damaged`` and reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sojourn.core.errors import ParameterError, StoreError, WireError
+from sojourn.core.hashing import hash_bytes
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.merging import can_merge, merged_epoch
+from sojourn.epochs.wire import decode, encode
+
+__all__ = ["Spool", "SpooledEpoch", "write_durably"]
+
+LEAST_BYTES = 4096
+WAITING, SENT, MERGE, DAMAGED = ".epoch", ".sent", ".merge", ".damaged"
+
+
+@dataclass(frozen=True)
+class SpooledEpoch:
+    """One waiting epoch."""
+
+    path: Path
+    epoch: Epoch
+    size_bytes: int
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the query unit may already have it."""
+        return self.path.suffix == SENT
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Put a file in place whole or not at all, even if the power fails."""
+    aside = path.with_name(path.name + ".new")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise StoreError(
+            error.strerror or str(error),
+            where=str(path),
+            action="free some space, or check the directory's permissions",
+        ) from None
+
+
+class Spool:
+    """The epochs of one node that wait to be acknowledged; used from one thread at a time."""
+
+    def __init__(self, directory: Path, *, limit_bytes: int) -> None:
+        if limit_bytes < LEAST_BYTES:
+            raise ParameterError(
+                f"{limit_bytes} bytes are too few", where="spool", action=f"give at least {LEAST_BYTES}"
+            )
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self.merged = 0
+        self.damaged: list[str] = []
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._waiting: dict[Path, SpooledEpoch] = {}
+        self._read()
+
+    def _read(self) -> None:
+        for stale in self.directory.glob("*.new"):
+            stale.unlink()
+        for path in self.directory.glob(f"*{MERGE}"):
+            self._finish_merge(path)
+        for path in sorted(self.directory.iterdir()):
+            if path.suffix in (WAITING, SENT):
+                try:
+                    data = path.read_bytes()
+                    self._waiting[path] = SpooledEpoch(path, decode(data), len(data))
+                except (WireError, OSError) as error:
+                    os.replace(path, path.with_suffix(DAMAGED))
+                    self.damaged.append(f"{path.name}: {error}")
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self._waiting.values())
+
+    def last_sequence(self, stream: str) -> int | None:
+        """The highest sequence number of a stream that waits here."""
+        return max((e.epoch.sequence for e in self._waiting.values() if e.epoch.stream == stream), default=None)
+
+    def put(self, epoch: Epoch) -> None:
+        """Take an epoch; it is on disk when this returns."""
+        self._write(epoch)
+        self._shrink()
+
+    def _write(self, epoch: Epoch) -> None:
+        path = self.directory / f"{hash_bytes(epoch.stream.encode()):016x}-{epoch.sequence:020d}{WAITING}"
+        data = encode(epoch)
+        write_durably(path, data)
+        self._waiting[path] = SpooledEpoch(path, epoch, len(data))
+
+    def oldest(self, most: int, *, most_bytes: int) -> list[SpooledEpoch]:
+        """What to send next: first what is in doubt, then the oldest of each stream."""
+        chosen: list[SpooledEpoch] = []
+        size = 0
+        for entry in sorted(self._waiting.values(), key=lambda e: (not e.in_doubt, e.epoch.sequence, e.path.name)):
+            if chosen and (len(chosen) == most or size + entry.size_bytes > most_bytes):
+                break
+            chosen.append(entry)
+            size += entry.size_bytes
+        return chosen
+
+    def mark_sent(self, entries: Iterable[SpooledEpoch]) -> list[SpooledEpoch]:
+        """Note, before they go out, that these may arrive."""
+        marked = []
+        for entry in entries:
+            path = entry.path.with_suffix(SENT)
+            if not entry.in_doubt:
+                os.replace(entry.path, path)
+                del self._waiting[entry.path]
+                self._waiting[path] = SpooledEpoch(path, entry.epoch, entry.size_bytes)
+            marked.append(self._waiting[path])
+        return marked
+
+    def remove(self, entries: Iterable[SpooledEpoch]) -> None:
+        """Forget epochs that were acknowledged."""
+        for entry in entries:
+            entry.path.unlink(missing_ok=True)
+            self._waiting.pop(entry.path, None)
+
+    def _shrink(self) -> None:
+        """Merge until the bound holds, or nothing is left that can be."""
+        while self.size_bytes > self.limit_bytes:
+            pair = self._pair_to_merge()
+            if pair is None:
+                return
+            self._merge(*sorted(pair, key=lambda entry: entry.epoch.sequence))
+            self.merged += 1
+
+    def _merge(self, older: SpooledEpoch, newer: SpooledEpoch) -> None:
+        both = merged_epoch(older.epoch, newer.epoch)
+        data = encode(both)
+        beside = self.directory / f"{newer.path.stem}.{older.path.stem}{MERGE}"
+        write_durably(beside, data)
+        self._finish_merge(beside)
+        del self._waiting[older.path]
+        self._waiting[newer.path] = SpooledEpoch(newer.path, both, len(data))
+
+    def _finish_merge(self, beside: Path) -> None:
+        """The merged epoch takes the place of the two that it holds."""
+        newer, _, older = beside.stem.partition(".")
+        (self.directory / f"{older}{WAITING}").unlink(missing_ok=True)
+        os.replace(beside, self.directory / f"{newer}{WAITING}")
+
+    def _pair_to_merge(self) -> tuple[SpooledEpoch, SpooledEpoch] | None:
+        """The two oldest epochs that can be merged, of the stream that takes the most space."""
+        streams: dict[str, list[SpooledEpoch]] = {}
+        for entry in self._waiting.values():
+            if not entry.in_doubt:
+                streams.setdefault(entry.epoch.stream, []).append(entry)
+        for entries in sorted(streams.values(), key=lambda es: -sum(e.size_bytes for e in es)):
+            entries.sort(key=lambda e: (e.epoch.first_ns or 0, e.epoch.sequence))
+            for i, older in enumerate(entries):
+                for newer in entries[i + 1 :]:
+                    if can_merge(older.epoch, newer.epoch):
+                        return older, newer
+        return None

@@ -1,0 +1,98 @@
+"""One stream of an agent: a source, the sketch of its current epoch, and the keys seen in it.
+
+Epochs close when their time is over or their sketch is full. The salt goes round `SALTS` values, so that the same
+instances collide differently from epoch to epoch, while epochs a round apart can still be merged. Open epochs can be
+asked for at any time (`snapshots`), which changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sojourn.core.arrays import UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.keys import Key, key_id
+from sojourn.epochs.epoch import MAX_KEYS, Epoch
+from sojourn.epochs.recorder import Recorder, every
+from sojourn.node.configuration import StreamConfiguration
+from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sources.instances import InstancePatterns, SelectedInstances
+from sojourn.sources.registry import AnySource, new_source
+
+__all__ = ["SALTS", "AgentStream"]
+
+SALTS = 16
+MOST_NAMES = 1 << 18
+
+
+class _SeenKeys:
+    """The keys of one epoch: the instances that had a measurement, by the names that the stream knows."""
+
+    def __init__(self, names: dict[int, Key]) -> None:
+        self._names = names
+        self._ids: set[int] = set()
+
+    def see(self, batch: Any) -> None:
+        ids: UInt64Array = batch.flow_id if isinstance(batch, PacketBatch) else batch.instance_id
+        self._ids.update(np.unique(ids).tolist())
+
+    def keys(self) -> tuple[Key, ...]:
+        known = sorted(self._ids & self._names.keys())
+        return tuple(self._names[i] for i in known[:MAX_KEYS])
+
+
+class AgentStream:
+    """Polls its source and hands out closed epochs; used from one thread at a time."""
+
+    def __init__(self, node: str, configuration: StreamConfiguration, *, first_sequence: int = 0) -> None:
+        self.configuration = configuration
+        source: AnySource = new_source(configuration.metric, **configuration.options)
+        if configuration.instances:
+            source = SelectedInstances(source, InstancePatterns(configuration.instances))
+        self.source = source
+        self._names: dict[int, Key] = {}
+        self._recorder = Recorder(
+            node,
+            configuration.name,
+            self._new_sketch,
+            slot_of=every(configuration.epoch_ns),
+            keys_for=lambda: _SeenKeys(self._names),
+            first_sequence=first_sequence,
+        )
+
+    def _new_sketch(self, sequence: int) -> AnySketch:
+        parameters = self.configuration.parameters
+        if self.configuration.salted:
+            salted: Any = {"salt": sequence % SALTS}
+            parameters = replace(parameters, **salted)
+        return new_sketch(parameters)
+
+    def open(self) -> None:
+        self.source.open()
+
+    def close(self) -> None:
+        self.source.close()
+
+    def poll(self, now_ns: int) -> list[Epoch]:
+        """Record what the source has; the epochs that are complete."""
+        found = self.source.poll(now_ns)
+        self._learn(found.keys)
+        return [*self._recorder.record(found.batch), *self._recorder.close_before(now_ns)]
+
+    def _learn(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._names[key_id(key)] = key
+        while len(self._names) > MOST_NAMES:
+            del self._names[next(iter(self._names))]
+
+    def snapshots(self) -> list[Epoch]:
+        """The epochs under construction, as they are now."""
+        return self._recorder.snapshots()
+
+    def finish(self) -> list[Epoch]:
+        """Close what is open and has measurements."""
+        return [epoch for epoch in self._recorder.finish() if epoch.recorded]

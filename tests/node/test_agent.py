@@ -1,0 +1,236 @@
+"""The agent as a process of its own: a metric with a known truth, a real query unit, crashes and absences."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from query_unit import Unit, running_unit
+
+from sojourn.epochs.wire import decode
+
+PLUGIN = '''
+from sojourn.core.keys import ProcessKey
+from sojourn.sources.source import Metric, ReadingSource
+
+class Tally(ReadingSource):
+    """What was appended to a file since the last look: lines of a name and an amount."""
+    metric = Metric("tally", "operations", "process", "increments")
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._file = open(path)
+
+    def read(self, now_ns):
+        found = {}
+        for line in self._file.read().split("\\n"):
+            if line:
+                name, amount = line.split()
+                key = ProcessKey(name, 1)
+                found[key] = found.get(key, 0) + int(amount)
+        return found
+'''
+
+
+class Node:
+    """An agent that counts what a test writes into its tally."""
+
+    def __init__(self, directory: Path, url: str, token: str) -> None:
+        plugin = directory / "plugin"
+        information = plugin / "tally-1.0.dist-info"
+        information.mkdir(parents=True)
+        (plugin / "tally_metric.py").write_text(PLUGIN)
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tally\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text("[sojourn.sources]\ntally = tally_metric:Tally\n")
+        self.tally = directory / "tally"
+        self.tally.touch()
+        self.spool = directory / "spool"
+        self.truth: Counter[str] = Counter()
+        (directory / "token").write_text(token)
+        self.configuration = directory / "agent.toml"
+        self.configuration.write_text(f"""
+node = "alpha"
+server = "{url}"
+token_file = "{directory / "token"}"
+spool = "{self.spool}"
+spool_limit = "64KiB"
+poll = "100ms"
+
+[streams.tally]
+metric = "tally"
+path = "{self.tally}"
+epoch = "500ms"
+buckets = 32
+per_instance = 3
+bits = 32
+count_bits = 16
+""")
+        self.environment = os.environ | {"PYTHONPATH": f"{plugin}:{os.environ.get('PYTHONPATH', '')}"}
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "sojourn.cli.main", "agent", "-c", str(self.configuration)]
+        self.process = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        assert self.process is not None
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=60)
+        return errors
+
+    def count(self, rounds: int = 10) -> None:
+        """Some more work by five processes, of very different amounts."""
+        lines = [f"proc{i} {2**i * (1 + r % 3)}" for r in range(rounds) for i in range(5)]
+        for line in lines:
+            name, amount = line.split()
+            self.truth[f"{name}[1]"] += int(amount)
+        with open(self.tally, "a") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data")
+
+
+@pytest.fixture
+def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
+    made = Node(tmp_path, unit.url, unit.tokens["alpha"])
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+        made.process.communicate()
+
+
+def ask(unit: Unit, **question) -> list[dict]:
+    body = {"metric": "tally", "node": "alpha", "from_ns": 0, **question}
+    with unit.client("viewer") as client:
+        response = client.post("/api/v1/query", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def until(condition, seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def is_listening(unit: Unit) -> bool:
+    with unit.client("viewer") as client:
+        return any(n["listening"] for n in client.get("/api/v1/nodes").json())
+
+
+def test_a_query_over_stored_and_current_epochs_equals_the_truth(unit: Unit, node: Node) -> None:
+    node.start()
+    until(lambda: is_listening(unit))
+    for _ in range(15):
+        node.count()
+        time.sleep(0.15)
+    until(lambda: unit.store.totals()["epochs"] >= 2)
+    node.count()
+    (total,) = ask(unit)
+    assert total["value"] == sum(node.truth.values())
+    assert total["live"] is True
+    assert unit.store.totals()["epochs"] < total["epochs"] + 2
+    answers = ask(unit, top=10)
+    assert [answer["instance"] for answer in answers[:2]] == ["proc4[1]", "proc3[1]"]
+    held = [answer["low"] <= node.truth[answer["instance"]] <= answer["high"] for answer in answers]
+    assert sum(held) >= 4, answers
+    assert "sent, 0 waiting" in node.stop()
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
+    node.start()
+    until(node.spool.exists)
+    for _ in range(10):
+        node.count()
+        time.sleep(0.2)
+    errors = node.stop()
+    assert "cannot be reached" in errors
+    waiting = list(node.spool.glob("*.epoch")) + list(node.spool.glob("*.sent"))
+    assert waiting
+    node.configuration.write_text(text)
+    node.tally.write_text("")
+    node.start()
+    until(lambda: not any(node.spool.glob("*.epoch")) and unit.store.totals()["epochs"] >= len(waiting))
+    node.stop()
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, node: Node) -> None:
+    text = node.configuration.read_text().replace('epoch = "500ms"', 'epoch = "1h"')
+    node.configuration.write_text(text)
+    node.start()
+    until(lambda: is_listening(unit))
+    node.count()
+    until(lambda: any(node.spool.glob("*.open")))
+    noted = decode(next(node.spool.glob("*.open")).read_bytes())
+    assert int(noted.sketch.column("sum").sum()) == sum(node.truth.values())
+    node.stop(signal.SIGKILL)
+    until(lambda: not is_listening(unit), 5)
+    node.tally.write_text("")
+    node.start()
+    until(lambda: unit.store.totals()["epochs"] == 1)
+    assert "ended without closing" in node.stop()
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_streams_can_be_assigned_from_afar(unit: Unit, node: Node) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text[: text.index("[streams.tally]")])
+    assignment = {"metric": "tally", "path": str(node.tally), "epoch": "500ms", "buckets": 16, "per_instance": 2}
+    with unit.client("admin") as client:
+        broken = client.put("/api/v1/nodes/alpha/assignments/broken", json={"configuration": {"metric": "nothing"}})
+        assert broken.status_code == 200
+        client.put("/api/v1/nodes/alpha/assignments/remote", json={"configuration": assignment})
+    node.start()
+    until(lambda: bool(unit.store.streams(node="alpha")))
+    node.count()
+    until(lambda: unit.store.totals()["epochs"] >= 1)
+    errors = node.stop()
+    assert "broken cannot be recorded" in errors or "'nothing' is no metric" in errors
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_a_wrong_token_ends_the_agent_with_a_word(node: Node, unit: Unit, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(unit.tokens["beta"])
+    node.start()
+    assert node.process is not None
+    _, errors = node.process.communicate(timeout=60)
+    assert node.process.returncode == 1
+    assert "not alpha" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda text: text.replace('metric = "tally"', 'metric = "talley"'), "no metric"),
+        (lambda text: text.replace('epoch = "500ms"', 'epoch = "soon"'), "duration"),
+        (lambda text: text.replace("buckets = 32", "buckets = 0"), "buckets"),
+        (lambda text: text.replace('node = "alpha"\n', ""), "node is missing"),
+        (lambda text: text + "=", "not TOML"),
+        (lambda text: "colour = 3\n" + text, "colour"),
+    ],
+    ids=["metric", "epoch", "buckets", "node", "syntax", "unknown"],
+)
+def test_a_wrong_configuration_is_explained(node: Node, change, word: str) -> None:
+    node.configuration.write_text(change(node.configuration.read_text()))
+    node.start()
+    assert node.process is not None
+    _, errors = node.process.communicate(timeout=60)
+    assert node.process.returncode in (1, 2)
+    assert word in errors
+    assert "Traceback" not in errors
