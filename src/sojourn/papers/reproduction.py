@@ -22,7 +22,12 @@ from sojourn.papers.figures import Figure, require_matplotlib, write_figure
 __all__ = ["PAPERS", "Outcome", "Scale", "reproduce"]
 
 # The papers by the name their command has, and the module of each.
-PAPERS = {"lda": "sojourn.papers.lda", "lds": "sojourn.papers.lds", "colate": "sojourn.papers.colate"}
+PAPERS = {
+    "lda": "sojourn.papers.lda",
+    "lds": "sojourn.papers.lds",
+    "colate": "sojourn.papers.colate",
+    "mplane": "sojourn.papers.mplane",
+}
 
 
 class Scale(StrEnum):
