@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any
 from xml.parsers import expat
 
@@ -129,7 +130,7 @@ def read_gml(text: str, builder: TopologyBuilder) -> None:
             key = ""
         else:
             if stack and stack[-1][1] is not None and stack[-1][0] in ("node", "edge"):
-                stack[-1][1].values[key] = token.strip('"')
+                stack[-1][1].values[key] = unescape(token.strip('"'))
             key = ""
     if stack or key:
         raise builder.error("it ends inside a bracket or before a value", line, "give the whole file")

@@ -28,6 +28,8 @@ MAX_NAME = 200
 # Decimals that a weight may have, and how far sums of weights reach.
 MAX_DECIMALS = 9
 _MAX_DISTANCE = 2**61
+# As many digits as decimal arithmetic keeps exactly.
+_MAX_DIGITS = 28
 _NS_PER_MS = 1_000_000
 _MAX_LATENCY_MS = 1_000_000_000
 
@@ -200,8 +202,7 @@ class TopologyBuilder:
         value = self._decimal(text, "weight", line)
         if value <= 0:
             raise self.error(f"a weight is above 0, this is {text.strip()}", line, "give every link a weight above 0")
-        exponent = value.normalize().as_tuple().exponent
-        if value >= _MAX_DISTANCE or (isinstance(exponent, int) and -exponent > MAX_DECIMALS):
+        if value >= _MAX_DISTANCE or len(value.as_tuple().digits) > _MAX_DIGITS or _decimals(value) > MAX_DECIMALS:
             raise self.error(
                 f"a weight of {text.strip()[:40]}", line, f"use at most {MAX_DECIMALS} decimals, below 2^61"
             )
