@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from sojourn.mplane.segments import SegmentCounter, Segments
 
 __all__ = ["Strategy", "UpgradeStep", "plan_upgrade"]
 
-# Rounds of exchanges for one size; two suffice on all maps tried.
+# Rounds of exchanges for one size: a bound on time, not reached on any map tried.
 _MAX_ROUNDS = 20
 
 
@@ -35,6 +36,10 @@ class Strategy(StrEnum):
     GREEDY = "greedy"
     RANDOM = "random"
     BEST = "best"
+
+
+# Marked m-routers, and the segments between them.
+_Counted: TypeAlias = tuple[NDArray[np.bool_], Segments]
 
 
 @dataclass(frozen=True)
@@ -61,54 +66,51 @@ def plan_upgrade(
     routers = counter.paths.routers
     if not 0 <= count <= routers:
         raise ParameterError(f"{count} routers to upgrade of {routers}", action=f"upgrade 0 to {routers}")
-    choose: dict[Strategy, Callable[[], Iterator[NDArray[np.bool_]]]] = {
+    choose: dict[Strategy, Callable[[], Iterator[_Counted]]] = {
         Strategy.GREEDY: lambda: _most_crossed(counter, count),
         Strategy.RANDOM: lambda: _at_random(counter, count, seed),
         Strategy.BEST: lambda: _best_sets(counter, count),
     }
-    return _steps(counter, choose[strategy]())
+    return _steps(choose[strategy]())
 
 
-def _steps(counter: SegmentCounter, sets: Iterator[NDArray[np.bool_]]) -> Iterator[UpgradeStep]:
+def _steps(sets: Iterator[_Counted]) -> Iterator[UpgradeStep]:
     """Each set as a step from the one before; m-routers stay in the order in which they came."""
     order: tuple[int, ...] = ()
-    for marks in sets:
+    for marks, segments in sets:
         added = tuple(int(router) for router in np.flatnonzero(marks) if router not in order)
         dropped = tuple(router for router in order if not marks[router])
         order = (*(router for router in order if marks[router]), *added)
-        yield UpgradeStep(order, counter.count(marks), added, dropped)
+        yield UpgradeStep(order, segments, added, dropped)
 
 
-def _most_crossed(counter: SegmentCounter, count: int) -> Iterator[NDArray[np.bool_]]:
+def _most_crossed(counter: SegmentCounter, count: int) -> Iterator[_Counted]:
     """Algorithm 1: the router inside most segments first, of equals the first in the file."""
     marks = counter.nothing_upgraded()
-    yield marks.copy()
-    for _ in range(count):
-        _, crossing, _ = counter.score(marks)
-        marks[np.argmax(np.where(marks, -1, crossing))] = True
-        yield marks.copy()
+    for upgraded in range(count + 1):
+        segments, crossing, _ = counter.score(marks)
+        yield marks.copy(), segments
+        if upgraded < count:
+            marks[np.argmax(np.where(marks, -1, crossing))] = True
 
 
-def _at_random(counter: SegmentCounter, count: int, seed: int) -> Iterator[NDArray[np.bool_]]:
+def _at_random(counter: SegmentCounter, count: int, seed: int) -> Iterator[_Counted]:
+    order = np.random.default_rng(seed).permutation(counter.paths.routers)
+    for upgraded in range(count + 1):
+        marks = counter.nothing_upgraded()
+        marks[order[:upgraded]] = True
+        yield marks, counter.count(marks)
+
+
+def _best_sets(counter: SegmentCounter, count: int) -> Iterator[_Counted]:
     marks = counter.nothing_upgraded()
-    yield marks.copy()
-    for router in np.random.default_rng(seed).permutation(counter.paths.routers)[:count]:
-        marks[router] = True
-        yield marks.copy()
-
-
-def _best_sets(counter: SegmentCounter, count: int) -> Iterator[NDArray[np.bool_]]:
-    marks = counter.nothing_upgraded()
-    for published in _most_crossed(counter, count):
-        if not published.any():
-            yield marks.copy()
-            continue
-        hops = _add_most_saving(counter, marks)
-        published_hops = counter.count(published).hops
-        if published_hops < hops:
-            marks, hops = published.copy(), published_hops
-        _exchange(counter, marks, hops)
-        yield marks.copy()
+    for published, segments in _most_crossed(counter, count):
+        if published.any():
+            hops = _add_most_saving(counter, marks)
+            if segments.hops < hops:
+                marks, hops = published, segments.hops
+            _exchange(counter, marks, hops)
+        yield marks.copy(), counter.count(marks)
 
 
 def _add_most_saving(counter: SegmentCounter, marks: NDArray[np.bool_]) -> int:
