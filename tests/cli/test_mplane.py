@@ -80,6 +80,16 @@ def test_m_sets_are_listed_for_every_node(star: Path) -> None:
     assert "hub, b, c" in table
 
 
+def test_a_failed_link_shows_what_is_held(tmp_path: Path) -> None:
+    """A ring of four with a and b upgraded: without c–d, c reaches d only past b."""
+    (tmp_path / "ring.csv").write_text("source,target,weight\na,b,1\nb,c,1\nc,d,1\nd,a,1\n")
+    arguments = ("msets", tmp_path / "ring.csv", "--undirected", "--upgraded", "a,b", "--failed", "c,d")
+    rows = {row["node"]: row for row in json.loads(run(*arguments, "--format", "json").stdout)["msets"]}
+    assert [seen["node"] for seen in rows["c"]["monitors"]] == ["b"]
+    assert rows["c"]["held"] == ["d", "a"]
+    assert "held for the hold time" in run(*arguments).stdout
+
+
 def test_names_with_commas_can_be_listed(shared_data: Path) -> None:
     sprint = shared_data / "topologies" / "rocketfuel" / "1239.weights.intra"
     named = "San+Jose,+CA4062,Tacoma,+WA3251"
@@ -98,6 +108,8 @@ def test_names_with_commas_can_be_listed(shared_data: Path) -> None:
         (["upgrade", "star.txt"], 2, "known are *.weights.intra"),
         (["upgrade", "star.csv", "--strategy", "oracle"], 2, "oracle"),
         (["msets", "star.csv", "--upgraded", "hub,huub"], 2, "there is no router 'huub'"),
+        (["msets", "star.csv", "--failed", "a,b"], 2, "there is no link from a to b"),
+        (["msets", "star.csv", "--failed", "a"], 2, "a link has two ends"),
         (["upgrade", "bad.csv"], 1, "bad.csv:3: a weight is above 0, this is -1"),
     ],
 )

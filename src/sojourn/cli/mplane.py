@@ -15,6 +15,7 @@ from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
     from sojourn.mplane.paths import ShortestPaths
+    from sojourn.mplane.topology import Topology
     from sojourn.mplane.upgrade import UpgradeStep
 
 __all__ = ["StrategyName", "app", "split_names"]
@@ -94,17 +95,23 @@ def msets(
     upgraded: Annotated[
         list[str] | None, typer.Option(metavar="A,B,…", help="The upgraded routers; may be given again.")
     ] = None,
+    failed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="A link that fails, both ways; may be given again."),
+    ] = None,
     directed: DirectedOption = None,
     output_format: FormatOption = None,
 ) -> None:
     """List what every m-router and m-server monitors, given the upgraded routers.
+
+    With failed links: what it monitors afterwards, and what it holds on to until routing has settled.
 
     Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
     """
     import numpy as np
 
     from sojourn.cli.mplane_output import print_m_sets
-    from sojourn.mplane.msets import m_sets
+    from sojourn.mplane.msets import m_sets, m_sets_after_change
 
     with progress("mplane msets") as advance:
         advance("shortest paths", 0.0)
@@ -114,9 +121,10 @@ def msets(
         marks = np.zeros(paths.routers, dtype=np.bool_)
         marks[chosen] = True
         advance("m-sets", 0.5)
-        sets = m_sets(paths, marks)
-    print_m_sets(sets, output_format or Format.TABLE)
-    _warn(paths, [])
+        before = m_sets(paths, marks)
+        sets = m_sets_after_change(before, _without(paths.topology, failed)) if failed else before
+    print_m_sets(sets, output_format or Format.TABLE, before=before if failed else None)
+    _warn(sets.shortest, [])
 
 
 def split_names(text: str, known: dict[str, int]) -> list[str]:
@@ -134,6 +142,18 @@ def split_names(text: str, known: dict[str, int]) -> list[str]:
         names += [name] if name else []
         parts = parts[taken:]
     return names
+
+
+def _without(topology: Topology, failed: list[str]) -> Topology:
+    """The topology after links "A,B" have failed, in each direction that they lead."""
+    links: list[tuple[int, int]] = []
+    for text in failed:
+        ends = [topology.router(name) for name in split_names(text, topology.index)]
+        if len(ends) != 2:
+            raise UsageError(f"a link has two ends, {text!r} names {len(ends)} routers", action="use --failed A,B")
+        ways = [(ends[0], ends[1]), (ends[1], ends[0])]
+        links += [way for way in ways if topology.has_link(*way)] or ways
+    return topology.without(links)
 
 
 def _read(path: Path, directed: bool | None) -> ShortestPaths:

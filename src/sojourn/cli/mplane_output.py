@@ -13,8 +13,10 @@ from sojourn.mplane.upgrade import UpgradeStep
 
 __all__ = ["print_m_sets", "print_steps", "write_plot"]
 
-# Characters of a table's line that name the routers of an m-set.
-_SHOWN = 80
+# Characters of a table's line that name the routers of an m-set, alone and beside those that are held.
+_WIDTH, _WIDTH_BESIDE, _WIDTH_HELD = 80, 55, 25
+# … and those that come and go in a step of a plan.
+_WIDTH_STEP = 36
 
 _STEP_TABLE = [
     TableColumn("upgraded", "upgraded"),
@@ -30,7 +32,8 @@ _SET_TABLE = [
     TableColumn("node", "node", justify="left"),
     TableColumn("kind", "kind", justify="left"),
     TableColumn("size", "monitors"),
-    TableColumn("shown", "routers", justify="left"),
+    TableColumn("routers", "routers", justify="left"),
+    TableColumn("held", "held for the hold time", justify="left"),
 ]
 
 
@@ -51,10 +54,11 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
         )
         return
     before = max(steps[0].segments.hops, 1)
+    width = _WIDTH_STEP if how is Format.TABLE else None
     columns: dict[str, list[object]] = {
         "upgraded": [len(step.upgraded) for step in steps],
-        "router": [", ".join(names[router] for router in step.added) for step in steps],
-        "instead_of": [", ".join(names[router] for router in step.dropped) for step in steps],
+        "router": [_in_words([names[router] for router in step.added], width) for step in steps],
+        "instead_of": [_in_words([names[router] for router in step.dropped], width) for step in steps],
         "probe_hop_count": [step.segments.hops for step in steps],
         "share": [step.segments.hops / before for step in steps],
         "segments": [step.segments.paths for step in steps],
@@ -79,24 +83,37 @@ def _step(step: UpgradeStep, names: tuple[str, ...]) -> dict[str, object]:
     }
 
 
-def print_m_sets(sets: MSets, how: Format) -> None:
-    """A line per node."""
+def print_m_sets(sets: MSets, how: Format, *, before: MSets | None = None) -> None:
+    """A line per node; with the sets of `before` a change, also what a node monitors on until the hold time is over."""
     names = sets.shortest.topology.names
+    nodes = range(len(names))
     kinds = ["m-router" if is_upgraded else "m-server" for is_upgraded in sets.upgraded]
+    held = [_held(sets, before, node) if before else [] for node in nodes]
     if how is Format.JSON:
-        nodes = [
-            {"node": name, "kind": kind, "monitors": _monitored(sets, node)}
-            for node, (name, kind) in enumerate(zip(names, kinds, strict=True))
+        rows: list[dict[str, object]] = [
+            {"node": names[node], "kind": kinds[node], "monitors": _monitored(sets, node)} for node in nodes
         ]
-        print_json({"nodes": len(names), "links": sets.shortest.topology.links, "msets": nodes})
+        if before is not None:
+            rows = [{**row, "held": routers} for row, routers in zip(rows, held, strict=True)]
+        print_json({"nodes": len(names), "links": sets.shortest.topology.links, "msets": rows})
         return
+    widths = (_WIDTH_BESIDE if before else _WIDTH, _WIDTH_HELD) if how is Format.TABLE else (None, None)
     columns: dict[str, list[object]] = {
         "node": list(names),
         "kind": list(kinds),
-        "size": [len(sets.of(node).target) for node in range(len(names))],
-        "shown": [_in_words(sets, node, None if how is not Format.TABLE else _SHOWN) for node in range(len(names))],
+        "size": [len(sets.of(node).target) for node in nodes],
+        "routers": [_in_words(_with_shares(sets, node), widths[0]) for node in nodes],
     }
-    write_rows([columns], how, name="msets", table=_SET_TABLE)
+    if before is not None:
+        columns["held"] = [_in_words(routers, widths[1]) for routers in held]
+    write_rows([columns], how, name="msets", table=[column for column in _SET_TABLE if column.name in columns])
+
+
+def _held(sets: MSets, before: MSets, node: int) -> list[str]:
+    """Routers that a node monitored before, and no longer does."""
+    names = sets.shortest.topology.names
+    left = set(before.of(node).target.tolist()) - set(sets.of(node).target.tolist())
+    return [names[router] for router in before.of(node).target.tolist() if router in left]
 
 
 def _monitored(sets: MSets, node: int) -> list[dict[str, object]]:
@@ -105,12 +122,16 @@ def _monitored(sets: MSets, node: int) -> list[dict[str, object]]:
     return [{"node": names[target], "paths": paths, "equal_cost": all_paths} for target, paths, all_paths in rows]
 
 
-def _in_words(sets: MSets, node: int, width: int | None) -> str:
-    """An m-set, nearest routers first, as far as they fit; how many paths where not all of them are monitored."""
-    words = [
+def _with_shares(sets: MSets, node: int) -> list[str]:
+    """The routers of an m-set; with how many paths where not all of them are monitored."""
+    return [
         str(row["node"]) + ("" if row["paths"] == row["equal_cost"] else f" ({row['paths']} of {row['equal_cost']})")
         for row in _monitored(sets, node)
     ]
+
+
+def _in_words(words: list[str], width: int | None) -> str:
+    """As many of the words as fit, and how many more there are."""
     lengths = accumulate(len(word) + 2 for word in words)
     fitting = len(words) if width is None else max(1, sum(length <= width for length in lengths))
     rest = len(words) - fitting

@@ -78,6 +78,10 @@ class Topology:
             action = f"did you mean {' or '.join(near)}?" if near else f"names are such as {self.names[0]}"
             raise UsageError(f"there is no router {name!r}", action=action) from None
 
+    def has_link(self, source: int, target: int) -> bool:
+        """Whether a link leads from one router to another."""
+        return bool(np.any(self.target[self.first[source] : self.first[source + 1]] == target))
+
     def without(self, links: Sequence[tuple[int, int]]) -> Topology:
         """The topology after links (router, router) have failed; both ways are two links."""
         failed = {(int(u), int(v)) for u, v in links}

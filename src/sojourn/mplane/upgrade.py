@@ -104,12 +104,14 @@ def _at_random(counter: SegmentCounter, count: int, seed: int) -> Iterator[_Coun
 
 def _best_sets(counter: SegmentCounter, count: int) -> Iterator[_Counted]:
     marks = counter.nothing_upgraded()
+    least = counter.count(~marks).hops
     for published, segments in _most_crossed(counter, count):
         if published.any():
             hops = _add_most_saving(counter, marks)
             if segments.hops < hops:
                 marks, hops = published, segments.hops
-            _exchange(counter, marks, hops)
+            if hops > least:
+                _exchange(counter, marks, hops)
         yield marks.copy(), counter.count(marks)
 
 
