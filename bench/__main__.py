@@ -1,4 +1,7 @@
-"""`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md."""
+"""`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md.
+
+``coverage`` (of intervals, not timed, only by name) goes to docs/maths/coverage.md.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 TABLES = ("captures", "memory", "recording")
 
 
-def write(name: str, lines: list[str]) -> None:
+def write(page: Path, name: str, lines: list[str]) -> None:
     """Replace what stands between a table's two markers."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, rest = PERFORMANCE.read_text().split(start)
+    before, rest = page.read_text().split(start)
     after = rest.split(end)[1]
-    PERFORMANCE.write_text("\n".join([before + start, *lines, end]) + after)
+    page.write_text("\n".join([before + start, *lines, end]) + after)
 
 
 def main(arguments: list[str]) -> None:
@@ -26,12 +29,13 @@ def main(arguments: list[str]) -> None:
     cores = len(os.sched_getaffinity(0))
     use_one_core()
     for name in names:
-        table = importlib.import_module(f"bench.{name}").table
-        lines = [*table(), "", f"One core of {cores}, best of several runs."]
+        module = importlib.import_module(f"bench.{name}")
+        note = getattr(module, "NOTE", f"One core of {cores}, best of several runs.")
+        lines = [*module.table(), "", note]
         print(f"\n{name}\n")
         print("\n".join(lines), flush=True)
         if "--write" in arguments:
-            write(name, lines)
+            write(getattr(module, "PAGE", PERFORMANCE), name, lines)
 
 
 main(sys.argv[1:])

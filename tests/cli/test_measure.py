@@ -100,7 +100,7 @@ def test_lda_in_16_kib_gives_the_mean_within_3_per_cent(captures, exact) -> None
 @pytest.mark.parametrize("sketch", ["lds", "colate"])
 @pytest.mark.parametrize("memory", ["1MB", "128KB"])
 def test_flow_sketches_give_exact_total_loss_and_true_intervals(captures, exact, sketch: str, memory: str) -> None:
-    result = answer("measure", *captures, "--sketch", sketch, "--memory", memory, "--truth")
+    result = answer("measure", *captures, "--sketch", sketch, "--method", "literal", "--memory", memory, "--truth")
     for name in ("sent", "received", "lost"):
         assert result["aggregate"][name] == exact["aggregate"][name]
     answered = [row for row in result["flows"] if row["mean_ns"] is not None]
@@ -113,9 +113,35 @@ def test_flow_sketches_give_exact_total_loss_and_true_intervals(captures, exact,
 
 def test_a_sketch_never_counts_fewer_lost_than_were(captures) -> None:
     """LDS §4.3: collisions can only add; with many cells per flow most flows' losses are exact."""
-    rows = answer("measure", *captures, "--memory", "1MB", "--truth")["flows"]
+    rows = answer("measure", *captures, "--sketch", "lds", "--method", "literal", "--memory", "1MB", "--truth")["flows"]
     assert all(row["lost"] >= row["true_lost"] for row in rows)
     assert sum(row["lost"] == row["true_lost"] for row in rows) >= 0.7 * len(rows)
+
+
+def test_the_default_answers_every_large_flow_and_says_how_well(captures) -> None:
+    """What was measured over twelve salts (docs/maths/auto.md), for the one that the command has."""
+    result = answer("measure", *captures, "--memory", "128KB", "--truth")
+    truth = result["truth"]
+    assert result["sketch"]["name"] == "auto"
+    assert truth["large_flows"] == truth["large_flows_answered"] == 22
+    assert truth["coverage"] >= 0.88
+    assert 0 < truth["median_error"] < 0.013
+    assert truth["grand_mean_error"] == pytest.approx(0.0096, abs=0.0002)
+    assert all(row["lost"] == row["true_lost"] for row in result["flows"])
+    assert {row["method"] for row in result["flows"]} <= {"lds joint", "lds", "sample", "alike"}
+    table = run("measure", *captures, "--memory", "128KB", "--truth", "--limit", "1").stdout
+    assert "for answering the grand mean" in table
+
+
+def test_epochs_without_keys_are_decoded_flow_by_flow_and_say_what_joint_decoding_needs(captures, tmp_path) -> None:
+    files = []
+    for name, capture in zip(("in", "out"), captures, strict=True):
+        files.append(str(tmp_path / f"{name}.epochs"))
+        run("record", capture, "--sketch", "lds", "--flows", "50", "--no-keys", "-w", files[-1], *SENDERS_NET)
+    flow = "10.81.0.2:44244 > 10.82.0.2:5202 udp"
+    result = run("estimate", *files, "--flow", flow, "--format", "json")
+    assert "joint decoding needs the keys of all flows" in result.stderr
+    assert {row["method"] for row in json.loads(result.stdout)["flows"]} <= {"lds", None}
 
 
 def test_json_has_the_promised_names(captures) -> None:
@@ -207,7 +233,7 @@ def test_recording_both_directions_is_noticed(captures, tmp_path: Path) -> None:
     assert "packets sent" in result.stdout
 
 
-def test_colate_in_two_steps_needs_sizes(captures, tmp_path: Path) -> None:
+def test_colate_decoded_flow_by_flow_needs_sizes(captures, tmp_path: Path) -> None:
     files = []
     for name, capture in zip(("in", "out"), captures, strict=True):
         path = str(tmp_path / f"{name}.epochs")
@@ -217,7 +243,7 @@ def test_colate_in_two_steps_needs_sizes(captures, tmp_path: Path) -> None:
     run("flows", captures[0], "--format", "json", "-w", str(table))
     answered = [r for r in answer("estimate", *files, "--sizes", str(table))["flows"] if r["mean_ns"] is not None]
     assert len(answered) >= 10
-    without = answer("estimate", *files)["flows"]
+    without = answer("estimate", *files, "--method", "literal")["flows"]
     assert all(row["mean_ns"] is None and row["reason"] for row in without)
 
 
@@ -229,8 +255,9 @@ def test_colate_in_two_steps_needs_sizes(captures, tmp_path: Path) -> None:
         (["measure", "IN", "OUT", "--memory", "1parsec"], "is not a size", 2),
         (["measure", "IN", "OUT", "--memory", "100"], "are too few", 2),
         (["measure", "IN", "OUT", "-p", "rows"], "write NAME=VALUE", 2),
-        (["measure", "IN", "OUT", "-p", "depth=3"], "there is no parameter 'depth'", 2),
-        (["measure", "IN", "OUT", "-p", "rows=many"], "is no value for it", 2),
+        (["measure", "IN", "OUT", "--sketch", "lds", "-p", "depth=3"], "there is no parameter 'depth'", 2),
+        (["measure", "IN", "OUT", "--sketch", "lds", "-p", "rows=many"], "is no value for it", 2),
+        (["measure", "IN", "OUT", "-p", "rows=2"], "auto sets its parameters itself", 2),
         (["measure", "IN", "OUT", "--clock", "sundial"], "clock", 2),
         (["measure", "IN", "OUT", "port", "and"], "filter", 2),
         (["measure", "IN", "OUT", "port", "9"], "there is no IP packet to measure", 1),

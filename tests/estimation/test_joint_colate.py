@@ -102,7 +102,7 @@ def test_an_incomplete_list_gives_no_answer() -> None:
     world = traffic(860, 500)
     pair = vectors(world, 8)
     joint = estimate_colate_joint(*pair, world.flow_id[::4])
-    assert set(joint.reason) == {Reason.LOST_IN_NOISE}
+    assert set(joint.reason) == {Reason.INCOMPLETE_LIST}
 
 
 def test_nothing_recorded_says_so() -> None:

@@ -24,7 +24,7 @@ def small_problem(spread: int, columns: int, seed: int = 3):
     incidence = lds_incidence(LdsParameters(rows=4, columns=columns, spread=spread), flow_id)
     size = np.ceil(random.pareto(1.2, FLOWS) * 5) + 1
     variance = 4.0 + 9.0 / size
-    kappa = np.full(FLOWS, 9.0)
+    kappa = np.full((FLOWS, 4), 9.0)
     noise = np.full(incidence.cells, 1e-3)
     weight = incidence.share * size[:, None]
     truth, observed = draw_cells(incidence, weight, variance, kappa, size, noise, seed)
@@ -56,7 +56,7 @@ def textbook(incidence, weight, size, variance, kappa, noise, observed):
             own = np.zeros(cells)
             for e in range(g * length, (g + 1) * length):
                 own[incidence.cell[f, e]] += weight[f, e]
-            covariance += kappa[f] * (np.diag(own) - np.outer(own, own) / size[f])
+            covariance += kappa[f, g] * (np.diag(own) - np.outer(own, own) / size[f])
             whole += own
         covariance += variance[f] * np.outer(whole, whole)
         cross[f] = variance[f] * whole
@@ -112,7 +112,7 @@ def test_drawn_cells_have_the_model_s_covariance() -> None:
     parts = []
     for seed in range(300):
         truth, observed = draw_cells(
-            incidence, weight, np.array([2.0]), np.array([5.0]), np.array([12.0]), np.zeros(3), seed
+            incidence, weight, np.array([2.0]), np.array([[5.0]]), np.array([12.0]), np.zeros(3), seed
         )
         assert observed.sum() == pytest.approx(12 * truth[0])
         parts.append(observed - 4 * truth[0])

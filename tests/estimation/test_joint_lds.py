@@ -82,16 +82,19 @@ def test_one_and_a_half_cells_per_flow_are_exact(delays: str) -> None:
         (0.001, {"columns": 4000, "spread": 4}),
         (0.005, {"columns": 8000, "spread": 8, "shares": (1.0, 0.5, 0.25, 0.125)}),
         (0.01, {"columns": 2000, "spread": 4, "shares": (1.0, 0.3, 0.1, 0.03)}),
+        (0.005, {"columns": 4000, "shares": (1.0, 0.25, 1 / 16, 1 / 64)}),
     ],
-    ids=["half", "fifth", "spread", "sampled", "few-sampled"],
+    ids=["half", "fifth", "spread", "sampled", "few-sampled", "whole-sampled"],
 )
 @pytest.mark.parametrize("delays", ["per_flow", "two_paths", "gaussian"])
 def test_intervals_cover(delays: str, loss: float, parameters: dict) -> None:
     world = traffic(530, 4000, delays, loss)
     joint, literal = answers(world, grand_mean=world.grand_mean if loss else None, salt=8, **parameters)
     inside = covered(joint, world)
-    # With four unknown flows to a cell, sizes are hardly known, and intervals are wider than they need be.
-    assert 0.90 <= inside.mean() <= (0.999 if parameters["columns"] == 250 else 0.98)
+    # With four unknown flows to a cell, sizes are hardly known, and intervals are wider than they need be. Where flows
+    # take one of two paths, an interval holds one of them or both.
+    most = 0.999 if parameters["columns"] == 250 else 0.985 if delays == "two_paths" else 0.98
+    assert 0.90 <= inside.mean() <= most
     assert len(inside) >= 0.95 * (world.received > 0).sum()
     heard = joint.answered & literal.answered & (world.received > 0)
     distances = [np.mean(np.abs(f.mean_ns - world.mean_ns)[heard]) for f in (joint, literal)]
@@ -128,26 +131,38 @@ def test_losses_are_decoded_and_flows_without_usable_cells_say_so() -> None:
     assert set(silent) == {Reason.NO_USABLE_CELLS}
 
 
-def test_flows_of_which_little_is_heard_lean_to_the_flow_blind_mean() -> None:
-    world = traffic(570, 3000, "per_flow", loss=0.05)
-    pair = recorded(world, lambda: Lds(LdsParameters(rows=4, columns=400)))
-    answers_by_mean = [estimate_lds_joint(*pair, world.flow_id, grand_mean=mean) for mean in (None, 9e6)]
-    plain, told = (flows.mean_ns for flows in answers_by_mean)
-    doubtful = answers_by_mean[0].answered & (answers_by_mean[0].high_ns - answers_by_mean[0].low_ns > 10e6)
-    assert doubtful.sum() > FEW
-    assert np.median(told[doubtful]) > np.median(plain[doubtful]) + 0.5e6
-    sure = answers_by_mean[0].high_ns - answers_by_mean[0].low_ns < 1e5
-    assert told[sure] == pytest.approx(plain[sure], abs=1e5)
-
-
-def test_an_incomplete_list_is_answered_literally() -> None:
+def test_an_incomplete_list_is_answered_literally_and_says_so() -> None:
     world = traffic(580, 2000)
     for columns in (4000, 400):
         pair = recorded(world, lambda c=columns: Lds(LdsParameters(rows=4, columns=c)))
         some = world.flow_id[::3]
         answer = estimate_lds_joint(*pair, some)
-        assert set(answer.method_of_flow) == {"lds"}
+        assert set(answer.method_of_flow) == {"lds (key list incomplete)"}
         assert np.array_equal(answer.mean_ns, estimate_lds(*pair, some).mean_ns)
+
+
+@pytest.mark.parametrize("missing", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize(("spread", "shares"), [(4, (1.0,)), (8, (1.0,)), (8, (1.0, 0.5, 0.25, 0.125))])
+def test_missing_keys_are_noticed_where_flows_spread(missing: float, spread: int, shares: tuple) -> None:
+    """The complete list is believed. A few small flows may go unseen: they do no harm."""
+    world = traffic(581, 3000)
+    pair = recorded(world, lambda: Lds(LdsParameters(rows=4, columns=3000, spread=spread, shares=shares)))
+    listed = np.random.default_rng(5).uniform(size=3000) >= missing
+    answer = estimate_lds_joint(*pair, world.flow_id[listed])
+    if missing > 0.05 or "lds joint" not in answer.method_of_flow:
+        assert set(answer.method_of_flow) == {"lds (key list incomplete)"}
+    else:
+        inside = (answer.low_ns <= world.mean_ns[listed]) & (world.mean_ns[listed] <= answer.high_ns)
+        assert inside.mean() > 0.9
+    if missing == 0.5:
+        assert "lds joint" in estimate_lds_joint(*pair, world.flow_id).method_of_flow
+
+
+def test_hardly_any_usable_cell_is_answered_literally() -> None:
+    world = traffic(582, 200, loss=0.3)
+    pair = recorded(world, lambda: Lds(LdsParameters(rows=4, columns=20)))
+    answer = estimate_lds_joint(*pair, world.flow_id)
+    assert set(answer.method_of_flow) == {"lds (few usable cells)"}
 
 
 def test_a_flow_asked_for_twice_is_answered_twice() -> None:

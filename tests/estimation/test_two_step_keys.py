@@ -12,8 +12,8 @@ from sojourn.capture.reader import open_capture
 from sojourn.core.errors import MismatchError, UsageError
 from sojourn.core.keys import key_id
 from sojourn.epochs.wire import decode, encode
-from sojourn.estimation.segment import plan_segment
-from sojourn.estimation.two_step import FLOWS, KeyReports, estimate_epochs, record_epochs
+from sojourn.estimation.segment import FLOWS, plan_segment
+from sojourn.estimation.two_step import KeyReports, estimate_epochs, record_epochs
 
 INTERVAL_NS = 2_000_000_000
 
@@ -68,7 +68,7 @@ def test_without_keys_named_flows_are_answered_and_unnamed_ones_are_asked_for(
     with pytest.raises(UsageError, match="name the flows with --flow, or record at least one point with --keys"):
         estimate_epochs(*silent)
     told = [record(path, sketch=sketch)[0] for path in (ingress, egress)]
-    everything = estimate_epochs(*told)
+    everything = estimate_epochs(*told, method="literal")
     answered = everything.whole.flows.flow_id[everything.whole.flows.answered]
     key = everything.keys[int(answered[0])]
     one = estimate_epochs(*silent, keys=[key]).whole.flows

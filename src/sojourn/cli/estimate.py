@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn.cli.measure import Method
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import choose_format
 from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, row_limit, totals_json
@@ -28,6 +29,7 @@ _EXAMPLE = """\
   $ sojourn estimate in.epochs out.epochs --limit 5
   $ sojourn estimate in.epochs out.epochs --flow '10.81.0.2:44244 > 10.82.0.2:5202 udp'
   $ sojourn estimate in.epochs out.epochs --sizes flows.json --format json
+  $ sojourn estimate in.epochs out.epochs --heavy 1%
 
 Sizes are what sojourn flows --format json writes at the sender; COLATE needs them.
 """
@@ -43,9 +45,19 @@ def estimate(
     sizes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Flow sizes at the sender: JSON of sojourn flows.")
     ] = None,
+    method: Annotated[
+        Method,
+        typer.Option(help="joint: decode all flows together (needs all keys); literal: one by one, as published."),
+    ] = Method.JOINT,
     clock: Annotated[str, typer.Option(help="none, or offset=TIME that the receiver's clock is ahead.")] = "none",
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Also answer per interval, as given to record.")
+    ] = None,
+    heavy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE|PACKETS", help="Instead: the flows with so many packets (1000) or that share (1%)."
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=0, help="Only the largest flows; 0 is all. Default: 20 in a table, else all.")
@@ -54,6 +66,13 @@ def estimate(
     output: WriteOption = None,
 ) -> None:
     """Estimate delay and loss of every flow from two points' epochs."""
+    how = choose_format(output_format, output)
+    if heavy is not None:
+        from sojourn.cli.heavy import print_heavy
+
+        asked = _asked(flow) if flow else None
+        print_heavy(_read(sender), asked, heavy, limit=row_limit(limit, how), how=how, path=output)
+        return
     from sojourn.estimation.two_step import estimate_epochs
 
     interval_ns = parse_duration(interval) if interval else 0
@@ -64,8 +83,8 @@ def estimate(
         packets=_sizes(sizes) if sizes else None,
         offset_ns=_offset(clock),
         interval_ns=interval_ns,
+        method=method.value,
     )
-    how = choose_format(output_format, output)
     print_report(_report(answer, row_limit(limit, how)), how, output)
 
 
@@ -143,6 +162,8 @@ def _report(answer: TwoStepAnswer, limit: int | None) -> SegmentReport:
     }
     report = SegmentReport(totals_json(whole), rows, sketch)
     report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in answer.intervals]
+    if answer.literal_because:
+        report.notes.append(f"flows are answered one by one: {answer.literal_because}")
     if answer.other_way:
         report.notes.append(
             f"{answer.other_way:,} flows travel the other way (or the clocks differ) and are part of the aggregate; "

@@ -15,12 +15,14 @@ from sojourn.cli.segment_output import (
     exact_report,
     exact_totals,
     interval_rows,
+    joint_notes,
     key_lookup,
     print_report,
     rounded,
     row_limit,
     sketch_json,
     totals_json,
+    truth_summary,
 )
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_bytes, parse_duration, parse_share
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from sojourn.estimation.segment import Interval, SegmentPlan
     from sojourn.estimation.survey import Survey
 
-__all__ = ["SketchName", "capture_options", "measure", "parse_changes"]
+__all__ = ["Method", "SketchName", "capture_options", "measure", "parse_changes"]
 
 _EXAMPLE = """\
 [bold]Example[/bold]
@@ -104,10 +106,10 @@ def measure(
             help="auto: cells and samples, the best of both; lds, colate, sample: one structure per flow; "
             "lda: the whole segment; exact: match all."
         ),
-    ] = SketchName.LDS,
+    ] = SketchName.AUTO,
     method: Annotated[
-        Method, typer.Option(help="lds, colate: decode flow by flow as published, or all flows jointly (files only).")
-    ] = Method.LITERAL,
+        Method, typer.Option(help="lds, colate: decode all flows jointly, or flow by flow as published.")
+    ] = Method.JOINT,
     memory: Annotated[
         str | None, typer.Option(help="Memory of the sketches at each point; 1MB by default.", metavar="SIZE")
     ] = None,
@@ -153,8 +155,6 @@ def measure(
         from sojourn.cli.measure_live import LiveRequest, live_report
 
         _refuse_for_live(clock=clock, needs_captures=markers or interval is not None)
-        if sketch is SketchName.AUTO or method is Method.JOINT:
-            raise UsageError("joint decoding needs a survey of all flows", action="use lds or sample with -i")
         request = LiveRequest(
             interfaces=interface,
             filter_words=words or [],
@@ -165,6 +165,7 @@ def measure(
             buffer=buffer,
             reverse=reverse,
             sketch=None if sketch is SketchName.EXACT else sketch.value,
+            joint=method is Method.JOINT,
             memory_bytes=memory_bytes,
             flows=flows,
             loss=loss,
@@ -192,7 +193,6 @@ def measure(
             report = exact_report(survey.match, _key_of(survey), limit=rows)
         else:
             changes = parse_changes(parameter or [])
-            seen = len(survey.flow_id)
             joint = method is Method.JOINT
             chosen = None
             if wanted is not None:
@@ -202,7 +202,15 @@ def measure(
                     sketch.value, survey, error=wanted[0], confidence=wanted[1], joint=joint, advance=advance
                 )
                 memory_bytes = chosen[1].budget_bytes
-            plan = plan_segment(sketch.value, memory_bytes, flows=seen, loss=survey.loss, changes=changes, joint=joint)
+            plan = plan_segment(
+                sketch.value,
+                memory_bytes,
+                flows=len(survey.flow_id),
+                loss=survey.loss,
+                packets=survey.packets,
+                changes=changes,
+                joint=joint,
+            )
             whole, parts = measure_segment(
                 *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
@@ -275,7 +283,9 @@ def _sketch_report(
         blocks = [interval_rows(whole.flows, key_of, limit=rows, truth=match)]
     report = SegmentReport(totals_json(whole), blocks, sketch_json(plan, whole))
     report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in parts]
-    report.truth = exact_totals(survey.match) if truth else None
+    if truth:
+        report.truth = exact_totals(survey.match) | truth_summary(whole.flows, survey.match)
+    report.notes += joint_notes(plan, whole)
     return report
 
 

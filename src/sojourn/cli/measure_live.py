@@ -21,9 +21,11 @@ from sojourn.cli.segment_output import (
     exact_report,
     exact_totals,
     interval_rows,
+    joint_notes,
     key_lookup,
     sketch_json,
     totals_json,
+    truth_summary,
 )
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
@@ -52,6 +54,7 @@ class LiveRequest:
     buffer: str | None
     reverse: bool
     sketch: str | None
+    joint: bool
     memory_bytes: int
     flows: int
     loss: float
@@ -72,7 +75,14 @@ class LiveRequest:
 
         if self.sketch is None:
             return None
-        return plan_segment(self.sketch, self.memory_bytes, flows=self.flows, loss=self.loss, changes=self.changes)
+        return plan_segment(
+            self.sketch,
+            self.memory_bytes,
+            flows=self.flows,
+            loss=self.loss,
+            changes=self.changes,
+            joint=self.joint,
+        )
 
     def readers(self, options: DecodeOptions) -> list[LiveReader]:
         """Both interfaces, sender first."""
@@ -142,7 +152,9 @@ def _report(
         return exact_report(match, key_of, limit=limit)
     rows = [] if whole.flows is None else [interval_rows(whole.flows, key_of, limit=limit, truth=match)]
     report = SegmentReport(totals_json(whole), rows, sketch_json(plan, whole))
-    report.truth = exact_totals(match) if match is not None else None
+    if match is not None:
+        report.truth = exact_totals(match) | truth_summary(whole.flows, match)
+    report.notes += joint_notes(plan, whole)
     return report
 
 

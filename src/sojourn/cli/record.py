@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from sojourn.cli.measure import SketchName, capture_options, parse_changes
+from sojourn.cli.measure import Method, SketchName, capture_options, parse_changes
 from sojourn.cli.options import InnerOption, StrictOption
 from sojourn.cli.output import progress
 from sojourn.cli.packet_source import (
@@ -49,7 +49,9 @@ _EXAMPLE = """\
 
   $ sojourn record eth0.pcap --no-keys -w eth0.epochs
 
-Both points need the same --sketch, --memory, --flows, --loss, --salt and --identity-bytes.
+  $ sojourn record eth0.pcap --weights policy.toml -w eth0.epochs
+
+Both points need the same --sketch, --memory, --flows, --loss, --salt, --weights and --identity-bytes.
 """
 
 
@@ -66,7 +68,10 @@ def record(
     output: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="EPOCHS", help="Where to write; - is stdout.")
     ] = None,
-    sketch: Annotated[SketchName, typer.Option(help="lds, colate, sample or lda.")] = SketchName.LDS,
+    sketch: Annotated[SketchName, typer.Option(help="auto, lds, colate, sample or lda.")] = SketchName.AUTO,
+    method: Annotated[
+        Method, typer.Option(help="lds: shape it for decoding all flows jointly, or one by one as published.")
+    ] = Method.JOINT,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of the sketches.")] = "1MB",
     parameter: Annotated[
         list[str] | None,
@@ -75,6 +80,10 @@ def record(
     flows: Annotated[int, typer.Option(min=1, help="Flows expected in an epoch.")] = 1000,
     loss: Annotated[float, typer.Option(min=0, max=1, help="Share of packets expected to be lost.")] = 0.01,
     salt: Annotated[int, typer.Option(min=0, help="Salt of the hash functions.")] = 0,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="POLICY", help="lds: flows that count for more; TOML rules, the first that matches."),
+    ] = None,
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
     ] = None,
@@ -97,8 +106,6 @@ def record(
         raise UsageError("there is no file to write to", action="give -w EPOCHS (- is stdout)")
     if sketch is SketchName.EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
-    if sketch is SketchName.AUTO:
-        raise UsageError("auto is sized by a survey of both points", action="use lds or sample, or measure")
     interval_ns = parse_duration(interval) if interval else 0
     with progress("record") as advance:
         from dataclasses import replace
@@ -106,8 +113,16 @@ def record(
         from sojourn.estimation.segment import plan_segment
 
         plan = plan_segment(
-            sketch.value, parse_bytes(memory), flows=flows, loss=loss, salt=salt, changes=parse_changes(parameter or [])
+            sketch.value,
+            parse_bytes(memory),
+            flows=flows,
+            loss=loss,
+            salt=salt,
+            changes=parse_changes(parameter or []),
+            joint=method is Method.JOINT and keys,
         )
+        if weights is not None:
+            plan = _weighted(plan, weights)
         options = capture_options(key, inner, strict, None).decode
         options = replace(options, identity_bytes=identity_bytes, flow_table=False)
         live = LiveLimits(duration, count, promiscuous, buffer, direction)
@@ -132,12 +147,32 @@ def _open_output(path: Path) -> BinaryIO:
     return sys.stdout.buffer if str(path) == "-" else path.open("wb")
 
 
+def _weighted(plan: SegmentPlan, path: Path) -> SegmentPlan:
+    """The plan with the policy among the parameters of its LDS."""
+    from dataclasses import replace
+
+    from sojourn.sketches.lds import LdsParameters
+    from sojourn.sketches.weight_policy import MAX_TEXT, WeightPolicy
+
+    if not isinstance(plan.flows, LdsParameters):
+        raise UsageError(f"{plan.name} has no weights", where="--weights", action="use --sketch lds")
+    with path.open("rb") as file:
+        text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")
+    policy = WeightPolicy.from_text(text, where=str(path))
+    return replace(plan, flows=replace(plan.flows, weights=policy.to_text()))
+
+
 def _rehearse(plan: SegmentPlan) -> None:
     """Compile what recording needs, before there are packets to lose."""
+    from ipaddress import IPv4Address
+
     from sojourn.capture.live_reader import rehearsal
+    from sojourn.core.keys import FlowKey
     from sojourn.estimation.two_step import record_epochs
 
-    deque(record_epochs([rehearsal()[0]], plan, node="rehearsal"), maxlen=0)
+    batch = rehearsal()[0]
+    key = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0)
+    deque(record_epochs([batch], plan, node="rehearsal", keys_at=lambda rows: [key] * len(rows)), maxlen=0)
 
 
 def _write(
@@ -163,6 +198,7 @@ def _write(
         node=name,
         interval_ns=interval_ns,
         keys=keys,
+        keys_at=reader.keys_at,
         complete_until=complete_until,
     ):
         size += file.write(encode(epoch))

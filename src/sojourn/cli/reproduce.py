@@ -26,6 +26,7 @@ class PaperName(StrEnum):
     LDS = "lds"
     COLATE = "colate"
     MPLANE = "mplane"
+    BITS = "bits"
 
 
 class ScaleName(StrEnum):

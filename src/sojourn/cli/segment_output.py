@@ -26,15 +26,19 @@ __all__ = [
     "exact_report",
     "exact_totals",
     "interval_rows",
+    "joint_notes",
+    "key_columns",
     "key_lookup",
     "print_report",
     "rounded",
     "row_limit",
     "sketch_json",
     "totals_json",
+    "truth_summary",
 ]
 
 TABLE_ROWS = 20
+LARGE_FLOW = 100
 _FLOW_NAMES = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 
 
@@ -129,6 +133,45 @@ def exact_totals(match: ExactMatch) -> dict[str, object]:
     }
 
 
+def truth_summary(flows: FlowDelays | None, match: ExactMatch) -> dict[str, object]:
+    """How far flows' answers are from the truth: of flows with `LARGE_FLOW` packets or more, the median error beside
+    that of answering the mean of all packets (which also counts for flows without an answer), and of all flows the
+    share of intervals that hold the truth."""
+    import numpy as np
+
+    if flows is None:
+        return {}
+    order, at = np.argsort(match.flows.flow_id), np.argsort(flows.flow_id)
+    _, rows, places = np.intersect1d(
+        match.flows.flow_id[order], flows.flow_id[at], assume_unique=True, return_indices=True
+    )
+    rows, places = order[rows], at[places]
+    true, told = match.flows.mean_ns[rows].astype(float), flows.mean_ns[places]
+    large = (match.flows.packets[rows] >= LARGE_FLOW) & np.isfinite(true) & (true != 0)
+    grand = float(match.aggregate.mean_ns)
+    error = np.abs(np.where(np.isnan(told), grand, told) / np.where(large, true, 1.0) - 1)[large]
+    baseline = np.abs(grand / true[large] - 1)
+    known = np.isfinite(true) & ~np.isnan(told)
+    # Means are whole nanoseconds on one side.
+    inside = (flows.low_ns[places] - 1 <= true) & (true <= flows.high_ns[places] + 1)
+    return {
+        "large_flows": int(large.sum()),
+        "large_flows_answered": int((large & ~np.isnan(told)).sum()),
+        "median_error": float(np.median(error)) if len(error) else None,
+        "grand_mean_error": float(np.median(baseline)) if len(error) else None,
+        "coverage": float(inside[known].mean()) if known.any() else None,
+    }
+
+
+def joint_notes(plan: SegmentPlan, whole: Interval) -> list[str]:
+    """A word where there were too many flows to decode jointly."""
+    from sojourn.estimation.segment import MOST_JOINT_FLOWS
+
+    if not plan.joint or whole.flows is None or len(whole.flows.flow_id) <= MOST_JOINT_FLOWS:
+        return []
+    return [f"more than {MOST_JOINT_FLOWS:,} flows are not decoded jointly but one by one; a filter makes them fewer"]
+
+
 def interval_rows(
     every: FlowDelays,
     key_of: Callable[[int], TrafficKey],
@@ -143,7 +186,7 @@ def interval_rows(
     start = {} if start_ns is None else {"start_ns": [start_ns] * len(ids)}
     return {
         **start,
-        **_key_columns([key_of(flow_id) for flow_id in ids]),
+        **key_columns([key_of(flow_id) for flow_id in ids]),
         "packets": _whole(flows.packets),
         "lost": _whole(flows.lost),
         "mean_ns": _whole(flows.mean_ns),
@@ -184,7 +227,7 @@ def _exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: i
         for name, column in (("packets", "packets"), ("lost", "lost"), ("samples", "received"))
     }
     return {
-        **_key_columns([key_of(int(flows.flow_id[row])) for row in order]),
+        **key_columns([key_of(int(flows.flow_id[row])) for row in order]),
         **counts,
         "mean_ns": means,
         "std_ns": _whole(flows.std_ns[order]),
@@ -200,7 +243,8 @@ def _exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: i
     }
 
 
-def _key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
+def key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
+    """The columns that name flows, as the contract has them."""
     from sojourn.core.keys import flow_fields
 
     named = [flow_fields(key) for key in keys]
@@ -241,9 +285,20 @@ def _print_summary(report: SegmentReport) -> None:
         print(f"mean delay {_shown(a['mean_ns'])}, 95 % {_interval(a)}, standard deviation {_shown(a['std_ns'])}")
     if report.truth is not None:
         print(f"truth: mean {_shown(report.truth['mean_ns'])}, deviation {_shown(report.truth['std_ns'])}")
+        _print_errors(report.truth)
     if "memory_bytes" in report.sketch:
         memory = format_bytes(_count(report.sketch["memory_bytes"]))
         print(f"{report.sketch['name']}: {memory} per point, {report.sketch['bits_per_packet']:.2f} bits per packet")
+
+
+def _print_errors(truth: Mapping[str, object]) -> None:
+    error, baseline, coverage = (truth.get(name) for name in ("median_error", "grand_mean_error", "coverage"))
+    if isinstance(error, float) and isinstance(baseline, float):
+        held = f"; {coverage:.0%} of intervals hold the truth" if isinstance(coverage, float) else ""
+        print(
+            f"flows of {LARGE_FLOW} packets or more: median error {error:.2%}, "
+            f"{baseline:.2%} for answering the grand mean{held}"
+        )
 
 
 def _count(value: object) -> int:

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     NO_EPOCHS_IN_RANGE = "no epochs in range"
     NOTHING_RECORDED = "nothing recorded"
     LOST_IN_NOISE = "lost in noise"
+    INCOMPLETE_LIST = "the list of flows is not complete"
     NOT_SAMPLED = "none of its packets was sampled"
     NONE_ARRIVED = "none of its sampled packets arrived"
     OTHER_WAY = "travels the other way, or the clocks differ"

@@ -1,81 +1,208 @@
-"""Cells and samples together: each flow is answered by whichever knows more about it.
+"""Cells and samples together: each flow is answered from all that was recorded of it.
 
-A few cells per flow (LDS, decoded jointly) give every flow's size and loss exactly and, where nothing was lost, its
-delay exactly. A flow that lost packets has spoiled all its cells: it is answered from the coordinated sample. Where
-both answer, the narrower interval wins.
+Cells (LDS, decoded jointly) know flows that lost nothing exactly; a sample knows flows that lost much. `combine` joins
+both by precision: the cells' answer is a posterior, the sample's raw mean one more observation of the same flow.
 
-A sampled mean m with error s is then drawn towards the mean M of its like, as far as flows are alike: with τ² the
-variance of the flows' means beyond their errors, (m/s² + M/τ²)/(1/s² + 1/τ²) with variance 1/(1/s² + 1/τ²), plus what
-M is uncertain by, plus Morris' term for the guess of τ², (1 − B)²·2/(n − 3)·(m − M)² with B = τ²/(τ² + s²). Flows that
-differ (τ large) keep their own mean.
+`drawn_together` improves sampled means by what flows have in common. A flow's realised mean M over its N packets
+scatters around the common mean μ by τ² + σ²/N, its sampled mean m over n of them around M by σ²/n·(1 − n/N). The
+answer is μ + B(m − μ), B = (τ² + σ²/N)/(τ² + σ²/n). σ² is pooled over flows: a flow's own variance is small just when
+its mean is, and weighing by it would drag μ down where delays are skewed. τ² follows Paule and Mandel; μ also uses the
+flow-blind mean of all packets, which is τ²·ΣN²/(ΣN)² away from μ. Where the logarithms of the means are the likelier
+normal ones (flows that differ by factors, τ > μ/4), all this is done with them. The interval adds the sampling error by
+the flow's own (moderated) variance, B²·h², to what flows differ by, (1 − B)²·(τ² + σ²/N). A flow of which nothing is
+known is answered by μ, with that interval: its method is ``alike``.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
+from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.quantiles import NORMAL_95, student_95
+from sojourn.estimation.quantiles import NORMAL_95
 
 __all__ = ["combine", "drawn_together"]
 
+ALIKE = "alike"
 LEAST_FLOWS = 8
-TAU_ROUNDS = 30
+# Flows whose means differ by less than this part of the mean do not differ by factors; skewed delays may look like it.
+FACTORS = 0.25
+TAU_ROUNDS = 40
+_TINY = 1e-12
 
 
-def combine(cells: FlowDelays, samples: FlowDelays) -> FlowDelays:
-    """The better answer for every flow; sizes and losses come from the cells."""
-    alike = drawn_together(samples)
-    with np.errstate(invalid="ignore"):
-        narrower = ~(alike.high_ns - alike.low_ns < cells.high_ns - cells.low_ns)
-    use_cells = cells.answered & (narrower | ~alike.answered)
-    reasons = [
-        None if by_cells or sample is None else cell if cell is not None else sample
-        for by_cells, cell, sample in zip(use_cells.tolist(), cells.reason, alike.reason, strict=True)
-    ]
-    methods = [
-        cell if by_cells else sample
-        for by_cells, cell, sample in zip(use_cells.tolist(), cells.method_of_flow, alike.method_of_flow, strict=True)
-    ]
+@dataclass(frozen=True, eq=False)
+class _Common:
+    """What flows have in common, on a scale: μ and its variance, τ², σ² of one packet."""
+
+    is_log: bool
+    mean: float
+    mean_variance: float
+    between: float
+    within: float
+    likelihood: float
+
+
+def combine(cells: FlowDelays, samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
+    """Every flow's answer from cells, samples or both; sizes and losses are the cells' where they know them."""
+    known = np.isfinite(cells.packets)
+    packets = np.where(known, cells.packets, samples.packets)
+    lost = np.where(known, cells.lost, samples.lost)
+    alike = drawn_together(replace(samples, packets=packets, lost=lost), grand_mean)
+    both = cells.answered & samples.answered
+    weight = np.where(both, _cell_weight(cells, samples), np.where(cells.answered, 1.0, 0.0))
+    half = _joint_half(cells, samples, weight)
+    mean = np.where(both, weight * cells.mean_ns + (1 - weight) * samples.mean_ns, np.nan)
     columns = {
-        name: np.where(use_cells, getattr(cells, name), getattr(alike, name))
-        for name in ("mean_ns", "low_ns", "high_ns", "std_ns", "samples")
+        "mean_ns": np.where(both, mean, np.where(cells.answered, cells.mean_ns, alike.mean_ns)),
+        "low_ns": np.where(both, mean - half, np.where(cells.answered, cells.low_ns, alike.low_ns)),
+        "high_ns": np.where(both, mean + half, np.where(cells.answered, cells.high_ns, alike.high_ns)),
+        "std_ns": np.where(cells.answered & np.isfinite(cells.std_ns), cells.std_ns, alike.std_ns),
+        "samples": np.where(cells.answered, np.maximum(cells.samples, alike.samples), alike.samples),
     }
+    sure = (weight > 0.5) | ~samples.answered
+    rows = zip(cells.answered.tolist(), sure.tolist(), cells.method_of_flow, alike.method_of_flow, strict=True)
+    methods = [cell if by_cells and mainly else sample for by_cells, mainly, cell, sample in rows]
+    reasons = [
+        None if answered else cell or sample
+        for answered, cell, sample in zip(
+            (~np.isnan(columns["mean_ns"])).tolist(), cells.reason, alike.reason, strict=True
+        )
+    ]
     return FlowDelays(
-        cells.flow_id, **columns, packets=cells.packets, lost=cells.lost, reason=reasons, method="auto", methods=methods
+        cells.flow_id, **columns, packets=packets, lost=lost, reason=reasons, method="auto", methods=methods
     )
 
 
-def drawn_together(samples: FlowDelays) -> FlowDelays:
-    """The sampled means, each drawn towards the common mean as far as the flows are alike."""
-    error = (samples.high_ns - samples.low_ns) / (2 * NORMAL_95)
+def _variance(flows: FlowDelays) -> FloatArray:
+    half: FloatArray = (flows.high_ns - flows.low_ns) / (2 * NORMAL_95)
+    return half**2
+
+
+def _cell_weight(cells: FlowDelays, samples: FlowDelays) -> FloatArray:
+    """The cells' part of the precision: all of it where they are exact or the sample knows no interval."""
+    by_cells, by_samples = _variance(cells), _variance(samples)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weight = by_samples / (by_cells + by_samples)
+    return np.where(np.isfinite(weight), weight, np.where(by_samples == 0, 0.5, 1.0))
+
+
+def _joint_half(cells: FlowDelays, samples: FlowDelays, weight: FloatArray) -> FloatArray:
     with np.errstate(invalid="ignore"):
-        uncertain: BoolArray = samples.answered & np.isfinite(error) & (error > 0)
-    if uncertain.sum() < LEAST_FLOWS:
+        rest = np.where(weight < 1, (1 - weight) ** 2 * _variance(samples), 0.0)
+        half: FloatArray = NORMAL_95 * np.sqrt(weight**2 * _variance(cells) + rest)
+    return half
+
+
+def drawn_together(samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
+    """The sampled means, each drawn towards the common mean as far as the flows are alike.
+
+    `grand_mean` is the flow-blind mean of all delivered packets.
+    """
+    count = samples.samples.astype(np.float64)
+    size = np.maximum(np.nan_to_num(samples.packets - samples.lost, nan=1.0), np.maximum(count, 1.0))
+    half = (samples.high_ns - samples.low_ns) / 2
+    with np.errstate(invalid="ignore"):
+        uncertain: BoolArray = samples.answered & (half > 0) & (count > 0)
+    common = _common(samples, uncertain, size, grand_mean)
+    if common is None:
         return samples
-    mean, square = samples.mean_ns[uncertain], error[uncertain] ** 2
-    tau_square = _between_flows(mean, square)
-    weight = 1 / (square + tau_square)
-    common = float(np.sum(weight * mean) / weight.sum())
-    kept = tau_square / (tau_square + square)
-    drawn = common + kept * (mean - common)
-    moved = (1 - kept) ** 2
-    guess = 2 / (len(mean) - 3) * (mean - common) ** 2
-    half = student_95(len(mean) - 1) * np.sqrt(kept * square + moved * (1 / weight.sum() + guess))
-    columns = {name: getattr(samples, name).copy() for name in ("mean_ns", "low_ns", "high_ns")}
-    columns["mean_ns"][uncertain] = drawn
-    columns["low_ns"][uncertain] = drawn - half
-    columns["high_ns"][uncertain] = drawn + half
-    rest = {name: getattr(samples, name) for name in ("flow_id", "std_ns", "samples", "packets", "lost", "reason")}
-    return FlowDelays(**rest, **columns, method=samples.method, methods=samples.methods)
+    silent = _silent(samples)
+    y, own = _on_scale(samples.mean_ns, half, common.is_log)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prior = common.between + common.within / size
+        error = common.within * np.maximum(1 / count - 1 / size, 0.0)
+        kept = np.where(silent, 0.0, prior / np.maximum(prior + error, _TINY))
+        drawn = common.mean + np.where(silent, 0.0, kept * (y - common.mean))
+        guess = 2 / (uncertain.sum() + 1) * (y - common.mean) ** 2
+        rest = (1 - kept) ** 2 * (prior + common.mean_variance + np.where(silent, 0.0, guess))
+        far = np.isinf(own) & (kept < 0.5)
+        sampling = np.where(silent | far, 0.0, kept**2 * own**2) + np.where(far, kept**2 * error * NORMAL_95**2, 0.0)
+        width = np.sqrt(sampling + NORMAL_95**2 * rest)
+    changed = uncertain | silent
+    turn = np.exp if common.is_log else np.asarray
+    columns = {
+        name: np.where(changed, turn(value), getattr(samples, name))
+        for name, value in (("mean_ns", drawn), ("low_ns", drawn - width), ("high_ns", drawn + width))
+    }
+    rows = zip(samples.reason, silent.tolist(), samples.method_of_flow, strict=True)
+    methods = [ALIKE if none else method for _, none, method in rows]
+    reasons = [None if none else why for why, none in zip(samples.reason, silent.tolist(), strict=True)]
+    return replace(samples, **columns, reason=reasons, methods=methods)  # type: ignore[arg-type]
+
+
+def _silent(samples: FlowDelays) -> BoolArray:
+    """Flows that were active but have no sampled packet that arrived."""
+    return np.array([reason is Reason.NOT_SAMPLED for reason in samples.reason], bool)
+
+
+def _on_scale(mean: FloatArray, half: FloatArray, is_log: bool) -> tuple[FloatArray, FloatArray]:
+    if not is_log:
+        return mean, half
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.log(mean), half / mean
+
+
+def _common(samples: FlowDelays, telling: BoolArray, size: FloatArray, grand_mean: Estimate | None) -> _Common | None:
+    """What the sampled flows have in common, on the scale on which their means are more likely; None if too few."""
+    mean, count = samples.mean_ns[telling], samples.samples[telling].astype(np.float64)
+    squares = np.nan_to_num(samples.std_ns[telling] ** 2 * (count - 1))
+    degrees = float(np.sum(count - 1))
+    if len(mean) < LEAST_FLOWS or degrees < LEAST_FLOWS or not squares.any():
+        return None
+    share = float(np.sum(size**2) / np.sum(size) ** 2)
+    linear = _fitted(mean, count, float(squares.sum()) / degrees, share, grand_mean, is_log=False)
+    if not (mean > 0).all() or linear.between < (FACTORS * linear.mean) ** 2 or not _surely_differ(mean, count):
+        return linear
+    relative = float(squares.sum() / np.sum(mean**2 * (count - 1)))
+    logarithmic = _fitted(np.log(mean), count, relative, share, grand_mean, is_log=True)
+    better = logarithmic.likelihood - float(np.log(mean).sum()) > linear.likelihood
+    return logarithmic if better else linear
+
+
+def _surely_differ(mean: FloatArray, count: FloatArray) -> bool:
+    """Whether flows with many sampled packets differ as much as those with few, as they do if their means differ."""
+    distance = (mean - float(np.average(mean, weights=count))) ** 2
+    many = count >= np.median(count)
+    if many.all():
+        many = count > np.median(count)
+    if many.sum() < LEAST_FLOWS or (~many).sum() < LEAST_FLOWS:
+        return True
+    fewer = float(np.average(1 / count[~many])) / float(np.average(1 / count[many]))
+    return float(distance[~many].mean()) < math.sqrt(fewer) * float(distance[many].mean())
+
+
+def _fitted(
+    y: FloatArray, count: FloatArray, within: float, share: float, grand_mean: Estimate | None, *, is_log: bool
+) -> _Common:
+    """τ² and μ for given σ²; `share` is ΣN²/(ΣN)²."""
+    if is_log:
+        y = y + within / (2 * count)
+    square = within / count
+    between = _between_flows(y, square)
+    weight = 1 / (square + between)
+    mean, variance = float(np.sum(weight * y) / weight.sum()), float(1 / weight.sum())
+    if grand_mean is not None and (grand_mean.value > 0 or not is_log):
+        blind, own = grand_mean.value, (grand_mean.high - grand_mean.low) / (2 * NORMAL_95)
+        if is_log:
+            blind, own = math.log(blind) - between / 2, own / blind
+        blind_variance = between * share + own**2 + _TINY * abs(blind) ** 2
+        if math.isfinite(blind_variance):
+            mean = (mean / variance + blind / blind_variance) / (1 / variance + 1 / blind_variance)
+            variance = 1 / (1 / variance + 1 / blind_variance)
+    likelihood = 0.5 * float(np.sum(np.log(weight) - weight * (y - mean) ** 2))
+    return _Common(is_log, mean, variance, between, within, likelihood)
 
 
 def _between_flows(mean: FloatArray, square: FloatArray) -> float:
     """τ²: the variance of the flows' true means, by the equation of Paule and Mandel (bisection)."""
-    low, high = 0.0, float(np.var(mean)) * 4 + 1.0
+    low, high = 0.0, float(np.var(mean)) * 4 + _TINY
     if _excess(mean, square, low) <= 0:
-        return 1e-9 * high
+        return 0.0
     for _ in range(TAU_ROUNDS):
         middle = (low + high) / 2
         low, high = (middle, high) if _excess(mean, square, middle) > 0 else (low, middle)

@@ -40,12 +40,15 @@ NEGLIGIBLE = 30.0
 WEAKEST = 1e-3
 FULL_PASS = 4
 QUIET = 0.01
+FAR = 5.0
+FAR_PACKETS = 5.0
+FEW_CELLS = 5e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """Each flow's packets: expected number, its variance (0 where exact), expected 1/number (of at least one);
-    each edge's expected packets and their variance."""
+    each edge's expected packets and their variance. Not ``consistent``: cells hold flows that are not on the list."""
 
     mean: FloatArray
     variance: FloatArray
@@ -63,12 +66,10 @@ class Sizes:
 def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
     """The packets of every flow on the list, from cells that hold no others."""
     bounds = size_bounds(incidence, count)
-    if bounds.exact.all() and incidence.group_length == 1:
+    if bounds.exact.all() and not _samples(incidence):
         mean = bounds.low.astype(np.float64)
-        part = np.where(incidence.cell >= 0, incidence.share * mean[:, None], 0.0)
-        return Sizes(
-            mean, np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, part * (1 - incidence.share), bounds.consistent
-        )
+        part = np.where(incidence.cell >= 0, mean[:, None], 0.0)
+        return Sizes(mean, np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, np.zeros_like(part), bounds.consistent)
     best, least = None, np.inf
     for step in STEPS:
         decoded, misfit = _attempt(incidence, count, bounds, step)
@@ -78,6 +79,11 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
             break
     assert best is not None
     return best
+
+
+def _samples(incidence: Incidence) -> bool:
+    """Whether some cells take only a share of their flows, so that sizes do not tell what they hold."""
+    return bool((incidence.share[incidence.cell >= 0] < FULL).any())
 
 
 def spread_sizes(incidence: Incidence, count: Int64Array, size: FloatArray) -> Sizes:
@@ -100,6 +106,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     messages = new_messages(incidence, incidence.share, mean, variance)
     last_change = np.full(incidence.flows, np.inf)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
+    sampled = _samples(incidence)
     for number in range(round(PASSES / step)):
         responsibility = np.zeros(len(centre))
         in_full = number % FULL_PASS == 0 or number < FULL_PASS
@@ -107,7 +114,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
             incidence.cell, incidence.share, incidence.groups, observed, noise, first, last, bounds.low,
             bounds.high, weight, centre, width**2, messages.part_mean, messages.part_variance,
             messages.cell_mean, messages.cell_variance, mean, variance, inverse, responsibility, step,
-            last_change, 0.0 if in_full else QUIET,
+            last_change, 0.0 if in_full else QUIET, sampled,
         )  # fmt: skip
         messages.add_up(incidence)
         square = (observed - messages.cell_mean) ** 2 / (messages.cell_variance + NOISE)
@@ -133,7 +140,18 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     whole = kept & (incidence.share >= FULL)
     part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
     part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
-    return Sizes(mean, variance, inverse, part_mean, part_variance, bounds.consistent), misfit
+    consistent = bounds.consistent and _explained(observed - messages.cell_mean, messages.cell_variance)
+    return Sizes(mean, variance, inverse, part_mean, part_variance, consistent), misfit
+
+
+def _explained(residual: FloatArray, variance: FloatArray) -> bool:
+    """Whether the listed flows explain the cells.
+
+    A flow that is not listed leaves packets in its cells that no other cell of their owners expects. Of complete lists
+    hardly any cell is five deviations above its held-out prediction and a few packets more (small counts are skewed).
+    """
+    unexplained = int((residual > FAR * np.sqrt(variance + NOISE) + FAR_PACKETS).sum())
+    return unexplained <= max(1.0, FEW_CELLS * len(residual))
 
 
 def _mean_size(incidence: Incidence, count: Int64Array) -> float:
@@ -282,6 +300,7 @@ def _pass_sizes(
     step: float,
     last_change: FloatArray,
     quiet: float,
+    sampled: bool,
 ) -> float:
     """One pass over the flows that last changed by `quiet` or more; the largest change of a part, in deviations."""
     length = cell.shape[1] // groups
@@ -312,7 +331,7 @@ def _pass_sizes(
                 responsibility[k] += evidence[k]
                 own = (centre[k] + width2[k] * product) / (1.0 + width2[k] * precision)
                 inverse[f] += evidence[k] / max(own, 1.0)
-        elif length == 1:
+        elif length == 1 and not sampled:
             continue
         last_change[f] = 0.0
         for g in range(groups):

@@ -74,7 +74,7 @@ def _scaled(said: DelayMessages, factor: float) -> DelayMessages:
 def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixture, float]:
     """The mixture for given σ², and the log likelihood of the telling flows."""
     deviation = np.sqrt(said.between)
-    value, variance = said.value[telling], 1 / said.precision[telling] + said.scatter[telling]
+    value, variance = (said.value - said.shift)[telling], 1 / said.precision[telling] + said.scatter[telling]
     reach = [-DEVIATIONS * deviation, DEVIATIONS * deviation]
     sharp = variance < 0.1 * said.between
     if sharp.any():
@@ -90,7 +90,7 @@ def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixt
         share, likelihood = _responsibility(value, variance + width**2, weight, centre)
         # A few flows' worth of the normal shape keeps tails that few flows show.
         weight = (share + KEPT_FLOWS * normal) / (len(telling) + KEPT_FLOWS)
-    return Mixture(weight, centre - said.unheard * float(weight @ centre), width), likelihood
+    return Mixture(weight, centre, width), likelihood
 
 
 @kernel
@@ -126,8 +126,9 @@ def _component_shares(value: float, precision: float, weight: FloatArray, centre
 def posterior(said: DelayMessages, mixture: Mixture) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Median, low and high of each flow's mean excess; the interval is the shortest that holds 95 %."""
     quantiles = np.empty((len(said.value), 3))
-    _quantiles(said.value, said.precision, said.scatter, mixture.weight, mixture.centre, mixture.width**2, quantiles)
-    return quantiles[:, 0], quantiles[:, 1], quantiles[:, 2]
+    value = said.value - said.shift
+    _quantiles(value, said.precision, said.scatter, mixture.weight, mixture.centre, mixture.width**2, quantiles)
+    return quantiles[:, 0] + said.shift, quantiles[:, 1] + said.shift, quantiles[:, 2] + said.shift
 
 
 @kernel

@@ -37,8 +37,8 @@ def draw_cells(
     excess = random.standard_normal(incidence.flows) * np.sqrt(variance)
     shape = (incidence.flows, incidence.groups, incidence.group_length)
     own = np.where(incidence.cell >= 0, weight, 0.0).reshape(shape)
-    scatter = random.standard_normal(shape) * np.sqrt(kappa[:, None, None] * own)
-    unseen = np.sqrt(kappa[:, None] * np.maximum(whole[:, None] - own.sum(axis=2), 0.0))
+    scatter = random.standard_normal(shape) * np.sqrt(kappa[:, :, None] * own)
+    unseen = np.sqrt(kappa * np.maximum(whole[:, None] - own.sum(axis=2), 0.0))
     total = scatter.sum(axis=2) + random.standard_normal(shape[:2]) * unseen
     parts = own * (excess[:, None] - total / whole[:, None])[:, :, None] + scatter
     kept = incidence.cell >= 0

@@ -6,9 +6,8 @@ variance of σ² per packet around it (`messages`). Nothing else is assumed; whe
 the equations are exact and σ² matters by the prior only.
 
 τ²/σ² is the value at which the cells' held-out predictions are most likely, and σ² then follows from how far they are
-off. g is the generalised least squares mean of the flows, in which elephants count no more than mice. Under loss,
-flows that lose nothing keep their cells and the rest speak less: g then leans to the flow-blind ``grand_mean``, by
-the share of packets in unusable cells.
+off. g is the generalised least squares mean of the flows: elephants count no more than mice. σ² may grow with a
+power of a flow's mean, if that makes the cells likelier.
 
 Time: about 200 passes of O(edges). Memory: 32 bytes an edge.
 """
@@ -39,13 +38,16 @@ SETTLED = 1e-4
 SETTLED_ROUGHLY = 1e-2
 DENSE_CELLS = 800
 # Of a packet's delay, in square units of the recorded times: where a single cell is heard it is off by nothing.
-LEAST_VARIANCE = 1e-12
 DENSE_FLOWS = 2000
 STEPS = (0.9, 0.45, 0.2)
 RAN_AWAY = 1e9
 STANDS = 0.1
 NOT_WORSE = 1.0
 ROUNDING = 1e-9
+LEAST_UNIT = 1e-3
+POWERS = (0.0, 1.0, 2.0)
+SLOWEST = (0.1, 10.0)
+TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +72,8 @@ class DelayCells:
 class DelayMessages:
     """What the cells alone say of each flow's mean excess over ``prior_mean``: normal with this value and precision.
 
-    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p;
-    ``unheard`` is how far the prior mean, and not the flows heard, is to be believed.
+    ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p.
+    ``shift`` is how far a flow's own prior lies above ``prior_mean`` (`survivors`), known to ± ``shift_deviation``.
     """
 
     value: FloatArray
@@ -80,35 +82,34 @@ class DelayMessages:
     between: float
     within: float
     scatter: FloatArray
-    unheard: float = 0.0
+    shift: FloatArray | float = 0.0
+    shift_deviation: FloatArray | float = 0.0
 
 
-def solve_delays(cells: DelayCells, *, grand_mean: float | None = None, unusable_share: float = 0.0) -> DelayMessages:
-    """Solve for all flows; `grand_mean` is a flow-blind mean of all delivered packets."""
+def solve_delays(cells: DelayCells) -> DelayMessages:
+    """Solve for all flows together."""
     if not cells.count.any():
-        return _nothing_said(cells, grand_mean or 0.0)
+        return _nothing_said(cells)
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
     problem = _Problem(cells)
     between, within = problem.components(prior_mean, RATIOS)
     said = problem.solve(prior_mean, between, within, SETTLED_ROUGHLY)
     prior_mean += _common_excess(said, between + within * problem.scatter)
-    if grand_mean is not None:
-        prior_mean = (1 - unusable_share) * prior_mean + unusable_share * grand_mean
     between, within = problem.components(prior_mean, [between / within * step for step in REFINEMENTS])
+    between, within = problem.adapt(prior_mean, between, within)
     between, within = problem.split_doubt(prior_mean, between, within)
     said = problem.solve(prior_mean, between, within, SETTLED)
-    unheard = unusable_share if grand_mean is not None else 0.0
     value, precision, scale = said.value, said.precision, 1.0
     if not problem.is_dense:
         value, precision, scale = problem.calibrated(said, between, within)
     between, within = between * scale, within * scale
-    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter, unheard)
+    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter)
 
 
-def _nothing_said(cells: DelayCells, prior_mean: float) -> DelayMessages:
+def _nothing_said(cells: DelayCells) -> DelayMessages:
     """Where no cell is usable: no precision for any flow, and variances that stand for nothing."""
     silent = np.zeros(cells.incidence.flows)
-    return DelayMessages(silent, silent.copy(), prior_mean, 1.0, 1.0, 1 / np.maximum(cells.size, 0.5), 1.0)
+    return DelayMessages(silent, silent.copy(), 0.0, 1.0, 1.0, 1 / np.maximum(cells.size, 0.5))
 
 
 class _Said(Protocol):
@@ -144,9 +145,9 @@ class _Problem:
         self.size = np.maximum(cells.size, 0.5)
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
-        self.scatter = 1 / self.size
-        own = np.maximum(cells.packets.sum(axis=1), 0.5)
-        self.unsplit = np.minimum(np.where(incidence.share >= FULL, 0.0, cells.split).sum(axis=1) / own, 1.0)
+        doubted = np.where(incidence.share >= FULL, 0.0, cells.split).reshape(by_group.shape[0], by_group.shape[1], -1)
+        self.unsplit = np.minimum(doubted.sum(axis=2) / np.maximum(by_group, 1e-9), 1.0)
+        self.tone = np.ones(incidence.flows)
         self.heard = cells.count > 0
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
@@ -155,7 +156,7 @@ class _Problem:
         """τ² and σ² under which what is held out is most likely."""
         excess = (self.cells.delay_sum - prior_mean * self.cells.count)[self.heard]
         unit = float(np.mean(excess**2 / self.cells.count[self.heard])) if len(excess) else 0.0
-        unit = max(unit, LEAST_VARIANCE)
+        unit = max(unit, LEAST_UNIT)
         found = []
         for ratio in ratios:
             said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
@@ -163,8 +164,23 @@ class _Problem:
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
         open_to = min(score for *_, score in found) + NOT_WORSE / max(int(self.heard.sum()), 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
-        scale = max(scale, LEAST_VARIANCE)
-        return ratio * scale, scale
+        return _rescaled(ratio, 1.0, scale)
+
+    def adapt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
+        """Let slow flows vary more, σ²_f ∝ mean^γ, by the γ that makes the cells likeliest; rescales τ² and σ²."""
+        if prior_mean <= 0:
+            return between, within
+        said = self.solve(prior_mean, between, within, SETTLED_ROUGHLY)
+        excess = said.value / (1 + 1 / np.maximum((between + within * self.scatter) * said.precision, TINY))
+        slower = np.clip(1 + excess / prior_mean, *SLOWEST)
+        found = []
+        for power in POWERS:
+            tone = slower**power
+            self.tone = tone / np.average(tone, weights=self.size)
+            outcome = self.solve(prior_mean, between, within, SETTLED_ROUGHLY, search=True)
+            found.append((outcome.score, self.tone, outcome.scale))
+        _, self.tone, scale = min(found, key=lambda one: one[0])
+        return _rescaled(between, within, scale)
 
     def split_doubt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
         """How much of the counts' doubt about splits the delays bear out; keeps the best and rescales τ² and σ²."""
@@ -177,7 +193,12 @@ class _Problem:
             outcome = self.solve(prior_mean, between, within, SETTLED_ROUGHLY, search=True)
             best = min(best, (outcome.score, share, outcome.scale))
         self.unsplit = best[1] * said
-        return between * best[2], within * best[2]
+        return _rescaled(between, within, best[2])
+
+    @property
+    def scatter(self) -> FloatArray:
+        """The variance of a flow's mean around its own law's, in units of σ²."""
+        return self.tone / self.size
 
     @property
     def is_dense(self) -> bool:
@@ -198,7 +219,7 @@ class _Problem:
         """Of each flow's mean excess, of one packet's around it, of each cell's rounding."""
         variance = between * (1 + self.doubt) + within * self.scatter
         noise = ROUNDING * (within + between) * self.cells.count + self.cells.noise
-        return variance, within + between * self.unsplit, noise
+        return variance, (within * self.tone)[:, None] + between * self.unsplit, noise
 
     def solve(self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False) -> _Said:
         """What the cells say of each flow's excess over `prior_mean`."""
@@ -238,6 +259,12 @@ class _Problem:
         scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
         score = float(np.mean(np.log(spread)) + np.log(max(scale, 1e-300))) if self.heard.any() else 0.0
         return _Passed(messages.value, messages.precision, scale, score)
+
+
+def _rescaled(between: float, within: float, scale: float) -> tuple[float, float]:
+    """τ² and σ² times a scale that leaves them above rounding, also where cells happen to agree exactly."""
+    least = max(scale, LEAST_UNIT / within)
+    return between * least, within * least
 
 
 def _common_excess(said: _Said, variance: FloatArray) -> float:

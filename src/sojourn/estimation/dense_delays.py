@@ -3,7 +3,7 @@
 In small graphs loops are short, and what messages say of variances is too sure. Here the covariance of all cells is
 written down,
 
-    V = G·diag(w)·Gᵀ + diag(Σ_f κ_f a_fc) − Σ_groups G_g·diag(κ/t)·G_gᵀ + noise,   w = τ² + σ²/p,
+    V = G·diag(w)·Gᵀ + diag(Σ_f κ_fg a_fc) − Σ_groups G_g·diag(κ_g/t)·G_gᵀ + noise,   w = τ² + σ²/p,
 
 factorised, and each flow's posterior mean w Gᵀ V⁻¹ y and variance w − w² Gᵀ V⁻¹ G w follow. Variance components are
 chosen by the likelihood of all cells. Time: O(cells³); memory: O(cells²).
@@ -84,8 +84,9 @@ class DenseCells:
     def _covariance(self, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray) -> FloatArray:
         matrix = self._all
         total: FloatArray = (matrix.T * variance @ matrix).toarray()
-        for group in self._groups:
-            total -= (group.T * (kappa / whole) @ group).toarray()
-        diagonal = matrix.T @ kappa + noise
+        diagonal = noise.copy()
+        for group, own in zip(self._groups, kappa.T, strict=True):
+            total -= (group.T * (own / whole) @ group).toarray()
+            diagonal += group.T @ own
         total[np.diag_indices_from(total)] += diagonal * (1 + LEAST_VARIANCE)
         return total

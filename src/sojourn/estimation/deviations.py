@@ -2,7 +2,8 @@
 
 Once means are known, what is left of a cell, r_c = D_c − Σ_f a_fc·μ_f, has variance Σ_f a_fc·v_f + what the means leave
 unknown, with v_f the variance of flow f's packets. So squares of residuals are again sums over flows; v is the most
-likely one, found by expectation maximisation, with a few cells' worth of weight on the variance of all flows together.
+likely one, found by expectation maximisation, with a few cells' worth of weight on the variance that a flow of such a
+mean usually has (σ² of all flows together, times a power of the mean as `delays` found it).
 
 Only cells that take a share of their flows' packets tell of deviations: in a cell that takes all, the residual is 0.
 Even without other flows m cells know v to ± √(2/m). Delays that are correlated in time need j chosen by hash.
@@ -38,9 +39,9 @@ def flow_deviations(incidence: Incidence, cells: CellDifference, counts: FlowCou
     np.subtract.at(left, heard.cell[kept], (packets * excess[:, None])[kept])
     doubt = np.where(kept, counts.sent.part_variance, 0.0) * excess[:, None] ** 2
     unknown: FloatArray = np.bincount(heard.cell[kept], doubt[kept], heard.cells).astype(np.float64)
-    common = joint.said.within
-    variance = np.full(heard.flows, common)
-    _tomography(heard.cell, packets, left**2, unknown, common, variance, PASSES, PRIOR_CELLS)
+    usual = joint.said.scatter * np.maximum(counts.received, 0.5)
+    variance = usual.copy()
+    _tomography(heard.cell, packets, left**2, unknown, usual, variance, PASSES, PRIOR_CELLS)
     deviation: FloatArray = np.sqrt(variance)
     deviation[(packets > 0).sum(axis=1) < FEWEST_CELLS] = np.nan
     return deviation
@@ -52,7 +53,7 @@ def _tomography(
     packets: FloatArray,
     square: FloatArray,
     unknown: FloatArray,
-    common: float,
+    usual: FloatArray,
     variance: FloatArray,
     passes: int,
     prior_cells: float,
@@ -69,7 +70,7 @@ def _tomography(
                 if cell[f, e] >= 0:
                     expected[cell[f, e]] += packets[f, e] * variance[f]
         for f in range(cell.shape[0]):
-            total = prior_cells * common
+            total = prior_cells * usual[f]
             freedom = prior_cells
             own_share = cells = 0.0
             for e in range(cell.shape[1]):

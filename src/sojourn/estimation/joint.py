@@ -21,11 +21,14 @@ from sojourn.estimation.delay_prior import learn_mixture, posterior
 from sojourn.estimation.delays import DelayCells, DelayMessages, solve_delays
 from sojourn.estimation.differences import CellDifference
 from sojourn.estimation.incidence import Incidence
-from sojourn.estimation.quantiles import NORMAL_95
+from sojourn.estimation.quantiles import NORMAL_95, student_95
+from sojourn.estimation.survivors import lean_to_unheard
 
-__all__ = ["FlowCounts", "JointMeans", "decode_counts", "joint_means", "unlisted_share"]
+__all__ = ["FEWEST_CELLS", "FlowCounts", "JointMeans", "decode_counts", "joint_means", "unlisted_share"]
 
 ROUNDING_NS = 1.0
+# With fewer usable cells neither τ² nor σ² is known.
+FEWEST_CELLS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +111,16 @@ def joint_means(
         count,
         noise_per_packet * count,
     )
-    sent = float(cells.sent.sum())
-    unusable = 1 - float(count.sum()) / sent if sent else 0.0
-    said = solve_delays(delay_cells, grand_mean=grand_mean, unusable_share=unusable)
+    said = solve_delays(delay_cells)
     answered = kept.any(axis=1) & (said.precision > 0)
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
     seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
+    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
+    said = lean_to_unheard(said, size, np.maximum(1 - packets.sum(axis=1) / recorded, 0.0), grand_mean)
     samples = np.where(answered, seen, 0.0)
     whole = bool((incidence.share >= FULL).any())
-    return _answers(said, size, counts.received_variance, inverse, samples, rounding, whole=whole)
+    certain = student_95(max(int(cells.usable.sum()) - 2, 1)) / NORMAL_95
+    return _answers(said, size, counts.received_variance, inverse, samples, rounding, certain, whole=whole)
 
 
 def _answers(
@@ -126,10 +130,11 @@ def _answers(
     inverse: FloatArray,
     samples: FloatArray,
     rounding: float,
+    certain: float,
     *,
     whole: bool,
 ) -> JointMeans:
-    """Posteriors, wider by what is not known of the flow's size.
+    """Posteriors, wider by what is not known of the flow's size, and by a factor where few cells tell the variances.
 
     As far as the cells speak of the flow, the excess is a sum divided by the size. As far as they do not, a flow that
     may be smaller than it seems may also scatter more.
@@ -139,11 +144,11 @@ def _answers(
     left = 1 / (1 + (said.between + said.scatter) * said.precision)
     doubt = (1 - left) * np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)
     more = np.sqrt(np.maximum(said.within * inverse - said.scatter, 0.0) * left)
-    wider = NORMAL_95 * np.hypot(doubt, more)
+    wider = NORMAL_95 * np.hypot(np.hypot(doubt, more), left * said.shift_deviation)
     deviation = (high - low) / (2 * NORMAL_95)
     mean = said.prior_mean + excess
-    low = mean - np.hypot(excess - low, wider) - rounding
-    high = mean + np.hypot(high - excess, wider) + rounding
+    low = mean - certain * np.hypot(excess - low, wider) - rounding
+    high = mean + certain * np.hypot(high - excess, wider) + rounding
     for column in (mean, low, high):
         column[samples == 0] = np.nan
     return JointMeans(mean, low, high, samples, deviation, said)

@@ -12,6 +12,8 @@ Shahzad and Liu, "Noise Can Help", §3.1 (structure), §4.1 (what is replaced).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
@@ -22,7 +24,7 @@ from sojourn.estimation.counts import Sizes, spread_sizes
 from sojourn.estimation.deviations import flow_deviations
 from sojourn.estimation.differences import CellDifference, cell_difference
 from sojourn.estimation.incidence import Incidence, counter_incidence
-from sojourn.estimation.joint import FlowCounts, decode_counts, joint_means, unlisted_share
+from sojourn.estimation.joint import FEWEST_CELLS, FlowCounts, decode_counts, joint_means, unlisted_share
 from sojourn.sketches.counter_vector import CounterVector
 
 __all__ = ["estimate_colate_joint"]
@@ -58,9 +60,14 @@ def estimate_colate_joint(
     cells = cell_difference(sender, receiver)
     incidence = counter_incidence(parameters, flow_id)
     if not cells.sent.any() or unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
-        reason = Reason.NOTHING_RECORDED if not cells.sent.any() else Reason.LOST_IN_NOISE
+        reason = Reason.NOTHING_RECORDED if not cells.sent.any() else Reason.INCOMPLETE_LIST
         return unanswered_flows(flow_id, reason, METHOD)
     counts = _counts(incidence, cells, packets)
+    if not counts.sent.consistent:
+        return unanswered_flows(flow_id, Reason.INCOMPLETE_LIST, METHOD)
+    if cells.usable.sum() < FEWEST_CELLS:
+        none = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, METHOD)
+        return replace(none, packets=counts.sent.mean, lost=counts.lost)
     unit = parameters.resolution_ns
     noise = ROUNDING_VARIANCE if unit > 1 else 0.0
     blind = None if grand_mean is None else grand_mean / unit

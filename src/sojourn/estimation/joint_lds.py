@@ -5,7 +5,8 @@ flows, and all equations are solved together: exact with about one cell per flow
 times closer (docs/maths/joint.md has the figures).
 
 Each flow is answered by whichever predicts the smaller variance, joint or literal; the literal one answers all flows
-when the list is not complete (cells that no listed flow owns hold packets, or counts contradict each other).
+when the list is not complete (cells that no listed flow owns hold packets, counts contradict each other or the
+listed flows do not explain them) or too few cells are usable to learn from; ``method`` then says so.
 
 Guarantee: 95 % intervals, calibrated under the model of `delays`. Cost: about 30 µs a flow with 4 rows.
 """
@@ -22,7 +23,7 @@ from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.deviations import flow_deviations
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.incidence import lds_incidence
-from sojourn.estimation.joint import FlowCounts, JointMeans, decode_counts, joint_means, unlisted_share
+from sojourn.estimation.joint import FEWEST_CELLS, FlowCounts, JointMeans, decode_counts, joint_means, unlisted_share
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.lds import Lds
@@ -30,6 +31,8 @@ from sojourn.sketches.lds import Lds
 __all__ = ["estimate_lds_joint"]
 
 METHOD = "lds joint"
+INCOMPLETE = "lds (key list incomplete)"
+FEW = "lds (few usable cells)"
 CLEARLY = 3.0
 
 
@@ -47,16 +50,21 @@ def estimate_lds_joint(
     literal = estimate_lds(sender, receiver, flow_id)
     cells = cell_difference(sender, receiver)
     incidence = lds_incidence(sender.parameters, flow_id)
-    if not cells.sent.any() or unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
+    if not cells.sent.any():
         return literal
+    if unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
+        return replace(literal, method=INCOMPLETE)
     counts = decode_counts(incidence, cells)
     if not counts.sent.consistent:
-        return literal
+        return replace(literal, method=INCOMPLETE)
+    weight = _weights(sender, flow_id)
+    if cells.usable.sum() < FEWEST_CELLS:
+        return replace(literal, packets=counts.sent.mean / weight, lost=counts.lost / weight, method=FEW)
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean)
     deviation = np.full(len(flow_id), np.nan)
     if sender.parameters.spread > 1:
         deviation = flow_deviations(incidence, cells, counts, joint)
-    return _chosen(literal, joint, counts, _weights(sender, flow_id), deviation)
+    return _chosen(literal, joint, counts, weight, deviation)
 
 
 def _weights(sender: Lds, flow_id: UInt64Array) -> FloatArray:

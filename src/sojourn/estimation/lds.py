@@ -5,7 +5,8 @@ of at most (1 + α) times the smallest, α = 0.1, are added up and divided.
 
 Read literally, the rule picks rows that sample rarely for their luckiest cells, and the answer rests on two
 or three packets. ``score="guarded"`` (the default) ranks cells by (N + 2√N + 2)/p, the load that the count
-may really stand for; ``score="published"`` ranks by N/p. Without sampling the two choose alike.
+may really stand for (a flow of weight w: N + 2√(wN) + 2w); ``score="published"`` ranks by N/p. Without sampling the two
+choose alike.
 
 The same cells give a flow's size and loss (§4.3): per row the sum over its cells, of which the smallest is the
 least disturbed; both can only be too large.
@@ -15,6 +16,7 @@ Sanjuàs-Cuxart et al., "Sketching the Delay", §2.3.4, Fig. 6, §4.2, §4.3.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -44,21 +46,31 @@ def estimate_lds(
     flow_id: UInt64Array,
     *,
     score: Literal["guarded", "published"] = "guarded",
+    alpha: float = ALPHA,
 ) -> FlowDelays:
     """The mean delay, size and loss of each flow; O(cells · log cells + flows · R · k)."""
     cells = cell_difference(sender, receiver)
     share = np.repeat(sender.parameters.row_shares, sender.parameters.columns)
     load = cells.sent / share
-    scores = load if score == "published" else (cells.sent + 2 * np.sqrt(cells.sent) + 2) / share
     loads = _row_loads(cells, load, share)
     parameters = sender.parameters
     first = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
+    weight = np.ones(len(flow_id), np.int64) if sender.weights is None else sender.weights.of(flow_id)
+    guard = np.zeros(len(flow_id)) if score == "published" else weight.astype(np.float64)
     totals = _sum_up(
-        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, share, scores, ALPHA
+        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, share, guard, alpha
     )
     sizes = _sizes(first, parameters.spread, parameters.columns, cells.sent, share)
     lost = _sizes(first, parameters.spread, parameters.columns, cells.sent - cells.received, share)
-    return _answer(flow_id, totals, sizes, lost, loads, "lds" if score == "guarded" else "lds published")
+    answer = _answer(flow_id, totals, sizes, lost, loads, "lds" if score == "guarded" else "lds published")
+    return _unweighted(answer, weight)
+
+
+def _unweighted(answer: FlowDelays, weight: Int64Array) -> FlowDelays:
+    """In packets again; samples stay what the cells count, strangers and weights included."""
+    return replace(
+        answer, std_ns=answer.std_ns / np.sqrt(weight), packets=answer.packets / weight, lost=answer.lost / weight
+    )
 
 
 def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> RowLoads:
@@ -69,8 +81,20 @@ def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> Ro
 
 
 @inlined
+def _score(sent: int, share: float, guard: float) -> float:
+    """The load that a count may stand for; `guard` is what one packet counts for (0: the load as it is)."""
+    return float((sent + 2.0 * np.sqrt(sent * guard) + 2.0 * guard) / share)
+
+
+@inlined
 def _least_score(
-    first: Int64Array, spread: int, columns: int, usable: BoolArray, scores: FloatArray
+    first: Int64Array,
+    spread: int,
+    columns: int,
+    sent: Int64Array,
+    usable: BoolArray,
+    share: FloatArray,
+    guard: float,
 ) -> tuple[float, int]:
     """The smallest score of a flow's usable cells, and how many rows have any."""
     least, rows = np.inf, 0
@@ -80,7 +104,7 @@ def _least_score(
             cell = row * columns + (first[row] + k) % columns
             if usable[cell]:
                 seen = True
-                least = min(least, scores[cell])
+                least = min(least, _score(sent[cell], share[cell], guard))
         rows += seen
     return least, rows
 
@@ -94,21 +118,21 @@ def _sum_up(
     sent: Int64Array,
     usable: BoolArray,
     share: FloatArray,
-    scores: FloatArray,
+    guard: FloatArray,
     alpha: float,
 ) -> FloatArray:
     """Per flow: add up the cells within α of the smallest score, then all usable cells' squares around the mean."""
     totals = np.zeros((first.shape[0], 10))
     for i in range(first.shape[0]):
         own = totals[i]
-        least, own[ROWS] = _least_score(first[i], spread, columns, usable, scores)
+        least, own[ROWS] = _least_score(first[i], spread, columns, sent, usable, share, guard[i])
         if own[ROWS] == 0:
             continue
         for row in range(first.shape[1]):
             in_row = 0
             for k in range(spread):
                 cell = row * columns + (first[i, row] + k) % columns
-                if usable[cell] and scores[cell] <= (1 + alpha) * least:
+                if usable[cell] and _score(sent[cell], share[cell], guard[i]) <= (1 + alpha) * least:
                     own[SUM] += delay_sum[cell]
                     own[LOAD] += sent[cell] / share[cell]
                     own[CHOSEN] += 1
@@ -116,7 +140,7 @@ def _sum_up(
             own[COUNT] += in_row
             own[SEEN] = max(own[SEEN], in_row)
             own[COPIES] += in_row > 0
-        _add_squares(own, first[i], spread, columns, delay_sum, sent, usable, scores, (1 + alpha) * least)
+        _add_squares(own, first[i], spread, columns, delay_sum, sent, usable, share, guard[i], (1 + alpha) * least)
     return totals
 
 
@@ -129,7 +153,8 @@ def _add_squares(
     delay_sum: Int64Array,
     sent: Int64Array,
     usable: BoolArray,
-    scores: FloatArray,
+    share: FloatArray,
+    guard: float,
     highest_score: float,
 ) -> None:
     mean = own[SUM] / own[COUNT]
@@ -140,7 +165,7 @@ def _add_squares(
                 square = (delay_sum[cell] - mean * sent[cell]) ** 2 / sent[cell]
                 own[OWN_SQUARES] += square
                 own[OWN_CELLS] += 1
-                if scores[cell] <= highest_score:
+                if _score(sent[cell], share[cell], guard) <= highest_score:
                     own[SQUARES] += square
 
 

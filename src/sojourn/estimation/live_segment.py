@@ -44,8 +44,15 @@ from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.estimates import Reason
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.segment import Interval, PointRecorder, SegmentPlan, SegmentTotals, estimate_flows
-from sojourn.estimation.two_step import FLOWS, SEGMENT, without_other_way
+from sojourn.estimation.segment import (
+    SEGMENT,
+    Interval,
+    PointRecorder,
+    SegmentPlan,
+    SegmentTotals,
+    estimate_streams,
+)
+from sojourn.estimation.two_step import without_other_way
 from sojourn.sketches.registry import AnySketch
 
 __all__ = ["EDGE_PACKETS", "LiveAnswer", "LiveSegment"]
@@ -270,10 +277,12 @@ class LiveSegment:
         foreign = [int(_packets_of(point.counts, one_sided).sum()) for point in self.points]
         delays = estimate_lda(before, after)  # type: ignore[arg-type]
         totals = SegmentTotals(before.recorded - foreign[0], after.recorded - foreign[1], delays)
-        flows = None
-        if plan.flows is not None:
-            sizes = _packets_of(self.sender.counts, flow_id)
-            flows = without_other_way(estimate_flows(sender[FLOWS], receiver[FLOWS], flow_id, sizes))
+        # Joint decoding needs every flow that was recorded, also those that are not answered.
+        everything = np.concatenate([flow_id, one_sided])
+        sizes = _packets_of(self.sender.counts, everything)
+        flows = estimate_streams(sender, receiver, everything, sizes=sizes, delays=delays, joint=plan.joint)
+        if flows is not None:
+            flows = without_other_way(flows.at(np.arange(len(flow_id))))
         return Interval(self.sender.first_ns, self.sender.last_ns, totals, flows)
 
 

@@ -214,7 +214,7 @@ def pass_normal(
         total_precision = total_product = 0.0
         for g in range(groups):
             own_precision[g], own_product[g] = group_message(
-                f, g * length, (g + 1) * length, cell, weight, kappa[f], whole[f], observed, noise,
+                f, g * length, (g + 1) * length, cell, weight, kappa[f, g], whole[f], observed, noise,
                 part_mean, part_variance, cell_mean, cell_variance, sums[g],
             )  # fmt: skip
             total_precision += own_precision[g]
@@ -232,7 +232,7 @@ def pass_normal(
             variance = 1.0 / (1.0 / prior_variance[f] + others)
             mean = variance * (prior_mean[f] / prior_variance[f] + product)
             change = predict_group(
-                f, g * length, (g + 1) * length, cell, weight, kappa[f], whole[f], observed, noise,
+                f, g * length, (g + 1) * length, cell, weight, kappa[f, g], whole[f], observed, noise,
                 part_mean, part_variance, cell_mean, cell_variance, sums[g], mean, variance, step,
             )  # fmt: skip
             largest = max(largest, change)

@@ -141,8 +141,15 @@ def predict_error(
     name: str, memory_bytes: int, traffic: ExpectedTraffic, wish: Wish, *, joint: bool = True, salt: int = 0
 ) -> MemoryPlan:
     """What a given memory buys; the wish names the flows and the confidence."""
-    plan = plan_segment(name, memory_bytes, flows=traffic.flows, loss=traffic.loss, salt=salt, joint=joint)
+    plan = _plan(name, memory_bytes, traffic, joint=joint, salt=salt)
     return MemoryPlan(plan, _predict(plan, traffic, _Worlds(traffic, wish), to_the_end=True), memory_bytes)
+
+
+def _plan(name: str, memory_bytes: int, traffic: ExpectedTraffic, *, joint: bool, salt: int) -> SegmentPlan:
+    packets = round(traffic.total_packets)
+    return plan_segment(
+        name, memory_bytes, flows=traffic.flows, loss=traffic.loss, packets=packets, salt=salt, joint=joint
+    )
 
 
 class _Worlds:
@@ -180,7 +187,7 @@ def _try_memory(
 ) -> MemoryPlan | None:
     """The plan for a memory, or None where the memory is too small to plan with."""
     try:
-        plan = plan_segment(name, int(memory), flows=traffic.flows, loss=traffic.loss, salt=salt, joint=joint)
+        plan = _plan(name, int(memory), traffic, joint=joint, salt=salt)
     except ParameterError:
         return None
     return MemoryPlan(plan, _predict(plan, traffic, worlds, to_the_end=False), int(memory))
@@ -254,10 +261,10 @@ def _decode(plan: SegmentPlan, world: World) -> FloatArray:
 
 def _part_of(plan: SegmentPlan, share: float) -> SegmentPlan:
     """The plan with this part of its cells, slots and counters; the flow-blind LDA stays."""
-    if share >= 1 or plan.flows is None:
+    if share >= 1:
         return plan
-    samples = None if plan.samples is None else _shrunk(plan.samples, share)
-    return replace(plan, flows=_shrunk(plan.flows, share), samples=samples)
+    flows, spread, samples = (None if p is None else _shrunk(p, share) for p in (plan.flows, plan.spread, plan.samples))
+    return replace(plan, flows=flows, spread=spread, samples=samples)
 
 
 def _shrunk(parameters: Parameters, share: float) -> Parameters:

@@ -1,9 +1,9 @@
 """A segment measured by sketches: the second pass, and the answers from its epochs.
 
-Both points record the surveyed flows into the flow sketch (LDS or COLATE) and into a small flow-blind LDA, which
-gives the aggregate: flows that lose nothing keep their cells in a flow sketch, so its usable cells alone would speak
-too well of the segment. Sketches are linear, so the answer for the whole is that of the merged intervals, in which
-the packets in flight at an interval's edge are whole again.
+Both points record the surveyed flows into what the plan says (cells, spread cells, samples) and into a small
+flow-blind LDA, which gives the aggregate: flows that lose nothing keep their cells in a flow sketch, so its usable
+cells alone would speak too well of the segment. Sketches are linear, so the answer for the whole is that of the merged
+intervals, in which the packets in flight at an interval's edge are whole again.
 """
 
 from __future__ import annotations
@@ -18,32 +18,41 @@ from sojourn.capture.flow_window import FlowWindows
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
-from sojourn.core.estimates import Reason
+from sojourn.core.estimates import Estimate, Reason
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.recorder import Recorder, SlotOf
-from sojourn.estimation.auto import combine
+from sojourn.estimation.auto import combine, drawn_together
 from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
+from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.sample import estimate_sample
-from sojourn.estimation.sizing import changed, fit_cells, fit_colate, fit_lda, fit_lds, fit_sample
+from sojourn.estimation.sizing import changed, fit_auto, fit_colate, fit_lda, fit_lds, fit_sample
 from sojourn.estimation.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 
 __all__ = [
+    "FLOWS",
+    "MOST_JOINT_FLOWS",
+    "SAMPLES",
+    "SEGMENT",
+    "SPREAD",
     "Interval",
     "PointRecorder",
     "SegmentPlan",
     "SegmentTotals",
     "answer_interval",
     "estimate_flows",
+    "estimate_streams",
     "measure_segment",
     "plan_segment",
 ]
 
+FLOWS, SPREAD, SAMPLES, SEGMENT = "flows", "spread", "samples", "segment"
+MOST_JOINT_FLOWS = 1_000_000
 BLIND_SHARE = 8
 BLIND_BYTES = 16 << 10
 LEAST_BLIND_BYTES = 1 << 10
@@ -51,22 +60,29 @@ LEAST_BLIND_BYTES = 1 << 10
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """What each point records: a sketch of flows (none for plain LDA), samples beside it, the flow-blind LDA.
+    """What each point records: flows' cells, cells that flows are spread over, samples (any of them or none, for plain
+    LDA), and the flow-blind LDA.
 
-    ``joint`` decodes the flow sketch for all flows together, instead of one by one as published.
+    ``joint`` decodes the cells for all flows together, instead of one by one as published.
     """
 
     name: str
     flows: Parameters | None
     segment: LdaParameters
     samples: Parameters | None = None
+    spread: Parameters | None = None
     joint: bool = False
 
     @property
     def streams(self) -> dict[str, Parameters]:
         """What is recorded, by the name of its stream."""
-        streams = {"flows": self.flows, "samples": self.samples, "segment": self.segment}
+        streams = {FLOWS: self.flows, SPREAD: self.spread, SAMPLES: self.samples, SEGMENT: self.segment}
         return {name: parameters for name, parameters in streams.items() if parameters is not None}
+
+    @property
+    def keyed_stream(self) -> str:
+        """The stream whose epochs carry the keys of the active flows; none for plain LDA."""
+        return next((stream for stream in self.streams if stream != SEGMENT), "")
 
     @property
     def memory_bits(self) -> int:
@@ -75,7 +91,8 @@ class SegmentPlan:
     @property
     def parameters(self) -> dict[str, object]:
         """All parameters by their symbols, for the record."""
-        return {parameters.kind: parameters.to_mapping() for parameters in self.streams.values()}
+        names = {SPREAD: "spread lds"}
+        return {names.get(stream, p.kind): p.to_mapping() for stream, p in self.streams.items()}
 
 
 @dataclass(frozen=True)
@@ -107,11 +124,15 @@ def plan_segment(
     *,
     flows: int,
     loss: float,
+    packets: int = 0,
     salt: int = 0,
     changes: Mapping[str, str] | None = None,
     joint: bool = False,
 ) -> SegmentPlan:
-    """Share out a point's memory among the sketches that `name` needs; `changes` set single parameters."""
+    """Share out a point's memory among the sketches that `name` needs; `changes` set single parameters.
+
+    `packets` are those expected of all flows together (0: unknown).
+    """
     wanted = changes or {}
     if name == "lda":
         return SegmentPlan(name, None, changed(fit_lda(memory_bytes, salt=salt), wanted))
@@ -119,11 +140,14 @@ def plan_segment(
     blind = fit_lda(blind_bytes, salt=salt)
     rest = memory_bytes - blind_bytes
     if name == "auto":
-        cells = changed(fit_cells(rest, flows=flows, salt=salt), wanted)
-        left = rest - cells.memory_bits // 8
-        return SegmentPlan(name, cells, blind, fit_sample(left, flows=flows, salt=salt), joint=True)
+        shares = fit_auto(rest, flows=flows, loss=loss, packets=packets, salt=salt)
+        if wanted:
+            raise ParameterError(
+                "auto sets its parameters itself", action="use lds, colate or sample to set single ones"
+            )
+        return SegmentPlan(name, shares.exact, blind, shares.samples, shares.spread, joint=True)
     if name == "lds":
-        parameters = fit_lds(rest, flows=flows, loss=0.0 if joint else loss, salt=salt)
+        parameters = fit_lds(rest, flows=flows, loss=loss, salt=salt, joint=joint)
         return SegmentPlan(name, changed(parameters, wanted), blind, joint=joint)
     if name == "colate":
         return SegmentPlan(name, changed(fit_colate(rest, flows=flows, salt=salt), wanted), blind, joint=joint)
@@ -148,14 +172,53 @@ def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array,
     raise ParameterError(f"a sketch of kind {kind} does not answer per flow", action="record lds, colate or sample")
 
 
+def estimate_streams(
+    sent: Mapping[str, AnySketch],
+    received: Mapping[str, AnySketch],
+    flow_id: UInt64Array,
+    *,
+    sizes: Int64Array,
+    delays: LdaAnswer,
+    joint: bool,
+) -> FlowDelays | None:
+    """The flows' delays from all streams of two points; None where only the segment was recorded.
+
+    Joint decoding needs `flow_id` to list every recorded flow, and no more than `MOST_JOINT_FLOWS`.
+    """
+    blind = delays.mean if isinstance(delays.mean, Estimate) else None
+    cells = None
+    if FLOWS in sent:
+        streams = [stream for stream in (FLOWS, SPREAD) if stream in sent]
+        if joint and len(flow_id) <= MOST_JOINT_FLOWS and sent[FLOWS].parameters.kind != "sample":
+            ends = [sent[stream] for stream in streams], [received[stream] for stream in streams]
+            # Flows whose cells are spoiled are known by other means then; leaning to the mean of all packets would
+            # draw the others away from where flows are.
+            alone = len(sent) == len((FLOWS, SEGMENT))
+            cells = _estimate_jointly(*ends, flow_id, blind.value if alone and blind is not None else None)
+        else:
+            cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes)
+    if SAMPLES not in sent:
+        return cells
+    samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes)
+    return drawn_together(samples, blind) if cells is None else combine(cells, samples, blind)
+
+
 def _estimate_jointly(
-    sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, grand_mean: float | None
+    senders: list[AnySketch], receivers: list[AnySketch], flow_id: UInt64Array, grand_mean: float | None
 ) -> FlowDelays:
     """All flows at once; `flow_id` must list every recorded one, as a survey does."""
     from sojourn.estimation.joint_colate import estimate_colate_joint
     from sojourn.estimation.joint_lds import estimate_lds_joint
+    from sojourn.estimation.joint_stack import estimate_lds_stack
 
-    if sender.parameters.kind == "counter_vector":
+    sender, receiver = senders[0], receivers[0]
+    kind = sender.parameters.kind
+    if len(senders) > 1:
+        return estimate_lds_stack(senders, receivers, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
+    if not cell_difference(sender, receiver).usable.any():  # type: ignore[arg-type]
+        reason = Reason.NO_USABLE_CELLS if sender.recorded else Reason.NOTHING_RECORDED
+        return unanswered_flows(flow_id, reason, f"{kind} joint")
+    if kind == "counter_vector":
         return estimate_colate_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
     return estimate_lds_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
 
@@ -277,17 +340,10 @@ def answer_interval(
     whole: bool = False,
 ) -> Interval:
     """The answer of one slot; flows' sizes are known only for the whole."""
-    before, after = sent["segment", slot], received["segment", slot]
+    ends = [{stream: sketch for (stream, at), sketch in point.items() if at == slot} for point in (sent, received)]
+    before, after = ends[0][SEGMENT], ends[1][SEGMENT]
     totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
-    flows = None
-    if plan.flows is not None:
-        ends = sent["flows", slot], received["flows", slot]
-        if plan.joint and before.recorded:
-            flows = _estimate_jointly(*ends, flow_id, getattr(totals.delays.mean, "value", None))
-        else:
-            flows = estimate_flows(*ends, flow_id, sizes)
-        if plan.samples is not None:
-            flows = combine(flows, estimate_flows(sent["samples", slot], received["samples", slot], flow_id, sizes))
-        elif whole and not plan.joint:
-            flows = replace(flows, packets=sizes.astype(np.float64), lost=np.minimum(flows.lost, sizes))
+    flows = estimate_streams(ends[0], ends[1], flow_id, sizes=sizes, delays=totals.delays, joint=plan.joint)
+    if flows is not None and whole and not plan.joint and plan.samples is None:
+        flows = replace(flows, packets=sizes.astype(np.float64), lost=np.minimum(flows.lost, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)

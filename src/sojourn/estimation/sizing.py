@@ -5,12 +5,18 @@
   as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
 - Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
 - COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
+- Auto: what suits the cells per flow that the memory holds (c) and the packets that a flow loses on average (x).
+  Nothing is lost: exact cells only, one per row and flow. Little is lost: up to two exact cells per flow, and the rest
+  spread cells, over which a flow's sampled packets are spread so that a loss spoils one of several. More than
+  1.6 packets per flow are lost, cells are fewer than 0.17·(x/0.04)^0.4 per flow, or a sample holds eight
+  packets of each flow and an eighth of all (all of most flows): samples, and exact cells beside them where these take
+  less than an eighth. The limits are where the errors of both cross (docs/maths/auto.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from sojourn.core.errors import ParameterError
@@ -20,7 +26,7 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 
-__all__ = ["changed", "fit_cells", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
+__all__ = ["AutoShares", "changed", "fit_auto", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
 
 LADDER = tuple(2.0**-i for i in range(8))
 LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
@@ -29,7 +35,18 @@ MUCH_LOSS = 0.01
 LDS_ROWS = 4
 MOST_CELLS_PER_FLOW = 64
 LEAST_LOSS = 1e-5
+MOST_JOINT_SPREAD, SPREAD_LOSS = 8, 0.003
 CELLS_PER_FLOW, LEAST_COLUMNS = 2, 32
+JUST_EXACT, NEARLY_ALL, MOST_OF_CELLS, SELDOM_LOST = 1.45, 0.93, 0.8, 0.1
+SPREAD_SHARES = (0.5, 0.125, 0.03125)
+LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
+USUAL_PACKETS_PER_FLOW = 40
+LEAST_CELLS_PER_FLOW = 0.08
+MUCH_LOST_PER_FLOW = 1.6
+CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
+BESIDE_SAMPLES = 8
+WHOLE_SAMPLE = 8
+SPREAD_SALT = 1 << 32
 GROUPS_PER_FLOW = 8
 LEAST_GROUPS = 8
 SLOTS_PER_GROUP = 8
@@ -88,27 +105,75 @@ def fit_lda(memory_bytes: int, *, salt: int = 0) -> LdaParameters:
     return LdaParameters(rows=_cells(memory_bytes, one, 2), shares=LADDER, salt=salt)
 
 
-def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0) -> LdsParameters:
-    """The LDS that fills the memory."""
+def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0, joint: bool = False) -> LdsParameters:
+    """The LDS that fills the memory; one decoded jointly needs whole flows more than it fears few losses."""
     columns = _cells(memory_bytes, LdsParameters(rows=LDS_ROWS, columns=1), 8)
-    if loss < LEAST_LOSS:
+    if loss < (SPREAD_LOSS if joint else LEAST_LOSS):
         return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
     shares = MUCH_LOSS_ROWS if loss >= MUCH_LOSS else LITTLE_LOSS_ROWS
-    spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, MOST_CELLS_PER_FLOW))
+    most = MOST_JOINT_SPREAD if joint else MOST_CELLS_PER_FLOW
+    spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, most))
     return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=shares, salt=salt)
 
 
-def fit_cells(memory_bytes: int, *, flows: int, salt: int = 0) -> LdsParameters:
-    """Just the cells that tell every flow's size and loss: two per flow, in at most three fifths of the memory."""
-    most = _cells(memory_bytes * 3 // 5, LdsParameters(rows=LDS_ROWS, columns=1), 8)
-    columns = min(most, max(LEAST_COLUMNS, -(-CELLS_PER_FLOW * flows // LDS_ROWS)))
-    return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
+@dataclass(frozen=True)
+class AutoShares:
+    """What auto records of flows: cells of whole flows, cells that flows are spread over, samples."""
+
+    exact: LdsParameters | None = None
+    spread: LdsParameters | None = None
+    samples: SampleParameters | None = None
+
+
+def fit_auto(memory_bytes: int, *, flows: int, loss: float, packets: int = 0, salt: int = 0) -> AutoShares:
+    """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
+
+    >>> fit_auto(128_000, flows=1000, loss=0.0).samples is None
+    True
+    >>> fit_auto(128_000, flows=1000, loss=0.2).spread is None
+    True
+    """
+    flows = max(flows, 1)
+    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
+    per_flow = cells / flows
+    lost = loss * (packets / flows if packets else USUAL_PACKETS_PER_FLOW)
+    exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
+    if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
+        return AutoShares(exact=_exact_cells(cells, salt))
+    crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * (lost / CROSSING_LOST) ** CROSSING_POWER)
+    whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and 0 < packets < cells * WHOLE_SAMPLE
+    if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
+        if BESIDE_SAMPLES * exact > cells:
+            return AutoShares(samples=fit_sample(memory_bytes, flows=flows, salt=salt))
+        beside = _exact_cells(exact, salt)
+        left = memory_bytes - -(-beside.memory_bits // 8)
+        return AutoShares(exact=beside, samples=fit_sample(left, flows=flows, salt=salt))
+    if per_flow < CELLS_PER_FLOW + 1:
+        most = NEARLY_ALL if lost < SELDOM_LOST and per_flow > 1 else MOST_OF_CELLS if lost < SELDOM_LOST else 0.5
+        exact = min(round(flows * JUST_EXACT), round(most * cells))
+    rows = LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1
+    return AutoShares(exact=_exact_cells(exact, salt, rows), spread=_spread_cells(cells - exact, flows, salt))
+
+
+def _exact_cells(cells: int, salt: int, rows: int = LDS_ROWS) -> LdsParameters:
+    return LdsParameters(rows=rows, columns=max(1, cells // rows), salt=salt)
+
+
+def _spread_cells(cells: int, flows: int, salt: int) -> LdsParameters:
+    columns = max(1, cells // len(SPREAD_SHARES))
+    most = LEAST_SPREAD if flows > MANY_FLOWS else MOST_SPREAD
+    spread = min(columns, max(LEAST_SPREAD, min(most, round(1.5 * cells / flows))))
+    return LdsParameters(
+        rows=len(SPREAD_SHARES), columns=columns, spread=spread, shares=SPREAD_SHARES, salt=salt ^ SPREAD_SALT
+    )
 
 
 def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0) -> CounterVectorParameters:
     """The counter vector that fills the memory."""
     one = CounterVectorParameters(counters=1, per_flow=1, count_bits=24)
-    counters = _cells(memory_bytes, one, 64)
+    counter_bits = one.bits + one.count_bits
+    _cells(memory_bytes, one, 64)
+    counters = (memory_bytes * 8 - (one.memory_bits - counter_bits)) // counter_bits
     per_flow = max(1, min(16, counters // (2 * max(flows, 1))))
     return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)
 

@@ -82,6 +82,12 @@ class Survey:
         """The share of (sampled) packets that did not arrive."""
         return self.match.aggregate.lost / max(1, self.match.aggregate.sent)
 
+    @property
+    def packets(self) -> int:
+        """The packets at the sender of the flows to be measured."""
+        table = self.sender.flows
+        return int(table.packets[np.isin(table.ids, self.flow_id)].sum())
+
     def boundaries(self, interval_ns: int, *, markers: bool) -> tuple[Int64Array, Int64Array]:
         """Where intervals end, at the sender and at the receiver (on the sender's clock).
 

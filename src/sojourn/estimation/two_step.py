@@ -7,12 +7,15 @@ are (`offset_ns` shifts the receiver's).
 
 A point that reports keys keeps no flow table: a key reporter (`sketches.key_reporter`) per open epoch tells which
 packets are the first of their flow, and only their keys are read. Without keys the flows asked for must be named.
+
+Where the sender's epochs report all keys, cells are decoded for all of them jointly; else one by one, as published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -25,14 +28,25 @@ from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.epochs.recorder import Recorder, SlotOf, every
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.segment import Interval, SegmentPlan, SegmentTotals, estimate_flows
+from sojourn.estimation.segment import (
+    FLOWS,
+    MOST_JOINT_FLOWS,
+    SAMPLES,
+    SEGMENT,
+    Interval,
+    SegmentPlan,
+    SegmentTotals,
+    estimate_streams,
+)
 from sojourn.sketches.key_reporter import KeyReporter
+from sojourn.sketches.lds import Lds, LdsParameters
+from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 from sojourn.sketches.sample import Sample
+from sojourn.sketches.weights import FlowWeights
 
-__all__ = ["FLOWS", "SEGMENT", "KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
+__all__ = ["KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
 
-FLOWS, SEGMENT = "flows", "segment"
 LEAST_KEYS = 1024
 
 KeysAt = Callable[[Int64Array], list[TrafficKey]]
@@ -105,19 +119,25 @@ def record_epochs(
     node: str,
     interval_ns: int = 0,
     keys: KeyReports | None = None,
+    keys_at: KeysAt | None = None,
     complete_until: Callable[[], int] | None = None,
 ) -> Iterator[Epoch]:
-    """Epochs as they close: of the flow sketch, with its active keys if `keys` reports them, and of the blind LDA.
+    """Epochs of all streams as they close; the first that holds flows has the active keys if `keys` reports them.
 
-    `complete_until` tells, after each batch, the time before which no packet will come any more: epochs that end
-    before it close at once, although nothing follows them.
+    `keys_at` reads the keys of the current batch's packets; flows that are weighted need it. `complete_until` tells,
+    after each batch, the time before which no packet will come any more: epochs that end before it close at once,
+    although nothing follows them.
     """
     slot_of: SlotOf | None = every(interval_ns) if interval_ns else None
-    recorders = [Recorder(node, SEGMENT, lambda _: new_sketch(plan.segment), slot_of=slot_of)]
-    if (parameters := plan.flows) is not None:
-        begin = keys.begin if keys is not None else None
-        recorders.append(Recorder(node, FLOWS, lambda _: new_sketch(parameters), slot_of=slot_of, keys_for=begin))
+    flows = _FlowSketches(plan.flows, keys_at) if plan.flows is not None else None
+    recorders = []
+    for stream, parameters in plan.streams.items():
+        make = flows.new if flows is not None and stream == FLOWS else lambda _, p=parameters: new_sketch(p)
+        begin = keys.begin if keys is not None and stream == plan.keyed_stream else None
+        recorders.append(Recorder(node, stream, make, slot_of=slot_of, keys_for=begin))
     for batch in batches:
+        if flows is not None:
+            flows.weigh(batch)
         numbered = batch if keys is None else _NumberedBatch.number(batch)
         for recorder in recorders:
             yield from recorder.record(numbered)
@@ -127,9 +147,33 @@ def record_epochs(
         yield from recorder.finish()
 
 
+class _FlowSketches:
+    """Makes the flow sketches of all epochs; where flows are weighted, all share one table of their weights."""
+
+    def __init__(self, parameters: Parameters, keys_at: KeysAt | None) -> None:
+        self._parameters = parameters
+        self._weighted = parameters if isinstance(parameters, LdsParameters) and parameters.weights else None
+        self._weights = FlowWeights({})
+        self._keys_at = keys_at
+        if self._weighted is not None and keys_at is None:
+            raise UsageError("weights need the flows' keys", where="record", action="give keys_at")
+
+    def new(self, _sequence: int) -> AnySketch:
+        return new_sketch(self._parameters) if self._weighted is None else Lds(self._weighted, self._weights)
+
+    def weigh(self, batch: PacketBatch) -> None:
+        """Learn the weights of flows that a batch is the first to show."""
+        if self._weighted is not None and (keys_at := self._keys_at) is not None:
+            policy = self._weighted.policy
+            self._weights.cover(batch.flow_id, lambda rows: policy.weigh(keys_at(rows)))
+
+
 @dataclass(frozen=True, eq=False)
 class TwoStepAnswer:
-    """The whole, its intervals, and the keys of the flows that were asked for."""
+    """The whole, its intervals, and the keys of the flows that were asked for.
+
+    ``literal_because`` says why cells were not decoded jointly, where they were not although they could be.
+    """
 
     whole: Interval
     intervals: list[Interval]
@@ -137,6 +181,7 @@ class TwoStepAnswer:
     other_way: int
     memory_bits: int
     kind: str
+    literal_because: str = ""
 
 
 def estimate_epochs(
@@ -147,6 +192,7 @@ def estimate_epochs(
     packets: dict[int, int] | None = None,
     offset_ns: int = 0,
     interval_ns: int = 0,
+    method: Literal["joint", "literal"] = "joint",
 ) -> TwoStepAnswer:
     """Answer from two points' epochs; `keys` are the flows asked for (all reported ones by default)."""
     points = [_by_stream(epochs, name) for epochs, name in ((sender, "sender"), (receiver, "receiver"))]
@@ -155,19 +201,45 @@ def estimate_epochs(
             f"the sender's epochs hold {', '.join(sorted(points[0]))}, the receiver's {', '.join(sorted(points[1]))}",
             action="record both with the same --sketch",
         )
-    asked = {key_id(key): key for key in (keys if keys is not None else _reported(points))}
-    sizes = np.array([(packets or {}).get(flow_id, 0) for flow_id in asked], np.int64)
-    whole = _answer(points[0], points[1], asked, sizes, offset_ns)
+    because = "" if method == "literal" or not _has_cells(points[0]) else _not_joint_because(points)
+    joint = method == "joint" and not because and _has_cells(points[0])
+    reported = _reported(points) if keys is None or joint else []
+    listed = {key_id(key): key for key in ([*reported, *(keys or [])] if joint else keys or reported)}
+    asked = listed if keys is None else {key_id(key): key for key in keys}
+    question = _Question(listed, asked, packets or {}, offset_ns, joint)
+    whole = question.answer(points[0], points[1])
     parts = []
     if interval_ns:
         slots = [_by_slot(point, interval_ns) for point in points]
         both = sorted(set(slots[0]) & set(slots[1]))
-        parts = [_answer(slots[0][s], slots[1][s], asked, sizes, offset_ns) for s in both]
+        parts = [question.answer(slots[0][s], slots[1][s]) for s in both]
     other_way = sum(reason is Reason.OTHER_WAY for reason in (whole.flows.reason if whole.flows else []))
     first = {stream: epochs[0].parameters for stream, epochs in points[0].items()}
     bits = sum(parameters.memory_bits for parameters in first.values())
-    kind = first[FLOWS].kind if FLOWS in first else first[SEGMENT].kind
-    return TwoStepAnswer(whole, parts, asked, other_way, bits, kind)
+    return TwoStepAnswer(whole, parts, asked, other_way, bits, _kind(first), because)
+
+
+def _kind(first: dict[str, Parameters]) -> str:
+    flows = [stream for stream in first if stream != SEGMENT]
+    if SAMPLES in flows or len(flows) > 1:
+        return "auto"
+    return first[flows[0] if flows else SEGMENT].kind
+
+
+def _has_cells(streams: dict[str, list[Epoch]]) -> bool:
+    return FLOWS in streams and streams[FLOWS][0].parameters.kind != "sample"
+
+
+def _not_joint_because(points: list[dict[str, list[Epoch]]]) -> str:
+    """What joint decoding lacks; empty where nothing."""
+    cells = points[0][FLOWS]
+    if any(epoch.keys is None for epoch in cells):
+        return "joint decoding needs the keys of all flows: record the sender with --keys"
+    if any(len(epoch.keys or ()) >= MAX_KEYS for epoch in cells):
+        return "joint decoding needs the keys of all flows, more than an epoch carries: shorten --interval"
+    if len({key for epoch in cells for key in epoch.keys or ()}) > MOST_JOINT_FLOWS:
+        return f"there are more than {MOST_JOINT_FLOWS:,} flows, too many to decode jointly"
+    return ""
 
 
 def _by_stream(epochs: list[Epoch], point: str) -> dict[str, list[Epoch]]:
@@ -192,7 +264,7 @@ def _by_slot(streams: dict[str, list[Epoch]], interval_ns: int) -> dict[int, dic
 
 def _reported(points: list[dict[str, list[Epoch]]]) -> list[TrafficKey]:
     """All keys that came with the flows' epochs of either point, in their order, once each."""
-    epochs = [epoch for streams in points for epoch in streams.get(FLOWS, [])]
+    epochs = [epoch for streams in points for stream, held in streams.items() if stream != SEGMENT for epoch in held]
     if epochs and all(epoch.keys is None for epoch in epochs):
         raise UsageError(
             "neither point's epochs report which flows were active",
@@ -205,21 +277,39 @@ def _reported(points: list[dict[str, list[Epoch]]]) -> list[TrafficKey]:
     return [key for key in keys if isinstance(key, TrafficKey)]
 
 
-def _answer(
-    sender: dict[str, list[Epoch]],
-    receiver: dict[str, list[Epoch]],
-    asked: dict[int, TrafficKey],
-    sizes: Int64Array,
-    offset_ns: int,
-) -> Interval:
-    before, after = merge_epochs(sender[SEGMENT]), _shifted(merge_epochs(receiver[SEGMENT]), offset_ns)
-    totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
-    flows = None
-    if FLOWS in sender and asked:
-        sketches = merge_epochs(sender[FLOWS]), _shifted(merge_epochs(receiver[FLOWS]), offset_ns)
-        ids = np.array(list(asked), np.uint64)
-        flows = without_other_way(estimate_flows(*sketches, ids, sizes))
-    return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """The flows that are decoded and, of these, the ones to answer for; sizes where they are known."""
+
+    listed: dict[int, TrafficKey]
+    asked: dict[int, TrafficKey]
+    packets: dict[int, int]
+    offset_ns: int
+    joint: bool
+
+    def answer(self, sender: dict[str, list[Epoch]], receiver: dict[str, list[Epoch]]) -> Interval:
+        ends = [{stream: merge_epochs(epochs) for stream, epochs in point.items()} for point in (sender, receiver)]
+        ends[1] = {stream: _shifted(sketch, self.offset_ns) for stream, sketch in ends[1].items()}
+        for sketch in ends[0].values():
+            _tell_weights(sketch, self.listed)
+        before, after = ends[0][SEGMENT], ends[1][SEGMENT]
+        delays = estimate_lda(before, after)  # type: ignore[arg-type]
+        totals = SegmentTotals(before.recorded, after.recorded, delays)
+        flows = None
+        if self.listed:
+            ids = np.array(list(self.listed), np.uint64)
+            sizes = np.array([self.packets.get(flow_id, 0) for flow_id in self.listed], np.int64)
+            flows = estimate_streams(ends[0], ends[1], ids, sizes=sizes, delays=delays, joint=self.joint)
+        if flows is not None:
+            row = {flow_id: at for at, flow_id in enumerate(self.listed)}
+            flows = without_other_way(flows.at(np.array([row[flow_id] for flow_id in self.asked], np.int64)))
+        return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+
+
+def _tell_weights(sketch: AnySketch, asked: dict[int, TrafficKey]) -> None:
+    """What the flows weighed when they were recorded: epochs carry the policy, not the weights."""
+    if isinstance(sketch, Lds) and sketch.parameters.weights:
+        sketch.weights = sketch.parameters.policy.weights_of(list(asked), list(asked.values()))
 
 
 def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:

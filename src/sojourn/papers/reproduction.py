@@ -27,6 +27,7 @@ PAPERS = {
     "lds": "sojourn.papers.lds",
     "colate": "sojourn.papers.colate",
     "mplane": "sojourn.papers.mplane",
+    "bits": "sojourn.papers.bits",
 }
 
 

@@ -18,32 +18,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from sojourn.core import hashing
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import MismatchError, ParameterError
+from sojourn.core.errors import InputError, MismatchError, ParameterError, UsageError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel
 from sojourn.sketches.delay_cells import DelayCellParameters
-from sojourn.sketches.parameters import integer, probabilities
+from sojourn.sketches.parameters import checked_text, integer, probabilities
 from sojourn.sketches.sampling import is_sampled, nested_thresholds
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.tables import Field, Kind, Table, counter_limit
+from sojourn.sketches.weight_policy import WeightPolicy
 from sojourn.sketches.weights import FlowWeights
 
-__all__ = ["Lds", "LdsParameters"]
+__all__ = ["Lds", "LdsParameters", "packet_cells"]
 
 PACKET_FUNCTION = 1 << 21
 _WORD_BITS = np.uint64(64)
 _NO_COLUMN = np.empty(0, np.int64)
 
 
+def _problem_with_policy(text: str) -> str:
+    try:
+        canonical = WeightPolicy.from_text(text).to_text()
+    except InputError as error:
+        return str(error)
+    return "" if canonical == text else "give the policy's canonical text"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LdsParameters(DelayCellParameters):
-    """Shape of an LDS; ``shares`` are the rows' sampling probabilities (one value serves all)."""
+    """Shape of an LDS; ``shares`` are the rows' sampling probabilities (one value serves all).
+
+    ``weights`` is the canonical text of the weight policy that flows are recorded by; empty: all weigh 1.
+    """
 
     kind = "lds"
 
@@ -52,6 +65,7 @@ class LdsParameters(DelayCellParameters):
     spread: int = integer("k", 1, 2**20, default=1)
     shares: tuple[float, ...] = probabilities("p", default=(1.0,))
     byte_bits: int = integer("bytes", 0, 64, default=0)
+    weights: str = checked_text("weights", _problem_with_policy, default="")
 
     def _check_together(self) -> None:
         super()._check_together()
@@ -59,6 +73,15 @@ class LdsParameters(DelayCellParameters):
             raise self.error(f"spread {self.spread} exceeds {self.columns} columns", "lower spread")
         if len(self.shares) not in (1, self.rows):
             raise self.error(f"{len(self.shares)} shares for {self.rows} rows", "give one share, or one per row")
+        if self.policy.largest > self.count_limit:
+            raise self.error(
+                f"weight {self.policy.largest} does not fit a count limit of {self.count_limit}",
+                "lower the weight or widen count_bits",
+            )
+
+    @cached_property
+    def policy(self) -> WeightPolicy:
+        return WeightPolicy.from_text(self.weights)
 
     @property
     def row_shares(self) -> tuple[float, ...]:
@@ -101,6 +124,23 @@ def _column_of(
     return column
 
 
+@inlined
+def _cell_of(
+    flow_id: np.uint64,
+    packet_hash: np.uint64,
+    row: int,
+    row_salts: UInt64Array,
+    thresholds: UInt64Array,
+    columns: np.uint64,
+    spread: np.uint64,
+) -> np.int64:
+    """A packet's cell in a row; −1 if the row does not sample it."""
+    turned = _rotated(packet_hash, row)
+    if not is_sampled(turned, thresholds[row]):
+        return np.int64(-1)
+    return row * np.int64(columns) + _column_of(flow_id, turned, row_salts[row], columns, spread)
+
+
 @kernel
 def _record(
     cells: Int64Array,
@@ -131,11 +171,8 @@ def _record(
         w = weight[i] if weight.shape[0] else np.int64(1)
         size = size_bytes[i] if byte_limit else np.int64(0)
         for row in range(rows):
-            turned = _rotated(packet_hash, row)
-            cell = np.int64(-1)
-            if is_sampled(turned, thresholds[row]):
-                column = _column_of(flow_id[i], turned, row_salts[row], columns, spread)
-                cell = row * np.int64(columns) + column
+            cell = _cell_of(flow_id[i], packet_hash, row, row_salts, thresholds, columns, spread)
+            if cell >= 0:
                 if cells[cell, 1] > count_limit - w:
                     return i
                 if byte_limit and cells[cell, byte_field] > byte_limit - size:
@@ -156,10 +193,36 @@ def _record(
     return len(flow_id)
 
 
+@kernel
+def _packet_cells(
+    flow_id: UInt64Array,
+    packet_id: UInt64Array,
+    row_salts: UInt64Array,
+    thresholds: UInt64Array,
+    columns: np.uint64,
+    spread: np.uint64,
+    packet_salt: np.uint64,
+) -> Int64Array:
+    cells = np.empty((len(flow_id), row_salts.shape[0]), np.int64)
+    for i in range(len(flow_id)):
+        packet_hash = mix(packet_id[i] ^ packet_salt)
+        for row in range(row_salts.shape[0]):
+            cells[i, row] = _cell_of(flow_id[i], packet_hash, row, row_salts, thresholds, columns, spread)
+    return cells
+
+
+def packet_cells(parameters: LdsParameters, batch: PacketBatch) -> Int64Array:
+    """The cell of each packet in each row, −1 where the row does not sample it: what an all-knowing judge needs."""
+    p = parameters
+    salt = np.uint64(hashing.salt_for(PACKET_FUNCTION, p.salt))
+    size = np.uint64(p.columns), np.uint64(p.spread)
+    return _packet_cells(batch.flow_id, batch.packet_id, p.row_salts, p.thresholds, *size, salt)
+
+
 class Lds(Sketch[LdsParameters, PacketBatch]):
     """A lossy difference sketch at one observation point.
 
-    ``weights`` (LDS §4.1) must be the same at both ends.
+    ``weights`` (LDS §4.1) must be the same at both ends; where the parameters carry a policy, they follow it.
     """
 
     parameters_type = LdsParameters
@@ -176,6 +239,8 @@ class Lds(Sketch[LdsParameters, PacketBatch]):
 
     def _record(self, batch: PacketBatch) -> int:
         p = self.parameters
+        if p.weights and self.weights is None:
+            raise UsageError("flows are weighted, and no weights are given", where="lds", action="give Lds its weights")
         if p.byte_bits and int(batch.size_bytes.min()) < 0:
             raise MismatchError("a packet has a negative size", where="size_bytes")
         return _record(
@@ -199,3 +264,8 @@ class Lds(Sketch[LdsParameters, PacketBatch]):
     def record(self, flow_id: int, packet_id: int, time_ns: int, *, size_bytes: int = 0) -> None:
         """Record one packet, or raise `SketchFullError` and change nothing."""
         self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns], [size_bytes]))
+
+    def _combined(self, other: Self, *, sign: int) -> Self:
+        combined = super()._combined(other, sign=sign)
+        combined.weights = self.weights or other.weights
+        return combined

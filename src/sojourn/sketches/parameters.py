@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 from sojourn.core.errors import MismatchError, ParameterError, SojournError, WireError
 from sojourn.sketches.tables import Table
 
-__all__ = ["Parameters", "choice", "flag", "integer", "probabilities"]
+__all__ = ["Parameters", "checked_text", "choice", "flag", "integer", "probabilities"]
 
 MAX_BANKS = 32
 _MISSING: Any = dataclasses.MISSING
@@ -52,6 +52,15 @@ def choice(symbol: str, values: tuple[str, ...], *, default: Any = _MISSING) -> 
     return _declare(symbol, default, check)
 
 
+def checked_text(symbol: str, problem_with: Callable[[str], str], *, default: Any = _MISSING) -> Any:
+    """A text that `problem_with` has nothing to say of."""
+
+    def check(value: object) -> str:
+        return problem_with(value) if isinstance(value, str) else "use a text"
+
+    return _declare(symbol, default, check)
+
+
 def flag(symbol: str, *, default: bool) -> Any:
     """Yes or no."""
 
@@ -75,6 +84,11 @@ def probabilities(symbol: str, *, default: Any = _MISSING) -> Any:
     return _declare(symbol, default, check)
 
 
+def _brief(value: object) -> str:
+    """A parameter's value on one line."""
+    return " ".join(str(value).split())[:60] or "(none)"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameters(ABC):
     """Base of every sketch's parameters; two sketches merge when theirs are equal."""
@@ -88,7 +102,7 @@ class Parameters(ABC):
                 value = tuple(float(p) if type(p) is int else p for p in value)
                 object.__setattr__(self, field.name, value)
             if action := field.metadata["check"](value):
-                raise self.error(f"{field.name} is {str(value)[:60]}", action)
+                raise self.error(f"{field.name} is {_brief(value)}", action)
         self._check_together()
         self.tables()
 
@@ -113,7 +127,7 @@ class Parameters(ABC):
             raise MismatchError(f"a sketch of kind {self.kind} cannot be combined with one of kind {other.kind}")
         names = [field.name for field in dataclasses.fields(self)]
         pairs = [(n, getattr(self, n), getattr(other, n)) for n in names]
-        different = [f"{n} {left} and {right}" for n, left, right in pairs if left != right]
+        different = [f"{n} {_brief(left)} and {_brief(right)}" for n, left, right in pairs if left != right]
         if different:
             raise MismatchError(
                 f"parameters differ: {', '.join(different)}",
