@@ -36,9 +36,10 @@ def shell_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 
 @pytest.fixture
 def folder(tmp_path: Path, shared_data: Path) -> Path:
-    """A folder with the captures that the documents name."""
-    for capture in [*(shared_data / "two-point").glob("*.gz"), *(shared_data / "captures").iterdir()]:
-        (tmp_path / capture.name).symlink_to(capture)
+    """A folder with the captures and topologies that the documents name."""
+    captures = [*(shared_data / "two-point").glob("*.gz"), *(shared_data / "captures").iterdir()]
+    for file in [*captures, *(shared_data / "topologies").rglob("*.*")]:
+        (tmp_path / file.name).symlink_to(file)
     return tmp_path
 
 

@@ -25,6 +25,7 @@ class PaperName(StrEnum):
     LDA = "lda"
     LDS = "lds"
     COLATE = "colate"
+    MPLANE = "mplane"
     BITS = "bits"
 
 

@@ -9,6 +9,7 @@
     ├── InputError            the data is not what it should be (exit 1)
     │   ├── CaptureError      a capture is damaged or no capture at all
     │   ├── WireError         an epoch's bytes are malformed
+    │   ├── TopologyError     a topology is damaged, or cannot be planned on
     │   └── KeyTextError      a key's text or bytes cannot be read
     ├── SketchFullError       recording would push a counter out of its range (exit 1)
     ├── LiveCaptureError      an interface cannot be captured from, or no longer (exit 1)
@@ -33,6 +34,7 @@ __all__ = [
     "SojournError",
     "SourceError",
     "StoreError",
+    "TopologyError",
     "UsageError",
     "WireError",
 ]
@@ -80,6 +82,10 @@ class CaptureError(InputError):
 
 class WireError(InputError):
     """An epoch's bytes are malformed; ``where`` names the field."""
+
+
+class TopologyError(InputError):
+    """A topology cannot be read or planned on; ``where`` names the file and the line."""
 
 
 class KeyTextError(InputError):

@@ -26,6 +26,7 @@ PAPERS = {
     "lda": "sojourn.papers.lda",
     "lds": "sojourn.papers.lds",
     "colate": "sojourn.papers.colate",
+    "mplane": "sojourn.papers.mplane",
     "bits": "sojourn.papers.bits",
 }
 

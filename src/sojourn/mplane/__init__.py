@@ -1,0 +1,15 @@
+"""MPlane, planned: which routers to upgrade, and what every router and server then measures.
+
+================  ==========================================================================================
+module            answers
+================  ==========================================================================================
+`topology`        routers and directed links, as arrays; `topology_files` reads them from any known format
+`paths`           all shortest paths, counted and not enumerated
+`segments`        the segments that upgraded routers cut these paths into: how many, how long
+`upgrade`         which routers to upgrade next: Algorithm 1, at random, or better
+`msets`           what every m-router and m-server monitors, also while links fail
+================  ==========================================================================================
+
+Paper: §II and §VI of Kompella et al., "Router Support for Fine-Grained Latency Measurements"; an *m-router* is an
+upgraded router, and every other router has an *m-server* beside it.
+"""
