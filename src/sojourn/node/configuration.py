@@ -89,7 +89,9 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
     place = f"{where}, stream {name}"
     if not isinstance(table, Mapping):
         raise UsageError("expected a table", where=place, action='write metric = "disk_io" under [streams.NAME]')
-    metric = _text(table, "metric", place)
+    if not isinstance(table.get("metric"), str):
+        raise UsageError("metric is missing", where=place, action='write metric = "disk_io"')
+    metric = str(table["metric"])
     kind = str(table.get("sketch", "bucket_array"))
     if kind not in SKETCHES:
         raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(SKETCHES)}")
@@ -129,7 +131,7 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         raise UsageError(f"streams is a table of at most {MOST_STREAMS}", where=where)
     return AgentConfiguration(
         node=_text(tables, "node", where),
-        server=_text(tables, "server", where),
+        server=_server(tables, where),
         token=_token(tables, where),
         spool=Path(_text(tables, "spool", where)),
         spool_limit_bytes=parse_bytes(str(tables.get("spool_limit", DEFAULT_SPOOL_LIMIT))),
@@ -141,8 +143,16 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
 def _text(table: Mapping[str, Any], name: str, where: str) -> str:
     value = table.get(name)
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{name} is missing", where=where, action=f'write {name} = "…"')
+        flag = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{name} is missing", where=where, action=f'give {flag}, or write {name} = "…" in a file')
     return value
+
+
+def _server(tables: Mapping[str, Any], where: str) -> str:
+    server = _text(tables, "server", where)
+    if not server.startswith(("http://", "https://")):
+        raise UsageError(f"{server!r} is no address of a server", where=where, action="write http://HOST:PORT")
+    return server
 
 
 def _duration(table: Mapping[str, Any], name: str, default: str, where: str) -> int:
