@@ -140,18 +140,19 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     whole = kept & (incidence.share >= FULL)
     part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
     part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
-    explained = _explained(incidence.flows, observed - messages.cell_mean, messages.cell_variance)
+    explained = _explained(incidence, observed - messages.cell_mean, messages.cell_variance)
     return Sizes(mean, variance, inverse, part_mean, part_variance, bounds.consistent and explained), misfit
 
 
-def _explained(flows: int, residual: FloatArray, variance: FloatArray) -> bool:
+def _explained(incidence: Incidence, residual: FloatArray, variance: FloatArray) -> bool:
     """Whether the listed flows explain the cells.
 
     A flow that is not listed leaves packets in its cells that no other cell of their owners expects. Of complete lists
     hardly any cell is five deviations above its held-out prediction and a few packets more (small counts are skewed).
-    With fewer than half as many cells as flows that cannot be told: every large flow comes as a surprise.
+    With fewer than half as many cells as flows that cannot be told: every large flow comes as a surprise; nor can it
+    with one cell per flow, which nothing predicts.
     """
-    if 2 * len(residual) < flows:
+    if 2 * len(residual) < incidence.flows or incidence.cell.shape[1] < 2:
         return True
     unexplained = int((residual > FAR * np.sqrt(variance + NOISE) + FAR_PACKETS).sum())
     return unexplained <= max(1.0, FEW_CELLS * len(residual))

@@ -150,7 +150,8 @@ def plan_segment(
         parameters = fit_lds(rest, flows=flows, loss=loss, salt=salt, joint=joint)
         return SegmentPlan(name, changed(parameters, wanted), blind, joint=joint)
     if name == "colate":
-        return SegmentPlan(name, changed(fit_colate(rest, flows=flows, salt=salt), wanted), blind, joint=joint)
+        counters = fit_colate(rest, flows=flows, salt=salt, joint=joint)
+        return SegmentPlan(name, changed(counters, wanted), blind, joint=joint)
     if name == "sample":
         return SegmentPlan(name, changed(fit_sample(rest, flows=flows, salt=salt), wanted), blind)
     raise ParameterError(f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample or lda")

@@ -47,6 +47,7 @@ CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
 BESIDE_SAMPLES = 8
 WHOLE_SAMPLE = 8
 SPREAD_SALT = 1 << 32
+LEAST_JOINT_COUNTERS = 4
 GROUPS_PER_FLOW = 8
 LEAST_GROUPS = 8
 SLOTS_PER_GROUP = 8
@@ -168,13 +169,13 @@ def _spread_cells(cells: int, flows: int, salt: int) -> LdsParameters:
     )
 
 
-def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0) -> CounterVectorParameters:
-    """The counter vector that fills the memory."""
+def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0, joint: bool = False) -> CounterVectorParameters:
+    """The counter vector that fills the memory; one decoded jointly has several counters per flow even if few."""
     one = CounterVectorParameters(counters=1, per_flow=1, count_bits=24)
     counter_bits = one.bits + one.count_bits
     _cells(memory_bytes, one, 64)
     counters = (memory_bytes * 8 - (one.memory_bits - counter_bits)) // counter_bits
-    per_flow = max(1, min(16, counters // (2 * max(flows, 1))))
+    per_flow = max(LEAST_JOINT_COUNTERS if joint else 1, min(16, counters // (2 * max(flows, 1))))
     return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)
 
 
