@@ -11,21 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
-from sojourn.core.batches import MeasurementBatch
 from sojourn.core.errors import SojournError, SourceError
-from sojourn.core.keys import key_id
+from sojourn.lab.tally import Tally
 from sojourn.sources.block_trace import tracefs_folder
 from sojourn.sources.disk_io import DiskIo, Method
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
-from sojourn.sources.source import SourceBatch
 
 __all__ = ["Writers", "mounted_tracefs", "writers"]
 
@@ -58,7 +53,7 @@ class Writers:
 
     def write(self, method: Method) -> dict[str, int]:
         """Let all write; the operations of each by its name, both as the source gives them."""
-        tally = _Tally()
+        tally = Tally()
         with SelectedInstances(DiskIo(method=method), InstancePatterns([self.pattern])) as source:
             for process in self._processes:
                 _input_of(process).write("\n")
@@ -71,24 +66,7 @@ class Writers:
                 _output_of(process).readline()
             time.sleep(2 * POLL_SECONDS)
             tally.add(source.poll(time.time_ns()))
-        return tally.by_name()
-
-
-class _Tally:
-    """What each instance added, exactly."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}
-        self._sums: Counter[int] = Counter()
-
-    def add(self, found: SourceBatch[MeasurementBatch]) -> None:
-        self._names |= {key_id(key): str(key) for key in found.keys}
-        ids, positions = np.unique(found.batch.instance_id, return_inverse=True)
-        sums = np.bincount(positions, found.batch.value, len(ids)).astype(np.int64)
-        self._sums.update(dict(zip(ids.tolist(), sums.tolist(), strict=True)))
-
-    def by_name(self) -> dict[str, int]:
-        return {self._names[instance]: amount for instance, amount in self._sums.items()}
+        return tally.sums()
 
 
 @contextmanager

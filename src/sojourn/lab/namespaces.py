@@ -34,12 +34,13 @@ from typing import IO, Self
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 
-__all__ = ["Bottleneck", "Host", "HostProcess", "Network", "remove_leftovers", "two_hosts"]
+__all__ = ["Bottleneck", "Host", "HostProcess", "Network", "remove_leftovers", "shape_by_port", "two_hosts"]
 
 PREFIX = "sojourn"
 NAMESPACES = Path("/run/netns")
 COMMAND_SECONDS = 20.0
 STOP_SECONDS = 5.0
+PORTS_EACH = 64
 _CLONE_NEWNET = 0x40000000
 _SEQUENCE = itertools.count()
 
@@ -243,9 +244,31 @@ def _route_through(router: Host, sender: Host, receiver: Host) -> None:
 
 
 def _shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
+    host.run("tc", "qdisc", "add", "dev", port, "root", *_token_bucket(bottleneck))
+
+
+def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequence[Bottleneck]) -> None:
+    """A token bucket for each range of `PORTS_EACH` TCP source ports, from `first_port` on; other packets pass freely."""
+    if first_port % PORTS_EACH or first_port + PORTS_EACH * len(bottlenecks) > 1 << 16:
+        raise ParameterError(f"ports from {first_port}", where="lab", action=f"begin at a multiple of {PORTS_EACH}")
+    host.run("tc", "qdisc", "add", "dev", interface, "root", "handle", "1:", "htb")
+    for i, bottleneck in enumerate(bottlenecks):
+        parent, ports = f"1:{i + 1:x}", f"{first_port + PORTS_EACH * i}"
+        host.run(
+            *("tc", "class", "add", "dev", interface, "parent", "1:", "classid", parent),
+            *("htb", "rate", "1gbit", "quantum", "1514"),
+        )
+        host.run("tc", "qdisc", "add", "dev", interface, "parent", parent, *_token_bucket(bottleneck))
+        match = ("match", "ip", "protocol", "6", "0xff", "match", "ip", "sport", ports, hex(0x10000 - PORTS_EACH))
+        host.run(
+            *("tc", "filter", "add", "dev", interface, "parent", "1:", "protocol", "ip", "prio", "1"),
+            *("u32", *match, "flowid", parent),
+        )
+
+
+def _token_bucket(bottleneck: Bottleneck) -> tuple[str, ...]:
     rate, burst, limit = (str(n) for n in (bottleneck.rate, bottleneck.burst_bytes, bottleneck.queue_bytes))
-    bucket = ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
-    host.run("tc", "qdisc", "add", "dev", port, "root", *bucket)
+    return ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
 
 
 def _wait_until_up(hosts: Sequence[Host]) -> None:

@@ -20,6 +20,7 @@ from sojourn.core.errors import SojournError
 from sojourn.lab.disk_load import mounted_tracefs, writers
 from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.papers.claims import Claim
+from sojourn.papers.figures import Figure, Line
 from sojourn.papers.reproduction import Outcome, Scale
 from sojourn.sources.disk_io import Method
 
@@ -104,7 +105,7 @@ def real_disk(scale: Scale) -> Outcome:
         recording = record_disk(seconds, epoch=epoch)
     except (SojournError, OSError) as error:
         return Outcome([Claim(experiment=EXPERIMENT, quantity=f"left out: {error}"[:200], unit="")])
-    return Outcome(_claims(recording, epoch))
+    return Outcome(_claims(recording, epoch), [_figure(recording)])
 
 
 def _claims(recording: DiskRecording, epoch: str) -> list[Claim]:
@@ -136,18 +137,6 @@ def _claims(recording: DiskRecording, epoch: str) -> list[Claim]:
         for what, statistic in (("median", np.median), ("largest", np.max))
         for node, shown in ((TURNS, "turns"), (PUBLISHED, "random j, one salt"))
     ]
-    claims += [
-        Claim(
-            experiment=EXPERIMENT,
-            quantity=f"operations of {name.partition('[')[0]} (truth as paper); joint: turns",
-            unit="operations",
-            paper=float(recording.truth[i]),
-            literal=float(recording.answers[PUBLISHED, "literal"][i]),
-            joint=float(recording.answers[TURNS, "joint"][i]),
-            baseline=float(recording.truth.mean()),
-        )
-        for i, name in enumerate(recording.names)
-    ]
     covered = Claim(
         experiment=EXPERIMENT,
         quantity="95 % intervals that cover, of ten; joint: turns",
@@ -155,3 +144,16 @@ def _claims(recording: DiskRecording, epoch: str) -> list[Claim]:
         joint=100 * float(recording.covered.mean()),
     )
     return [*claims, covered]
+
+
+def _figure(recording: DiskRecording) -> Figure:
+    x = list(range(1, PROCESSES + 1))
+    lines = [
+        Line("counted", x, recording.truth.tolist(), "paper"),
+        Line("as published", x, recording.answers[PUBLISHED, "literal"].tolist(), "literal"),
+        Line("joint, random j", x, recording.answers[PUBLISHED, "joint"].tolist(), "joint"),
+        Line("joint, turns", x, recording.answers[TURNS, "joint"].tolist(), "joint"),
+        Line("equal share", x, [float(recording.truth.mean())] * PROCESSES, "baseline"),
+    ]
+    panels = {"ten processes": lines}
+    return Figure(name="real-disk", x_label="process", y_label="operations", panels=panels)
