@@ -14,6 +14,4 @@ WORLD_OPTIONS = ("sizes", "processes", "epochs", "burst", "largest")
 def disk_world(seed: int, **options) -> DiskWorld:
     """`sojourn.lab.metrics.disk_world`, by default of 20 buckets with 5 for each instance."""
     world = {name: options.pop(name) for name in WORLD_OPTIONS if name in options}
-    return metrics.disk_world(
-        seed, BucketArrayParameters(**{"buckets": 20, "per_instance": 5, **options}), **world
-    )
+    return metrics.disk_world(seed, BucketArrayParameters(**{"buckets": 20, "per_instance": 5, **options}), **world)

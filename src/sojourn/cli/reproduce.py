@@ -27,6 +27,7 @@ class PaperName(StrEnum):
     COLATE = "colate"
     MPLANE = "mplane"
     BITS = "bits"
+    IOTM = "iotm"
 
 
 class ScaleName(StrEnum):

@@ -105,9 +105,7 @@ def _wait_until_recording(fleet: Fleet, node: str, process: subprocess.Popen[byt
     deadline = time.monotonic() + START_SECONDS
     while not fleet.is_recording(node):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise SojournError(
-                f"does not record: {_last_line(fleet.directory / node / 'log')}", where=f"agent {node}"
-            )
+            raise SojournError(f"does not record: {_last_line(fleet.directory / node / 'log')}", where=f"agent {node}")
         time.sleep(0.2)
 
 

@@ -1,8 +1,8 @@
 """IoTm's two worlds with known truth: processes that access a disk, and flows of messages with acknowledgements.
 
-The paper's traces are not at hand. Ten processes differ as its Fig. 2 shows (by an order of magnitude); fifty flows send
+The paper's traces are not at hand. Ten processes differ by an order of magnitude, as in its Fig. 2; fifty flows send
 1 … 50 messages of 100 bytes per second, with round trips of 5 to 45 ms (§IV-B). The number of accesses, the jitter and
-the laws of sizes are our choice, so that they can be varied. The same seed gives the same world.
+the laws of sizes are our choice, and can be varied. The same seed gives the same world.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START_NS = 1_700_000_040_000_000_000 // MINUTE_NS * MINUTE_NS
 DEFAULT_ARRAY = BucketArrayParameters(buckets=20, per_instance=5)
 
 SIZES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
-    "zipf": lambda _random, k: 10_000 / np.arange(1, k + 1),
+    "zipf": lambda _random, k: np.asarray(10_000 / np.arange(1, k + 1), np.float64),
     "lognormal": lambda random, k: np.maximum(random.lognormal(np.log(2000), 1.0, k), 50),
     "linear": lambda _random, k: 400.0 * np.arange(1, k + 1),
 }
@@ -41,7 +41,8 @@ class DiskWorld:
 
     @property
     def total(self) -> FloatArray:
-        return self.by_epoch.sum(axis=0)
+        total: FloatArray = self.by_epoch.sum(axis=0)
+        return total
 
 
 def disk_world(

@@ -1,6 +1,6 @@
 """Many small MQTT 3.1.1 clients in one process: each publishes at a rate of its own (QoS 1) and times every answer.
 
-``python -m sojourn.lab.mqtt_clients ADDRESS PORT SECONDS SEED SOURCE_PORT:RATE …`` connects from the given source ports,
+``python -m sojourn.lab.mqtt_clients ADDRESS PORT SECONDS SEED SOURCE_PORT:RATE …`` connects from those source ports,
 publishes messages of 100 bytes at exponentially distributed times, waits for the last answers, and prints for each
 source port how many were answered after how long: ``[{"port", "messages", "mean_ns"}]``.
 
@@ -38,7 +38,9 @@ def _packet(first: int, body: bytes) -> bytes:
 
 def connect_packet(client: str) -> bytes:
     """CONNECT with a clean session."""
-    return _packet(0x10, _field(b"MQTT") + b"\x04\x02" + KEEP_ALIVE_SECONDS.to_bytes(2, "big") + _field(client.encode()))
+    return _packet(
+        0x10, _field(b"MQTT") + b"\x04\x02" + KEEP_ALIVE_SECONDS.to_bytes(2, "big") + _field(client.encode())
+    )
 
 
 def publish_packet(topic: str, number: int) -> bytes:

@@ -41,20 +41,24 @@ NAMESPACES = Path("/run/netns")
 COMMAND_SECONDS = 20.0
 STOP_SECONDS = 5.0
 PORTS_EACH = 64
+LEAST_BURST_BYTES = 400
 _CLONE_NEWNET = 0x40000000
 _SEQUENCE = itertools.count()
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """A token bucket: bits per second, bytes that may pass at once, bytes that may wait (others are lost)."""
+    """A token bucket: bits per second, bytes that may pass at once, bytes that may wait (others are lost).
+
+    A packet longer than the burst never passes: below 1600 bytes, interfaces before it need a smaller MTU.
+    """
 
     rate: int
     burst_bytes: int = 5000
     queue_bytes: int = 60000
 
     def __post_init__(self) -> None:
-        if self.rate < 8000 or self.burst_bytes < 1600 or self.queue_bytes < self.burst_bytes:
+        if self.rate < 8000 or self.burst_bytes < LEAST_BURST_BYTES or self.queue_bytes < self.burst_bytes:
             raise ParameterError(
                 f"rate {self.rate}, burst {self.burst_bytes}, queue {self.queue_bytes}",
                 where="bottleneck",
@@ -248,7 +252,7 @@ def _shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
 
 
 def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequence[Bottleneck]) -> None:
-    """A token bucket for each range of `PORTS_EACH` TCP source ports, from `first_port` on; other packets pass freely."""
+    """A token bucket for each range of `PORTS_EACH` TCP source ports, from `first_port` on; other packets pass."""
     if first_port % PORTS_EACH or first_port + PORTS_EACH * len(bottlenecks) > 1 << 16:
         raise ParameterError(f"ports from {first_port}", where="lab", action=f"begin at a multiple of {PORTS_EACH}")
     host.run("tc", "qdisc", "add", "dev", interface, "root", "handle", "1:", "htb")

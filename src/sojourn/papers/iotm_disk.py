@@ -116,7 +116,7 @@ def _trials(answered: Sequence[tuple[list[Answer], FloatArray]]) -> Trials:
 
 
 def _runs(scale: Scale, decoder: str, epochs: int, *, sweep: bool = False) -> int:
-    """How many worlds a figure rests on: the published likelihood takes seconds where buckets hold little (t = 1 min)."""
+    """How many worlds a figure rests on; the published likelihood takes seconds where buckets hold little."""
     small = {10: 4, 2: 10, 1: 40}[epochs] if decoder == LITERAL else 200 // (epochs if not sweep else 10)
     if sweep and decoder == LITERAL:
         small = max(1, small // 4)
@@ -285,7 +285,9 @@ def _by_length(name: str, runs: int, lengths: Sequence[int]) -> list[float]:
         if name == LITERAL:  # its answer about several epochs is the sum of those about each
             singles = [DiskWorld(world.ids, [epoch], world.by_epoch[:1]) for epoch in world.epochs]
             sums = np.cumsum([[a.value for a in decode(one) if isinstance(a, Estimate)] for one in singles], axis=0)
-            found.append([np.mean(np.abs(sums[i - 1] - p.total) / p.total) for i, p in zip(lengths, parts, strict=True)])
+            found.append(
+                [np.mean(np.abs(sums[i - 1] - p.total) / p.total) for i, p in zip(lengths, parts, strict=True)]
+            )
         else:
             found.append([_trials([(decode(part), part.total)]).errors.mean() for part in parts])
     return [100 * float(error) for error in np.mean(found, axis=0)]

@@ -1,7 +1,7 @@
 """Round-trip times of fifty flows (IoTm, §IV-B, Fig. 10 and 11): accuracy by length of epoch, and number of flows.
 
-The published method adds and subtracts time stamps of milliseconds in one array, chosen by the sequence number modulo m,
-and counts packets in another. Ours keeps sent and acknowledged packets apart under a salt of each epoch's own, and
+The published method adds and subtracts time stamps of milliseconds in one array, by the sequence number modulo m, and
+counts packets in another. Ours keeps sent and acknowledged packets apart under a salt of each epoch's own, and
 decodes all epochs jointly. The baseline answers the mean of all packets for every flow.
 """
 
@@ -66,8 +66,7 @@ def _jointly(world: MessageWorld, epoch_ns: int, seed: int) -> list[Answer]:
 
 def _errors(answers: Sequence[Answer], truth: FloatArray, unit_ns: float = 1.0) -> list[float]:
     return [
-        abs(a.value * unit_ns - t) / t if isinstance(a, Estimate) else 1.0
-        for a, t in zip(answers, truth, strict=True)
+        abs(a.value * unit_ns - t) / t if isinstance(a, Estimate) else 1.0 for a, t in zip(answers, truth, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Fifty real MQTT connections through token buckets (IoTm, §IV-B): round trips measured live, answered by the query unit.
+"""Fifty real MQTT connections through token buckets (IoTm, §IV-B): measured live, answered by the query unit.
 
 Clients in one network namespace publish to a mosquitto broker in another, flow i at i messages of 100 bytes per second,
 as in the paper. At the router between them ten token buckets serve five flows each, at loads from one half up, so that
@@ -38,9 +38,11 @@ EXPERIMENT = "real round trips"
 FLOWS, CLASSES = 50, 10
 FIRST_PORT = 320 * PORTS_EACH
 BROKER_PORT = 1883
-# On the wire a message takes 175 bytes, and its answer's acknowledgement 66, some of which ride on the next message.
-MESSAGE_BYTES = 220
-LOADS = np.linspace(0.5, 0.86, CLASSES)
+# On the wire a message takes 175 bytes, and its answer's acknowledgement 66, most of which ride on the next message.
+MESSAGE_BYTES = 202
+LOADS = np.linspace(0.72, 0.92, CLASSES)
+# Packets of a few messages at most, so that a bucket's burst can be short and queues show.
+MTU, BURST_BYTES = 400, 450
 NODE = "clients"
 WITHIN = 0.07
 POLL_SECONDS = 0.5
@@ -80,7 +82,7 @@ def _ports_and_rates() -> list[tuple[int, int]]:
 def _bottlenecks() -> list[Bottleneck]:
     per_class = [sum(i for i in range(1, FLOWS + 1) if i % CLASSES == c) for c in range(CLASSES)]
     return [
-        Bottleneck(rate=int(8 * MESSAGE_BYTES * messages / load), burst_bytes=1600, queue_bytes=200_000)
+        Bottleneck(rate=int(8 * MESSAGE_BYTES * messages / load), burst_bytes=BURST_BYTES, queue_bytes=200_000)
         for messages, load in zip(per_class, LOADS, strict=True)
     ]
 
@@ -149,6 +151,7 @@ def record_flows(seconds: float, *, epoch: str) -> FlowRecording:
 def _start_broker(network: Network, folder: Path) -> None:
     if network.router is None:
         raise SojournError("there is no router", where=EXPERIMENT)
+    network.sender.run("ip", "link", "set", "eth0", "mtu", str(MTU))
     shape_by_port(network.router, "right", FIRST_PORT, _bottlenecks())
     configuration = folder / "mosquitto.conf"
     configuration.write_text(f"listener {BROKER_PORT} 0.0.0.0\nallow_anonymous true\nuser root\nset_tcp_nodelay true\n")
@@ -186,11 +189,15 @@ def _answered(fleet: Fleet, tally: Tally, by_port: dict[int, float]) -> FlowReco
 
 def _asked(fleet: Fleet, method: str, names: list[str]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(values, lower and upper ends) of all flows; NaN where there is none."""
-    answers = {str(answer["instance"]): answer for answer in fleet.ask(
-        metric="rtt", node=NODE, stat="mean", method=method, top=1000
-    )}
+    answers = {
+        str(answer["instance"]): answer
+        for answer in fleet.ask(metric="rtt", node=NODE, stat="mean", method=method, top=1000)
+    }
     found = [
-        [float(str(answers[name][part])) if name in answers and answers[name][part] is not None else np.nan for name in names]
+        [
+            float(str(answers[name][part])) if name in answers and answers[name][part] is not None else np.nan
+            for name in names
+        ]
         for part in ("value", "low", "high")
     ]
     value, low, high = np.array(found)
@@ -209,8 +216,7 @@ def real_flows(scale: Scale) -> Outcome:
 
 def _claims(recording: FlowRecording, epoch: str) -> list[Claim]:
     literal, joint, grand = (
-        recording.errors(answered)
-        for answered in (recording.literal_ns, recording.joint_ns, recording.grand_mean_ns)
+        recording.errors(answered) for answered in (recording.literal_ns, recording.joint_ns, recording.grand_mean_ns)
     )
     within = Claim(
         experiment=EXPERIMENT,

@@ -1,7 +1,8 @@
 """Running a paper's experiments one after the other; what is done is on disk before the next begins.
 
 A paper's module has a ``TITLE``, a tuple ``EXPERIMENTS`` of functions that take a `Scale` and return an `Outcome`, and
-may have ``NOTES`` on how its figures are to be read. Seeds are fixed: the same scale gives the same claims.
+may have ``NOTES`` on how its figures are to be read. Seeds are fixed: the same scale gives the same claims, but for
+experiments that measure a real machine.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ PAPERS = {
     "colate": "sojourn.papers.colate",
     "mplane": "sojourn.papers.mplane",
     "bits": "sojourn.papers.bits",
+    "iotm": "sojourn.papers.iotm",
 }
 
 
