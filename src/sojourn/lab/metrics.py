@@ -27,7 +27,7 @@ DEFAULT_ARRAY = BucketArrayParameters(buckets=20, per_instance=5)
 SIZES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "zipf": lambda _random, k: np.asarray(10_000 / np.arange(1, k + 1), np.float64),
     "lognormal": lambda random, k: np.maximum(random.lognormal(np.log(2000), 1.0, k), 50),
-    "linear": lambda _random, k: 400.0 * np.arange(1, k + 1),
+    "linear": lambda _random, k: np.asarray(400.0 * np.arange(1, k + 1), np.float64),
 }
 
 

@@ -21,9 +21,9 @@ __all__ = ["EXPERIMENTS", "NOTES", "TITLE"]
 
 TITLE = "IoTm: sums and means of many instances in a few buckets"
 NOTES = """\
-The paper's traces are not at hand. *Disk*: ten processes with 10 000, 5 000, … 1 000 accesses in ten minutes, 20 buckets
-of 16 bits, 5 for each. *Round trips*: flow i of 50 sends i messages per second for ten minutes, round trips of 5–45 ms
-with a jitter of 10 %, 20 buckets, 5 for each. Errors are |estimate/truth − 1|; no answer counts as 100 %.
+The paper's traces are not at hand. *Disk*: ten processes with 10 000, 5 000, … 1 000 accesses in ten minutes, 20
+buckets of 16 bits, 5 for each. *Round trips*: flow i of 50 sends i messages per second for ten minutes, round trips of
+5–45 ms with a jitter of 10 %, 20 buckets, 5 for each. Errors are |estimate/truth − 1|; no answer counts as 100 %.
 
 *Literal* is the method as published: random j, the same hash functions in all epochs, Eq. 7 for each instance and epoch
 by itself. *Joint* is our decoder, with a salt of each epoch's own; *turns* and *random j* say how measurements chose
