@@ -14,7 +14,16 @@ from typing import NoReturn
 import pytest
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
-from sojourn.lab.namespaces import NAMESPACES, Bottleneck, HostProcess, Network, remove_leftovers, two_hosts
+from sojourn.lab.namespaces import (
+    NAMESPACES,
+    Bottleneck,
+    Host,
+    HostProcess,
+    Network,
+    remove_leftovers,
+    shape_by_port,
+    two_hosts,
+)
 
 pytestmark = [
     pytest.mark.xdist_group("live"),
@@ -131,3 +140,37 @@ def test_without_root_it_is_refused_in_one_line() -> None:
 def test_a_bottleneck_that_no_packet_passes_is_refused() -> None:
     with pytest.raises(ParameterError, match="burst"):
         Bottleneck(1_000_000, burst_bytes=100)
+
+
+def test_ranges_of_ports_have_token_buckets_of_their_own() -> None:
+    """200 kB from a port of the slow range take two seconds; others pass freely."""
+    send = (
+        "import socket, sys, time\n"
+        "with socket.create_connection((sys.argv[1], 7000), source_address=('', int(sys.argv[2]))) as s:\n"
+        "    start = time.monotonic(); s.sendall(bytes(200_000)); s.shutdown(1); s.recv(1)\n"
+        "    print(time.monotonic() - start)\n"
+    )
+    receive = (
+        "import socket\n"
+        "with socket.create_server(('', 7000)) as server:\n"
+        "    for _ in range(2):\n"
+        "        s, _ = server.accept()\n"
+        "        while s.recv(65536): pass\n"
+        "        s.close()\n"
+    )
+    with two_hosts(router=True) as network:
+        assert network.router is not None
+        shape_by_port(network.router, "right", 64 * 300, [Bottleneck(800_000, burst_bytes=5000)])
+        with network.receiver.start(sys.executable, "-c", receive):
+            time.sleep(0.5)
+            slow, free = (
+                float(network.sender.run(sys.executable, "-c", send, network.receiver.address, str(port)))
+                for port in (64 * 300 + 63, 64 * 301)
+            )
+    assert slow > 1.8
+    assert free < 1
+
+
+def test_ranges_of_ports_begin_at_their_multiples() -> None:
+    with pytest.raises(ParameterError, match="multiple of 64"):
+        shape_by_port(Host("router", "none"), "right", 100, [Bottleneck(1_000_000)])
