@@ -114,11 +114,12 @@ def test_real_processes_are_counted_within_5_per_cent_and_nothing_stays_behind()
 @needs_root
 @pytest.mark.long
 @pytest.mark.xdist_group("live")
-def test_real_round_trips_are_closer_than_the_mean_of_all() -> None:
-    recording = iotm_real_flows.record_flows(20, epoch="2s")
+def test_real_round_trips_from_100_buckets_are_closer_than_the_mean_of_all() -> None:
+    """Medians of 7 to 9 % against 47 to 51 % in three runs; 20 buckets promise nothing here (docs/maths/iotm.md)."""
+    recording = iotm_real_flows.record_flows(40, epoch="2500ms")
     assert len(recording.names) == 50
     assert recording.recorded_share == 1
-    joint, grand = (recording.errors(a) for a in (recording.joint_ns, recording.grand_mean_ns))
-    assert np.median(joint) < np.median(grand) / 2
+    wide, grand = (recording.errors(a) for a in (recording.wide_ns, recording.grand_mean_ns))
+    assert np.median(wide) < np.median(grand) / 2
     # A client's own times also hold its and the broker's work.
     assert (recording.client_ns > 0.9 * recording.truth_ns).mean() > 0.9
