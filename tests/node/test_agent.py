@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
+from sojourn.epochs.store import StreamRecord
 from sojourn.epochs.wire import decode
 
 PLUGIN = '''
@@ -167,6 +169,68 @@ def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> Non
     until(lambda: not any(node.spool.glob("*.epoch")) and unit.store.totals()["epochs"] >= len(waiting))
     node.stop()
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+WRITER = """
+import os, sys, time
+file = os.open(os.devnull, os.O_WRONLY)
+for _ in range(40):
+    for _ in range(100):
+        os.write(file, b"x")
+    time.sleep(0.05)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+def calls_of(process: subprocess.Popen) -> int:
+    """Read and write calls of a process so far."""
+    lines = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    return int(lines["syscr"]) + int(lines["syscw"])
+
+
+def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epochs(unit: Unit, node: Node) -> None:
+    text = node.configuration.read_text()
+    stream = '[streams.disk]\nmetric = "disk_io"\nmethod = "system_calls"\nepoch = "500ms"\nbuckets = 256\n'
+    node.configuration.write_text(text[: text.index("[streams.tally]")] + stream)
+    node.start()
+    until(lambda: is_listening(unit))
+    with subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "done\n"
+            key = f"{Path(f'/proc/{writer.pid}/comm').read_text().strip()}[{writer.pid}]"
+            time.sleep(0.3)
+            truth = calls_of(writer)
+            (answer,) = ask(unit, metric="disk_io", instance=key)
+            assert answer["live"] is True
+            assert answer["epochs"] >= 2
+            assert answer["low"] <= truth <= answer["high"], (answer, truth)
+            assert abs(answer["value"] / truth - 1) < 0.4, "every process of the machine shares the buckets"
+        finally:
+            writer.kill()
+
+
+def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
+    node.start()
+    until(node.spool.exists)
+    for _ in range(8):
+        node.count()
+        time.sleep(0.2)
+    node.stop()
+    options = ["--metric", "tally", "--instance", "proc3[1]", "--from", "-10m", "--format", "json"]
+    command = [sys.executable, "-m", "sojourn.cli.main", "query", "--spool", str(node.spool), *options]
+    run = subprocess.run(command, env=node.environment, capture_output=True, text=True, check=True)
+    local = json.loads(run.stdout)
+    epochs = [decode(path.read_bytes()) for path in node.spool.iterdir()]
+    unit.store.announce(StreamRecord("alpha", "tally", "tally", "operations", "process"))
+    unit.store.add(epochs)
+    (there,) = ask(unit, instance="proc3[1]", live=False)
+    assert local["value"] == there["value"]
+    assert (local["low"], local["high"], local["epochs"]) == (there["low"], there["high"], there["epochs"])
+    assert local["low"] <= node.truth["proc3[1]"] <= local["high"]
 
 
 def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +64,13 @@ def query(
     cut: Annotated[
         Cut, typer.Option(help="Epochs that the range cuts: taken whole, left out, or by their share of time.")
     ] = Cut.WHOLE,
+    spool: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Ask a node's own spool instead of the query unit (stored epochs)."),
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="With --spool: the stream that holds the metric; by default the only one.")
+    ] = None,
     live: Annotated[
         bool, typer.Option("--live/--stored", help="Ask the nodes for their current epoch, or do not.")
     ] = True,
@@ -72,7 +80,6 @@ def query(
 ) -> None:
     """Ask."""
     from sojourn.core.times import parse_time
-    from sojourn.server.client import Client, token_from
 
     question = {
         "metric": metric,
@@ -87,8 +94,15 @@ def query(
         "cut": cut.value,
         "live": live,
     }
-    with Client(server, token_from(token)) as client:
-        answers = client.query(question)
+    if spool is not None:
+        from sojourn.node.local import ask_spool
+
+        answers = [ask_spool(spool, stream, question)]
+    else:
+        from sojourn.server.client import Client, token_from
+
+        with Client(server, token_from(token)) as client:
+            answers = client.query(question)
     if output_format is QueryFormat.JSON:
         print_json(answers if top else answers[0])
     else:

@@ -1,0 +1,71 @@
+"""The node's own query engine: the epochs that wait in its spool, asked without a query unit.
+
+The function that answers is the query unit's, so the same epochs give the same answer. Epochs that were acknowledged
+have left the spool: they are the query unit's to answer for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sojourn.core.errors import UsageError
+from sojourn.core.estimates import Estimate
+from sojourn.core.keys import key_id, parse_key
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import decode
+from sojourn.estimation.queries import RangeQuery, answer_instances, answer_total
+from sojourn.sources.registry import source_type
+
+__all__ = ["ask_spool", "spooled_epochs"]
+
+FOREVER_NS = 2**63 - 1
+
+
+def spooled_epochs(directory: Path) -> list[Epoch]:
+    """All epochs in a spool, and those that were open when they were written down last; reads only."""
+    if not directory.is_dir():
+        raise UsageError("there is no spool", where=str(directory), action="give the agent's --spool directory")
+    files = sorted(path for path in directory.iterdir() if path.suffix in (".epoch", ".sent", ".open"))
+    epochs = {(epoch.stream, epoch.sequence): epoch for epoch in (decode(path.read_bytes()) for path in files)}
+    return list(epochs.values())
+
+
+def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a question about a stream (the only one, if none is named), in the query unit's form."""
+    metric = source_type(str(question["metric"])).metric
+    if question.get("top") or question.get("tag"):
+        raise UsageError("a spool is asked about one instance, or the whole", where="--spool", action="ask the server")
+    epochs = spooled_epochs(directory)
+    streams = sorted({epoch.stream for epoch in epochs})
+    if stream is None and len(streams) > 1:
+        raise UsageError(f"the spool holds {', '.join(streams)}", where="--spool", action="name one with --stream")
+    epochs = [epoch for epoch in epochs if stream in (None, epoch.stream)]
+    until = question["to_ns"]
+    asked = RangeQuery(
+        from_ns=question["from_ns"],
+        to_ns=FOREVER_NS if until is None else until,
+        stat=question["stat"],
+        method=question["method"],
+        cut=question["cut"],
+    )
+    name = question.get("instance")
+    if name is None:
+        found = answer_total(epochs, asked, unit=metric.unit)
+    else:
+        found = answer_instances(epochs, [key_id(parse_key(name))], asked, unit=metric.unit)[0]
+    rest = {
+        "unit": metric.unit,
+        "epochs": found.epochs,
+        "live": False,
+        "covered": [{"from_ns": low, "to_ns": high} for low, high in found.covered],
+        "instance": name,
+        "notes": [],
+    }
+    answer = found.answer
+    if not isinstance(answer, Estimate):
+        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
+        return {**none, **rest, "reason": answer.reason.value}
+    value = {"value": answer.value, "low": answer.low, "high": answer.high}
+    return {**value, "samples": answer.samples, "method": answer.method, **rest, "reason": None}
