@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import demo, plan, reproduce
+from sojourn.cli import demo, lab, plan, reproduce
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
@@ -39,6 +39,7 @@ app.command()(estimate)
 app.command()(rtt)
 app.command()(flows)
 app.add_typer(plan.app, name="plan")
+app.add_typer(lab.app, name="lab")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 
 
