@@ -32,7 +32,7 @@ PATH_LOSS_DB, SHADOWING_DB, NOISE_DB, SLOPE_DB = 35.0, 3.0, 0.8, 1.6
 WORST_LINK = 0.3
 # Seconds, after a 250 kbit/s radio: processing, back-off (least, most), congestion back-off, start of frame, frame,
 # acknowledgement, wait before a repetition (least, most).
-TIMING = (0.0006, 0.0003, 0.0082, 0.0024, 0.00035, 0.00177, 0.0008, 0.004, 0.012)
+TIMING = (0.0006, 0.0003, 0.0076, 0.0024, 0.00035, 0.00177, 0.0008, 0.004, 0.012)
 
 
 @dataclass(frozen=True, kw_only=True)

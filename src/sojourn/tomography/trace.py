@@ -75,6 +75,17 @@ class CollectionTrace:
         return int(np.minimum(steps, 1 << 16).sum())
 
     @property
+    def is_complete(self) -> bool:
+        """Whether no packet seems to be missing: no gap, and every origin is heard from beginning to end."""
+        edge = 3 * self.period_ns // 2
+        order = np.lexsort((self.t0_ns, self.origin))
+        change = np.flatnonzero(np.diff(self.origin[order])) + 1
+        first = self.t0_ns[order][np.concatenate([[0], change])]
+        last = self.t0_ns[order][np.concatenate([change - 1, [len(order) - 1]])]
+        from_begin = (first - self.t0_ns.min() <= edge).all()
+        return bool(self.gaps == 0 and from_begin and (self.t0_ns.max() - last <= edge).all())
+
+    @property
     def period_ns(self) -> int:
         """The usual time between two packets of one origin."""
         order = np.lexsort((self.sequence, self.origin))
