@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collection_worlds import MS, simulated
 
+from collection_worlds import MS, simulated
 from sojourn.core.errors import ParameterError
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Sums, bound, learn_omega
 from sojourn.tomography.evaluation import evaluate, unknown_visits

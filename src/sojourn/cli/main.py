@@ -19,6 +19,7 @@ from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
 from sojourn.cli.record import record
 from sojourn.cli.rtt import rtt
+from sojourn.cli.tomography import tomography
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -38,6 +39,7 @@ app.command()(record)
 app.command()(estimate)
 app.command()(rtt)
 app.command()(flows)
+app.command()(tomography)
 app.add_typer(plan.app, name="plan")
 app.add_typer(lab.app, name="lab")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
