@@ -70,7 +70,9 @@ def tomography(
     ] = "2.1ms",
     sums: Annotated[
         SumsChoice,
-        typer.Option(help="Sums of delays are equations (exact) or upper bounds; auto decides by the trace."),
+        typer.Option(
+            help="Sums of delays are equations (exact) or upper bounds; auto: for the estimates, by the trace."
+        ),
     ] = SumsChoice.AUTO,
     verbose: VerboseOption = False,
     output_format: FormatOption = None,
@@ -116,7 +118,7 @@ def _solve(
     advance: Advance,
 ) -> tuple[Bounds, Int64Array, dict[str, object]]:
     """Bounds, arrival times, and what the run took."""
-    from sojourn.tomography.constraints import bound
+    from sojourn.tomography.constraints import Sums, bound
     from sojourn.tomography.estimate import EstimateOptions, estimate
     from sojourn.tomography.evaluation import unknown_visits
     from sojourn.tomography.mnt import mnt_arrivals
@@ -146,7 +148,7 @@ def _solve(
             "packets": len(trace),
             "unknowns": len(unknown),
             "bound_width_ms": float(width.mean() / 1e6) if len(unknown) else 0.0,
-            "sums": "equations" if bounds.is_exact else "upper bounds",
+            "sums": "equations" if bounds.is_exact else "upper bounds" if options.sums is not Sums.UNUSED else "unused",
             "omega_ms": float(bounds.omega_ns.max() / 1e6),
             "missing": trace.gaps,
             "conflicts": bounds.conflict_count,

@@ -106,7 +106,7 @@ def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None
     values = {name: value for name, value in summary.items() if isinstance(value, int | float)}
     print(
         f"{len(trace):,} packets, {values['unknowns']:,} delays to find, {trace.gaps:,} packets missing; "
-        f"sums of delays are {summary['sums']}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
+        f"sums of delays taken as {summary['sums']}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
         f"{values['seconds']:.1f} s",
         file=sys.stderr,
     )

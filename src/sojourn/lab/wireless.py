@@ -29,7 +29,7 @@ SUM_LIMIT_MS = 65_535
 # A margin of 0 dB is a link that delivers half its frames; it falls with the logarithm of the distance.
 REACH = 2.1
 PATH_LOSS_DB, SHADOWING_DB, NOISE_DB, SLOPE_DB = 35.0, 3.0, 0.8, 1.6
-WORST_LINK = 0.3
+WORST_LINK = 0.05
 # Seconds, after a 250 kbit/s radio: processing, back-off (least, most), congestion back-off, start of frame, frame,
 # acknowledgement, wait before a repetition (least, most).
 TIMING = (0.0006, 0.0003, 0.0076, 0.0024, 0.00035, 0.00177, 0.0008, 0.004, 0.012)

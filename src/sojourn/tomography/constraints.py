@@ -6,7 +6,7 @@ FIFO (Eq. 1): packets leave a node in the order they entered its queue; forwarde
 arrival is stamped. The order is used where it is proved, never relaxed.
 Sums (Eq. 6 and 7): S of a local packet holds the delays of all packets that entered the queue after the local packet
 before it, which must be the one with the sequence number before. Nodes over-count when acknowledgements or packets get
-lost, so S is an upper bound; it is an equation only if nothing is missing from the trace and no sum contradicts it.
+lost, so S is an upper bound, and an equation only for who says so (`Sums.EXACT`).
 
 Guarantee: the true times lie within the bounds if these statements hold. Cost: see `propagation`.
 """
@@ -90,7 +90,7 @@ class Bounds:
     second: Int64Array
     order: Int64Array  # … and which is first: 1, -1, or 0 where it is not proved
     groups: Groups
-    is_exact: bool
+    is_exact: bool  # whether estimates may take sums as equations
     omega_ns: Int64Array
     conflicts: list[Conflict]
     conflict_count: int
@@ -115,9 +115,9 @@ def learn_omega(trace: CollectionTrace) -> int:
 def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> Bounds:
     """Guaranteed bounds of every arrival time and delay.
 
-    With `Sums.AUTO` the sums are equations if no packet seems to be missing from the trace and no sum exceeds what its
-    members can have waited; otherwise they are upper bounds. That is evidence, not proof: in a short trace a few lost
-    acknowledgements may pass unseen, and `Sums.UPPER` asks for bounds that hold all the same.
+    With `Sums.AUTO` bounds take sums as upper bounds, which holds whatever was lost. Estimates may take them as
+    equations (`is_exact`) if no packet seems to be missing and no sum exceeds what its members can have waited: that is
+    evidence, not proof, as a few lost acknowledgements may pass unseen.
     """
     options = options or ConstraintOptions()
     if options.sums is not Sums.AUTO:
@@ -126,7 +126,7 @@ def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> B
     if not trace.is_complete or upper.conflict_count or not _sums_can_be_exact(upper, options.tolerance_ns):
         return upper
     exact = _bound(trace, replace(options, sums=Sums.EXACT))
-    return upper if exact.conflict_count else exact
+    return upper if exact.conflict_count else replace(upper, is_exact=True)
 
 
 def _sums_can_be_exact(bounds: Bounds, tolerance_ns: int) -> bool:

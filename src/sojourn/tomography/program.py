@@ -175,12 +175,16 @@ class Programs:
         at_least, known_least = _summed(times, row[sure], groups.member[entry[sure]], len(used))
         at_most, known_most = _summed(times, row, groups.member[entry], len(used))
         has_unknown = np.diff(at_most.indptr) > 0
+        is_equation = has_unknown & whole & is_exact
+        is_settled = np.bincount(row[sure], minlength=len(used)) == members
+        # Where every member is sure one row says both; two rows of the same members would slow the solver down.
         upper = np.flatnonzero(has_unknown)
-        lower = np.flatnonzero(has_unknown & whole & is_exact)
+        lower = np.flatnonzero(is_equation & ~is_settled)
+        from_below = np.where(is_equation & is_settled, total - self._tolerance, -np.inf)
         rows = _Rows(
             sparse.vstack([at_least[upper], at_most[lower]], format="csr"),
             np.concatenate([known_least[upper], known_most[lower]]),
-            np.concatenate([np.full(len(upper), -np.inf), total[lower] - self._tolerance]),
+            np.concatenate([from_below[upper], total[lower] - self._tolerance]),
             np.concatenate([total[upper] + self._tolerance, np.full(len(lower), np.inf)]),
         )
         pulled = np.flatnonzero(has_unknown & whole & (members <= LARGEST_PULL) & (not is_exact))
