@@ -83,6 +83,14 @@ def test_a_sum_counts_only_after_the_packet_before_it(broken: dict[str, int]) ->
     assert bound(trace, PLAIN).most_ns[of(trace, 3) + 1] == 36 * MS
 
 
+def test_a_sum_bounds_its_own_packet_even_if_the_one_before_is_missing() -> None:
+    trace = make_trace([*SUMMED[:2], packet(2, 2, "2-1-0", 200, 230, 9)])
+    for sums in (Sums.UPPER, Sums.EXACT):
+        bounds = bound(trace, ConstraintOptions(omega_ns=2 * MS, epsilon_ns=0, tolerance_ns=0, sums=sums))
+        own = of(trace, 2, 2)
+        assert (bounds.least_ns[own], bounds.most_ns[own]) == (2 * MS, 9 * MS)
+
+
 def test_a_sum_too_small_for_its_members_is_reported_and_left_out() -> None:
     trace = make_trace([*SUMMED[:2], packet(2, 1, "2-1-0", 200, 230, 1)])
     bounds = bound(trace, PLAIN)

@@ -5,8 +5,8 @@ to the sink, whose delay is known.
 FIFO (Eq. 1): packets leave a node in the order they entered its queue; forwarded packets enter up to ε after their
 arrival is stamped. The order is used where it is proved, never relaxed.
 Sums (Eq. 6 and 7): S of a local packet holds the delays of all packets that entered the queue after the local packet
-before it, which must be the one with the sequence number before. Nodes over-count when acknowledgements or packets get
-lost, so S is an upper bound, and an equation only for who says so (`Sums.EXACT`).
+before it. If that one (the sequence number before) is missing, S still holds the packet's own delay. Nodes over-count
+when acknowledgements or packets get lost, so S is an upper bound, and an equation only for who says so (`Sums.EXACT`).
 
 Guarantee: the true times lie within the bounds if these statements hold. Cost: see `propagation`.
 """
@@ -76,6 +76,8 @@ class Groups:
     is_sure: BoolArray
     is_out: BoolArray
     is_used: BoolArray
+    is_closed: BoolArray  # whether the packet before is known, and with it all members
+    is_whole: BoolArray  # whether no other packet of the trace can be in it
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def _sums_can_be_exact(bounds: Bounds, tolerance_ns: int) -> bool:
     if not len(groups.sum_ns):
         return False
     possible = np.where(groups.is_out, 0, bounds.most_ns[groups.member])
-    return bool((np.add.reduceat(possible, groups.start[:-1]) >= groups.sum_ns - tolerance_ns).all())
+    is_enough = np.add.reduceat(possible, groups.start[:-1]) >= groups.sum_ns - tolerance_ns
+    return bool(is_enough[groups.is_closed].all())
 
 
 def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
@@ -167,6 +170,7 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
         groups.is_sure,
         groups.is_out,
         groups.is_used,
+        groups.is_closed,
         options.sums is Sums.EXACT,
         options.tolerance_ns,
         0,
@@ -211,17 +215,22 @@ def _visits_by_node(trace: CollectionTrace, low: Int64Array) -> tuple[Int64Array
 
 
 def _groups(trace: CollectionTrace, low: Int64Array, high: Int64Array, options: ConstraintOptions) -> Groups:
-    """A group for every local packet with a sum and a predecessor: what may have entered the queue between the two."""
+    """A group for every local packet with a sum: what may have entered the queue since the local packet before it.
+
+    If that one is missing from the trace it is not known since when, and the group holds the packet alone.
+    """
     by_origin = np.lexsort((trace.sequence, trace.origin))
-    previous, own = by_origin[:-1], by_origin[1:]
-    follows = (trace.origin[previous] == trace.origin[own]) & (trace.sequence[own] - trace.sequence[previous] == 1)
-    follows &= (trace.sum_ns[own] >= 0) & (trace.t0_ns[own] > trace.t0_ns[previous])
-    previous, own = previous[follows], own[follows]
-    if options.sums is Sums.UNUSED:
-        previous, own = previous[:0], own[:0]
-    order = np.lexsort((trace.t0_ns[own], trace.origin[own]))
-    previous, own = previous[order], own[order]
-    group, member = _possible_members(trace, low, high, previous, own, options.epsilon_ns)
+    own = by_origin[trace.sum_ns[by_origin] >= 0] if options.sums is not Sums.UNUSED else by_origin[:0]
+    previous_of = np.full(len(trace), -1, np.int64)
+    previous_of[by_origin[1:]] = np.where(np.diff(trace.origin[by_origin]) == 0, by_origin[:-1], -1)
+    own = own[np.lexsort((trace.t0_ns[own], trace.origin[own]))]
+    has_previous = previous_of[own] >= 0
+    previous = np.where(has_previous, previous_of[own], own)
+    opens_ns = np.where(has_previous, trace.t0_ns[previous], -1)
+    is_closed = has_previous & (trace.sequence[own] - trace.sequence[previous] == 1) & (trace.t0_ns[own] > opens_ns)
+    group, member = _possible_members(trace, low, high, opens_ns, own, options.epsilon_ns)
+    has_others = np.bincount(group, minlength=len(own)) > 0
+    group, member = group[is_closed[group]], member[is_closed[group]]
     group = np.concatenate([np.arange(len(own)), group])
     member = np.concatenate([trace.start[own], member])
     is_own = np.arange(len(group)) < len(own)
@@ -235,6 +244,8 @@ def _groups(trace: CollectionTrace, low: Int64Array, high: Int64Array, options: 
         is_sure=is_own[arranged],
         is_out=np.zeros(len(group), np.bool_),
         is_used=np.ones(len(own), np.bool_),
+        is_closed=is_closed,
+        is_whole=is_closed | ~has_others,
     )
 
 
@@ -242,7 +253,7 @@ def _possible_members(
     trace: CollectionTrace,
     low: Int64Array,
     high: Int64Array,
-    previous: Int64Array,
+    opens_ns: Int64Array,
     own: Int64Array,
     epsilon_ns: int,
 ) -> tuple[Int64Array, Int64Array]:
@@ -265,6 +276,6 @@ def _possible_members(
     offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     group = sorter[np.repeat(begin, count) + offset]
     possible = trace.node[visit] == trace.origin[own[group]]
-    possible &= high[visit] + epsilon_ns > trace.t0_ns[previous[group]]
+    possible &= high[visit] + epsilon_ns > opens_ns[group]
     possible &= low[visit] <= trace.t0_ns[own[group]]
     return group[possible], visit[possible]

@@ -175,7 +175,7 @@ class Programs:
         at_least, known_least = _summed(times, row[sure], groups.member[entry[sure]], len(used))
         at_most, known_most = _summed(times, row, groups.member[entry], len(used))
         has_unknown = np.diff(at_most.indptr) > 0
-        is_equation = has_unknown & whole & is_exact
+        is_equation = has_unknown & whole & groups.is_closed[used] & is_exact
         is_settled = np.bincount(row[sure], minlength=len(used)) == members
         # Where every member is sure one row says both; two rows of the same members would slow the solver down.
         upper = np.flatnonzero(has_unknown)
@@ -187,7 +187,8 @@ class Programs:
             np.concatenate([from_below[upper], total[lower] - self._tolerance]),
             np.concatenate([total[upper] + self._tolerance, np.full(len(lower), np.inf)]),
         )
-        pulled = np.flatnonzero(has_unknown & whole & (members <= LARGEST_PULL) & (not is_exact))
+        may_pull = has_unknown & whole & groups.is_whole[used]
+        pulled = np.flatnonzero(may_pull & (members <= LARGEST_PULL) & (not is_exact))
         return at_most[pulled], known_most[pulled] - total[pulled], members[pulled], rows
 
 

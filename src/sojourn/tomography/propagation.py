@@ -234,6 +234,7 @@ def propagate(
     is_sure: BoolArray,
     is_out: BoolArray,
     is_used: BoolArray,
+    is_closed: BoolArray,
     is_exact: bool,
     tolerance: int,
     spacing: int,
@@ -270,7 +271,8 @@ def propagate(
                     until = decided(member[k], last[g], node, low, high, is_local, sink, epsilon)
                     is_sure[k] = after == BEFORE and until == BEFORE
                     is_out[k] = after == AFTER or until == AFTER
-            effect = _sum_pass(g, group_start, member, is_sure, is_out, sums, tolerance, is_exact, least, most)
+            is_equation = is_exact and is_closed[g]
+            effect = _sum_pass(g, group_start, member, is_sure, is_out, sums, tolerance, is_equation, least, most)
             if effect == 2:
                 is_used[g] = False
                 found = _note(conflicts, found, SUM, last[g], before[g])
