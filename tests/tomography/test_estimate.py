@@ -146,3 +146,38 @@ def test_medians_by_group_agree_with_numpy(pairs: list[tuple[int, float]]) -> No
     values = np.array([value for _g, value in pairs])
     expected = [np.median(values[group == g]) for g in range(len(names))]
     assert np.allclose(_medians(values, group, len(names)), expected)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(1, 5),
+        st.integers(0, 6),
+        st.lists(st.integers(1, 5), max_size=5),
+        st.integers(0, 300),
+        st.integers(1, 120),
+        st.integers(-1, 90),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(ROWS, st.sampled_from(list(Sums)), st.integers(0, 5))
+def test_traces_that_contradict_themselves_get_an_answer_within_sound_bounds(
+    rows: list[tuple[int, int, list[int], int, int, int]], sums: Sums, omega_ms: int
+) -> None:
+    packets = [
+        (origin, sequence, [origin, *way, 0], t0 * MS, (t0 + stay) * MS, total * MS if total >= 0 else MISSING)
+        for origin, sequence, way, t0, stay, total in rows
+    ]
+    packets.append((9, 0, [9, 0], 0, MS, MISSING))
+    trace = make_trace(packets)
+    bounds = bound(trace, ConstraintOptions(omega_ns=omega_ms * MS, sums=sums))
+    answer = estimate(trace, bounds)
+    assert (bounds.low_ns <= bounds.high_ns).all()
+    assert ((answer.arrival_ns >= bounds.low_ns) & (answer.arrival_ns <= bounds.high_ns)).all()
+    assert (answer.arrival_ns[trace.start[:-1]] == trace.t0_ns).all()
+    assert (answer.arrival_ns[trace.start[1:] - 1] == trace.sink_ns).all()
+    visit = np.flatnonzero(trace.is_visit)
+    assert (answer.delay_ns[visit] >= 0).all()
+    assert len(bounds.conflicts) == bounds.conflict_count
