@@ -97,7 +97,7 @@ def test_what_osqp_leaves_unconverged_clarabel_solves(monkeypatch: pytest.Monkey
     trace, _truth = simulated(60, 58)
     bounds = bound(trace)
     expected = estimate(trace, bounds)
-    assert set(expected.solves) == {"osqp"}
+    assert expected.solves.keys() <= {"osqp", "relaxed"}
     monkeypatch.setitem(estimate_module.OSQP_SETTINGS, "max_iter", 1)
     answer = estimate(trace, bounds)
     assert answer.solves["clarabel"] > 0
@@ -110,7 +110,7 @@ def test_what_nobody_solves_keeps_the_middle_of_its_bounds_and_is_counted(monkey
     monkeypatch.setitem(estimate_module.OSQP_SETTINGS, "max_iter", 1)
     monkeypatch.setattr(estimate_module, "_clarabel", lambda *_problem: None)
     answer = estimate(trace, bounds)
-    assert set(answer.solves) == {"unsolved"}
+    assert answer.solves.keys() == {"relaxed", "unsolved"}
     middle = mnt_arrivals(bounds)
     assert np.abs(answer.arrival_ns - middle).max() <= 1_000
 

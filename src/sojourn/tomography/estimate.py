@@ -9,7 +9,8 @@ pulls its members up, with a penalty like the logarithm of what remains; harder 
 least.
 
 Guarantee: every answer lies within the bounds. Every solve's status is checked: what OSQP leaves unconverged Clarabel
-solves, and what neither solves keeps its last round's answer and is counted. Cost: about 0.1 ms for a delay.
+solves; what neither does is counted, and keeps its last round's answer or the middle of its bounds.
+Cost: about 0.05 ms for a delay.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = ["EstimateOptions", "Estimates", "estimate"]
 HUBER_MS = 3.0
 REMAINS_MS = 5.0  # what remains of S costs like log(1 + remains / REMAINS_MS)
 TINY = 1e-6
+NARROW = 0.55
 OSQP_SETTINGS = {"verbose": False, "eps_abs": 0.05, "eps_rel": 1e-3, "max_iter": 2_000, "check_termination": 10}
 
 
@@ -51,7 +53,11 @@ class EstimateOptions:
 
 @dataclass(frozen=True)
 class Estimates:
-    """The arrival time of every place; `solves` counts how each program ended."""
+    """The arrival time of every place.
+
+    `solves` counts programs by solver, windows whose sums had to be `relaxed` to their full tolerance, and those that
+    stayed `unsolved`.
+    """
 
     arrival_ns: Int64Array
     solves: dict[str, int]
@@ -72,22 +78,27 @@ def estimate(
     """Arrival times of every place, window by window."""
     options = options or EstimateOptions()
     arrival = (bounds.low_ns + bounds.high_ns) // 2
-    programs = Programs(trace, bounds, tolerance_ns=options.tolerance_ns, epsilon_ns=options.epsilon_ns)
+    # Sums pull their members to the edge of their tolerance, so a narrow one is better, if it leaves a solution.
+    tolerances = (int(NARROW * options.tolerance_ns), options.tolerance_ns)
+    makers = [Programs(trace, bounds, tolerance_ns=t, epsilon_ns=options.epsilon_ns) for t in tolerances]
     solves: Counter[str] = Counter()
     done = 0
     for window in windows(trace.t0_ns, trace.period_ns, options.window):
-        program = programs.make(window.packets)
-        if program.delay.shape[1]:
-            delay_ns = np.rint(_solve_rounds(program, options, solves) * NS_PER_MS).astype(np.int64)
-            is_kept = np.isin(window.packets, window.kept, assume_unique=True)
-            _keep(
-                trace.start, window.packets, is_kept, delay_ns,
-                bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival,
-            )  # fmt: skip
+        for programs, failure in zip(makers, ("relaxed", "unsolved"), strict=True):
+            delay, is_finished = _solve_rounds(programs.make(window.packets), options, solves)
+            if is_finished:
+                break
+            solves[failure] += 1
+        delay_ns = np.rint(delay * NS_PER_MS).astype(np.int64)
+        is_kept = np.isin(window.packets, window.kept, assume_unique=True)
+        _keep(
+            trace.start, window.packets, is_kept, delay_ns,
+            bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival,
+        )  # fmt: skip
         done += len(window.kept)
         if advance is not None:
             advance("solving windows", done / len(trace))
-    return Estimates(arrival, dict(solves))
+    return Estimates(arrival, {name: count for name, count in solves.items() if count})
 
 
 @kernel
@@ -118,9 +129,14 @@ def _keep(
             visit += 1
 
 
-def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Counter[str]) -> FloatArray:
-    """The delays of the program's visits in ms: centres from the last round's delays, then delays from the centres."""
+def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Counter[str]) -> tuple[FloatArray, bool]:
+    """The delays of the program's visits in ms, and whether every round had a solution.
+
+    Centres come from the last round's delays, then delays from the centres; the first to have no solution ends it.
+    """
     x = np.zeros(program.delay.shape[1])
+    if not len(x):
+        return program.delay_known, True
     solver = _Solver(program, solves)
     for number in range(options.rounds):
         delay = program.delay @ x + program.delay_known
@@ -131,9 +147,9 @@ def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Coun
             remains = np.maximum(-(program.pull @ x + program.pull_known), 0)
         better = solver.solve(weight, centre, _pull(program, options.pull, remains))
         if better is None:
-            break
+            return np.asarray(program.delay @ x + program.delay_known), False
         x = better
-    return np.asarray(program.delay @ x + program.delay_known)
+    return np.asarray(program.delay @ x + program.delay_known), True
 
 
 def _pull(program: WindowProgram, strength: float, remains: FloatArray) -> FloatArray:
@@ -173,7 +189,7 @@ class _Solver:
             self._solves["osqp"] += 1
             return np.asarray(result.x)
         x = _clarabel(square, linear, program)
-        self._solves["unsolved" if x is None else "clarabel"] += 1
+        self._solves["clarabel"] += x is not None
         return x
 
 
