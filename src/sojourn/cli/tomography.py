@@ -127,6 +127,7 @@ def _solve(
     begin = perf_counter()
     bounds = bound(trace, options)
     bounded = perf_counter()
+    unsolved = 0
     if method is Method.MNT:
         arrival = mnt_arrivals(bounds)
     else:
@@ -135,7 +136,8 @@ def _solve(
             tolerance_ns=options.tolerance_ns,
             epsilon_ns=options.epsilon_ns,
         )
-        arrival = estimate(trace, bounds, how, advance=advance).arrival_ns
+        answer = estimate(trace, bounds, how, advance=advance)
+        arrival, unsolved = answer.arrival_ns, answer.solves.get("unsolved", 0)
     end = perf_counter()
     unknown = unknown_visits(trace)
     per_unknown = 1e3 / max(len(unknown), 1)
@@ -152,6 +154,7 @@ def _solve(
             "omega_ms": float(bounds.omega_ns.max() / 1e6),
             "missing": trace.gaps,
             "conflicts": bounds.conflict_count,
+            "unsolved": unsolved,
             "seconds": end - begin,
             "ms_per_delay": (end - bounded) * per_unknown,
             "ms_per_bound": (bounded - begin) * per_unknown,
