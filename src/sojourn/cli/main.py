@@ -13,12 +13,13 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import agent, demo, mplane, nodes, plan, plan_iotm, query, reproduce, serve, token
+from sojourn.cli import agent, demo, lab, mplane, nodes, plan, plan_iotm, query, reproduce, serve, token
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
 from sojourn.cli.record import record
 from sojourn.cli.rtt import rtt
+from sojourn.cli.tomography import tomography
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -38,9 +39,11 @@ app.command()(record)
 app.command()(estimate)
 app.command()(rtt)
 app.command()(flows)
+app.command()(tomography)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(mplane.app, name="mplane")
+app.add_typer(lab.app, name="lab")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)
 app.command(name="serve", help=serve.HELP, epilog=serve.EXAMPLE)(serve.serve)

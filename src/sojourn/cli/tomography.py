@@ -1,0 +1,225 @@
+"""`sojourn tomography`: where, hop by hop, each packet of a collection network waited."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.options import FormatOption, VerboseOption, WriteOption
+from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
+from sojourn.cli.tomography_output import hop_blocks, node_blocks, node_columns, packet_columns, print_summary
+from sojourn.core.errors import UsageError
+from sojourn.core.units import parse_duration
+
+if TYPE_CHECKING:
+    from sojourn.core.arrays import Int64Array
+    from sojourn.tomography.constraints import Bounds, ConstraintOptions
+    from sojourn.tomography.trace import CollectionTrace
+
+__all__ = ["tomography"]
+
+_EXAMPLE = """\
+[bold]Example[/bold]
+
+  $ sojourn lab wireless --nodes 100 -w trace.csv --truth hops.csv
+  $ sojourn tomography trace.csv
+  $ sojourn tomography trace.csv --packet 17:3
+  $ sojourn tomography trace.csv --truth hops.csv --format json | jq .summary
+"""
+
+
+class Method(StrEnum):
+    """What the delays are estimated by."""
+
+    DOMO = "domo"
+    MNT = "mnt"
+
+
+class SumsChoice(StrEnum):
+    """How the sums of delays are read."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+    UPPER = "upper"
+    UNUSED = "unused"
+
+
+def tomography(
+    trace_file: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="The sink's trace: CSV, JSON lines (also .gz) or Parquet.")
+    ],
+    packet: Annotated[str | None, typer.Option(metavar="ORIGIN:SEQ", help="Only this packet, hop by hop.")] = None,
+    truth: Annotated[
+        Path | None, typer.Option(metavar="HOPS", help="The truth of every hop: tell how far the answers are off.")
+    ] = None,
+    method: Annotated[Method, typer.Option(help="domo: sums and node centres; mnt: the middle of MNT's bounds.")] = (
+        Method.DOMO
+    ),
+    window: Annotated[float, typer.Option(min=0.1, help="Length of a window in generation periods.")] = 4.0,
+    ratio: Annotated[float, typer.Option(min=0.05, max=1.0, help="Share of each window that is kept.")] = 0.5,
+    omega: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Least delay of a hop; learnt from the trace by default.")
+    ] = None,
+    epsilon: Annotated[
+        str, typer.Option(metavar="TIME", help="Longest time from a packet's time stamp to its entering the queue.")
+    ] = "2.1ms",
+    sums: Annotated[
+        SumsChoice,
+        typer.Option(
+            help="Sums of delays are equations (exact) or upper bounds; auto: for the estimates, by the trace."
+        ),
+    ] = SumsChoice.AUTO,
+    verbose: VerboseOption = False,
+    output_format: FormatOption = None,
+    output: WriteOption = None,
+) -> None:
+    """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
+    from sojourn.tomography.constraints import ConstraintOptions, Sums
+    from sojourn.tomography.reading import read_trace
+
+    how = choose_format(output_format, output)
+    options = ConstraintOptions(
+        omega_ns=None if omega is None else parse_duration(omega),
+        epsilon_ns=parse_duration(epsilon),
+        sums=Sums.UNUSED if method is Method.MNT else Sums(sums),
+    )
+    with progress(trace_file.name) as advance:
+        advance("reading", 0.0)
+        trace = read_trace(trace_file)
+        chosen = None if packet is None else _find_packet(trace, packet)
+        bounds, arrival, summary = _solve(trace, options, method, (window, ratio), advance)
+        if truth is not None:
+            summary |= _compare(trace, bounds, arrival, truth, options)
+    _warn(trace, bounds, verbose=verbose)
+    if how is Format.TABLE and chosen is None:
+        write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
+        print_summary(summary, trace)
+        return
+    write_rows(
+        hop_blocks(trace, bounds, arrival, chosen),
+        how,
+        path=output,
+        name="hops",
+        fields={"summary": summary},
+        table=packet_columns(),
+    )
+
+
+def _solve(
+    trace: CollectionTrace,
+    options: ConstraintOptions,
+    method: Method,
+    window: tuple[float, float],
+    advance: Advance,
+) -> tuple[Bounds, Int64Array, dict[str, object]]:
+    """Bounds, arrival times, and what the run took."""
+    from sojourn.tomography.constraints import Sums, bound
+    from sojourn.tomography.estimate import EstimateOptions, estimate
+    from sojourn.tomography.evaluation import unknown_visits
+    from sojourn.tomography.mnt import mnt_arrivals
+    from sojourn.tomography.windows import WindowOptions
+
+    begin = perf_counter()
+    bounds = bound(trace, options)
+    bounded = perf_counter()
+    unsolved = 0
+    if method is Method.MNT:
+        arrival = mnt_arrivals(bounds)
+    else:
+        how = EstimateOptions(
+            window=WindowOptions(periods=window[0], ratio=window[1]),
+            tolerance_ns=options.tolerance_ns,
+            epsilon_ns=options.epsilon_ns,
+        )
+        answer = estimate(trace, bounds, how, advance=advance)
+        arrival, unsolved = answer.arrival_ns, answer.solves.get("unsolved", 0)
+    end = perf_counter()
+    unknown = unknown_visits(trace)
+    per_unknown = 1e3 / max(len(unknown), 1)
+    width = (bounds.most_ns - bounds.least_ns)[unknown]
+    return (
+        bounds,
+        arrival,
+        {
+            "method": str(method),
+            "packets": len(trace),
+            "unknowns": len(unknown),
+            "bound_width_ms": float(width.mean() / 1e6) if len(unknown) else 0.0,
+            "sums": "equations" if bounds.is_exact else "upper bounds" if options.sums is not Sums.UNUSED else "unused",
+            "omega_ms": float(bounds.omega_ns.max() / 1e6),
+            "missing": trace.gaps,
+            "conflicts": bounds.conflict_count,
+            "unsolved": unsolved,
+            "seconds": end - begin,
+            "ms_per_delay": (end - bounded) * per_unknown,
+            "ms_per_bound": (bounded - begin) * per_unknown,
+        },
+    )
+
+
+def _compare(
+    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, truth: Path, options: ConstraintOptions
+) -> dict[str, object]:
+    """How far the answers are from the truth, and how far MNT's are."""
+    from sojourn.tomography.evaluation import evaluate
+    from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
+    from sojourn.tomography.reading import read_truth
+
+    true_ns = read_truth(truth, trace)
+    ours = evaluate(trace, bounds, arrival, true_ns)
+    baseline = mnt_bounds(trace, options)
+    mnt = evaluate(trace, baseline, mnt_arrivals(baseline), true_ns)
+    return {
+        "compared": ours.unknowns,
+        "mae_ms": ours.mae_ms,
+        "share_under_4ms": ours.share_under_4ms,
+        "bounds_violated": ours.bounds_violated,
+        "mnt_mae_ms": mnt.mae_ms,
+        "mnt_width_ms": mnt.bound_width_ms,
+        "displacement": ours.displacement,
+    }
+
+
+def _find_packet(trace: CollectionTrace, name: str) -> int:
+    import numpy as np
+
+    origin, _colon, sequence = name.partition(":")
+    if not (origin.isdecimal() and sequence.isdecimal() and len(name) < 40):
+        raise UsageError(f"{name!r} is no packet", action="write ORIGIN:SEQ, such as 17:3")
+    found = np.flatnonzero((trace.origin == int(origin)) & (trace.shown_sequence == int(sequence)))
+    if not len(found):
+        raise UsageError(f"the trace has no packet {name}", action="name one that reached the sink")
+    if len(found) > 1:
+        print(f"sojourn: warning: {len(found)} packets are called {name}; the first is shown", file=sys.stderr)
+    return int(found[0])
+
+
+def _warn(trace: CollectionTrace, bounds: Bounds, *, verbose: bool) -> None:
+    """What was left out or does not fit together, on stderr."""
+    if trace.ignored:
+        print(f"sojourn: warning: {sum(trace.ignored.values()):,} rows ignored (-v tells why)", file=sys.stderr)
+    if bounds.conflict_count:
+        print(
+            f"sojourn: warning: {bounds.conflict_count:,} constraints contradict the rest and were left out "
+            "(-v tells which packets)",
+            file=sys.stderr,
+        )
+    if bounds.pairs_left_out:
+        print(f"sojourn: warning: the order at {bounds.pairs_left_out:,} crowded visits is not used", file=sys.stderr)
+    if not verbose:
+        return
+    for reason, count in trace.ignored.items():
+        print(f"ignored: {count:,} × {reason}", file=sys.stderr)
+    for reason, count in trace.notes.items():
+        print(f"note: {count:,} × {reason}", file=sys.stderr)
+    for conflict in bounds.conflicts:
+        names = [f"{trace.origin[p]}:{trace.shown_sequence[p]}" for p in (conflict.packet, conflict.other)]
+        print(f"conflict: {conflict.kind} of packets {names[0]} and {names[1]}", file=sys.stderr)
+
+
+tomography.__doc__ = f"{tomography.__doc__}\n\n\b\n{_EXAMPLE}"

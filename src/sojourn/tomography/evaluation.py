@@ -1,0 +1,70 @@
+"""Estimates and bounds against the truth of every hop.
+
+An *unknown* is a delay that the trace does not state: every visit of a packet with two hops or more. The displacement
+is Domo's order metric (Section VI.A): how many places, on average, an arrival stands off in the order of all arrivals;
+it says as much of the traffic's rate as of the method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.core.arrays import Int64Array
+from sojourn.core.errors import InputError
+from sojourn.tomography.constraints import Bounds
+from sojourn.tomography.trace import CollectionTrace
+
+__all__ = ["Evaluation", "evaluate", "unknown_visits"]
+
+CLOSE_NS = 4_000_000
+ROUNDING_NS = 1_000
+NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Over the unknowns whose truth is given; times in ms."""
+
+    unknowns: int
+    mae_ms: float
+    share_under_4ms: float
+    bound_width_ms: float
+    bounds_violated: int
+    displacement: float
+
+
+def unknown_visits(trace: CollectionTrace) -> Int64Array:
+    """The visits whose delay is not known from the trace alone."""
+    lengths = np.diff(trace.start)
+    return np.flatnonzero(trace.is_visit & np.repeat(lengths > 2, lengths))
+
+
+def evaluate(trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, truth_ns: Int64Array) -> Evaluation:
+    """How far estimates and bounds are from the truth; places without truth (-1) are left out."""
+    visit = unknown_visits(trace)
+    visit = visit[(truth_ns[visit] >= 0) & (truth_ns[visit + 1] >= 0)]
+    if not len(visit):
+        raise InputError("the truth has none of the trace's hops", action="give the truth of the same trace")
+    true_delay = truth_ns[visit + 1] - truth_ns[visit]
+    error = np.abs(arrival_ns[visit + 1] - arrival_ns[visit] - true_delay)
+    least, most = bounds.least_ns[visit], bounds.most_ns[visit]
+    outside = (true_delay < least - ROUNDING_NS) | (true_delay > most + ROUNDING_NS)
+    outside |= truth_ns[visit] < bounds.low_ns[visit] - ROUNDING_NS
+    outside |= truth_ns[visit] > bounds.high_ns[visit] + ROUNDING_NS
+    return Evaluation(
+        unknowns=len(visit),
+        mae_ms=float(error.mean() / NS_PER_MS),
+        share_under_4ms=float((error < CLOSE_NS).mean()),
+        bound_width_ms=float((most - least).mean() / NS_PER_MS),
+        bounds_violated=int(outside.sum()),
+        displacement=_displacement(arrival_ns[visit], truth_ns[visit]),
+    )
+
+
+def _displacement(estimated: Int64Array, true: Int64Array) -> float:
+    ranks = [np.empty(len(times), np.int64) for times in (estimated, true)]
+    for rank, times in zip(ranks, (estimated, true), strict=True):
+        rank[np.argsort(times, kind="stable")] = np.arange(len(times))
+    return float(np.abs(ranks[0] - ranks[1]).mean())

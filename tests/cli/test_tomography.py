@@ -1,0 +1,118 @@
+"""`sojourn tomography`: tables, rows, one packet, the truth beside it, and traces that are not as they should be."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sojourn.cli.main import app
+from sojourn.core.errors import InputError, UsageError
+
+SUMMARY = {
+    "packets",
+    "unknowns",
+    "mae_ms",
+    "share_under_4ms",
+    "bound_width_ms",
+    "bounds_violated",
+    "mnt_mae_ms",
+    "mnt_width_ms",
+    "displacement",
+    "seconds",
+    "ms_per_delay",
+    "ms_per_bound",
+}
+ROW = ["origin", "seq", "hop", "node", "delay_ns", "low_ns", "high_ns"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated trace with its truth."""
+    path = tmp_path_factory.mktemp("tomography")
+    trace, hops = str(path / "trace.csv"), str(path / "hops.csv")
+    CliRunner().invoke(app, ["lab", "wireless", "--nodes", "60", "--packets", "5", "-w", trace, "--truth", hops])
+    return path
+
+
+def run(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["tomography", str(folder / "trace.csv"), *words])
+
+
+def test_the_table_has_every_node_and_the_summary_goes_to_stderr(folder: Path) -> None:
+    result = run(folder)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["node", "mean", "delay", "95", "%", "within", "in", "queue", "packets"]
+    assert len(lines) == 60
+    assert "295 packets" in result.stderr
+
+
+def test_the_truth_adds_errors_to_the_summary(folder: Path) -> None:
+    result = run(folder, "--truth", str(folder / "hops.csv"), "--format", "json")
+    answer = json.loads(result.stdout)
+    assert answer["summary"].keys() >= SUMMARY
+    assert answer["summary"]["bounds_violated"] == 0
+    assert 0 < answer["summary"]["mae_ms"] < 0.5 * answer["summary"]["mnt_mae_ms"]
+    assert list(answer["hops"][0]) == ROW
+
+
+def test_rows_have_one_line_for_each_packet_and_hop(folder: Path) -> None:
+    rows = list(csv.DictReader(run(folder, "--format", "csv").stdout.splitlines()))
+    hops = list(csv.DictReader((folder / "hops.csv").open()))
+    assert list(rows[0]) == ROW
+    assert len(rows) == len(hops)
+    for row in rows:
+        assert int(row["low_ns"]) - 1_000 <= int(row["delay_ns"]) <= int(row["high_ns"]) + 1_000
+
+
+def test_parquet_goes_to_a_file(folder: Path) -> None:
+    from pyarrow import parquet
+
+    assert run(folder, "-w", str(folder / "hops.parquet")).exit_code == 0
+    assert parquet.read_table(folder / "hops.parquet").column_names == ROW
+
+
+def test_one_packet_is_shown_hop_by_hop(folder: Path) -> None:
+    packet = max(csv.DictReader((folder / "trace.csv").open()), key=lambda row: row["path"].count("-"))
+    result = run(folder, "--packet", f"{packet['origin']}:{packet['seq']}", "--format", "jsonl")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["node"] for row in rows] == [int(node) for node in packet["path"].split("-")[:-1]]
+    total_ns = (float(packet["t_sink_s"]) - float(packet["t0_s"])) * 1e9
+    assert sum(row["delay_ns"] for row in rows) == pytest.approx(total_ns, abs=1_000)
+
+
+@pytest.mark.parametrize("name", ["17", "a:b", "-1:2", "99:99", "1:" + "9" * 50])
+def test_a_packet_that_is_not_there_is_said_so(folder: Path, name: str) -> None:
+    assert isinstance(run(folder, f"--packet={name}").exception, UsageError)
+
+
+def test_methods_and_options_reach_the_estimate(folder: Path) -> None:
+    truth = ("--truth", str(folder / "hops.csv"), "--format", "json")
+    mnt = json.loads(run(folder, "--method", "mnt", *truth).stdout)["summary"]
+    assert mnt["mae_ms"] == mnt["mnt_mae_ms"]
+    narrow = json.loads(run(folder, "--omega", "1ms", *truth).stdout)["summary"]
+    usual = json.loads(run(folder, "--window", "2", "--ratio", "0.8", *truth).stdout)["summary"]
+    assert narrow["bound_width_ms"] < usual["bound_width_ms"]
+    assert narrow["omega_ms"] == 1
+    upper = json.loads(run(folder, "--sums", "upper", *truth).stdout)["summary"]
+    assert upper["sums"] == "upper bounds"
+    assert usual["sums"] == "equations"
+
+
+def test_rows_left_out_and_conflicts_are_told(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(
+        "origin,seq,path,t0_s,t_sink_s,sum_of_delays_s\n2,0,2-0,0.100,0.130,\n2,1,2-0,0.110,0.120,\n2,x,2-0,0,1,\n"
+    )
+    result = run(tmp_path, "-v")
+    assert result.exit_code == 0
+    assert "ignored: 1 × seq that is no whole number" in result.stderr
+    assert "conflict: fifo of packets 2:0 and 2:1" in result.stderr
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_bytes(b"\xff\xfe\x00nothing")
+    assert isinstance(run(tmp_path).exception, InputError)

@@ -1,0 +1,195 @@
+"""Traces: whatever a file holds becomes clean columns, with what was left out counted by reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sojourn.core.errors import InputError
+from sojourn.tomography.reading import read_trace, read_truth
+from sojourn.tomography.trace import MISSING, PacketRow, make_trace
+
+MS = 1_000_000
+GOOD: PacketRow = (3, 0, [3, 2, 0], 10 * MS, 30 * MS, 5 * MS)
+HEADER = "origin,seq,path,t0_s,t_sink_s,sum_of_delays_s\n"
+
+
+def changed(**fields: object) -> PacketRow:
+    names = ("origin", "sequence", "path", "t0", "sink", "sum")
+    row = dict(zip(names, GOOD, strict=True)) | {"sequence": 1} | fields
+    return tuple(row.values())  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (changed(path=[3]), "path without a hop"),
+        (changed(path=[]), "path without a hop"),
+        (changed(path=[3, *range(10, 300), 0]), "path of more than 256 nodes"),
+        (changed(path=[3, -4, 0]), "unknown node"),
+        (changed(path=[2, 3, 0]), "path that starts elsewhere than at the origin"),
+        (changed(path=[3, 3, 0]), "path with a hop from a node to itself"),
+        (changed(path=[3, 2, 1]), "path that ends elsewhere"),
+        (changed(path=[3, 0, 2, 0]), "path through the sink"),
+        (changed(sequence=-1), "negative sequence number"),
+        (changed(t0=-1), "negative time"),
+        (changed(sink=10 * MS), "arrival at the sink before the generation"),
+        (changed(sink=1 << 63), "time out of range"),
+        (GOOD, "duplicate of a packet"),
+    ],
+)
+def test_a_packet_that_cannot_be_used_is_counted_by_reason(row: PacketRow, reason: str) -> None:
+    trace = make_trace([GOOD, row, (4, 0, [4, 0], 0, 5 * MS, MISSING), (5, 0, [5, 0], 0, 6 * MS, MISSING)])
+    assert len(trace) == 3
+    assert trace.ignored == {reason: 1}
+
+
+def test_packets_come_in_the_order_of_the_sink_with_their_paths_flat() -> None:
+    trace = make_trace([GOOD, (4, 7, [4, 0], 0, 5 * MS, 2 * MS)])
+    assert trace.origin.tolist() == [4, 3]
+    assert trace.node.tolist() == [4, 0, 3, 2, 0]
+    assert trace.start.tolist() == [0, 2, 5]
+    assert trace.hop.tolist() == [0, 1, 0, 1, 2]
+    assert trace.owner.tolist() == [0, 0, 1, 1, 1]
+    assert trace.is_visit.tolist() == [True, False, True, True, False]
+    assert trace.sink == 0
+
+
+def test_sums_that_overflowed_or_are_missing_are_not_used() -> None:
+    rows = [changed(sequence=k, t0=k * MS, sink=(k + 50) * MS, sum=s) for k, s in enumerate((65_535 * MS, MISSING, 0))]
+    trace = make_trace(rows)
+    assert trace.sum_ns.tolist() == [MISSING, MISSING, 0]
+    assert trace.notes == {"sum of delays that may have overflowed, not used": 1, "sum of delays missing": 1}
+
+
+def sent(*numbers: int) -> list[PacketRow]:
+    return [(3, n, [3, 0], k * 1_000 * MS, (k * 1_000 + 9) * MS, MISSING) for k, n in enumerate(numbers)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "steps", "gaps"),
+    [
+        ((0, 1, 2), [1, 1], 0),
+        ((0, 1, 4), [1, 3], 2),
+        ((254, 255, 0, 1), [1, 1, 1], 0),
+        ((65_534, 65_535, 0), [1, 1], 0),
+        ((65_533, 1), [4], 3),
+    ],
+)
+def test_sequence_numbers_are_unwrapped_and_their_gaps_counted(
+    numbers: tuple[int, ...], steps: list[int], gaps: int
+) -> None:
+    trace = make_trace(sent(*numbers))
+    assert np.diff(trace.sequence).tolist() == steps
+    assert trace.shown_sequence.tolist() == list(numbers)
+    assert trace.gaps == gaps
+
+
+def test_a_node_that_starts_anew_never_seems_to_follow_its_old_packets() -> None:
+    trace = make_trace(sent(40, 41, 0, 1))
+    steps = np.diff(trace.sequence).tolist()
+    assert steps[0] == steps[2] == 1
+    assert steps[1] > 1
+    assert trace.notes["sequence number that started anew"] == 1
+
+
+def test_loops_are_kept_and_noted() -> None:
+    trace = make_trace([changed(path=[3, 2, 5, 3, 2, 0])])
+    assert trace.notes["path with a loop"] == 1
+    assert len(trace.node) == 6
+
+
+def test_nothing_usable_is_an_error_that_says_why() -> None:
+    with pytest.raises(InputError, match="1 × negative time"):
+        make_trace([changed(t0=-1)])
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "jsonl.gz"])
+def test_text_formats_read_the_same(tmp_path: Path, ending: str) -> None:
+    if ending.startswith("csv"):
+        text = HEADER + "3,0,3-2-0,0.01,0.03,0.0051\n"
+    else:
+        fields = {"origin": 3, "seq": 0, "path": [3, 2, 0], "t0_s": 0.01, "t_sink_s": 0.03, "sum_of_delays_s": 0.0051}
+        text = json.dumps(fields) + "\n"
+    path = tmp_path / f"trace.{ending}"
+    path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
+    trace = read_trace(path)
+    assert trace.node.tolist() == [3, 2, 0]
+    assert (trace.t0_ns[0], trace.sink_ns[0], trace.sum_ns[0]) == (10 * MS, 30 * MS, 5 * MS)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("x,1,3-2-0,0.01,0.03,0.005", "origin that is no whole number"),
+        ("3,1.5,3-2-0,0.01,0.03,0.005", "seq that is no whole number"),
+        ("3,1,3-?-0,0.01,0.03,0.005", "unknown node"),
+        ("3,1,,0.01,0.03,0.005", "unknown node"),
+        ("3,1,3-99999999999-0,0.01,0.03,0.005", "unknown node"),
+        ("3,1,3-2-0,soon,0.03,0.005", "t0_s that is no number"),
+        ("3,1,3-2-0,0.01,nan,0.005", "t_sink_s that is no number"),
+        ("3,1,3-2-0,0.01,inf,0.005", "t_sink_s that is no number"),
+        ("3,1,3-2-0,0.01,,0.005", "packet that was not delivered"),
+        ("3,1", "packet that was not delivered"),
+        ("3,1,3-2-0,-0.01,0.03,0.005", "negative time"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_counted_by_reason(tmp_path: Path, row: str, reason: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{HEADER}3,0,3-2-0,0.01,0.03,0.005\n{row}\n")
+    trace = read_trace(path)
+    assert len(trace) == 1
+    assert trace.ignored == {reason: 1}
+
+
+def test_a_sum_that_is_no_time_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "".join(f"3,{k},3-2-0,{k}.01,{k}.03,{s}\n" for k, s in enumerate(("", "x", "-1"))))
+    assert read_trace(path).sum_ns.tolist() == [MISSING] * 3
+
+
+def test_a_file_without_the_columns_or_damaged_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="no column origin"):
+        read_trace(path)
+    damaged = tmp_path / "trace.csv.gz"
+    damaged.write_bytes(gzip.compress(HEADER.encode() * 500)[:40])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_trace(damaged)
+    parquet = tmp_path / "trace.parquet"
+    parquet.write_bytes(b"PAR1 no")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_trace(parquet)
+
+
+@given(st.text(alphabet='0123456789-.,eEx"\n{}[]: ', max_size=300), st.sampled_from(["csv", "jsonl"]))
+def test_no_text_does_worse_than_be_refused(tmp_path_factory: pytest.TempPathFactory, text: str, ending: str) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / f"trace.{ending}"
+    path.write_text((HEADER if ending == "csv" else "") + text)
+    try:
+        trace = read_trace(path)
+    except InputError:
+        return
+    assert len(trace) >= 1
+
+
+def test_a_truth_is_matched_by_packet_hop_and_node(tmp_path: Path) -> None:
+    path = tmp_path / "hops.csv"
+    path.write_text("origin,seq,hop_index,node,t_arrival_s\n3,0,0,3,0.01\n3,0,1,9,0.02\n")
+    assert read_truth(path, make_trace([GOOD])).tolist() == [10 * MS, -1, 30 * MS]
+
+
+def test_the_collection_traces_are_read_whole(shared_data: Path) -> None:
+    trace = read_trace(shared_data / "collection" / "n100_center_20s_packets.csv.gz")
+    assert len(trace) == 17_126
+    assert trace.ignored == {"packet that was not delivered": 11}
+    truth = read_truth(shared_data / "collection" / "n100_center_20s_hops.csv.gz", trace)
+    assert (truth[trace.start[:-1]] == trace.t0_ns).all()
+    assert (truth >= 0).mean() > 0.999
