@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.iotm_means import estimate_means_jointly
 from sojourn.estimation.queries import RangeQuery, answer_instances, answer_total
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from sojourn.sketches.lda import Lda, LdaParameters
 
 PARAMETERS = BucketArrayParameters(buckets=32, per_instance=4, bits=48, count_bits=24)
 
@@ -79,3 +81,12 @@ def test_an_instance_that_was_not_there_is_unknown() -> None:
     epochs, _, _, _ = recorded(740, 4, 3)
     (answer,) = answer_instances(epochs, [5], RangeQuery(from_ns=0, to_ns=10**18), unit="bytes")
     assert answer.answer.reason is Reason.UNKNOWN_INSTANCE
+
+
+def test_epochs_of_packets_are_not_taken_for_sums() -> None:
+    packets = Lda(LdaParameters(rows=4))
+    packets.record_batch(PacketBatch.of([1], [2], [10**18]))
+    epoch = Epoch("n", "lan", 0, packets, ())
+    for ask in (answer_total, lambda epochs, query, unit: answer_instances(epochs, [1], query, unit=unit)):
+        with pytest.raises(MismatchError, match="a stream of lda is not asked for sums"):
+            ask([epoch], RangeQuery(from_ns=0, to_ns=2 * 10**18), unit="packets")

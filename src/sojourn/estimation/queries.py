@@ -72,6 +72,14 @@ class _Selected:
 
 
 def _select(epochs: Sequence[Epoch], query: RangeQuery) -> _Selected:
+    """The epochs of the range; only bucket arrays can be asked for sums and means."""
+    for epoch in epochs:
+        if not isinstance(epoch.sketch, BucketArray):
+            raise MismatchError(
+                f"a stream of {epoch.parameters.kind} is not asked for sums and means",
+                where=epoch.stream,
+                action="estimate two points' epochs with `sojourn estimate`",
+            )
     whole: list[Epoch] = []
     partial: list[tuple[Epoch, float]] = []
     spans: list[tuple[int, int]] = []
@@ -103,12 +111,6 @@ def _by_salt(epochs: Sequence[Epoch]) -> list[BucketArray]:
     """One array per salt (and shape), all epochs of it added up."""
     groups: list[Epoch] = []
     for epoch in epochs:
-        if not isinstance(epoch.sketch, BucketArray):
-            raise MismatchError(
-                f"a stream of {epoch.parameters.kind} is not asked this way",
-                where=epoch.stream,
-                action="range queries are about bucket arrays",
-            )
         for i, group in enumerate(groups):
             if can_merge(group, epoch):
                 groups[i] = merged_epoch(group, epoch)
