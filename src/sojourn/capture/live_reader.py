@@ -24,20 +24,17 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from typing import Self
 
 import numpy as np
 
+from sojourn.capture.decoded import DecodedPackets
 from sojourn.capture.decoder import DecodeOptions, Decoder
 from sojourn.capture.filters import LINK_ETHERNET, PacketFilter
-from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.frames import Frames
 from sojourn.capture.live import Direction, LiveCapture
 from sojourn.capture.transport import TransportBatch
-from sojourn.core.arrays import Int64Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import ParameterError, UsageError
-from sojourn.core.keys import TrafficKey
+from sojourn.core.errors import ParameterError
 
 __all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "rehearsal"]
 
@@ -73,7 +70,7 @@ def rehearsal(options: DecodeOptions | None = None) -> tuple[PacketBatch, Transp
     return Decoder(options).decode_transport(frames)
 
 
-class LiveReader:
+class LiveReader(DecodedPackets):
     """The packets of one interface; iterate once, in batches.
 
     A batch's transport columns point into the ring and are valid until the next batch is asked for; the columns of a
@@ -101,11 +98,9 @@ class LiveReader:
         for name, limit in (("seconds", seconds), ("packets", packets)):
             if limit is not None and limit <= 0:
                 raise ParameterError(f"{name} is {limit}", where=interface, action="give more than 0")
-        self.name = interface
+        super().__init__(interface, options)
         self._seconds, self._limit = seconds, packets
         self._poll_seconds = poll_seconds
-        self._latest: Frames | None = None
-        self._decoder = Decoder(options)
         self._begun_ns = self._longest = 0
         self.complete_until_ns = 0  # all packets before this time have been given
         rehearsal(options)
@@ -133,7 +128,7 @@ class LiveReader:
         """End the capture at a time (now, when none is given)."""
         self._capture.stop(at_ns)
 
-    def _frames(self) -> Iterator[Frames]:
+    def _accepted(self) -> Iterator[Frames]:
         self.start()
         self._begun_ns = time.time_ns()
         asked_ns = self._begun_ns
@@ -146,34 +141,9 @@ class LiveReader:
             self.complete_until_ns = max(self.complete_until_ns, latest - HANDED_OVER_NS)
             asked_ns = time.time_ns()
 
-    def __iter__(self) -> Iterator[PacketBatch]:
-        for frames in self._frames():
-            batch = self._decoder.decode(frames)
-            self._latest = frames
-            yield batch
-        self._latest = None
-
-    def keys_at(self, rows: Int64Array) -> list[TrafficKey]:
-        """The keys of packets by their rows in the batch that was iterated last, where there is no flow table."""
-        if self._latest is None:
-            raise UsageError("there is no batch to take keys from", where=self.name, action="ask while iterating")
-        return self._decoder.keys_at(self._latest, rows)
-
-    def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
-        """As iterating, with the transport columns of each batch beside it."""
-        for frames in self._frames():
-            batches = self._decoder.decode_transport(frames)
-            self._latest = frames
-            yield batches
-        self._latest = None
-
     @property
     def packets(self) -> int:
         return self._decoder.packets + sum(self._left_out().values())
-
-    @property
-    def ip_packets(self) -> int:
-        return self._decoder.ip_packets
 
     def _left_out(self) -> dict[str, int]:
         statistics = self._capture.statistics()
@@ -189,14 +159,6 @@ class LiveReader:
     def ignored(self) -> dict[str, int]:
         """By reason; the kernel's drops are there even when there are none."""
         return {**self._left_out(), **self._decoder.ignored}
-
-    @property
-    def notes(self) -> dict[str, int]:
-        return self._decoder.notes
-
-    @property
-    def flows(self) -> FlowTable:
-        return self._decoder.flows
 
     @property
     def snap_length(self) -> int:
@@ -225,19 +187,10 @@ class LiveReader:
                 f"{self.name}: packets of up to {self._longest:,} bytes were put together by offloading, the wire had "
                 f"others; ethtool -K {self.name} gro off gso off tso off lro off"
             )
-        if overflow := self.flows.overflow_packets:
-            bound = f"{overflow} packets belong to flows beyond the first {self.flows.max_flows}"
-            said.append(f"{self.name}: {bound}; raise max_flows to see them")
-        return said
+        return said + self._overflow_warnings()
 
     def close(self) -> None:
         self._capture.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _mtu(interface: str) -> int:

@@ -16,21 +16,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from typing import Self
 
-from sojourn.capture.decoder import DecodeOptions, Decoder
+from sojourn.capture.decoded import DecodedPackets
+from sojourn.capture.decoder import DecodeOptions
 from sojourn.capture.files import FrameReader
 from sojourn.capture.filters import PacketFilter
-from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.frames import Frames
 from sojourn.capture.pcap import PcapReader, is_pcap
 from sojourn.capture.pcapng import PcapngReader, is_pcapng
 from sojourn.capture.source import Source, open_source
-from sojourn.capture.transport import TransportBatch
-from sojourn.core.arrays import Int64Array
-from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import CaptureError, UsageError
-from sojourn.core.keys import TrafficKey
+from sojourn.core.errors import CaptureError
 
 __all__ = ["CaptureReader", "open_capture", "open_frames"]
 
@@ -52,7 +47,7 @@ def open_frames(source: Source, *, strict: bool = False) -> FrameReader:
     )
 
 
-class CaptureReader:
+class CaptureReader(DecodedPackets):
     """The packets of one capture file; iterate once, in batches.
 
     ``packets`` counts all frames of the file, ``ip_packets`` those decoded, ``ignored`` the rest by reason.
@@ -66,12 +61,11 @@ class CaptureReader:
         strict: bool = False,
         packet_filter: PacketFilter | None = None,
     ) -> None:
+        super().__init__(source.name, options)
         self._source = source
         self._frames = open_frames(source, strict=strict)
-        self._decoder = Decoder(options)
         self._filter = packet_filter
         self._filtered: Counter[str] = Counter()
-        self._latest: Frames | None = None
 
     def _accepted(self) -> Iterator[Frames]:
         """The frames that the filter lets through; the others are counted."""
@@ -83,50 +77,13 @@ class CaptureReader:
             self._filtered.update(ignored)
             yield accepted
 
-    def __iter__(self) -> Iterator[PacketBatch]:
-        for frames in self._accepted():
-            batch = self._decoder.decode(frames)
-            self._latest = frames
-            yield batch
-        self._latest = None
-
-    def keys_at(self, rows: Int64Array) -> list[TrafficKey]:
-        """The keys of packets by their rows in the batch that was iterated last, where there is no flow table."""
-        if self._latest is None:
-            raise UsageError("there is no batch to take keys from", where=self.name, action="ask while iterating")
-        return self._decoder.keys_at(self._latest, rows)
-
-    def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
-        """As iterating, with the transport columns of each batch beside it."""
-        for frames in self._accepted():
-            batches = self._decoder.decode_transport(frames)
-            self._latest = frames
-            yield batches
-        self._latest = None
-
-    @property
-    def name(self) -> str:
-        return self._source.name
-
     @property
     def packets(self) -> int:
         return self._frames.packets
 
     @property
-    def ip_packets(self) -> int:
-        return self._decoder.ip_packets
-
-    @property
     def ignored(self) -> dict[str, int]:
         return {**self._filtered, **self._decoder.ignored}
-
-    @property
-    def notes(self) -> dict[str, int]:
-        return self._decoder.notes
-
-    @property
-    def flows(self) -> FlowTable:
-        return self._decoder.flows
 
     @property
     def snap_length(self) -> int:
@@ -140,20 +97,10 @@ class CaptureReader:
 
     @property
     def warnings(self) -> list[str]:
-        overflow = self.flows.overflow_packets
-        if not overflow:
-            return list(self._frames.warnings)
-        bound = f"{overflow} packets belong to flows beyond the first {self.flows.max_flows}"
-        return [*self._frames.warnings, f"{self.name}: {bound}; raise max_flows to see them"]
+        return [*self._frames.warnings, *self._overflow_warnings()]
 
     def close(self) -> None:
         self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_capture(
