@@ -12,6 +12,7 @@ Shahzad and Ganji, "IoTm", §III.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -29,13 +30,24 @@ from sojourn.estimation.iotm_literal import estimate_means_literally, estimate_s
 from sojourn.estimation.iotm_means import estimate_means_jointly
 from sojourn.sketches.bucket_array import BucketArray
 
-__all__ = ["RangeAnswer", "RangeQuery", "answer_instances", "answer_total", "combined", "listed_instances"]
+__all__ = [
+    "FOREVER_NS",
+    "RangeAnswer",
+    "RangeQuery",
+    "answer_fields",
+    "answer_instances",
+    "answer_total",
+    "combined",
+    "listed_instances",
+]
 
 Stat = Literal["sum", "mean"]
 Method = Literal["literal", "joint"]
 Cut = Literal["whole", "inside", "pro-rata"]
 
 EXACT = "exact total"
+# The end of a range up to now: later than any measurement.
+FOREVER_NS = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +205,21 @@ def _literally(sketches: list[BucketArray], instance_id: Sequence[int], stat: St
         return estimate_means_literally([(sketch, sketch) for sketch in sketches], ids, unit=unit)
     by_salt = [estimate_sums_literally(sketch, ids, unit=unit) for sketch in sketches]
     return [combined([answers[i] for answers in by_salt], stat) for i in range(len(ids))]
+
+
+def answer_fields(found: RangeAnswer) -> dict[str, object]:
+    """An answer as plain fields; bounds that are not finite are none."""
+    fields: dict[str, object] = {
+        "epochs": found.epochs,
+        "covered": [{"from_ns": low, "to_ns": high} for low, high in found.covered],
+    }
+    answer = found.answer
+    if not isinstance(answer, Estimate):
+        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
+        return {**none, **fields, "reason": answer.reason.value}
+    low, high = (bound if math.isfinite(bound) else None for bound in (answer.low, answer.high))
+    value = {"value": answer.value, "low": low, "high": high, "samples": answer.samples, "method": answer.method}
+    return {**value, **fields, "reason": None}
 
 
 def combined(answers: Sequence[Answer], stat: Stat) -> Answer:

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.core.errors import SojournError, WireError
@@ -22,7 +22,7 @@ from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode
 from sojourn.node.configuration import AgentConfiguration, StreamConfiguration, stream_of
-from sojourn.node.spool import Spool, write_durably
+from sojourn.node.spool import OPEN, Spool, write_durably
 from sojourn.node.stream import AgentStream
 from sojourn.node.transport import Announcement, RefusedError, Transport, TransportError
 from sojourn.sources.registry import source_type
@@ -34,7 +34,6 @@ CHECKPOINT_NS = 5_000_000_000
 ASSIGNMENTS_SECONDS = 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 QUESTION_SECONDS = 20.0
-OPEN = ".open"
 
 Report = Callable[[str], None]
 
@@ -46,9 +45,6 @@ class AgentCounts:
     measurements: int = 0
     closed: int = 0
     sent: int = 0
-    refused: int = 0
-    questions: int = 0
-    failures: int = field(default=0)
 
 
 class Agent:
@@ -132,14 +128,18 @@ class Agent:
         checkpoint = next_poll + CHECKPOINT_NS
         while not self._stop.is_set():
             with self._lock:
-                now_ns = time.time_ns()
-                for stream in self._streams.values():
-                    self._close(stream.poll(now_ns))
+                self._poll()
                 if time.monotonic_ns() >= checkpoint:
                     self._note_open_epochs()
                     checkpoint = time.monotonic_ns() + CHECKPOINT_NS
             next_poll = max(next_poll + self._configuration.poll_ns, time.monotonic_ns())
             self._stop.wait(max(0.0, (next_poll - time.monotonic_ns()) / 1e9))
+
+    def _poll(self) -> None:
+        """Record what all sources have, and spool the epochs that it closes."""
+        now_ns = time.time_ns()
+        for stream in self._streams.values():
+            self._close(stream.poll(now_ns))
 
     def _close(self, epochs: list[Epoch]) -> None:
         for epoch in epochs:
@@ -178,12 +178,7 @@ class Agent:
         for path in self.spool.directory.glob(f"*{OPEN}"):
             try:
                 epoch = decode(path.read_bytes())
-                known = {
-                    e.epoch.sequence
-                    for e in self.spool.oldest(1 << 30, most_bytes=1 << 60)
-                    if e.epoch.stream == epoch.stream
-                }
-                if epoch.sequence not in known:
+                if epoch.sequence not in self.spool.sequences(epoch.stream):
                     self.spool.put(epoch)
                     self._report(
                         f"warning: the agent ended without closing stream {epoch.stream}; what it measured in the last "
@@ -204,12 +199,10 @@ class Agent:
                     self._follow_assignments()
                 pause = FIRST_PAUSE_SECONDS
             except TransportError as error:
-                self.counts.failures += 1
                 if pause == FIRST_PAUSE_SECONDS:
                     self._report(f"warning: {error}; will try again")
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             except RefusedError as error:
-                self.counts.failures += 1
                 self._report(f"warning: {error}")
                 pause = LONGEST_PAUSE_SECONDS
             self._stop.wait(pause * random.uniform(0.8, 1.2))
@@ -226,7 +219,6 @@ class Agent:
             self.counts.sent += len(receipts)
             for receipt in receipts:
                 if receipt.status == "conflict":
-                    self.counts.refused += 1
                     self._report(
                         f"warning: epoch {receipt.sequence} of {receipt.stream} was refused: another one has its number"
                     )
@@ -262,11 +254,8 @@ class Agent:
                 asked = self._transport.next_question(QUESTION_SECONDS)
                 if asked is None:
                     continue
-                self.counts.questions += 1
                 with self._lock:
-                    now_ns = time.time_ns()
-                    for stream in self._streams.values():
-                        self._close(stream.poll(now_ns))
+                    self._poll()
                     waiting = [e.epoch for e in self.spool.oldest(BATCH_EPOCHS, most_bytes=BATCH_BYTES)]
                     snapshots = [
                         e for name in asked.streams if name in self._streams for e in self._streams[name].snapshots()

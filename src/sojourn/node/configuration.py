@@ -29,6 +29,7 @@ from typing import Any
 
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.units import parse_bytes, parse_duration
+from sojourn.node.connection import checked_address
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
 
@@ -131,7 +132,7 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         raise UsageError(f"streams is a table of at most {MOST_STREAMS}", where=where)
     return AgentConfiguration(
         node=_text(tables, "node", where),
-        server=_server(tables, where),
+        server=checked_address(_text(tables, "server", where), where=where),
         token=_token(tables, where),
         spool=Path(_text(tables, "spool", where)),
         spool_limit_bytes=parse_bytes(str(tables.get("spool_limit", DEFAULT_SPOOL_LIMIT))),
@@ -146,13 +147,6 @@ def _text(table: Mapping[str, Any], name: str, where: str) -> str:
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(f"{name} is missing", where=where, action=f'give {flag}, or write {name} = "…" in a file')
     return value
-
-
-def _server(tables: Mapping[str, Any], where: str) -> str:
-    server = _text(tables, "server", where)
-    if not server.startswith(("http://", "https://")):
-        raise UsageError(f"{server!r} is no address of a server", where=where, action="write http://HOST:PORT")
-    return server
 
 
 def _duration(table: Mapping[str, Any], name: str, default: str, where: str) -> int:

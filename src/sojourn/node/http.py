@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import httpx
 
-from sojourn import __version__
-from sojourn.core.errors import UsageError
+from sojourn.node.connection import checked_address, connect, detail_of
 from sojourn.node.transport import Announcement, Asked, Receipt, RefusedError, TransportError
 
 __all__ = ["HttpTransport"]
@@ -21,13 +20,10 @@ class HttpTransport:
     """A node's way to a query unit at a URL; safe from several threads."""
 
     def __init__(self, server: str, token: str, *, node: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        if not server.startswith(("http://", "https://")):
-            raise UsageError(f"{server!r} is no address of a server", where="server", action="write http://HOST:PORT")
-        self.server = server.rstrip("/")
+        self.server = checked_address(server, where="server")
         self._node = f"/api/v1/nodes/{quote(node, safe='')}"
         self._timeout = timeout_seconds
-        headers = {"Authorization": f"Bearer {token}", "User-Agent": f"sojourn/{__version__}"}
-        self._client = httpx.Client(base_url=self.server, headers=headers, timeout=timeout_seconds)
+        self._client = connect(self.server, token, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
         self._client.close()
@@ -38,9 +34,9 @@ class HttpTransport:
         except httpx.HTTPError as error:
             raise TransportError(f"cannot be reached ({error})", where=self.server, action="is it running?") from None
         if response.status_code == 429 or response.status_code >= 500:
-            raise TransportError(f"answered {response.status_code}: {_detail(response)}", where=self.server)
+            raise TransportError(f"answered {response.status_code}: {detail_of(response)}", where=self.server)
         if response.status_code >= 400:
-            raise RefusedError(f"refuses ({response.status_code}): {_detail(response)}", where=self.server)
+            raise RefusedError(f"refuses ({response.status_code}): {detail_of(response)}", where=self.server)
         return response
 
     def announce(self, announcement: Announcement) -> int | None:
@@ -73,11 +69,3 @@ class HttpTransport:
     def answer(self, question: Asked, epochs: list[bytes]) -> None:
         path = f"{self._node}/requests/{quote(question.id, safe='')}"
         self._call("POST", path, content=b"".join(epochs), headers={"Content-Type": CBOR})
-
-
-def _detail(response: httpx.Response) -> str:
-    """The server's own word for what is wrong."""
-    try:
-        return str(response.json()["detail"])[:300]
-    except (ValueError, KeyError, TypeError):
-        return response.text[:100]

@@ -11,23 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import UsageError
-from sojourn.core.estimates import Estimate
 from sojourn.core.keys import key_id, parse_key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode
-from sojourn.estimation.queries import RangeQuery, answer_instances, answer_total
+from sojourn.estimation.queries import FOREVER_NS, RangeQuery, answer_fields, answer_instances, answer_total
+from sojourn.node.spool import OPEN, SENT, WAITING
 from sojourn.sources.registry import source_type
 
 __all__ = ["ask_spool", "spooled_epochs"]
-
-FOREVER_NS = 2**63 - 1
 
 
 def spooled_epochs(directory: Path) -> list[Epoch]:
     """All epochs in a spool, and those that were open when they were written down last; reads only."""
     if not directory.is_dir():
         raise UsageError("there is no spool", where=str(directory), action="give the agent's --spool directory")
-    files = sorted(path for path in directory.iterdir() if path.suffix in (".epoch", ".sent", ".open"))
+    files = sorted(path for path in directory.iterdir() if path.suffix in (WAITING, SENT, OPEN))
     epochs = {(epoch.stream, epoch.sequence): epoch for epoch in (decode(path.read_bytes()) for path in files)}
     return list(epochs.values())
 
@@ -55,17 +53,5 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         found = answer_total(epochs, asked, unit=metric.unit)
     else:
         found = answer_instances(epochs, [key_id(parse_key(name))], asked, unit=metric.unit)[0]
-    rest = {
-        "unit": metric.unit,
-        "epochs": found.epochs,
-        "live": False,
-        "covered": [{"from_ns": low, "to_ns": high} for low, high in found.covered],
-        "instance": name,
-        "notes": [],
-    }
-    answer = found.answer
-    if not isinstance(answer, Estimate):
-        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
-        return {**none, **rest, "reason": answer.reason.value}
-    value = {"value": answer.value, "low": answer.low, "high": answer.high}
-    return {**value, "samples": answer.samples, "method": answer.method, **rest, "reason": None}
+    rest: dict[str, Any] = {"unit": metric.unit, "live": False, "instance": name, "notes": []}
+    return {**answer_fields(found), **rest}

@@ -23,10 +23,12 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import can_merge, merged_epoch
 from sojourn.epochs.wire import decode, encode
 
-__all__ = ["Spool", "SpooledEpoch", "write_durably"]
+__all__ = ["OPEN", "SENT", "WAITING", "Spool", "SpooledEpoch", "write_durably"]
 
 LEAST_BYTES = 4096
 WAITING, SENT, MERGE, DAMAGED = ".epoch", ".sent", ".merge", ".damaged"
+# An epoch still being recorded, as the agent last wrote it down; not the spool's to send.
+OPEN = ".open"
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,11 @@ class Spool:
 
     def last_sequence(self, stream: str) -> int | None:
         """The highest sequence number of a stream that waits here."""
-        return max((e.epoch.sequence for e in self._waiting.values() if e.epoch.stream == stream), default=None)
+        return max(self.sequences(stream), default=None)
+
+    def sequences(self, stream: str) -> set[int]:
+        """The sequence numbers of a stream's epochs that wait here."""
+        return {entry.epoch.sequence for entry in self._waiting.values() if entry.epoch.stream == stream}
 
     def put(self, epoch: Epoch) -> None:
         """Take an epoch; it is on disk when this returns."""

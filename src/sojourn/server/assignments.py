@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sqlalchemy import BigInteger, Column, MetaData, String, Table, Text, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Column, MetaData, String, Table, Text, func, insert, select, update
 
 from sojourn.epochs.store import EpochStore
 
@@ -53,8 +53,3 @@ class AssignmentStore:
             rows = connection.execute(select(ASSIGNMENTS).where(ASSIGNMENTS.c.node == node)).all()
         version = max((row.version for row in rows), default=0)
         return version, {row.stream: json.loads(row.configuration) for row in rows if row.configuration is not None}
-
-    def forget(self, node: str) -> None:
-        """Remove all that a node was assigned, versions too."""
-        with self._store.transaction(writes=True) as connection:
-            connection.execute(delete(ASSIGNMENTS).where(ASSIGNMENTS.c.node == node))

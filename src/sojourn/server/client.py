@@ -9,14 +9,13 @@ from urllib.parse import quote
 
 import httpx
 
-from sojourn import __version__
 from sojourn.core.errors import ServerError, UsageError
+from sojourn.node.connection import checked_address, connect, detail_of
 
 __all__ = ["Client", "token_from"]
 
 TIMEOUT_SECONDS = 60.0
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
-SERVER_VARIABLE = "SOJOURN_SERVER"
 
 
 def token_from(given: str | None) -> str:
@@ -33,11 +32,8 @@ class Client:
     """Requests to one query unit; a context manager."""
 
     def __init__(self, server: str, token: str) -> None:
-        if not server.startswith(("http://", "https://")):
-            raise UsageError(f"{server!r} is no address of a server", where="--server", action="write http://HOST:PORT")
-        self.server = server.rstrip("/")
-        headers = {"Authorization": f"Bearer {token}", "User-Agent": f"sojourn/{__version__}"}
-        self._client = httpx.Client(base_url=self.server, headers=headers, timeout=TIMEOUT_SECONDS)
+        self.server = checked_address(server, where="--server")
+        self._client = connect(self.server, token, timeout_seconds=TIMEOUT_SECONDS)
 
     def __enter__(self) -> Client:
         return self
@@ -52,11 +48,7 @@ class Client:
             raise ServerError(f"cannot be reached ({error})", where=self.server, action="is it running?") from None
         if response.is_success:
             return response.json()
-        try:
-            detail = response.json()["detail"]
-        except (ValueError, KeyError, TypeError):
-            detail = response.text[:100]
-        raise ServerError(f"refuses ({response.status_code}): {str(detail)[:500]}", where=self.server)
+        raise ServerError(f"refuses ({response.status_code}): {detail_of(response)}", where=self.server)
 
     def query(self, question: Mapping[str, object]) -> list[dict[str, Any]]:
         """One answer, or with ``top`` the largest instances'."""

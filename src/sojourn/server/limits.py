@@ -24,7 +24,6 @@ class Limits:
     requests_per_second: float = 50.0
     burst: int = 200
     callers: int = 10_000
-    rows: int = 1000
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
     pending_requests: int = 100

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 
-from sojourn.core.estimates import Estimate
-from sojourn.estimation.queries import RangeQuery
+from sojourn.estimation.queries import FOREVER_NS, RangeQuery, answer_fields
 from sojourn.server.access import readers
-from sojourn.server.models import Problem, Query, QueryAnswer, Span
+from sojourn.server.models import Problem, Query, QueryAnswer
 from sojourn.server.query import Found, QueryEngine, Question
 from sojourn.server.tokens import Token
 
 __all__ = ["router"]
-
-FOREVER_NS = 2**63 - 1
 
 router = APIRouter(prefix="/api/v1", tags=["queries"])
 
@@ -52,21 +48,5 @@ async def query(request: Request, body: Query, _token: Annotated[Token, readers]
 
 
 def _answer(found: Found) -> QueryAnswer:
-    rest = {
-        "unit": found.unit,
-        "epochs": found.range.epochs,
-        "live": found.live,
-        "covered": [Span(from_ns=low, to_ns=high) for low, high in found.range.covered],
-        "instance": found.instance,
-        "notes": list(found.notes),
-    }
-    answer = found.range.answer
-    if not isinstance(answer, Estimate):
-        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
-        return QueryAnswer.model_validate({**none, **rest, "reason": answer.reason.value})
-    value = {"value": answer.value, "low": _finite(answer.low), "high": _finite(answer.high)}
-    return QueryAnswer.model_validate({**value, "samples": answer.samples, "method": answer.method, **rest})
-
-
-def _finite(bound: float) -> float | None:
-    return bound if math.isfinite(bound) else None
+    rest = {"unit": found.unit, "live": found.live, "instance": found.instance, "notes": list(found.notes)}
+    return QueryAnswer.model_validate({**answer_fields(found.range), **rest})
