@@ -8,6 +8,7 @@ module            answers
 `segments`        the segments that upgraded routers cut these paths into: how many, how long
 `upgrade`         which routers to upgrade next: Algorithm 1, at random, or better
 `msets`           what every m-router and m-server monitors, also while links fail
+`measurements`    what was measured of a segment in an interval
 ================  ==========================================================================================
 
 Paper: §II and §VI of Kompella et al., "Router Support for Fine-Grained Latency Measurements"; an *m-router* is an
