@@ -60,6 +60,27 @@ def test_the_truth_adds_errors_to_the_summary(folder: Path) -> None:
     assert list(answer["hops"][0]) == ROW
 
 
+def test_baselines_are_compared_with_the_truth_as_well(folder: Path) -> None:
+    result = run(folder, "--truth", str(folder / "hops.csv"), "--baselines", "--format", "json")
+    summary = json.loads(result.stdout)["summary"]
+    assert summary.keys() >= SUMMARY | {"published_mae_ms", "published_displacement", "tracing_displacement"}
+    assert summary["mae_ms"] < summary["published_mae_ms"] < summary["mnt_mae_ms"]
+    assert summary["displacement"] <= summary["published_displacement"] < summary["tracing_displacement"]
+    without = json.loads(run(folder, "--truth", str(folder / "hops.csv"), "--format", "json").stdout)["summary"]
+    assert "published_mae_ms" not in without
+    literal = run(folder, "--truth", str(folder / "hops.csv"), "--method", "published", "--format", "json")
+    assert json.loads(literal.stdout)["summary"]["mae_ms"] == summary["published_mae_ms"]
+    mnt = run(folder, "--truth", str(folder / "hops.csv"), "--method", "mnt", "--baselines", "--format", "json")
+    assert json.loads(mnt.stdout)["summary"]["published_mae_ms"] == summary["published_mae_ms"]
+    assert "at a period of 10 s" in run(folder, "--truth", str(folder / "hops.csv"), "--baselines").stderr
+
+
+def test_baselines_without_a_truth_are_refused(folder: Path) -> None:
+    error = run(folder, "--baselines").exception
+    assert isinstance(error, UsageError)
+    assert "--truth HOPS" in str(error)
+
+
 def test_rows_have_one_line_for_each_packet_and_hop(folder: Path) -> None:
     rows = list(csv.DictReader(run(folder, "--format", "csv").stdout.splitlines()))
     hops = list(csv.DictReader((folder / "hops.csv").open()))

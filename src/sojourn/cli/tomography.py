@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
@@ -37,6 +38,7 @@ class Method(StrEnum):
     """What the delays are estimated by."""
 
     DOMO = "domo"
+    PUBLISHED = "published"
     MNT = "mnt"
 
 
@@ -57,9 +59,15 @@ def tomography(
     truth: Annotated[
         Path | None, typer.Option(metavar="HOPS", help="The truth of every hop: tell how far the answers are off.")
     ] = None,
-    method: Annotated[Method, typer.Option(help="domo: sums and node centres; mnt: the middle of MNT's bounds.")] = (
-        Method.DOMO
-    ),
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="With --truth: tell how far the baselines' answers are off as well.")
+    ] = False,
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="domo: sums and node centres; published: as in Domo's paper; mnt: the middle of MNT's bounds."
+        ),
+    ] = Method.DOMO,
     window: Annotated[float, typer.Option(min=0.1, help="Length of a window in generation periods.")] = 4.0,
     ratio: Annotated[float, typer.Option(min=0.05, max=1.0, help="Share of each window that is kept.")] = 0.5,
     omega: Annotated[
@@ -80,8 +88,10 @@ def tomography(
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
     from sojourn.tomography.constraints import ConstraintOptions, Sums
-    from sojourn.tomography.reading import read_trace
+    from sojourn.tomography.reading import read_trace, read_truth
 
+    if baselines and truth is None:
+        raise UsageError("--baselines compares answers with a truth", action="give it with --truth HOPS")
     how = choose_format(output_format, output)
     options = ConstraintOptions(
         omega_ns=None if omega is None else parse_duration(omega),
@@ -94,7 +104,10 @@ def tomography(
         chosen = None if packet is None else _find_packet(trace, packet)
         bounds, arrival, summary = _solve(trace, options, method, (window, ratio), advance)
         if truth is not None:
-            summary |= _compare(trace, bounds, arrival, truth, options)
+            true_ns = read_truth(truth, trace)
+            summary |= _compare(trace, bounds, arrival, true_ns, options)
+            if baselines:
+                summary |= _compare_baselines(trace, true_ns, replace(options, sums=Sums(sums)), (window, ratio))
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
@@ -122,17 +135,22 @@ def _solve(
     from sojourn.tomography.estimate import EstimateOptions, estimate
     from sojourn.tomography.evaluation import unknown_visits
     from sojourn.tomography.mnt import mnt_arrivals
+    from sojourn.tomography.published import PublishedOptions, published, published_bounds
     from sojourn.tomography.windows import WindowOptions
 
     begin = perf_counter()
-    bounds = bound(trace, options)
+    bounds = published_bounds(trace, options) if method is Method.PUBLISHED else bound(trace, options)
     bounded = perf_counter()
     unsolved = 0
+    windowed = WindowOptions(periods=window[0], ratio=window[1])
     if method is Method.MNT:
         arrival = mnt_arrivals(bounds)
+    elif method is Method.PUBLISHED:
+        literal = published(trace, bounds, options, PublishedOptions(window=windowed), advance=advance)
+        arrival, unsolved = literal.arrival_ns, literal.solves.get("unsolved", 0)
     else:
         how = EstimateOptions(
-            window=WindowOptions(periods=window[0], ratio=window[1]),
+            window=windowed,
             tolerance_ns=options.tolerance_ns,
             epsilon_ns=options.epsilon_ns,
         )
@@ -163,14 +181,12 @@ def _solve(
 
 
 def _compare(
-    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, truth: Path, options: ConstraintOptions
+    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, true_ns: Int64Array, options: ConstraintOptions
 ) -> dict[str, object]:
     """How far the answers are from the truth, and how far MNT's are."""
     from sojourn.tomography.evaluation import evaluate
     from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
-    from sojourn.tomography.reading import read_truth
 
-    true_ns = read_truth(truth, trace)
     ours = evaluate(trace, bounds, arrival, true_ns)
     baseline = mnt_bounds(trace, options)
     mnt = evaluate(trace, baseline, mnt_arrivals(baseline), true_ns)
@@ -182,6 +198,26 @@ def _compare(
         "mnt_mae_ms": mnt.mae_ms,
         "mnt_width_ms": mnt.bound_width_ms,
         "displacement": ours.displacement,
+    }
+
+
+def _compare_baselines(
+    trace: CollectionTrace, true_ns: Int64Array, options: ConstraintOptions, window: tuple[float, float]
+) -> dict[str, object]:
+    """How far Domo's answers as published are from the truth, and MessageTracing's order."""
+    from sojourn.tomography.evaluation import displacement, evaluate
+    from sojourn.tomography.message_tracing import logs_of, trace_messages
+    from sojourn.tomography.published import PublishedOptions, published, published_bounds
+    from sojourn.tomography.windows import WindowOptions
+
+    how = PublishedOptions(window=WindowOptions(periods=window[0], ratio=window[1]))
+    bounds = published_bounds(trace, options)
+    literal = evaluate(trace, bounds, published(trace, bounds, options, how).arrival_ns, true_ns)
+    order = trace_messages(trace, logs_of(trace, true_ns))
+    return {
+        "published_mae_ms": literal.mae_ms,
+        "published_displacement": literal.displacement,
+        "tracing_displacement": displacement(trace, order, true_ns),
     }
 
 

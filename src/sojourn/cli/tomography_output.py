@@ -117,3 +117,10 @@ def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None
             f"outside their bounds (MNT's are {values['mnt_width_ms']:.1f} ms wide)",
             file=sys.stderr,
         )
+    if "published_mae_ms" in values:
+        print(
+            f"baselines: mean error as published {values['published_mae_ms']:.2f} ms; arrivals stand off by "
+            f"{values['displacement']:.2f} places in their order (as published {values['published_displacement']:.2f}, "
+            f"MessageTracing {values['tracing_displacement']:.2f}) at a period of {trace.period_ns / 1e9:.2g} s",
+            file=sys.stderr,
+        )
