@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeVar
 
 from sojourn.core.errors import ParameterError, UsageError, WorkerError
+from sojourn.core.interrupts import interrupts_held
 
 __all__ = ["Executor", "LocalExecutor", "open_executor", "usable_processors"]
 
@@ -139,7 +140,7 @@ class _Team:
         ours, theirs = self._context.Pipe()
         arguments = (self._function, self._pieces, theirs, ours)
         process = self._context.Process(target=_work, args=arguments, name="sojourn-worker", daemon=True)
-        with _interrupts_held(), _one_thread_each():
+        with interrupts_held(), _one_thread_each():
             process.start()
             self._processes[ours] = process
         theirs.close()
@@ -174,16 +175,6 @@ def _start_method() -> str:
     if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
         return "fork"
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the block is done, and never reaches processes started in it: their mask is inherited."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from scipy import sparse
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.core.executor import Executor, LocalExecutor
+from sojourn.core.interrupts import interrupts_held
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
@@ -219,11 +220,12 @@ class _Solver:
             self._problem = _osqp(square, linear, program)
         else:
             self._problem.update(Px=square.data, q=linear)
-        result = self._problem.solve(raise_error=False)
+        with interrupts_held():  # OSQP would take Ctrl-C for itself, and say so on stdout
+            result = self._problem.solve(raise_error=False)
         if result.info.status == "solved":
             self._solves["osqp"] += 1
             return np.asarray(result.x)
-        if result.info.status == "interrupted":  # OSQP takes Ctrl-C for itself while it runs
+        if result.info.status == "interrupted":
             raise KeyboardInterrupt
         x = _clarabel(square, linear, program)
         self._solves["clarabel"] += x is not None
