@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
-from sojourn.core.errors import InputError, UsageError
+from sojourn.core.errors import InputError, UsageError, WorkerError
 
 SUMMARY = {
     "packets",
@@ -122,6 +123,22 @@ def test_methods_and_options_reach_the_estimate(folder: Path) -> None:
     upper = json.loads(run(folder, "--sums", "upper", *truth).stdout)["summary"]
     assert upper["sums"] == "upper bounds"
     assert usual["sums"] == "equations"
+
+
+def test_workers_change_nothing_but_the_time(folder: Path) -> None:
+    answers = [json.loads(run(folder, "--workers", n, "--format", "json").stdout) for n in ("1", "2")]
+    assert answers[0]["hops"] == answers[1]["hops"]
+    # The trace is too small for processes to be worth starting.
+    assert [answer["summary"]["workers"] for answer in answers] == [1, 1]
+
+
+def test_a_cluster_that_is_not_there_is_said_so_in_one_line(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    result = run(folder, "--cluster", address)
+    assert isinstance(result.exception, WorkerError)
+    assert str(result.exception) == f"{address}: no Dask scheduler answers; start one with: dask scheduler"
+    assert isinstance(run(folder, "--cluster", address, "--workers", "2").exception, UsageError)
 
 
 def test_rows_left_out_and_conflicts_are_told(tmp_path: Path) -> None:

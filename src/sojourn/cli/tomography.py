@@ -19,6 +19,7 @@ from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
+    from sojourn.core.executor import Executor
     from sojourn.tomography.constraints import Bounds, ConstraintOptions
     from sojourn.tomography.trace import CollectionTrace
 
@@ -82,11 +83,21 @@ def tomography(
             help="Sums of delays are equations (exact) or upper bounds; auto: for the estimates, by the trace."
         ),
     ] = SumsChoice.AUTO,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Processes at most; by default one for each processor, 1 is none beside."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Work on a Dask cluster: its scheduler, tcp://HOST:PORT.")
+    ] = None,
     verbose: VerboseOption = False,
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
+    from sojourn.core.executor import open_executor
     from sojourn.tomography.constraints import ConstraintOptions, Sums
     from sojourn.tomography.reading import read_trace, read_truth
 
@@ -98,11 +109,11 @@ def tomography(
         epsilon_ns=parse_duration(epsilon),
         sums=Sums.UNUSED if method is Method.MNT else Sums(sums),
     )
-    with progress(trace_file.name) as advance:
+    with open_executor(workers, cluster) as executor, progress(trace_file.name) as advance:
         advance("reading", 0.0)
         trace = read_trace(trace_file)
         chosen = None if packet is None else _find_packet(trace, packet)
-        bounds, arrival, summary = _solve(trace, options, method, (window, ratio), advance)
+        bounds, arrival, summary = _solve(trace, options, method, (window, ratio), executor, advance)
         if truth is not None:
             true_ns = read_truth(truth, trace)
             summary |= _compare(trace, bounds, arrival, true_ns, options)
@@ -128,6 +139,7 @@ def _solve(
     options: ConstraintOptions,
     method: Method,
     window: tuple[float, float],
+    executor: Executor,
     advance: Advance,
 ) -> tuple[Bounds, Int64Array, dict[str, object]]:
     """Bounds, arrival times, and what the run took."""
@@ -154,7 +166,7 @@ def _solve(
             tolerance_ns=options.tolerance_ns,
             epsilon_ns=options.epsilon_ns,
         )
-        answer = estimate(trace, bounds, how, advance=advance)
+        answer = estimate(trace, bounds, how, executor=executor, advance=advance)
         arrival, unsolved = answer.arrival_ns, answer.solves.get("unsolved", 0)
     end = perf_counter()
     unknown = unknown_visits(trace)
@@ -173,6 +185,7 @@ def _solve(
             "missing": trace.gaps,
             "conflicts": bounds.conflict_count,
             "unsolved": unsolved,
+            "workers": executor.used,
             "seconds": end - begin,
             "ms_per_delay": (end - bounded) * per_unknown,
             "ms_per_bound": (bounded - begin) * per_unknown,
