@@ -35,6 +35,9 @@ _EXAMPLE = """\
 """
 
 
+_CONFLICTS_SHOWN = 20
+
+
 class Method(StrEnum):
     """What the delays are estimated by."""
 
@@ -266,9 +269,11 @@ def _warn(trace: CollectionTrace, bounds: Bounds, *, verbose: bool) -> None:
         print(f"ignored: {count:,} × {reason}", file=sys.stderr)
     for reason, count in trace.notes.items():
         print(f"note: {count:,} × {reason}", file=sys.stderr)
-    for conflict in bounds.conflicts:
-        names = [f"{trace.origin[p]}:{trace.shown_sequence[p]}" for p in (conflict.packet, conflict.other)]
-        print(f"conflict: {conflict.kind} of packets {names[0]} and {names[1]}", file=sys.stderr)
+    for conflict in bounds.conflicts[:_CONFLICTS_SHOWN]:
+        names = sorted({f"{trace.origin[p]}:{trace.shown_sequence[p]}" for p in (conflict.packet, conflict.other)})
+        print(f"conflict: {conflict.kind} of packet {' and '.join(names)}", file=sys.stderr)
+    if bounds.conflict_count > _CONFLICTS_SHOWN:
+        print(f"conflict: {bounds.conflict_count - _CONFLICTS_SHOWN:,} more", file=sys.stderr)
 
 
 tomography.__doc__ = f"{tomography.__doc__}\n\n\b\n{_EXAMPLE}"

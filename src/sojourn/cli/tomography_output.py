@@ -104,9 +104,11 @@ def node_columns() -> list[TableColumn]:
 def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None:
     """A few lines beside the table, on stderr."""
     values = {name: value for name, value in summary.items() if isinstance(value, int | float)}
+    without = int((trace.sum_ns < 0).sum())
+    none = f" ({without:,} packets have none)" if without else ""
     print(
         f"{len(trace):,} packets, {values['unknowns']:,} delays to find, {trace.gaps:,} packets missing; "
-        f"sums of delays taken as {summary['sums']}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
+        f"sums of delays taken as {summary['sums']}{none}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
         f"{values['seconds']:.1f} s",
         file=sys.stderr,
     )
