@@ -16,7 +16,7 @@ from sojourn.core.errors import InputError
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Evaluation", "displacement", "evaluate", "unknown_visits"]
+__all__ = ["Evaluation", "displacement", "displacements", "evaluate", "unknown_visits"]
 
 CLOSE_NS = 4_000_000
 ROUNDING_NS = 1_000
@@ -61,15 +61,17 @@ def evaluate(trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, tru
 
 
 def displacement(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Array) -> float:
-    """How many places an unknown's arrival stands off in the order of all, on average.
+    """How many places an unknown's arrival stands off in the order of all, on average."""
+    return float(displacements(trace, arrival, truth_ns).mean())
 
-    `arrival` gives every place's time, or its rank.
-    """
+
+def displacements(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Array) -> Int64Array:
+    """How many places each unknown's arrival stands off; `arrival` gives every place's time, or its rank."""
     visit = _compared(trace, truth_ns)
     ranks = [np.empty(len(visit), np.int64) for _order in range(2)]
     for rank, times in zip(ranks, (arrival[visit], truth_ns[visit]), strict=True):
         rank[np.argsort(times, kind="stable")] = np.arange(len(visit))
-    return float(np.abs(ranks[0] - ranks[1]).mean())
+    return np.asarray(np.abs(ranks[0] - ranks[1]))
 
 
 def _compared(trace: CollectionTrace, truth_ns: Int64Array) -> Int64Array:
