@@ -30,9 +30,10 @@ import numpy as np
 from scipy import sparse
 
 from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.interrupts import interrupts_held
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Groups, Sums
-from sojourn.tomography.estimate import TINY, Estimates, _clarabel, _keep, _objective, _osqp
+from sojourn.tomography.estimate import Estimates, _clarabel, _keep, _osqp
 from sojourn.tomography.mnt import mnt_bounds
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
 from sojourn.tomography.trace import CollectionTrace
@@ -40,6 +41,7 @@ from sojourn.tomography.windows import WindowOptions, windows
 
 __all__ = ["PublishedOptions", "alike_pairs", "published", "published_bounds"]
 
+TINY = 1e-6  # on the squares of the unknowns, for those that nothing else holds
 PAIRS_PER_VISIT = 512  # more of a node within ε_t add time, not knowledge
 
 
@@ -190,16 +192,15 @@ def _solve(program: WindowProgram, t0_ns: Int64Array, alike_ns: int | None, solv
         program, square, linear = _around_means(program)
     else:
         square, linear = _differences(program, *alike_pairs(program.node, t0_ns, alike_ns))
-    result = _osqp(square, linear, program).solve(raise_error=False)
-    if result.info.status == "solved":
-        solves["osqp"] += 1
-        x = np.asarray(result.x)
-    else:
-        found = _clarabel(square, linear, program)
-        if found is None:
-            return None
-        solves["clarabel"] += 1
-        x = found
+    with interrupts_held():  # as in `estimate`
+        result = _osqp(square, linear, program).solve(raise_error=False)
+    if result.info.status == "interrupted":
+        raise KeyboardInterrupt
+    is_solved = result.info.status == "solved"
+    x = np.asarray(result.x) if is_solved else _clarabel(square, linear, program)
+    if x is None:
+        return None
+    solves["osqp" if is_solved else "clarabel"] += 1
     return np.asarray(program.delay @ x[:unknowns] + program.delay_known)
 
 
@@ -211,19 +212,27 @@ def _around_means(program: WindowProgram) -> tuple[WindowProgram, sparse.csc_mat
     visits = len(program.visits)
     member = sparse.csr_matrix((np.ones(visits), (np.arange(visits), program.node)), shape=(visits, program.nodes))
     deviation = sparse.hstack([program.delay, -member], format="csr")
-    weight = np.bincount(program.node, minlength=program.nodes)[program.node].astype(float)
+    weight = np.bincount(program.node, minlength=program.nodes)[program.node]
     rows = sparse.hstack([program.rows, sparse.csc_matrix((program.rows.shape[0], program.nodes))], format="csc")
-    square, linear = _objective(deviation, weight / weight.mean(), program.delay_known)
-    return replace(program, rows=rows), square, linear
+    return replace(program, rows=rows), *_quadratic(
+        deviation, sparse.diags(weight / weight.mean()), program.delay_known
+    )
 
 
 def _differences(program: WindowProgram, first: Int64Array, second: Int64Array) -> tuple[sparse.csc_matrix, FloatArray]:
-    """Upper triangle and linear part of Eq. 8: the pairs' Laplacian applied to the delays, on a scale of one visit."""
+    """Eq. 8 as it stands: the pairs' Laplacian applied to the delays, on a scale of one visit."""
     visits = len(program.visits)
     joined = sparse.csr_matrix((np.ones(len(first)), (first, second)), shape=(visits, visits))
     joined = joined + joined.T
     degree = np.asarray(joined.sum(axis=1)).ravel()
-    laplacian = (sparse.diags(degree) - joined) * (2 / max(float(degree.mean()), 1.0))
-    weighted = laplacian @ program.delay
-    square = program.delay.T @ weighted + TINY * sparse.identity(program.delay.shape[1])
-    return sparse.triu(square, format="csc"), np.asarray(weighted.T @ program.delay_known)
+    laplacian = (sparse.diags(degree) - joined) / max(float(degree.mean()), 1.0)
+    return _quadratic(program.delay, laplacian, program.delay_known)
+
+
+def _quadratic(
+    deviation: sparse.csr_matrix, weighting: sparse.spmatrix, known: FloatArray
+) -> tuple[sparse.csc_matrix, FloatArray]:
+    """Upper triangle and linear part of dᵀ W d for d = `deviation @ x + known`."""
+    weighted = 2 * (weighting @ deviation)
+    square = deviation.T @ weighted + TINY * sparse.identity(deviation.shape[1])
+    return sparse.triu(square, format="csc"), np.asarray(weighted.T @ known)
