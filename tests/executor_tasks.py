@@ -46,6 +46,10 @@ def fails_strangely(_number: int) -> int:
     raise HomeboundError("stays here")
 
 
+def gives_a_lock(_number: int) -> object:
+    return threading.Lock()
+
+
 def sleeps(number: int) -> int:
     time.sleep(300)
     return number

@@ -95,3 +95,15 @@ def test_without_dask_the_extra_to_install_is_named() -> None:
         [sys.executable, "-c", code + "C('tcp://127.0.0.1:1').__enter__()"], capture_output=True, text=True, check=False
     ).stderr
     assert "a cluster needs the distributed package; install sojourn[cluster]" in told
+
+
+def test_a_cluster_that_ends_in_the_middle_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "WORKER_SECONDS", 2)
+    with dask_cluster(tmp_path, 1) as running:
+        wait_for_threads(running, 1)
+        with ClusterExecutor(running.address) as executor:
+            results = executor.map(tasks.process_of, range(1000))
+            next(results)
+            running.end()
+            with pytest.raises(WorkerError, match="has lost its scheduler or all its workers"):
+                list(results)

@@ -75,6 +75,11 @@ def test_an_error_that_cannot_travel_is_still_told() -> None:
         list(LocalExecutor(2).map(tasks.fails_strangely, range(2)))
 
 
+def test_a_result_that_cannot_travel_is_an_error_not_a_lost_worker() -> None:
+    with pytest.raises((TypeError, AttributeError), match="pickle"):
+        list(LocalExecutor(2).map(tasks.gives_a_lock, range(2)))
+
+
 def test_the_piece_of_a_lost_worker_is_done_by_another(tmp_path: Path) -> None:
     assert list(LocalExecutor(2).map(tasks.DiesOnce(tmp_path), range(8))) == list(range(8))
     assert (tmp_path / "died").exists()

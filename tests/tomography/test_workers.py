@@ -18,6 +18,7 @@ from dask_cluster import dask_cluster
 from sojourn.core.cluster import ClusterExecutor
 from sojourn.core.executor import LocalExecutor
 from sojourn.tomography import estimate as estimate_module
+from sojourn.tomography.bounds_lp import bound_linear
 from sojourn.tomography.constraints import bound
 from sojourn.tomography.estimate import estimate
 from sojourn.tomography.windows import WindowOptions, windows
@@ -52,6 +53,11 @@ def test_a_cluster_gives_the_same_answers_also_with_threads(tmp_path: Path) -> N
             expected = estimate(trace, bounds)
             assert np.array_equal(found.arrival_ns, expected.arrival_ns)
             assert found.solves == expected.solves
+        with ClusterExecutor(cluster.address) as executor:
+            shared = bound_linear(trace, bounds, cut=800, executor=executor)
+        alone = bound_linear(trace, bounds, cut=800)
+        assert np.array_equal(shared.bounds.low_ns, alone.bounds.low_ns)
+        assert np.array_equal(shared.bounds.most_ns, alone.bounds.most_ns)
 
 
 def test_progress_comes_once_for_each_window(monkeypatch: pytest.MonkeyPatch) -> None:

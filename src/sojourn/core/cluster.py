@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -43,7 +44,9 @@ class ClusterExecutor:
         except ImportError:
             raise UsageError("a cluster needs the distributed package", action="install sojourn[cluster]") from None
         # What Dask logs of lost connections, the user is told in one line.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in list(logging.root.manager.loggerDict):
+            if name.partition(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL)
         # A client that cannot connect leaves threads behind that complain at exit: ask first who is there.
         kind = asyncio.run(_identity(self.address))
         if kind != "Scheduler":
@@ -78,7 +81,13 @@ class ClusterExecutor:
                 for future in futures:
                     if not self._arrives(future):
                         break
-                    yield future.result()
+                    try:
+                        result = future.result()
+                    except (OSError, CancelledError):
+                        if future.status == "error":  # it is the piece's own
+                            raise
+                        break
+                    yield result
                     future.release()
                     done += 1
             if done == len(pieces):
@@ -93,9 +102,9 @@ class ClusterExecutor:
         futures: list[Any] = []
         try:
             try:
-                shared = client.scatter(function, broadcast=True, hash=False)
-            except (OSError, TimeoutError) as error:
-                raise WorkerError(f"lost ({error})", where=self.address) from None
+                shared = client.scatter(function, broadcast=True, hash=False, timeout=WORKER_SECONDS)
+            except (OSError, TimeoutError, CancelledError):
+                raise WorkerError("the cluster has lost its scheduler or all its workers", where=self.address) from None
             futures = [client.submit(_apply, shared, piece, pure=False) for piece in pieces]
             yield futures
         finally:
@@ -108,7 +117,7 @@ class ClusterExecutor:
 
         wait: Any = distributed.wait
         while not future.done():
-            with suppress(TimeoutError), self._client.as_current():
+            with suppress(TimeoutError, CancelledError), self._client.as_current():
                 wait(future, timeout=WORKER_SECONDS)
             if not future.done() and not self._threads():
                 raise WorkerError("the cluster has no workers any more", where=self.address)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -149,10 +150,11 @@ class _Team:
         """A worker's answer; nothing if the worker is lost, whose piece then waits for another."""
         number = self._busy.pop(connection)
         try:
-            succeeded, answer = connection.recv()
+            received = connection.recv_bytes()
         except (EOFError, OSError):
             self._replace(connection, number)
             return {}
+        succeeded, answer = pickle.loads(received)
         if not succeeded:
             raise answer
         return {number: answer}
@@ -194,16 +196,21 @@ def _work(function: Callable[[Any], Any], pieces: Sequence[Any], connection: Con
     """A worker's life: pieces until the pipe ends, or the parent does."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the parent decides what Ctrl-C means
     parents.close()
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
+    sys.stdin = None
+    with suppress(OSError):  # a stream that is closed cannot be opened anew
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     threading.Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
-            number = connection.recv()
-            try:
-                answer = True, function(pieces[number])
-            except Exception as error:
-                answer = False, _told(error)
-            connection.send(answer)
+            connection.send_bytes(_answer(function, pieces[connection.recv()]))
+
+
+def _answer(function: Callable[[Any], Any], piece: Any) -> bytes:
+    """Whether a piece succeeded, and its result or error, as it travels."""
+    try:
+        return pickle.dumps((True, function(piece)), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        return pickle.dumps((False, _told(error)))
 
 
 def _follow_parent() -> None:
@@ -216,8 +223,6 @@ def _follow_parent() -> None:
 
 def _told(error: Exception) -> Exception:
     """An error that can travel, with where it happened as a note."""
-    import pickle
-
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
