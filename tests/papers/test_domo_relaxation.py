@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -87,3 +89,11 @@ def test_the_experiment_says_so_in_its_claims(monkeypatch: pytest.MonkeyPatch) -
     assert width.literal == pytest.approx(width.baseline, abs=0.05)
     assert not width.reproduced
     assert [len(lines) for lines in outcome.figures[0].panels.values()] == [3]
+
+
+def test_without_the_solver_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    claims = relaxation(Scale.SMALL).claims
+    assert [claim.quantity for claim in claims] == [
+        "left out: the semidefinite program needs the cvxpy package; install sojourn[papers]"
+    ]
