@@ -197,9 +197,9 @@ def test_a_file_without_the_columns_or_damaged_is_refused(tmp_path: Path) -> Non
         ("trace.csv", HEADER.replace(",", ";").encode() + b"3;0;3-0;0;1;0\n", "the columns are separated by ';'"),
         ("trace.csv", HEADER.replace(",", "\t").encode(), r"the columns are separated by '\\t'"),
         ("trace.csv", b"origin,seq,path,path,t0_s,t_sink_s\n", "column path more than once"),
-        ("trace.csv", bytes(range(128, 256)), "it is no text: there is a byte 0x80 that is not UTF-8"),
-        ("trace.jsonl", bytes(range(128, 256)), "it is no text"),
-        ("trace.csv", HEADER.encode("utf-16"), "it is no text: there is a byte 0xff"),
+        ("trace.csv", bytes(range(128, 256)), "it is no text, or its first line is damaged"),
+        ("trace.jsonl", bytes(range(128, 256)), "no usable packet .1 × line that is no UTF-8 text"),
+        ("trace.csv", HEADER.encode("utf-16"), "it is no text"),
         ("trace.csv", HEADER.encode() + b"x,0,3-0,0,1,0\n", "no usable packet .1 × origin that is no whole number"),
         ("trace.jsonl", b"[1]\n{\n", "no usable packet .2 × line that is no JSON object"),
         ("trace.jsonl", b"[" * 60_000 + b"\n", "1 × line that is no JSON object"),
@@ -215,6 +215,30 @@ def test_a_file_of_which_nothing_can_be_used_is_refused_with_its_name_and_the_re
         read_trace(tmp_path / name)
     assert refused.value.where == str(tmp_path / name)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_damaged_line_costs_that_line_alone(tmp_path: Path, ending: str) -> None:
+    rows = [f"3,{k},3-2-0,{k}.01,{k}.03,0.005\n" for k in range(3)]
+    if ending == "jsonl":
+        fields = {"origin": 3, "path": "3-2-0", "t_sink_s": 9.0}
+        rows = [json.dumps(fields | {"seq": k, "t0_s": k / 10}) + "\n" for k in range(3)]
+    lines = [row.encode() for row in rows]
+    lines[1] = lines[1].replace(b"3-2", b"3-\xff2")
+    path = tmp_path / f"trace.{ending}"
+    path.write_bytes((HEADER.encode() if ending == "csv" else b"") + b"".join(lines))
+    trace = read_trace(path)
+    assert trace.sequence.tolist() == [0, 2]
+    assert trace.ignored == {"line that is no UTF-8 text": 1}
+
+
+def test_a_file_that_is_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    text = HEADER + "".join(f"3,{k},3-2-0,{k}.01,{k}.03,{k % 97 / 1000}\n" for k in range(20_000))
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(text.encode())[:-5_000])
+    trace = read_trace(path)
+    assert 5_000 < len(trace) < 20_000
+    assert trace.ignored["end of the file, which is damaged"] == 1
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -293,6 +317,37 @@ def test_no_text_does_worse_than_be_refused(tmp_path_factory: pytest.TempPathFac
     except InputError:
         return
     assert len(trace) >= 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "parquet"])
+def test_no_damage_does_worse_than_be_refused(tmp_path: Path, ending: str) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [
+        {"origin": 3, "seq": k, "path": "3-2-0", "t0_s": k + 0.01, "t_sink_s": k + 0.03, "sum_of_delays_s": 0.005}
+        for k in range(30)
+    ]
+    text = HEADER + "".join(",".join(map(str, row.values())) + "\n" for row in rows)
+    path = tmp_path / f"trace.{ending}"
+    if ending == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        lines = "".join(json.dumps(row) + "\n" for row in rows) if ending == "jsonl" else text
+        path.write_bytes(gzip.compress(lines.encode()) if ending.endswith("gz") else lines.encode())
+    whole, random = path.read_bytes(), np.random.default_rng(6)
+    refused: list[str] = []
+    for _try in range(300):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), random.choice([1, 3, 20])):
+            damaged[place] = random.integers(256)
+        path.write_bytes(damaged[: random.integers(len(whole))] if random.random() < 0.2 else damaged)
+        try:
+            assert len(read_trace(path)) >= 1
+        except InputError as error:
+            refused.append(str(error))
+    assert 0 < len(refused) < 300
+    assert not any("\n" in line for line in refused)
 
 
 def test_a_truth_is_matched_by_packet_hop_and_node(tmp_path: Path) -> None:

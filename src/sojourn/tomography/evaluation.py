@@ -77,6 +77,8 @@ def displacements(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Ar
 def _compared(trace: CollectionTrace, truth_ns: Int64Array) -> Int64Array:
     """The unknowns whose truth is given."""
     visit = unknown_visits(trace)
+    if not len(visit):
+        raise InputError("no packet of the trace has two hops", action="leave --truth out: there is nothing to compare")
     visit = visit[(truth_ns[visit] >= 0) & (truth_ns[visit + 1] >= 0)]
     if not len(visit):
         raise InputError("the truth has none of the trace's hops", action="give the truth of the same trace")

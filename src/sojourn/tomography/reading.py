@@ -2,8 +2,9 @@
 
 A trace has the columns origin, seq, path (`3-7-1`, or a list), t0_s, t_sink_s and sum_of_delays_s (may be missing);
 other columns are not looked at. A row that cannot be read is counted by reason and left out, as is one of a packet that
-was not delivered (no time at the sink). A sum that is no time is not used, but the packet is. A file without a usable
-row is an error that says why. A truth has one row for each hop: origin, seq, hop_index, node and t_arrival_s.
+was not delivered (no time at the sink). A sum that is no time is not used, but the packet is. A damaged file is read up
+to the damage; one without a usable row is an error that says why. A truth has one row for each hop: origin, seq,
+hop_index, node and t_arrival_s.
 Cost: about 5 µs for a row. Rows and their size are bounded.
 """
 
@@ -34,11 +35,16 @@ LARGEST_NODE = 1 << 31
 LATEST_S = 1e10
 _TRACE_COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
 _TRUTH_COLUMNS = ("origin", "seq", "hop_index", "node", "t_arrival_s")
+_NO_TEXT = "\ufffd"  # what stands for bytes that are no UTF-8
 _ABSENT: Any = object()  # what a CSV row that ends early has in its last columns
 
 
 class _RowError(Exception):
     """Why one row cannot be read."""
+
+
+class _DamageError(Exception):
+    """Why nothing more of a file can be read."""
 
 
 def read_trace(path: Path) -> CollectionTrace:
@@ -85,8 +91,9 @@ def read_truth(path: Path, trace: CollectionTrace) -> Int64Array:
 
 
 def _rows(path: Path, columns: tuple[str, ...], faults: Counter[str]) -> Iterator[Mapping[str, Any]]:
-    """Every row as a mapping; a file without the columns is an error."""
+    """Every row as a mapping, up to where the file is damaged; one without the columns or any row is an error."""
     name = path.name.removesuffix(".gz")
+    number = 0
     try:
         if name.endswith((".parquet", ".pq")):
             source = _parquet_rows(path, columns)
@@ -94,28 +101,32 @@ def _rows(path: Path, columns: tuple[str, ...], faults: Counter[str]) -> Iterato
             source = _json_rows(path, faults)
         else:
             source = _csv_rows(path, columns, faults)
-        for number, fields in enumerate(source):
-            if number >= MOST_ROWS:
+        for fields in source:
+            number += 1
+            if number > MOST_ROWS:
                 raise InputError(f"more than {MOST_ROWS:,} rows", where=str(path), action="split the trace")
             yield fields
-    except UnicodeDecodeError as error:
-        what = f"it is no text: there is a byte {error.object[error.start]:#04x} that is not UTF-8"
-        raise InputError(what, where=str(path), action="give CSV, JSON lines or Parquet") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", where=str(path), action="check the file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, csv.Error, _DamageError) as error:
+        if not number:
+            raise InputError(f"cannot be read: {error}", where=str(path), action="check the file") from None
+        faults["end of the file, which is damaged"] += 1
 
 
 def _open_text(path: Path) -> TextIO:
     raw = path.open("rb")
     is_gzip = raw.peek(2)[:2] == b"\x1f\x8b"
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if is_gzip else raw, encoding="utf-8-sig", newline="")
+    source = gzip.GzipFile(fileobj=raw) if is_gzip else raw
+    return io.TextIOWrapper(source, encoding="utf-8-sig", errors="replace", newline="")
 
 
 def _lines(file: TextIO, faults: Counter[str]) -> Iterator[str]:
-    """The lines, but for those too long to hold."""
+    """The lines, but for those too long to hold, or damaged."""
     while line := file.readline(LONGEST_LINE):
         if len(line) < LONGEST_LINE or line.endswith("\n"):
-            yield line
+            if _NO_TEXT in line:
+                faults["line that is no UTF-8 text"] += 1
+            else:
+                yield line
             continue
         faults[f"line of more than {LONGEST_LINE:,} characters"] += 1
         while line and not line.endswith("\n"):
@@ -123,6 +134,10 @@ def _lines(file: TextIO, faults: Counter[str]) -> Iterator[str]:
 
 
 def _csv_rows(path: Path, columns: tuple[str, ...], faults: Counter[str]) -> Iterator[Mapping[str, Any]]:
+    with _open_text(path) as file:
+        if _NO_TEXT in file.readline(LONGEST_LINE):
+            what = "it is no text, or its first line is damaged"
+            raise InputError(what, where=str(path), action="give CSV, JSON lines or Parquet")
     with _open_text(path) as file:
         reader = csv.DictReader(_whole_lines(_lines(file, faults), faults), restkey="", restval=_ABSENT)
         names = list(reader.fieldnames or ())
@@ -187,9 +202,9 @@ def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Mapping[str,
                 wanted = [name for name in (*columns, "sum_of_delays_s") if name in names]
                 for batch in file.iter_batches(columns=wanted):
                     yield from batch.to_pylist()
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            raise InputError(f"cannot be read: {reason}", where=str(path), action="check the file") from None
+            raise _DamageError(reason) from None
 
 
 def packet_row(fields: Mapping[str, Any], faults: Counter[str]) -> PacketRow | None:
