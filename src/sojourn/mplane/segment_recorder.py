@@ -100,19 +100,21 @@ class _Edges:
         self._messages = np.empty(0, np.int64)
         self._times, self._ids = np.empty(0, np.int64), np.empty(0, np.uint64)
         self._intervals = np.empty(0, np.int64)
+        self._latest = 0
 
     def add(self, batch: PacketBatch, intervals: Int64Array, is_message: Int64Array) -> None:
-        """Remember what may be near a message; the last packets, too, since a message may follow."""
+        """Remember what is near a message; the last packets, too, since a message may follow them."""
         if not len(batch):
             return
-        self._messages = np.union1d(self._messages, batch.time_ns[is_message])
+        # What is old by the time of the batch before: the egress has yet to see this one.
+        messages = self._messages[self._messages > self._latest - self._keep_ns]
+        self._messages = np.union1d(messages, batch.time_ns[is_message])
         times = np.concatenate([self._times, batch.time_ns])
-        latest = int(times.max())
-        self._messages = self._messages[self._messages > latest - self._keep_ns]
-        place = np.searchsorted(self._messages, times)
+        self._latest = int(times.max())
         around = np.concatenate([[-(1 << 62)], self._messages, [1 << 62]])
+        place = np.searchsorted(self._messages, times)
         near = np.minimum(times - around[place], around[place + 1] - times) <= EDGE_NS
-        kept = near | (times > latest - EDGE_NS)
+        kept = near | (times > self._latest - EDGE_NS)
         ids = np.concatenate([self._ids, batch.packet_id])[kept]
         order = np.argsort(ids, kind="stable")
         self._ids, self._times = ids[order], times[kept][order]
@@ -171,7 +173,10 @@ class SegmentRecorder:
             number, kind = int(marks[place]) >> 2, ControlKind(int(marks[place]) & 3)
             if (found := self._open.get(number)) is not None:
                 (found.entered if at_ingress else found.left)[kind] = int(batch.time_ns[place])
-            current = number if kind is ControlKind.START else NO_INTERVAL
+            if kind is ControlKind.START:
+                current = number
+            elif current == number:  # an End that the next Start overtook ends nothing
+                current = NO_INTERVAL
             begin = place + 1
         intervals[begin:] = current
         return current
