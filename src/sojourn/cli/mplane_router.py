@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -132,19 +131,20 @@ def _unit(
 def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: float | None) -> None:
     from sojourn.cli.packet_source import stopping_on_interrupt
 
-    begun, used = time.monotonic(), time.process_time()
     with stopping_on_interrupt(unit.stop):
         if how is Format.TABLE:
             write_rows([_summary(one for some in unit.run(seconds=seconds) for one in some)], how, table=_TABLE)
         else:
             write_rows(_blocks(unit.run(seconds=seconds)), how, name="intervals")
-    share = (time.process_time() - used) / max(time.monotonic() - begun, 1e-9)
     counts = recorder.counts
-    print(
-        f"sojourn: {counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
-        f"{counts.void.total():,} void), {share:.1%} of a CPU; {unit.sent:,} epochs sent, {unit.waiting:,} waiting",
-        file=sys.stderr,
-    )
+    lines = [
+        f"{counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
+        f"{counts.void.total():,} void), {unit.cpu_share:.1%} of a CPU",
+        f"{unit.sent:,} epochs sent, {unit.waiting:,} waiting",
+        *(f"{count:,} packets left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
+    ]
+    for line in lines:
+        print(f"sojourn: {line}", file=sys.stderr)
 
 
 def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:
