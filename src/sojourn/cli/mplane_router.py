@@ -62,18 +62,20 @@ def router(
         str, typer.Option(metavar="SIZE", help="Bound of DIR; beyond it the oldest intervals are given up.")
     ] = "64MB",
     rows: Annotated[int, typer.Option(min=16, help="Rows of each of an LDA's three banks.")] = 512,
-    buffer: Annotated[str, typer.Option(metavar="SIZE", help="Ring for each interface and each pair of them.")] = (
-        "8MiB"
-    ),
-    duration: Annotated[str | None, typer.Option(metavar="TIME", help="Stop after that time.")] = None,
+    buffer: Annotated[
+        str, typer.Option("--buffer", "-B", metavar="SIZE", help="Ring for each interface and each pair of them.")
+    ] = "8MiB",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long to measure; without it until Ctrl-C.")
+    ] = None,
     output_format: FormatOption = None,
 ) -> None:
     """Measure delay and loss inside this router, between its interfaces, class by class; needs root.
 
-    Works until Ctrl-C, SIGTERM or --duration. Prints a line per segment and class in the end; with --format jsonl or
+    Prints a line per segment and class in the end; with --format jsonl or
     csv a line per interval, as it closes.
 
-    Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --duration 10s
+    Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --for 10s
     """
     from sojourn.mplane.router_interfaces import look_up, parse_facing
     from sojourn.mplane.router_recorder import RouterRecorder
