@@ -26,6 +26,7 @@ from sojourn.epochs.store import open_store
 from sojourn.epochs.wire import decode
 from sojourn.lab.namespaces import Bottleneck, Host, HostProcess, two_hosts
 from sojourn.mplane.router_epochs import Void, segment_measurements
+from sojourn.node.local import spooled_epochs
 from sojourn.server.tokens import Role, TokenStore
 
 pytestmark = [
@@ -38,7 +39,7 @@ pytestmark = [
 
 CLASSES = {0: (40, 1000), 46: (20, 300)}
 BOTTLENECK = Bottleneck(20_000_000, queue_bytes=30_000)
-TRAFFIC_SECONDS = 5.0
+TRAFFIC_SECONDS = 4.0
 PATIENCE_SECONDS = 60.0
 STAMPS_APART_NS = 50_000
 SEGMENT = "sender>[r]>receiver"
@@ -194,7 +195,9 @@ def test_an_interval_whose_message_is_dropped_is_void_and_the_next_is_not(tmp_pa
         router = network.router
         assert router is not None
         drop_messages(router, None)
-        command = RouterCommand(router, tmp_path, *neighbours(network), "--interval", "200ms", "--max-delay", "300ms")
+        spool = ("-w", str(tmp_path / "spool"), "--spool-limit", "60KB")
+        times = ("--interval", "200ms", "--max-delay", "300ms")
+        command = RouterCommand(router, tmp_path, *neighbours(network), *times, *spool)
         eventually(lambda: is_capturing(router), "the router does not capture")
 
         def seen(void: Void | None) -> int:
@@ -214,6 +217,13 @@ def test_an_interval_whose_message_is_dropped_is_void_and_the_next_is_not(tmp_pa
     assert all(row["mean_ns"] is None and row["lost"] == 0 and row["packets"] > 0 for row in rows if row["void"])
     assert all(row["lost"] == 0 for row in rows)
     assert f"{voids.total()} void" in said
+    kept = segment_measurements(spooled_epochs(tmp_path / "spool"))
+    assert "given up" in said
+    assert sum(path.stat().st_size for path in (tmp_path / "spool").iterdir()) <= 60_000
+    assert [(m.interval, m.packets, m.void) for m in kept] == [
+        (row["interval"], row["packets"], row["void"])
+        for row in sorted(rows, key=lambda r: r["interval"])[-len(kept) :]
+    ]
 
 
 def test_a_ring_that_missed_packets_voids_and_recording_goes_on_and_leaves_nothing_behind(tmp_path: Path) -> None:
