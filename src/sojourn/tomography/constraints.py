@@ -165,8 +165,10 @@ def _propagated(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptio
     """The bounds at their fixpoint; what `_WRITTEN` and `_WRITTEN_GROUPS` name is changed in place."""
     groups = bounds.groups
     conflicts = np.zeros((CONFLICT_LIMIT, 3), np.int64)
+    owner = trace.owner
     rounds, found = propagate(
         trace.start,
+        owner,
         trace.node,
         trace.sink,
         bounds.low_ns,
@@ -193,7 +195,6 @@ def _propagated(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptio
         ROUNDS,
         conflicts,
     )
-    owner = trace.owner
     reported = [
         Conflict(_KINDS[kind], int(owner[x]), int(owner[y]))
         for kind, x, y in conflicts[: min(found, CONFLICT_LIMIT)].tolist()
