@@ -115,8 +115,10 @@ def tomography(
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
     from sojourn.core.executor import open_executor
+    from sojourn.tomography.baselines import evaluate_baselines
     from sojourn.tomography.constraints import ConstraintOptions, Sums
     from sojourn.tomography.reading import read_trace, read_truth
+    from sojourn.tomography.windows import WindowOptions
 
     if baselines and truth is None:
         raise UsageError("--baselines compares answers with a truth", action="give it with --truth HOPS")
@@ -136,7 +138,8 @@ def tomography(
             true_ns = read_truth(truth, trace)
             summary |= _compare(trace, bounds, arrival, true_ns, options)
             if baselines:
-                summary |= _compare_baselines(trace, true_ns, replace(options, sums=Sums(sums)), (window, ratio))
+                asked = replace(options, sums=Sums(sums))
+                summary |= evaluate_baselines(trace, true_ns, asked, WindowOptions(periods=window, ratio=ratio))
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
@@ -273,26 +276,6 @@ def _compare(
         "mnt_mae_ms": mnt.mae_ms,
         "mnt_width_ms": mnt.bound_width_ms,
         "displacement": ours.displacement,
-    }
-
-
-def _compare_baselines(
-    trace: CollectionTrace, true_ns: Int64Array, options: ConstraintOptions, window: tuple[float, float]
-) -> dict[str, object]:
-    """How far Domo's answers as published are from the truth, and MessageTracing's order."""
-    from sojourn.tomography.evaluation import displacement, evaluate
-    from sojourn.tomography.message_tracing import logs_of, trace_messages
-    from sojourn.tomography.published import PublishedOptions, published, published_bounds
-    from sojourn.tomography.windows import WindowOptions
-
-    how = PublishedOptions(window=WindowOptions(periods=window[0], ratio=window[1]))
-    bounds = published_bounds(trace, options)
-    literal = evaluate(trace, bounds, published(trace, bounds, options, how).arrival_ns, true_ns)
-    order = trace_messages(trace, logs_of(trace, true_ns))
-    return {
-        "published_mae_ms": literal.mae_ms,
-        "published_displacement": literal.displacement,
-        "tracing_displacement": displacement(trace, order, true_ns),
     }
 
 
