@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
-from sojourn.core.errors import InputError, UsageError
+from sojourn.core.errors import InputError, UsageError, WorkerError
 
 SUMMARY = {
     "packets",
@@ -22,9 +23,12 @@ SUMMARY = {
     "mnt_mae_ms",
     "mnt_width_ms",
     "displacement",
+    "workers",
+    "loading_seconds",
     "seconds",
     "ms_per_delay",
     "ms_per_bound",
+    "bounds",
 }
 ROW = ["origin", "seq", "hop", "node", "delay_ns", "low_ns", "high_ns"]
 
@@ -101,6 +105,43 @@ def test_methods_and_options_reach_the_estimate(folder: Path) -> None:
     upper = json.loads(run(folder, "--sums", "upper", *truth).stdout)["summary"]
     assert upper["sums"] == "upper bounds"
     assert usual["sums"] == "equations"
+
+
+def test_workers_change_nothing_but_the_time(folder: Path) -> None:
+    answers = [json.loads(run(folder, "--workers", n, "--format", "json").stdout) for n in ("1", "2")]
+    assert answers[0]["hops"] == answers[1]["hops"]
+    # The trace is too small for processes to be worth starting.
+    assert [answer["summary"]["workers"] for answer in answers] == [1, 1]
+
+
+def test_a_cluster_that_is_not_there_is_said_so_in_one_line(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    result = run(folder, "--cluster", address)
+    assert isinstance(result.exception, WorkerError)
+    assert str(result.exception) == f"{address}: no Dask scheduler answers; start one with: dask scheduler"
+    assert isinstance(run(folder, "--cluster", address, "--workers", "2").exception, UsageError)
+
+
+def test_linear_programs_narrow_the_bounds_and_are_counted(folder: Path) -> None:
+    truth = ("--truth", str(folder / "hops.csv"), "--format", "json")
+    usual = json.loads(run(folder, *truth).stdout)["summary"]
+    linear = json.loads(run(folder, "--bounds", "lp", "--cut", "500", *truth).stdout)["summary"]
+    assert (usual["bounds"], linear["bounds"]) == ("propagation", "lp")
+    assert linear["bound_width_ms"] < usual["bound_width_ms"]
+    assert linear["bounds_violated"] == linear["lp_unsolved"] == 0
+    assert linear["lp_solves"] > 0
+    assert linear["ms_per_bound"] > usual["ms_per_bound"]
+
+
+def test_linear_programs_can_be_asked_for_one_packet_alone(folder: Path) -> None:
+    packet = max(csv.DictReader((folder / "trace.csv").open()), key=lambda row: row["path"].count("-"))
+    words = ("--packet", f"{packet['origin']}:{packet['seq']}", "--format", "json")
+    answers = [json.loads(run(folder, *words, *more).stdout) for more in ((), ("--bounds", "lp"))]
+    for usual, linear in zip(answers[0]["hops"], answers[1]["hops"], strict=True):
+        assert usual["low_ns"] <= linear["low_ns"] <= linear["high_ns"] <= usual["high_ns"]
+    everywhere = json.loads(run(folder, "--bounds", "lp", "--format", "json").stdout)["summary"]
+    assert 0 < answers[1]["summary"]["lp_solves"] < everywhere["lp_solves"] / 2
 
 
 def test_rows_left_out_and_conflicts_are_told(tmp_path: Path) -> None:
