@@ -122,7 +122,7 @@ def end_ospfd(router: Router) -> None:
     pid = int((router.folder / "ospfd.pid").read_text())
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
-    while pid in daemon_pids(router.folder) and time.monotonic() < deadline:
+    while pid in daemon_pids(router.folder).values() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 

@@ -129,7 +129,10 @@ class RoutedLab:
 
     def converged(self) -> str | None:
         """What is missing for routing to have converged; None when nothing is."""
-        return what_lacks(self.plan, self.links_up(), self.routers)
+        try:
+            return what_lacks(self.plan, self.links_up(), self.routers)
+        except SojournError as error:  # a router that has ended, or is not there yet
+            return str(error)
 
     def wait_converged(self, timeout: float = CONVERGE_SECONDS) -> float:
         """Wait until routing has converged; the seconds that it took."""
@@ -143,15 +146,22 @@ class RoutedLab:
 
 @contextmanager
 def routed_lab(
-    topology: Topology, *, hosts: Mapping[str, str] | None = None, advance: Advance | None = None
+    topology: Topology,
+    *,
+    hosts: Mapping[str, str] | None = None,
+    latencies: bool = True,
+    advance: Advance | None = None,
 ) -> Iterator[RoutedLab]:
-    """A lab for the time of the context; `hosts` names the router that each is attached to."""
+    """A lab for the time of the context; `hosts` names the router that each is attached to.
+
+    Latencies of links need a kernel with netem.
+    """
     check_can_build()
     check_frr()
     remove_leftovers()
     remove_stale_labs()
     label = f"{own_prefix()}-r{next(_SEQUENCE)}"
-    state = LabState.of_this_process(label, plan_lab(topology, hosts))
+    state = LabState(label, plan_lab(topology, hosts, latencies=latencies))
     lab: RoutedLab | None = None
     state.create()
     try:
@@ -210,7 +220,7 @@ def _connect(plan: LabPlan, node: Host) -> None:
     for end, _link in ends:
         node.run("ethtool", "-K", end.interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
         lines += [f"address add {end.address}/30 dev {end.interface}", f"link set {end.interface} up"]
-        if end.latency_ns >= 0 or end.rate > 0:
+        if end.latency_ns > 0 or end.rate > 0:
             _shape(node, end, None)
     _ip(node, lines)
     if not isinstance(node, Router):
