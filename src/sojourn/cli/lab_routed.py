@@ -77,11 +77,11 @@ def up(
     from sojourn.lab.routers import check_frr
     from sojourn.mplane.topology_files import read_topology
 
+    check_can_build()
+    check_frr()
     wait_seconds = parse_duration(timeout) / 1e9
     network = read_topology(topology, directed=False)
     plan = plan_lab(network, _hosts(hosts or [], network), latencies=latencies)
-    check_can_build()
-    check_frr()
     state = LabState.named(name, plan)
     with progress("lab up") as advance, _removed_on_failure(state):
         lab = build_lab(state, advance)
