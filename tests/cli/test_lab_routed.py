@@ -126,6 +126,11 @@ class TestLive:
         assert down == {("r1", "r2"), ("r2", "r1")}
         assert "r2 (down)" in lab("status").stdout
 
+        read = CliRunner().invoke(app, ["mplane", "msets", f"lab:{NAME}/r3", "--upgraded", "r2", "--format", "json"])
+        answer = json.loads(read.stdout)
+        assert (answer["nodes"], answer["links"]) == (6, 12)
+        assert {row["node"] for row in answer["msets"]} == {f"r{number}" for number in range(1, 7)}
+
         asked = execute("r1", "--", "vtysh", "-c", "show ip ospf neighbor")
         assert "Full" in asked.stdout
         assert execute("h1", "--", "sh", "-c", "exit 7").returncode == 7
