@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,6 +33,7 @@ live = [
     ),
 ]
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
+ROOT = Path(__file__).resolve().parents[2]
 NAME = f"t{os.getpid()}"
 LABEL = f"sojourn-lab-{NAME}"
 
@@ -145,18 +148,6 @@ class TestLive:
         assert gone.returncode == 2
         assert f"lab: no lab {NAME} is up; " in gone.stderr
 
-    def test_names_that_fit_no_interface_and_rates_of_the_file(self, pair: str) -> None:
-        built = lab("up", pair, "--hosts", "all")
-        assert built.returncode == 0, built.stderr
-        assert f"{LABEL}-n0" in built.stdout
-        assert "rate 2Mbit" in execute("lyon", "tc", "qdisc", "show", "dev", "to-n0").stdout
-        assert lab("bottleneck", "lyon:Paris 1/east", "--rate", "1M").returncode == 0
-        assert "rate 1Mbit" in execute("lyon", "tc", "qdisc", "show", "dev", "to-n0").stdout
-        assert lab("bottleneck", "lyon:Paris 1/east", "--clear").returncode == 0
-        assert "rate 2Mbit" in execute("lyon", "tc", "qdisc", "show", "dev", "to-n0").stdout
-        assert "1 received" in execute("h-lyon", "--", "ping", "-c", "1", "10.96.128.2").stdout
-        lab("down")
-
     def test_ctrl_c_removes_what_was_made(self, six: str) -> None:
         maker = start_up(six)
         until(lambda: len(namespaces()) >= 3)
@@ -177,8 +168,16 @@ class TestLive:
         assert json.loads(lab("status", "--format", "json").stdout)["lacking"] == "it was begun and not finished"
         assert lab("down").returncode == 0
 
-    def test_a_lab_whose_state_and_namespaces_are_damaged_is_removed_all_the_same(self, pair: str) -> None:
-        assert lab("up", pair).returncode == 0
+    def test_names_that_fit_no_interface_rates_of_the_file_and_damage(self, pair: str) -> None:
+        built = lab("up", pair, "--hosts", "all")
+        assert built.returncode == 0, built.stderr
+        assert f"{LABEL}-n0" in built.stdout
+        show = ["tc", "-n", f"{LABEL}-lyon", "qdisc", "show", "dev", "to-n0"]
+        for change, shown in ((None, "2Mbit"), (("--rate", "1M"), "1Mbit"), (("--clear",), "2Mbit")):
+            if change is not None:
+                assert lab("bottleneck", "lyon:Paris 1/east", *change).returncode == 0
+            assert f"rate {shown}" in subprocess.run(show, capture_output=True, text=True, check=True).stdout
+        assert "1 received" in execute("h-lyon", "--", "ping", "-c", "1", "10.96.128.2").stdout
         # The daemons go on without the name of their namespace.
         subprocess.run(["ip", "netns", "delete", f"{LABEL}-lyon"], check=True)
         broken = json.loads(lab("status", "--format", "json").stdout)
@@ -192,6 +191,28 @@ class TestLive:
                 in said.stderr
             )
         assert lab("down").returncode == 0
+
+    @pytest.mark.parametrize("page", ["commands/lab.md", "tutorials/planner.md"])
+    def test_examples_for_root_run(self, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Blocks of shell commands, after the files that the page's other examples print."""
+        text = (ROOT / "docs" / page).read_text()
+        blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        commands = [line for block in blocks for line in block.splitlines() if line.startswith("sojourn ")]
+        files = [
+            *re.findall(r"^\$ (printf .*)$", text, re.MULTILINE),
+            re.sub(r"(?m)^sojourn .*\n", "", "".join(blocks)),
+        ]
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("SOJOURN_LAB", NAME)
+        subprocess.run(["sh", "-ec", "\n".join(files)], check=True)
+        for command in commands:
+            words = shlex.split(command)[1:]
+            if words[1] == "exec":
+                subprocess.run([*SOJOURN, *words], check=True, stdout=subprocess.DEVNULL)
+            else:
+                result = CliRunner().invoke(app, words)
+                assert result.exit_code == 0, f"{command}\n{result.stderr}{result.exception}"
+        assert commands[-1] == "sojourn lab down"
 
     def test_a_network_that_cannot_converge_is_removed(self, pair: str) -> None:
         failed = lab("up", pair, "--timeout", "0s")

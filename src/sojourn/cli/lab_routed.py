@@ -14,6 +14,7 @@ import typer
 
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, progress
+from sojourn.cli.topology_source import DEFAULT_LAB, LAB_VARIABLE
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_bytes, parse_duration, parse_rate
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="Which lab, where there are several.")]
-_DEFAULT = "default"
+NameOption = Annotated[
+    str, typer.Option("--name", metavar="NAME", envvar=LAB_VARIABLE, help="Which lab, where there are several.")
+]
 _link = typer.Typer(
     help="Let a link of the lab fail, or come back.",
     no_args_is_help=True,
@@ -59,7 +61,7 @@ def up(
             metavar="HOST=ROUTER,…", help="Hosts at routers, to send and receive; `all`: one at each, h-ROUTER."
         ),
     ] = None,
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
     latencies: Annotated[
         bool, typer.Option("--latencies/--no-latencies", help="Delay packets by the links' latencies (netem).")
     ] = True,
@@ -143,7 +145,7 @@ def _lab(name: str) -> RoutedLab:
     return RoutedLab(read_lab(name))
 
 
-def status(name: NameOption = _DEFAULT, output_format: FormatOption = None) -> None:
+def status(name: NameOption = DEFAULT_LAB, output_format: FormatOption = None) -> None:
     """Show a lab: whether its routing has converged, and its routers, hosts, links, namespaces and processes."""
     _print_status(_lab(name), output_format)
 
@@ -160,7 +162,7 @@ def bottleneck(
     burst: Annotated[str, typer.Option(metavar="SIZE", help="Bytes that may pass at once.")] = "5000",
     queue: Annotated[str, typer.Option(metavar="SIZE", help="Bytes that may wait; others are lost.")] = "60kB",
     clear: Annotated[bool, typer.Option("--clear", help="Take the bottleneck away.")] = False,
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
 ) -> None:
     """Let packets from a node to its neighbour pass a token bucket."""
     from sojourn.lab.namespaces import Bottleneck
@@ -189,7 +191,7 @@ def traffic(
     dscp: Annotated[int, typer.Option(min=0, max=63, help="The class that packets are marked with.")] = 0,
     length: Annotated[int, typer.Option(metavar="BYTES", help="Data in a UDP packet.")] = 1000,
     tcp: Annotated[bool, typer.Option("--tcp", help="TCP instead of UDP.")] = False,
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
     output_format: FormatOption = None,
 ) -> None:
     """Send traffic through the lab by iperf3, and tell what arrived."""
@@ -206,7 +208,7 @@ def traffic(
 def link_down(
     one: Annotated[str, typer.Argument(metavar="A")],
     other: Annotated[str, typer.Argument(metavar="B")],
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
 ) -> None:
     """Let the link between two neighbours fail; both see it at once."""
     _lab(name).link_down(one, other)
@@ -216,7 +218,7 @@ def link_down(
 def link_up(
     one: Annotated[str, typer.Argument(metavar="A")],
     other: Annotated[str, typer.Argument(metavar="B")],
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
 ) -> None:
     """Bring a failed link back."""
     _lab(name).link_up(one, other)
@@ -225,7 +227,7 @@ def link_up(
 def execute(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A router or a host.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="A command and its arguments.")],
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
 ) -> None:
     """Run a command on a router or a host; on a router, vtysh is that router's."""
     line = _lab(name).node(node).within(*command)
@@ -234,7 +236,7 @@ def execute(
 
 
 def down(
-    name: NameOption = _DEFAULT,
+    name: NameOption = DEFAULT_LAB,
     everything: Annotated[bool, typer.Option("--all", help="All labs, whatever their names.")] = False,
 ) -> None:
     """Remove every trace of a lab: processes, namespaces, files. Safe to run twice, and after a failed `up`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -13,7 +14,16 @@ from sojourn.core.errors import UsageError
 if TYPE_CHECKING:
     from sojourn.mplane.topology import Topology
 
-__all__ = ["DirectedOption", "NamesOption", "TopologyArgument", "live_reader", "read_source", "title_of"]
+__all__ = [
+    "DEFAULT_LAB",
+    "LAB_VARIABLE",
+    "DirectedOption",
+    "NamesOption",
+    "TopologyArgument",
+    "live_reader",
+    "read_source",
+    "title_of",
+]
 
 TopologyArgument: TypeAlias = Annotated[
     str,
@@ -34,6 +44,9 @@ NamesOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--names", metavar="FILE", help="What live routers are called: a CSV of router_id,name."),
 ]
+# The lab that is meant where none is named, and the environment variable that says otherwise.
+DEFAULT_LAB = "default"
+LAB_VARIABLE = "SOJOURN_LAB"
 _LAB = "lab:"
 
 
@@ -72,7 +85,7 @@ def _in_lab(source: str) -> tuple[str, dict[str, str]]:
 
     place = source.removeprefix(_LAB)
     name, separator, router = place.partition("/")
-    state = read_lab(name if separator else "default")
+    state = read_lab(name if separator else os.environ.get(LAB_VARIABLE) or DEFAULT_LAB)
     wanted = router if separator else place
     node = state.plan.node(wanted) if wanted else state.plan.routers[0]
     if not node.is_router:

@@ -33,7 +33,6 @@ from sojourn.lab.namespaces import (
     remove_leftovers,
     run_command,
     token_bucket,
-    wait_until_up,
 )
 from sojourn.lab.routed_convergence import what_lacks
 from sojourn.lab.routed_plan import End, LabPlan, Link, plan_lab
@@ -189,7 +188,6 @@ def build_lab(state: LabState, advance: Advance) -> RoutedLab:
     for i, node in enumerate(nodes):
         advance(f"interfaces of {node.name}", 0.3 + 0.3 * i / len(nodes))
         _connect(lab.plan, node)
-    wait_until_up(nodes)
     steps = [(router, daemon) for daemon in DAEMONS for router in lab.routers]
     for i, (router, daemon) in enumerate(steps):
         advance(f"{daemon} of {router.name}", 0.6 + 0.4 * i / len(steps))
