@@ -11,7 +11,7 @@ and removes what others left behind. `sojourn.lab.routed_plan` says who has whic
 
 Guarantee: nothing is made outside of the lab's namespaces and its run directory; IPv4 only; segmentation offload is
 off, so that all taps see the same packets. *Converged* means that the kernel of every router has the routes, with the
-costs and as many next hops, that the links which are up give.
+costs and as many next hops, that the links which are up give, and that its OSPF database has these links.
 Needs root, FRRouting, and the commands ``ip``, ``tc`` and ``ethtool``.
 """
 

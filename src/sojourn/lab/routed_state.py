@@ -30,6 +30,7 @@ FOLDER = Path("/run/sojourn/lab")
 STATE = "state.json"
 MAX_STATE_BYTES = 4_000_000
 GONE_SECONDS = 10.0
+_ATTEMPTS = 20
 _NAME = re.compile(r"[a-z0-9_]{1,24}")
 
 
@@ -61,11 +62,15 @@ class LabState:
 
     def create(self) -> None:
         """Make the lab's directory; refuse where there is one."""
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        try:
-            self.folder.mkdir()
-        except FileExistsError:
-            raise _there_already(self.name) from None
+        for _ in range(_ATTEMPTS):
+            # Whoever takes the last lab down removes the directories above, maybe right now.
+            with suppress(FileNotFoundError):
+                FOLDER.mkdir(parents=True, exist_ok=True)
+                try:
+                    self.folder.mkdir()
+                except FileExistsError:
+                    raise _there_already(self.name) from None
+                break
         self._write()
 
     def mark_built(self) -> None:
@@ -180,7 +185,11 @@ def _remove(label: str, folder: Path) -> Removed:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for namespace in namespaces:
-        remove_namespace(namespace)
+        try:
+            remove_namespace(namespace)
+        except SojournError:
+            if (NAMESPACES / namespace).exists():  # not that someone else removes it at the same time
+                raise
     _wait_until_gone(pids)
     has_folder = folder.exists()
     shutil.rmtree(folder, ignore_errors=True)
