@@ -148,12 +148,13 @@ class TestLive:
         assert gone.returncode == 2
         assert f"lab: no lab {NAME} is up; " in gone.stderr
 
-    def test_ctrl_c_removes_what_was_made(self, six: str) -> None:
+    @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_an_interrupted_up_removes_what_was_made(self, six: str, sign: signal.Signals, code: int) -> None:
         maker = start_up(six)
         until(lambda: len(namespaces()) >= 3)
-        maker.send_signal(signal.SIGINT)
+        maker.send_signal(sign)
         _, said = maker.communicate(timeout=60)
-        assert maker.returncode == 130
+        assert maker.returncode == code
         assert "removing what was made of the lab" in said
 
     def test_what_a_killed_up_left_is_told_and_removed(self, six: str) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from routed_worlds import six_routers, traces
 from sojourn.core.errors import SojournError, UsageError
+from sojourn.lab import routed_traffic
 from sojourn.lab.namespaces import Bottleneck, own_prefix
 from sojourn.lab.routed import RoutedLab, routed_lab
+from sojourn.lab.routed_traffic import Traffic, send_traffic
 from sojourn.mplane.topology import TopologyBuilder
 
 pytestmark = [
@@ -88,6 +92,32 @@ def test_a_bottleneck_limits_one_direction_and_goes_away(converged: RoutedLab) -
     assert rate("r1", "r2") > 6_000_000
 
 
+def test_traffic_is_marked_and_counted_and_several_run_at_once(converged: RoutedLab) -> None:
+    sender, receiver = converged.host("h1"), converged.host("h2")
+    with receiver.entered():
+        tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+    with tap, ThreadPoolExecutor(2) as pool:
+        tap.settimeout(30)
+        runs = [
+            pool.submit(send_traffic, sender, receiver, Traffic(rate=rate, seconds=1, dscp=dscp, data_bytes=500))
+            for rate, dscp in ((800_000, 46), (400_000, 10))
+        ]
+        marks = {tap.recv(2048)[1] for _ in range(250)}
+        reports = [run.result(60) for run in runs]
+    assert {46 << 2, 10 << 2} <= marks
+    assert [report.lost for report in reports] == [0, 0]
+    assert [report.packets for report in reports] == pytest.approx([200, 100], rel=0.1)
+
+
+def test_traffic_that_finds_no_way_says_so(converged: RoutedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed_traffic, "CONNECT_MS", 500)
+    converged.link_down("r6", "h2")
+    with pytest.raises(SojournError, match=r"^traffic from h1 to h2: iperf3 says: unable to connect"):
+        send_traffic(converged.host("h1"), converged.host("h2"), Traffic(rate=800_000, seconds=1))
+    converged.link_up("r6", "h2")
+    converged.host("h2").run("sh", "-c", f"until ping -c 1 -W 1 {converged.host('h1').address}; do sleep 0.1; done")
+
+
 def test_what_is_not_there_is_refused_by_name(lab: RoutedLab) -> None:
     with pytest.raises(UsageError, match=r"no link between r1 and r6; neighbours of r1 are r2, r4, h1"):
         lab.link_down("r1", "r6")
@@ -136,3 +166,6 @@ def test_latencies_delay_packets_or_are_refused_in_plain_words(lab: RoutedLab) -
             pass
     with routed_lab(far, latencies=False) as near:
         near.wait_converged()
+        # Labs lie side by side, although their addresses are the same.
+        assert near.router("a").address == lab.router("r1").address
+        assert lab.converged() is None

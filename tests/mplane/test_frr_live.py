@@ -77,6 +77,18 @@ def test_without_names_routers_are_their_ids(lab: RoutedLab) -> None:
     assert read_live_topology(source(lab, "r3")).names == tuple(NAMES)
 
 
+def test_on_a_router_itself_it_is_the_machines_or_one_of_a_pathspace(lab: RoutedLab) -> None:
+    router = lab.router("r1")
+    (router.folder / "other").mkdir()
+    (router.folder / "other" / "ospfd.vty").symlink_to("../ospfd.vty")
+    script = (
+        "from sojourn.mplane.live import read_live_topology\n"
+        "for source in ('frr:', 'frr:other'):\n"
+        "    print(read_live_topology(source).links)\n"
+    )
+    assert router.run(sys.executable, "-c", script) == "14\n14\n"
+
+
 def test_m_sets_after_a_failure_are_those_from_scratch(converged: RoutedLab) -> None:
     before = read(converged, "r6")
     upgraded = before.source[:6] < 0
