@@ -293,3 +293,11 @@ def test_without_frrouting_its_package_is_named(monkeypatch: pytest.MonkeyPatch,
     result = CliRunner().invoke(app, ["lab", "up", six])
     assert isinstance(result.exception, UsageError)
     assert str(result.exception) == "lab: missing commands: zebra, ospfd; install the package frr"
+
+
+@pytest.mark.parametrize(
+    "command", ["", "up", "status", "bottleneck", "traffic", "link", "link down", "link up", "exec", "down"]
+)
+def test_every_help_shows_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, ["lab", *command.split(), "--help"])
+    assert f"sojourn lab {command}".strip() in result.stdout.partition("Example")[2]
