@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +16,9 @@ import pytest
 from routed_worlds import six_routers, traces
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab import routed_traffic
-from sojourn.lab.namespaces import Bottleneck, own_prefix
+from sojourn.lab.namespaces import Bottleneck, own_prefix, remove_leftovers
 from sojourn.lab.routed import RoutedLab, routed_lab
+from sojourn.lab.routed_state import remove_stale_labs
 from sojourn.lab.routed_traffic import Traffic, send_traffic
 from sojourn.mplane.topology import TopologyBuilder
 
@@ -169,3 +172,28 @@ def test_latencies_delay_packets_or_are_refused_in_plain_words(lab: RoutedLab) -
         # Labs lie side by side, although their addresses are the same.
         assert near.router("a").address == lab.router("r1").address
         assert lab.converged() is None
+
+
+def test_the_lab_of_a_killed_process_is_removed_by_the_next() -> None:
+    code = (
+        "import time\n"
+        "from routed_worlds import six_routers\n"
+        "from sojourn.lab.namespaces import own_prefix\n"
+        "from sojourn.lab.routed import routed_lab\n"
+        "with routed_lab(six_routers()):\n"
+        "    print(own_prefix(), flush=True)\n"
+        "    time.sleep(100)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
+    maker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    assert maker.stdout is not None
+    label = maker.stdout.readline().strip()
+    assert len(traces(label)) == 6 + 1 + 12  # namespaces, the directory, processes
+    remove_stale_labs()
+    assert len(traces(label)) == 6 + 1 + 12  # its maker runs
+    maker.kill()
+    maker.wait(10)
+    maker.stdout.close()
+    remove_leftovers()
+    remove_stale_labs()
+    assert traces(label) == []
