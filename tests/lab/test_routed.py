@@ -33,7 +33,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[RoutedLab]:
+    mask = os.umask(0o077)  # the daemons are of another user, who must read their files all the same
     with routed_lab(six_routers(), hosts={"h1": "r1", "h2": "r6"}) as built:
+        os.umask(mask)
         built.wait_converged()
         yield built
     assert traces(own_prefix()) == []
