@@ -41,10 +41,10 @@ class Likeness:
         self._program = program
         self._rows, self._known = program.delay, program.delay_known
         self._count = np.bincount(program.node, minlength=program.nodes)
-        self._level = np.ones(program.nodes)
+        self._level = program.level / np.median(program.level[program.node])
         # With every unknown in the middle of its bounds delays still add up to the packets' times.
         self.scale = max(float(program.delay_known.mean()), LEAST_CENTRE_MS)
-        self._centre = np.full(program.nodes, self.scale)
+        self._centre = self.scale * self._level / self._level[program.node].mean()
         self._weight = np.ones(len(program.node))
         self.is_rearranged = False
 
@@ -60,7 +60,7 @@ class Likeness:
         self.is_rearranged = number in SETTLING and self._rearrange(x)
         node, nodes = self._program.node, self._program.nodes
         service = self._rows @ x + self._known
-        self.scale = max(float(np.median(service)), LEAST_CENTRE_MS)
+        self.scale = max(float(np.median(service / self._level[node])), LEAST_CENTRE_MS)
         own = medians(service, node, nodes)
         prior = self.scale * self._level
         self._centre = (PRIOR_VISITS * prior + self._count * own) / (PRIOR_VISITS + self._count)
@@ -83,9 +83,8 @@ class Likeness:
         delay = program.delay @ x + program.delay_known
         departure = program.departure @ x + program.departure_known
         before, has_waited = served_behind(program.node, departure - delay, departure)
-        self._level = np.ones(program.nodes)
-        if has_waited.mean() <= CROWDED:
-            self._level = program.level / np.median(program.level[program.node])
+        if has_waited.mean() > CROWDED:
+            self._level = np.ones(program.nodes)
         begin = sparse.vstack([program.departure - program.delay, program.departure], format="csr")
         begin_known = np.concatenate([program.departure_known - program.delay_known, program.departure_known])
         source = np.where(has_waited, len(delay) + before, np.arange(len(delay)))
