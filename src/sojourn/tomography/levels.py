@@ -5,8 +5,8 @@ node. Nodes are taken to scatter around one mean (a random effect): the scatter 
 are learnt together with the nodes' delays, and what the totals cannot tell apart is drawn to the mean. Long packets are
 weighed by their hops, and a total far off counts no more than one at `ROBUST` of its noise.
 
-Only clear differences are used (τ at least half of σ): in a radio network nodes are mostly alike, and learning a level for
-each then adds noise. Cost: a sparse system with a row for each node, a few times; linear in the trace.
+Only clear differences are used (τ at least half of σ): in a radio network nodes are mostly alike, and to learn a level
+for each then adds noise. Cost: a sparse system with a row for each node, a few times; linear in the trace.
 """
 
 from __future__ import annotations

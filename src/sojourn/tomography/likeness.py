@@ -7,8 +7,8 @@ median as if `PRIOR_VISITS` more visits had been seen there. Few packets say lit
 drift to whatever the bounds leave open: where sums are missing, dividing a packet's time evenly would beat them. Nodes
 that differ from each other for the whole trace are drawn to their own level instead (`levels`).
 
-Services are skewed: a repetition may double one, nothing makes it much shorter. So a service `HUBER` centres off pulls no
-harder than one at that distance, and one below its centre is held `BELOW` times as hard as one above. A node whose
+Services are skewed: a repetition may double one, nothing makes it much shorter. So a service `HUBER` centres off pulls
+no harder than one at that distance, and one below its centre is held `BELOW` times as hard as one above. A node whose
 services scatter widely holds each of them less. All of this is measured in centres, so it knows no unit of time.
 
 Cost: a few passes over the window's visits in numpy for a round.
@@ -78,7 +78,7 @@ class Likeness:
         return steadiness
 
     def _rearrange(self, x: FloatArray) -> bool:
-        """Let services begin where the packet before left, if a visit arrived earlier; whether that changed anything."""
+        """Let services begin where the packet before left, if that is after the arrival; whether anything changed."""
         program = self._program
         delay = program.delay @ x + program.delay_known
         departure = program.departure @ x + program.departure_known
