@@ -8,8 +8,9 @@ drift to whatever the bounds leave open: where sums are missing, dividing a pack
 that differ from each other for the whole trace are drawn to their own level instead (`levels`).
 
 Services are skewed: a repetition may double one, nothing makes it much shorter. So a service `HUBER` centres off pulls
-no harder than one at that distance, and one below its centre is held `BELOW` times as hard as one above. A node whose
-services scatter widely holds each of them less. All of this is measured in centres, so it knows no unit of time.
+no harder than one at that distance, and one below its centre is held `BELOW` times as hard as one above. A packet that
+no sum speaks of has nothing to tell which of its hops was slow: its time is divided more evenly (`UNSUMMED_HUBER`). A
+node whose services scatter widely holds each of them less. All is measured in centres, so no unit of time matters.
 
 Cost: a few passes over the window's visits in numpy for a round.
 """
@@ -26,7 +27,7 @@ __all__ = ["Likeness", "medians", "served_behind"]
 
 PRIOR_VISITS = 60.0
 SPREAD_VISITS = 30.0
-HUBER, BELOW = 0.45, 2.5
+HUBER, UNSUMMED_HUBER, BELOW = 0.45, 1.0, 2.5
 LARGEST_SPREAD = 4.0
 LEAST_CENTRE_MS = 0.1
 SETTLING = range(1, 4)  # the rounds after which it is seen anew who waited for whom
@@ -46,6 +47,7 @@ class Likeness:
         self.scale = max(float(program.delay_known.mean()), LEAST_CENTRE_MS)
         self._centre = self.scale * self._level / self._level[program.node].mean()
         self._weight = np.ones(len(program.node))
+        self._reach = np.where(program.is_summed, HUBER, UNSUMMED_HUBER)
         self.is_rearranged = False
 
     def objective(self) -> tuple[sparse.csc_matrix, FloatArray]:
@@ -66,7 +68,7 @@ class Likeness:
         self._centre = (PRIOR_VISITS * prior + self._count * own) / (PRIOR_VISITS + self._count)
         off = service - self._centre[node]
         size = np.abs(off)
-        reach = HUBER * self.scale
+        reach = self._reach * self.scale
         self._weight = np.where(off < 0, BELOW, 1.0) * reach / np.maximum(size, reach) * self._steadiness(size)[node]
 
     def _steadiness(self, off: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
@@ -34,6 +34,7 @@ class WindowProgram:
     visits: Int64Array
     node: Int64Array  # of every visit, numbered from 0 within the window
     nodes: int
+    is_summed: BoolArray  # of every visit: whether a sum speaks of its packet, at any node
     level: FloatArray  # of every node: its usual delay over the whole trace, relative to the others'
     delay: sparse.csr_matrix
     delay_known: FloatArray
@@ -113,6 +114,10 @@ class Programs:
         self._slack = np.where(is_local[self._earlier] & ~is_local[self._later], self._epsilon, 0.0)
         self._group_of = np.full(len(trace), -1, np.int64)
         self._group_of[owner[bounds.groups.last]] = np.arange(len(bounds.groups.last))
+        groups = bounds.groups
+        speaks = np.repeat(groups.is_used, np.diff(groups.start)) & ~groups.is_out
+        self._is_summed = np.zeros(len(trace), np.bool_)
+        self._is_summed[owner[groups.member[speaks]]] = True
 
     def make(self, packets: Int64Array) -> WindowProgram:
         """The program of a window's packets."""
@@ -141,6 +146,7 @@ class Programs:
             visits=places[visit],
             node=node,
             nodes=len(nodes),
+            is_summed=np.repeat(self._is_summed[packets], lengths - 1),
             level=self._level[places[visit][place]],
             delay=delay,
             delay_known=delay_known + delay @ middle,
