@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import socket
 from pathlib import Path
@@ -62,6 +64,27 @@ def test_the_truth_adds_errors_to_the_summary(folder: Path) -> None:
     assert answer["summary"]["bounds_violated"] == 0
     assert 0 < answer["summary"]["mae_ms"] < 0.5 * answer["summary"]["mnt_mae_ms"]
     assert list(answer["hops"][0]) == ROW
+
+
+def test_baselines_are_compared_with_the_truth_as_well(folder: Path) -> None:
+    result = run(folder, "--truth", str(folder / "hops.csv"), "--baselines", "--format", "json")
+    summary = json.loads(result.stdout)["summary"]
+    assert summary.keys() >= SUMMARY | {"published_mae_ms", "published_displacement", "tracing_displacement"}
+    assert summary["mae_ms"] < summary["published_mae_ms"] < summary["mnt_mae_ms"]
+    assert summary["displacement"] <= summary["published_displacement"] < summary["tracing_displacement"]
+    without = json.loads(run(folder, "--truth", str(folder / "hops.csv"), "--format", "json").stdout)["summary"]
+    assert "published_mae_ms" not in without
+    literal = run(folder, "--truth", str(folder / "hops.csv"), "--method", "published", "--format", "json")
+    assert json.loads(literal.stdout)["summary"]["mae_ms"] == summary["published_mae_ms"]
+    mnt = run(folder, "--truth", str(folder / "hops.csv"), "--method", "mnt", "--baselines", "--format", "json")
+    assert json.loads(mnt.stdout)["summary"]["published_mae_ms"] == summary["published_mae_ms"]
+    assert "at a period of 10 s" in run(folder, "--truth", str(folder / "hops.csv"), "--baselines").stderr
+
+
+def test_baselines_without_a_truth_are_refused(folder: Path) -> None:
+    error = run(folder, "--baselines").exception
+    assert isinstance(error, UsageError)
+    assert "--truth HOPS" in str(error)
 
 
 def test_rows_have_one_line_for_each_packet_and_hop(folder: Path) -> None:
@@ -151,9 +174,67 @@ def test_rows_left_out_and_conflicts_are_told(tmp_path: Path) -> None:
     result = run(tmp_path, "-v")
     assert result.exit_code == 0
     assert "ignored: 1 × seq that is no whole number" in result.stderr
-    assert "conflict: fifo of packets 2:0 and 2:1" in result.stderr
+    assert "conflict: fifo of packet 2:0 and 2:1" in result.stderr
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(b"\xff\xfe\x00nothing")
     assert isinstance(run(tmp_path).exception, InputError)
+
+
+DAMAGES: list[dict[str, str]] = [
+    {"origin": "x"},
+    {"origin": "-3"},
+    {"seq": "1e400"},
+    {"seq": "-1"},
+    {"path": "3;2;0"},
+    {"path": ""},
+    {"path": "1-1-0"},
+    {"t0_s": "-5"},
+    {"t0_s": "NaN"},
+    {"t0_s": "1e300"},
+    {"t_sink_s": "0"},
+    {"t_sink_s": "soon"},
+    {"t_sink_s": "9e9"},
+    {"t_sink_s": ""},
+]
+SPOILT_SUMS = ("65.535", "x", "-1", "nan", "1e300", "")
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "parquet"])
+def test_damaged_rows_cost_their_packets_alone_and_every_bound_still_holds(
+    folder: Path, tmp_path: Path, ending: str
+) -> None:
+    rows = list(csv.DictReader((folder / "trace.csv").open()))
+    spoilt = [row | {"sum_of_delays_s": SPOILT_SUMS[k % 6]} if k % 7 == 0 else row for k, row in enumerate(rows)]
+    damaged = [row | DAMAGES[k // 10 % len(DAMAGES)] if k % 10 == 3 else row for k, row in enumerate(spoilt)]
+    damaged += spoilt[:5]  # and five of them twice
+    path = tmp_path / f"trace.{ending}"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(damaged)
+    if ending == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(damaged), path)
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in damaged))
+    else:
+        path.write_bytes(gzip.compress(text.getvalue().encode()) if ending == "csv.gz" else text.getvalue().encode())
+    words = ["tomography", str(path), "--truth", str(folder / "hops.csv"), "--format", "json", "-v", "--workers", "1"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0
+    counts = [int(line.split()[1]) for line in result.stderr.splitlines() if line.startswith("ignored: ")]
+    good = len(rows) - sum(1 for k in range(len(rows)) if k % 10 == 3) + 1  # one of the five was damaged at first
+    assert sum(counts) == len(damaged) - good
+    assert f"{sum(counts)} rows ignored" in result.stderr
+    assert "ignored: 4 × duplicate of a packet" in result.stderr
+    assert "× sum of delays that is no time, not used" in result.stderr
+    assert "× sum of delays that may have overflowed, not used" in result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["summary"]["packets"] == good
+    assert answer["summary"]["bounds_violated"] == 0
+    for hop in answer["hops"]:
+        assert hop["low_ns"] - 1_000 <= hop["delay_ns"] <= hop["high_ns"] + 1_000
