@@ -19,6 +19,7 @@ from sojourn.core.units import parse_duration
 if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
     from sojourn.tomography.constraints import Bounds, ConstraintOptions
+    from sojourn.tomography.intervals import Intervals
     from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["tomography"]
@@ -80,7 +81,7 @@ def tomography(
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
     from sojourn.tomography.constraints import ConstraintOptions, Sums
-    from sojourn.tomography.reading import read_trace
+    from sojourn.tomography.reading import read_trace, read_truth
 
     how = choose_format(output_format, output)
     options = ConstraintOptions(
@@ -93,15 +94,21 @@ def tomography(
         trace = read_trace(trace_file)
         chosen = None if packet is None else _find_packet(trace, packet)
         bounds, arrival, summary = _solve(trace, options, method, (window, ratio), advance)
+        likely = None
+        if method is Method.DOMO and (truth is not None or chosen is not None or how is not Format.TABLE):
+            likely, finding = _likely(trace, bounds, arrival, advance)
+            summary |= finding
         if truth is not None:
-            summary |= _compare(trace, bounds, arrival, truth, options)
+            true_ns = read_truth(truth, trace)
+            summary |= _compare(trace, bounds, arrival, true_ns, options)
+            summary |= _compare_intervals(trace, bounds, likely, true_ns)
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
         print_summary(summary, trace)
         return
     write_rows(
-        hop_blocks(trace, bounds, arrival, chosen),
+        hop_blocks(trace, bounds, arrival, likely, chosen),
         how,
         path=output,
         name="hops",
@@ -163,14 +170,12 @@ def _solve(
 
 
 def _compare(
-    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, truth: Path, options: ConstraintOptions
+    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, true_ns: Int64Array, options: ConstraintOptions
 ) -> dict[str, object]:
     """How far the answers are from the truth, and how far MNT's are."""
     from sojourn.tomography.evaluation import evaluate
     from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
-    from sojourn.tomography.reading import read_truth
 
-    true_ns = read_truth(truth, trace)
     ours = evaluate(trace, bounds, arrival, true_ns)
     baseline = mnt_bounds(trace, options)
     mnt = evaluate(trace, baseline, mnt_arrivals(baseline), true_ns)
@@ -183,6 +188,31 @@ def _compare(
         "mnt_width_ms": mnt.bound_width_ms,
         "displacement": ours.displacement,
     }
+
+
+def _likely(
+    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, advance: Advance
+) -> tuple[Intervals, dict[str, object]]:
+    """The delays' intervals, and what they took."""
+    from sojourn.tomography.evaluation import unknown_visits
+    from sojourn.tomography.intervals import intervals
+
+    begin = perf_counter()
+    likely = intervals(trace, bounds, arrival, advance=advance)
+    taken = (perf_counter() - begin) * 1e3
+    return likely, {"ms_per_interval": taken / max(len(unknown_visits(trace)), 1)}
+
+
+def _compare_intervals(
+    trace: CollectionTrace, bounds: Bounds, likely: Intervals | None, true_ns: Int64Array
+) -> dict[str, object]:
+    """How many of the delays that are not known their intervals hold, and how wide those are."""
+    if likely is None:
+        return {"interval_coverage": None, "interval_width_ms": None}
+    from sojourn.tomography.intervals import judge
+
+    share, width_ms = judge(trace, bounds, likely, true_ns)
+    return {"interval_coverage": share, "interval_width_ms": width_ms}
 
 
 def _find_packet(trace: CollectionTrace, name: str) -> int:

@@ -24,7 +24,7 @@ from sojourn.tomography.interval_factors import ABOVE, BELOW
 from sojourn.tomography.posterior import Posterior, Posteriors
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["LEVEL", "Intervals", "features", "intervals", "uncertain_visits"]
+__all__ = ["LEVEL", "Intervals", "features", "intervals", "judge", "uncertain_visits"]
 
 LEVEL = 0.95
 STRETCH = 30_000
@@ -74,6 +74,20 @@ def uncertain_visits(trace: CollectionTrace, bounds: Bounds) -> BoolArray:
     lengths = np.diff(trace.start)
     is_open = bounds.most_ns - bounds.least_ns > ROUNDING_NS
     return np.asarray(trace.is_visit & np.repeat(lengths > 2, lengths) & is_open)
+
+
+def judge(
+    trace: CollectionTrace, bounds: Bounds, likely: Intervals, truth_ns: Int64Array
+) -> tuple[float | None, float | None]:
+    """The share of uncertain delays that their intervals hold, and the mean width in ms; None without any to judge."""
+    visit = np.flatnonzero(uncertain_visits(trace, bounds))
+    visit = visit[(truth_ns[visit] >= 0) & (truth_ns[visit + 1] >= 0)]
+    if not len(visit):
+        return None, None
+    delay = truth_ns[visit + 1] - truth_ns[visit]
+    low, high = likely.low_ns[visit], likely.high_ns[visit]
+    held = (delay >= low - ROUNDING_NS) & (delay <= high + ROUNDING_NS)
+    return float(held.mean()), float((high - low).mean() / NS_PER_MS)
 
 
 def features(answer: Posterior, bounds: Bounds) -> FloatArray:

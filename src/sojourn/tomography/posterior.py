@@ -267,7 +267,7 @@ def _observations(
 def _truncated(
     centre: FloatArray, spread: FloatArray, least: FloatArray, most: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of a normal law cut off at both ends; where they are too near or far for that, a flat one's."""
+    """Mean and variance of a normal law cut off at both ends; flat where those are near, at the nearer one if far."""
     low, high = (least - centre) / spread, (most - centre) / spread
     is_above = low > 0  # mirrored, as the normal law's tail is exact below
     a, b = np.where(is_above, -high, low), np.where(is_above, -low, high)
@@ -275,9 +275,12 @@ def _truncated(
     at_a, at_b = np.exp(-a * a / 2) / np.sqrt(2 * np.pi), np.exp(-b * b / 2) / np.sqrt(2 * np.pi)
     shift = (at_a - at_b) / inside
     square = 1 + (a * at_a - b * at_b) / inside - shift**2
-    is_flat = (inside < 1e-200) | (high - low < 0.05) | (square < 1e-6)
-    shift = np.where(is_flat, (low + high) / 2, np.clip(np.where(is_above, -shift, shift), low, high))
-    square = np.where(is_flat, (high - low) ** 2 / 12, np.minimum(square, 1))
+    nearest = np.clip(0, low, high)
+    is_far, is_narrow = inside < 1e-200, (high - low < 0.05) | (square < 1e-6)
+    shift = np.where(is_far, nearest, np.where(is_above, -shift, shift))
+    square = np.where(is_far, 1 / np.maximum(nearest**2, 1), square)
+    shift = np.where(is_narrow & ~is_far, (low + high) / 2, np.clip(shift, low, high))
+    square = np.minimum(np.where(is_narrow & ~is_far, (high - low) ** 2 / 12, square), 1)
     return centre + spread * shift, spread**2 * np.maximum(square, 1e-6)
 
 
