@@ -1,6 +1,6 @@
 """Intervals of delays: how often they hold the truth, what they lie within, and traces that tell little or nonsense.
 
-In the held-out networks of docs/maths/tomography.md the share held has a deviation of 0.8 points between networks of
+In the held-out networks of docs/maths/tomography.md the share held has a deviation of 0.7 points between networks of
 one kind, around 94 to 97 %. Two networks of the kinds here leave 90 to 98 % in fewer than 1 of 1,000 pairs.
 """
 

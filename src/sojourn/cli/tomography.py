@@ -12,6 +12,7 @@ import typer
 
 from sojourn.cli.options import FormatOption, VerboseOption, WriteOption
 from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
+from sojourn.cli.tomography_intervals import compare_intervals, find_intervals
 from sojourn.cli.tomography_output import hop_blocks, node_blocks, node_columns, packet_columns, print_summary
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
@@ -19,7 +20,6 @@ from sojourn.core.units import parse_duration
 if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
     from sojourn.tomography.constraints import Bounds, ConstraintOptions
-    from sojourn.tomography.intervals import Intervals
     from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["tomography"]
@@ -96,12 +96,12 @@ def tomography(
         bounds, arrival, summary = _solve(trace, options, method, (window, ratio), advance)
         likely = None
         if method is Method.DOMO and (truth is not None or chosen is not None or how is not Format.TABLE):
-            likely, finding = _likely(trace, bounds, arrival, advance)
+            likely, finding = find_intervals(trace, bounds, arrival, advance)
             summary |= finding
         if truth is not None:
             true_ns = read_truth(truth, trace)
             summary |= _compare(trace, bounds, arrival, true_ns, options)
-            summary |= _compare_intervals(trace, bounds, likely, true_ns)
+            summary |= compare_intervals(trace, bounds, likely, true_ns)
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
@@ -188,31 +188,6 @@ def _compare(
         "mnt_width_ms": mnt.bound_width_ms,
         "displacement": ours.displacement,
     }
-
-
-def _likely(
-    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, advance: Advance
-) -> tuple[Intervals, dict[str, object]]:
-    """The delays' intervals, and what they took."""
-    from sojourn.tomography.evaluation import unknown_visits
-    from sojourn.tomography.intervals import intervals
-
-    begin = perf_counter()
-    likely = intervals(trace, bounds, arrival, advance=advance)
-    taken = (perf_counter() - begin) * 1e3
-    return likely, {"ms_per_interval": taken / max(len(unknown_visits(trace)), 1)}
-
-
-def _compare_intervals(
-    trace: CollectionTrace, bounds: Bounds, likely: Intervals | None, true_ns: Int64Array
-) -> dict[str, object]:
-    """How many of the delays that are not known their intervals hold, and how wide those are."""
-    if likely is None:
-        return {"interval_coverage": None, "interval_width_ms": None}
-    from sojourn.tomography.intervals import judge
-
-    share, width_ms = judge(trace, bounds, likely, true_ns)
-    return {"interval_coverage": share, "interval_width_ms": width_ms}
 
 
 def _find_packet(trace: CollectionTrace, name: str) -> int:

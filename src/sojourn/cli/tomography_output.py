@@ -32,6 +32,8 @@ def hop_blocks(
         visits = visits[owner[visits] == packet]
     for begin in range(0, max(len(visits), 1), _BLOCK_ROWS):
         rows = visits[begin : begin + _BLOCK_ROWS]
+        # Numbers that are missing rather than None, so that a Parquet file has the same columns whatever the method.
+        none = np.ma.MaskedArray(np.zeros(len(rows), np.int64), mask=True)
         yield {
             "origin": trace.origin[owner[rows]],
             "seq": trace.shown_sequence[owner[rows]],
@@ -40,8 +42,8 @@ def hop_blocks(
             "delay_ns": arrival[rows + 1] - arrival[rows],
             "low_ns": bounds.least_ns[rows],
             "high_ns": bounds.most_ns[rows],
-            "likely_low_ns": [None] * len(rows) if likely is None else likely.low_ns[rows],
-            "likely_high_ns": [None] * len(rows) if likely is None else likely.high_ns[rows],
+            "likely_low_ns": none if likely is None else likely.low_ns[rows],
+            "likely_high_ns": none if likely is None else likely.high_ns[rows],
         }
 
 
