@@ -113,9 +113,11 @@ def node_columns() -> list[TableColumn]:
 def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None:
     """A few lines beside the table, on stderr."""
     values = {name: value for name, value in summary.items() if isinstance(value, int | float)}
+    without = int((trace.sum_ns < 0).sum())
+    none = f" ({without:,} packets have none)" if without else ""
     print(
         f"{len(trace):,} packets, {values['unknowns']:,} delays to find, {trace.gaps:,} packets missing; "
-        f"sums of delays taken as {summary['sums']}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
+        f"sums of delays taken as {summary['sums']}{none}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
         f"{values['seconds']:.1f} s",
         file=sys.stderr,
     )
@@ -130,5 +132,12 @@ def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None
         print(
             f"95 % intervals hold {values['interval_coverage']:.1%} of the delays that are not known and are "
             f"{values['interval_width_ms']:.1f} ms wide on average",
+            file=sys.stderr,
+        )
+    if "published_mae_ms" in values:
+        print(
+            f"baselines: mean error as published {values['published_mae_ms']:.2f} ms; arrivals stand off by "
+            f"{values['displacement']:.2f} places in their order (as published {values['published_displacement']:.2f}, "
+            f"MessageTracing {values['tracing_displacement']:.2f}) at a period of {trace.period_ns / 1e9:.2g} s",
             file=sys.stderr,
         )
