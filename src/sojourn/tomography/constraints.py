@@ -24,12 +24,13 @@ from sojourn.tomography.levels import node_levels
 from sojourn.tomography.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega"]
+__all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
 
 OMEGA_SHARE = 0.9
 FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
 ROUNDS = 200
 GROUPS_PER_VISIT = 16
+_WRITTEN, _WRITTEN_GROUPS = ("low_ns", "high_ns", "least_ns", "most_ns", "order"), ("is_sure", "is_out", "is_used")
 _KINDS = {ORDER: "order", FIFO: "fifo", SUM: "sum of delays"}
 
 
@@ -153,24 +154,40 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
     least_ns = learn_omega(trace) if options.omega_ns is None else options.omega_ns
     omega = np.full(len(trace.node), least_ns, np.int64)
     low, high, least, most = _order_bounds(trace, omega)
-    is_local = trace.hop == 0
     node_start, by_node = _visits_by_node(trace, low)
     first, second, left_out = find_pairs(node_start, by_node, low, high, options.epsilon_ns)
     groups = _groups(trace, low, high, options)
     order = np.zeros(len(first), np.int64)
+    is_exact = options.sums is Sums.EXACT
+    start = Bounds(low, high, least, most, first, second, order, groups, is_exact, omega, [], 0, left_out, 0)
+    return _propagated(trace, start, options)
+
+
+def tighten(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
+    """Propagate bounds that were narrowed by other means; the given ones stay as they are."""
+    groups = replace(bounds.groups, **{name: getattr(bounds.groups, name).copy() for name in _WRITTEN_GROUPS})
+    own = {name: getattr(bounds, name).copy() for name in _WRITTEN}
+    return _propagated(trace, replace(bounds, groups=groups, **own), options)
+
+
+def _propagated(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
+    """The bounds at their fixpoint; what `_WRITTEN` and `_WRITTEN_GROUPS` name is changed in place."""
+    groups = bounds.groups
     conflicts = np.zeros((CONFLICT_LIMIT, 3), np.int64)
+    owner = trace.owner
     rounds, found = propagate(
         trace.start,
+        owner,
         trace.node,
         trace.sink,
-        low,
-        high,
-        least,
-        most,
-        is_local,
-        first,
-        second,
-        order,
+        bounds.low_ns,
+        bounds.high_ns,
+        bounds.least_ns,
+        bounds.most_ns,
+        trace.hop == 0,
+        bounds.first,
+        bounds.second,
+        bounds.order,
         groups.start,
         groups.member,
         groups.before,
@@ -187,14 +204,15 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
         ROUNDS,
         conflicts,
     )
-    owner = trace.owner
     reported = [
         Conflict(_KINDS[kind], int(owner[x]), int(owner[y]))
         for kind, x, y in conflicts[: min(found, CONFLICT_LIMIT)].tolist()
     ]
-    is_exact = options.sums is Sums.EXACT
-    return Bounds(
-        low, high, least, most, first, second, order, groups, is_exact, omega, reported, found, left_out, rounds
+    return replace(
+        bounds,
+        conflicts=bounds.conflicts + reported,
+        conflict_count=bounds.conflict_count + found,
+        rounds=bounds.rounds + rounds,
     )
 
 

@@ -14,8 +14,10 @@ Cost: about 0.05 ms for a delay.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +26,21 @@ from scipy import sparse
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import UsageError
+from sojourn.core.executor import Executor, LocalExecutor
+from sojourn.core.interrupts import interrupts_held
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.levels import node_levels
 from sojourn.tomography.likeness import Likeness
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
 from sojourn.tomography.trace import CollectionTrace
-from sojourn.tomography.windows import WindowOptions, windows
+from sojourn.tomography.windows import Window, WindowOptions, windows
 
 __all__ = ["EstimateOptions", "Estimates", "estimate"]
 
 REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
 NARROW = 0.55
+SECONDS_PER_PLACE = 15e-6  # about, of one processor, to see whether workers are worth starting
 OSQP_SETTINGS = {"verbose": False, "eps_abs": 0.05, "eps_rel": 1e-3, "max_iter": 2_000, "check_termination": 10}
 
 
@@ -72,33 +77,63 @@ def estimate(
     bounds: Bounds,
     options: EstimateOptions | None = None,
     *,
+    executor: Executor | None = None,
     advance: Callable[[str, float], None] | None = None,
 ) -> Estimates:
-    """Arrival times of every place, window by window."""
+    """Arrival times of every place, window by window; the executor's workers solve windows side by side."""
     options = options or EstimateOptions()
     arrival = (bounds.low_ns + bounds.high_ns) // 2
-    # Sums pull their members to the edge of their tolerance, so a narrow one is better, if it leaves a solution.
-    tolerances = (int(NARROW * options.tolerance_ns), options.tolerance_ns)
-    level = node_levels(trace)
-    makers = [Programs(trace, bounds, tolerance_ns=t, epsilon_ns=options.epsilon_ns, level=level) for t in tolerances]
     solves: Counter[str] = Counter()
     done = 0
-    for window in windows(trace.t0_ns, trace.period_ns, options.window):
-        for programs, failure in zip(makers, ("relaxed", "unsolved"), strict=True):
-            delay, is_finished = _solve_rounds(programs.make(window.packets), options, solves)
+    pieces = list(windows(trace.t0_ns, trace.period_ns, options.window))
+    seconds = SECONDS_PER_PLACE * len(trace.node) / options.window.ratio
+    run = executor or LocalExecutor(1)
+    with closing(run.map(_WindowSolver(trace, bounds, options, node_levels(trace)), pieces, seconds=seconds)) as solved:
+        for window, (delay_ns, counts) in zip(pieces, solved, strict=True):
+            solves.update(counts)
+            is_kept = np.isin(window.packets, window.kept, assume_unique=True)
+            _keep(
+                trace.start, window.packets, is_kept, delay_ns,
+                bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival,
+            )  # fmt: skip
+            done += len(window.kept)
+            if advance is not None:
+                advance("solving windows", done / len(trace))
+    return Estimates(arrival, {name: count for name, count in solves.items() if count})
+
+
+class _WindowSolver:
+    """Solves one window: the delays of its packets' visits in ns, and what the solves came to.
+
+    Travels to workers without its programs; each thread there makes its own, as making one uses scratch space.
+    """
+
+    def __init__(self, trace: CollectionTrace, bounds: Bounds, options: EstimateOptions, level: FloatArray) -> None:
+        self._given = trace, bounds, options, level
+        self._here = threading.local()
+
+    def __reduce__(self) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, EstimateOptions, FloatArray]]:
+        return _WindowSolver, self._given
+
+    def __call__(self, window: Window) -> tuple[Int64Array, Counter[str]]:
+        solves: Counter[str] = Counter()
+        for programs, failure in zip(self._makers(), ("relaxed", "unsolved"), strict=True):
+            delay, is_finished = _solve_rounds(programs.make(window.packets), self._given[2], solves)
             if is_finished:
                 break
             solves[failure] += 1
-        delay_ns = np.rint(delay * NS_PER_MS).astype(np.int64)
-        is_kept = np.isin(window.packets, window.kept, assume_unique=True)
-        _keep(
-            trace.start, window.packets, is_kept, delay_ns,
-            bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival,
-        )  # fmt: skip
-        done += len(window.kept)
-        if advance is not None:
-            advance("solving windows", done / len(trace))
-    return Estimates(arrival, {name: count for name, count in solves.items() if count})
+        return np.rint(delay * NS_PER_MS).astype(np.int64), solves
+
+    def _makers(self) -> list[Programs]:
+        if not hasattr(self._here, "makers"):
+            trace, bounds, options, level = self._given
+            # Sums pull their members to the edge of their tolerance: a narrow one is better, if it leaves a solution.
+            tolerances = (int(NARROW * options.tolerance_ns), options.tolerance_ns)
+            self._here.makers = [
+                Programs(trace, bounds, tolerance_ns=t, epsilon_ns=options.epsilon_ns, level=level) for t in tolerances
+            ]
+        makers: list[Programs] = self._here.makers
+        return makers
 
 
 @kernel
@@ -179,11 +214,14 @@ class _Solver:
                 self._problem.warm_start(x=self._last.x, y=self._last.y)
         else:
             self._problem.update(Px=square.data, q=linear)
-        result = self._problem.solve(raise_error=False)
+        with interrupts_held():  # OSQP would take Ctrl-C for itself, and say so on stdout
+            result = self._problem.solve(raise_error=False)
         if result.info.status == "solved":
             self._solves["osqp"] += 1
             self._last = result
             return np.asarray(result.x)
+        if result.info.status == "interrupted":
+            raise KeyboardInterrupt
         x = _clarabel(square, linear, program)
         self._solves["clarabel"] += x is not None
         return x

@@ -97,9 +97,16 @@ class Programs:
     """Makes the programs of a trace's windows; holds its proved pairs and its groups by packet."""
 
     def __init__(
-        self, trace: CollectionTrace, bounds: Bounds, *, tolerance_ns: int, epsilon_ns: int, level: FloatArray
+        self,
+        trace: CollectionTrace,
+        bounds: Bounds,
+        *,
+        tolerance_ns: int,
+        epsilon_ns: int,
+        level: FloatArray | None = None,
     ) -> None:
-        self._trace, self._bounds, self._level = trace, bounds, level
+        self._trace, self._bounds = trace, bounds
+        self._level = np.ones(len(trace.node)) if level is None else level
         self._tolerance, self._epsilon = tolerance_ns / NS_PER_MS, epsilon_ns / NS_PER_MS
         self._local = np.full(len(trace.node), -1, np.int64)
         owner, is_local = trace.owner, trace.hop == 0
