@@ -27,6 +27,10 @@ class Limits:
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
     pending_requests: int = 100
+    batch_packets: int = 10_000
+    collections: int = 100  # of one node
+    collection_packets: int = 50_000_000
+    window_packets: int = 50_000
 
 
 class RateLimiter:

@@ -22,9 +22,9 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import InputError
-from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
+from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, CollectionTrace, PacketRow, make_trace
 
-__all__ = ["read_trace", "read_truth"]
+__all__ = ["packet_row", "read_trace", "read_truth"]
 
 MOST_ROWS = 50_000_000
 LONGEST_LINE = 1 << 16
@@ -40,7 +40,7 @@ class _RowError(Exception):
 def read_trace(path: Path) -> CollectionTrace:
     """The trace in a file; its kind is known by the name's ending."""
     faults: Counter[str] = Counter()
-    rows = [row for fields in _rows(path, _TRACE_COLUMNS, faults) if (row := _packet(fields, faults)) is not None]
+    rows = [row for fields in _rows(path, _TRACE_COLUMNS, faults) if (row := packet_row(fields, faults)) is not None]
     return make_trace(rows, faults)
 
 
@@ -141,7 +141,8 @@ def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Mapping[str,
         raise InputError(f"cannot be read: {error}", where=str(path), action="check the file") from None
 
 
-def _packet(fields: Mapping[str, Any], faults: Counter[str]) -> PacketRow | None:
+def packet_row(fields: Mapping[str, Any], faults: Counter[str]) -> PacketRow | None:
+    """A row from its fields by the columns' names; None, and counted by reason, if it cannot be read."""
     try:
         if fields.get("t_sink_s") in (None, ""):
             raise _RowError("packet that was not delivered")
@@ -176,7 +177,7 @@ def _path(value: Any) -> list[int]:
         raise _RowError("path that is neither text nor list")
     try:
         nodes = [int(part) for part in parts]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _RowError("unknown node") from None
     if any(node > LARGEST_NODE for node in nodes):
         raise _RowError("unknown node")
@@ -186,7 +187,7 @@ def _path(value: Any) -> list[int]:
 def _time(value: Any, name: str) -> int:
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _RowError(f"{name} that is no number") from None
     if isinstance(value, bool) or not math.isfinite(seconds) or abs(seconds) > 1e10:
         raise _RowError(f"{name} that is no number")
@@ -201,4 +202,4 @@ def _sum(value: Any) -> int:
         time = _time(value, "sum_of_delays_s")
     except _RowError:
         return MISSING
-    return MISSING if time < 0 else (time + 500_000) // 1_000_000 * 1_000_000
+    return MISSING if time < 0 else min((time + 500_000) // 1_000_000 * 1_000_000, SUM_LIMIT_NS)

@@ -17,7 +17,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import InputError
 
-__all__ = ["MISSING", "CollectionTrace", "PacketRow", "make_trace"]
+__all__ = ["MISSING", "SUM_LIMIT_NS", "CollectionTrace", "PacketRow", "make_trace", "packet_fault"]
 
 MISSING = -1  # a sum of delays that was not recorded or does not fit its two bytes
 SUM_LIMIT_NS = 65_535_000_000
@@ -99,13 +99,12 @@ class CollectionTrace:
 def make_trace(rows: Iterable[PacketRow], ignored: Counter[str] | None = None) -> CollectionTrace:
     """Columns from rows of any order; what cannot be used is counted by reason, and nothing usable is an error."""
     ignored, notes = Counter(ignored or {}), Counter[str]()
-    kept = [row for row in rows if not _count(ignored, _fault(row))]
+    kept = [row for row in rows if not _count(ignored, packet_fault(row))]
     if not kept:
         reasons = ", ".join(f"{count} × {reason}" for reason, count in ignored.items())
         raise InputError("the trace has no usable packet" + (f" ({reasons})" if reasons else ""))
     sink = Counter(row[2][-1] for row in kept).most_common(1)[0][0]
     kept = [row for row in kept if not _count(ignored, "" if row[2][-1] == sink else "path that ends elsewhere")]
-    kept = [row for row in kept if not _count(ignored, "path through the sink" if sink in row[2][:-1] else "")]
     kept.sort(key=lambda row: (row[4], row[3]))
     unique: dict[tuple[int, int, int], PacketRow] = {}
     for row in kept:
@@ -122,7 +121,7 @@ def _count(counter: Counter[str], reason: str) -> bool:
     return bool(reason)
 
 
-def _fault(row: PacketRow) -> str:
+def packet_fault(row: PacketRow) -> str:
     """Why a packet cannot be used; empty when it can."""
     origin, sequence, path, t0, at_sink, _sum = row
     checks = (
@@ -131,6 +130,7 @@ def _fault(row: PacketRow) -> str:
         (any(node < 0 for node in path) or origin < 0, "unknown node"),
         (not path or path[0] != origin, "path that starts elsewhere than at the origin"),
         (any(a == b for a, b in pairwise(path)), "path with a hop from a node to itself"),
+        (bool(path) and path[-1] in path[:-1], "path through the sink"),
         (sequence < 0, "negative sequence number"),
         (t0 < 0 or at_sink < 0, "negative time"),
         (max(t0, at_sink) > LATEST_NS, "time out of range"),
