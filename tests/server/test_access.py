@@ -38,7 +38,7 @@ ENDPOINTS = {
     ("GET", "/api/v1/keys"): (READERS, {}),
     ("POST", "/api/v1/query"): (READERS, {"json": QUESTION}),
     ("GET", "/api/v1/collections"): (READERS, {}),
-    ("GET", FIELD): (READERS, {}),
+    ("GET", FIELD): (READERS | OWN_NODE, {}),
     ("POST", f"{FIELD}/packets"): (OWN_NODE, {"json": [PACKET]}),
     ("POST", f"{FIELD}/close"): (OWN_NODE, {}),
     ("GET", f"{FIELD}/packets/{{origin}}/{{sequence}}"): (READERS, {}),

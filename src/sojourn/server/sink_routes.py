@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from sojourn.server.access import must_be_node, nodes, readers
+from sojourn.server.access import everyone, must_be_node, nodes, readers
 from sojourn.server.models import Problem
 from sojourn.server.names import checked_name
 from sojourn.server.sink_answers import AnsweredPacket
@@ -61,8 +61,9 @@ def list_collections(request: Request, _token: Annotated[Token, readers]) -> lis
 
 
 @router.get(_HERE, responses=_MISSING)
-def get_collection(request: Request, node: str, collection: str, _token: Annotated[Token, readers]) -> Collection:
+def get_collection(request: Request, node: str, collection: str, token: Annotated[Token, everyone]) -> Collection:
     """One collection, and how far it is solved."""
+    must_be_node(token, node)
     return _shown(request, _found(request, node, collection))
 
 

@@ -24,12 +24,12 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import InputError
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, CollectionTrace, PacketRow, make_trace
 
-__all__ = ["packet_row", "read_trace", "read_truth"]
+__all__ = ["TRACE_COLUMNS", "packet_row", "read_packets", "read_trace", "read_truth"]
 
 MOST_ROWS = 50_000_000
 LONGEST_LINE = 1 << 16
 LARGEST_NODE = 1 << 31
-_TRACE_COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
+TRACE_COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
 _TRUTH_COLUMNS = ("origin", "seq", "hop_index", "node", "t_arrival_s")
 
 
@@ -40,8 +40,14 @@ class _RowError(Exception):
 def read_trace(path: Path) -> CollectionTrace:
     """The trace in a file; its kind is known by the name's ending."""
     faults: Counter[str] = Counter()
-    rows = [row for fields in _rows(path, _TRACE_COLUMNS, faults) if (row := packet_row(fields, faults)) is not None]
-    return make_trace(rows, faults)
+    return make_trace(list(read_packets(path, faults)), faults)
+
+
+def read_packets(path: Path, faults: Counter[str]) -> Iterator[PacketRow]:
+    """The packets in a file, one by one; rows that cannot be read are counted by reason."""
+    for fields in _rows(path, TRACE_COLUMNS, faults):
+        if (row := packet_row(fields, faults)) is not None:
+            yield row
 
 
 def read_truth(path: Path, trace: CollectionTrace) -> Int64Array:
