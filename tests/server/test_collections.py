@@ -10,6 +10,7 @@ from query_unit import Unit, running_unit
 from sink_packets import FIELD, as_json, closed, settled, small_world
 
 from sojourn.node.unit import cbor
+from sojourn.server import sink_worker
 from sojourn.server.limits import Limits
 from sojourn.tomography.packet_wire import encode_packets
 
@@ -85,6 +86,7 @@ def test_copies_are_counted_and_not_doubled_and_the_first_of_two_that_differ_sta
         ({"t_sink_s": 4e9}, "time in the future"),
         ({"origin": "x"}, "origin that is no whole number"),
         ({"seq": -1}, "negative sequence number"),
+        ({"seq": 2**41, "t0_s": 1.0, "t_sink_s": 1.5}, "sequence number out of range"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -248,6 +250,39 @@ def test_more_packets_of_one_instant_than_a_window_may_have_do_not_stop_it(tmp_p
             appended(client.post(f"{FIELD}/packets", content=encode_packets(crowd), headers=CBOR))
             state = closed(client)
             assert (state["solved"], state["late"]) == (25, 15)
+
+
+def test_numbers_beyond_their_range_are_refused_in_cbor_too(unit: Unit) -> None:
+    wrong = [(1, 0, [1, 2**40], 1, 2, -1), (1, 2**50, [1, 0], 1, 2, -1), (2**61, 0, [2**61, 0], 1, 2, -1)]
+    with unit.client("alpha") as client:
+        result = appended(client.post(f"{FIELD}/packets", content=encode_packets(wrong) + b"\x01", headers=CBOR))
+    assert (result["stored"], sum(result["refused"].values())) == (0, 4)
+
+
+def test_a_window_that_cannot_be_solved_is_told_tried_again_and_then_left_out(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_rows: object, **_options: object) -> None:
+        raise ZeroDivisionError("no luck")
+
+    rows = small_world()
+    with monkeypatch.context() as broken, unit.client("admin") as client:
+        broken.setattr(sink_worker, "solve_stretch", fails)
+        broken.setattr(sink_worker, "RETRY_SECONDS", 0.0)
+        appended(client.post(f"{FIELD}/packets", content=encode_packets(rows[:80]), headers=CBOR))
+        state = settled(client)
+        assert state["windows"] == 0
+        assert "no luck" in state["trouble"]
+        for k in range(2):
+            appended(client.post(f"{FIELD}/packets", content=encode_packets(rows[80 + k : 81 + k]), headers=CBOR))
+            state = settled(client)
+        assert (state["windows"], state["unsolved"]) == (1, 1)
+        assert state["left_out"] > 0
+    with unit.client("admin") as client:
+        appended(client.post(f"{FIELD}/packets", content=encode_packets(rows[82:]), headers=CBOR))
+        after = closed(client)
+        assert (after["trouble"], after["left_out"]) == (None, state["left_out"])
+        assert after["solved"] == len(rows) - state["left_out"]
 
 
 def test_metrics_count_packets_and_windows(unit: Unit) -> None:

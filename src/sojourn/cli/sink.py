@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from sojourn.cli.nodes import ServerOption
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, write_rows
+from sojourn.cli.packet_source import stopping_on_interrupt
 from sojourn.cli.tomography_output import node_columns, packet_columns
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
@@ -73,16 +75,11 @@ def send(
         give_up_seconds=None if give_up_after is None else parse_duration(give_up_after) / 1e9,
     )
     faults: Counter[str] = Counter()
-    is_stopped = False
     with SinkClient(server, token_from(token)) as client:
         sender = PacketSender(client, collection, options, _warn)
-        try:
-            sender.run(_packets(trace, faults, follow=follow, is_over=lambda: is_stopped))
-        except KeyboardInterrupt:
-            is_stopped = True
-            if not follow:
-                raise
-            sender.finish()
+        packets = _packets(trace, faults, follow=follow, is_over=sender.stopping.is_set)
+        with stopping_on_interrupt(sender.stopping.set) if follow else nullcontext():
+            sender.run(packets)
         _tell_sent(sender, faults, output_format or Format.TABLE)
         if close and sender.counts["stored"] + sender.counts["duplicates"]:
             _print_states([client.close_windows(collection)], Format.TABLE, to_stderr=True)

@@ -102,7 +102,10 @@ class SendOptions:
 
 @dataclass
 class PacketSender:
-    """Sends packets as they come from a source that may pause or never end; counts what became of them."""
+    """Sends packets as they come from a source that may pause or never end; counts what became of them.
+
+    Once `stopping` is set a query unit that is away is not waited for any more; the source is to end by itself.
+    """
 
     client: SinkClient
     collection: str
@@ -110,6 +113,7 @@ class PacketSender:
     warn: Callable[[str], None]
     counts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    stopping: threading.Event = field(default_factory=threading.Event)
     _batch: list[PacketRow] = field(default_factory=list)
 
     def run(self, packets: Iterator[PacketRow]) -> None:
@@ -121,10 +125,10 @@ class PacketSender:
             try:
                 item = waiting.get(timeout=max(due - time.monotonic(), 0.01) if self._batch else None)
             except queue.Empty:
-                self._send(self.options.give_up_seconds)
+                self._send()
                 continue
             if not isinstance(item, tuple):
-                self._send(self.options.give_up_seconds)
+                self._send()
                 if item is not None:
                     raise item
                 return
@@ -132,27 +136,23 @@ class PacketSender:
                 due = time.monotonic() + self.options.every_seconds
             self._batch.append(item)
             if len(self._batch) >= self.options.batch:
-                self._send(self.options.give_up_seconds)
+                self._send()
 
-    def finish(self) -> None:
-        """Send what a run that was interrupted has held back, once."""
-        self._send(0.0)
-
-    def _send(self, give_up_seconds: float | None) -> None:
-        """One batch, again and again while the query unit is away."""
+    def _send(self) -> None:
+        """One batch, again and again while the query unit is away; once only when it shall stop."""
         if not self._batch:
             return
-        wait, since = LEAST_WAIT, time.monotonic()
+        wait, since, limit = LEAST_WAIT, time.monotonic(), self.options.give_up_seconds
         while True:
             try:
                 result = self.client.append(self.collection, self._batch)
                 break
             except TransportError as error:
-                if give_up_seconds is not None and time.monotonic() - since + wait > give_up_seconds:
+                if self.stopping.is_set() or (limit is not None and time.monotonic() - since + wait > limit):
                     raise
                 if wait == LEAST_WAIT:
                     self.warn(f"{error}; trying again")
-                time.sleep(wait)
+                self.stopping.wait(wait)
                 wait = min(2 * wait, MOST_WAIT)
         if wait > LEAST_WAIT:
             self.warn("the query unit is back")

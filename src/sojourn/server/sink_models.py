@@ -28,7 +28,7 @@ class TracePacket(BaseModel):
     """A packet as its sink saw it: a row of a trace. Other columns are not looked at."""
 
     origin: Annotated[int, Field(ge=0, le=2**31)]
-    seq: Annotated[int, Field(ge=0, le=2**53)]
+    seq: Annotated[int, Field(ge=0, le=2**40)]
     path: Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(min_length=2, max_length=256)] | str = Field(
         description="the nodes visited, origin first and sink last: a list, or 3-7-1"
     )

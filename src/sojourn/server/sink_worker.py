@@ -2,8 +2,8 @@
 
 A collection is looked at when packets were appended, when its closing was asked for, and at the start, so that what a
 killed query unit left is taken up. Answers and the collection's progress are stored in one transaction; a window that
-another query unit has solved meanwhile is dropped. What goes wrong with a collection is kept with it and tried again
-later, never more often than every `RETRY_SECONDS`.
+another query unit has solved meanwhile is dropped. What goes wrong with a collection is told with it and tried again
+when packets come, never more often than every `RETRY_SECONDS`.
 Memory: the packets of one window, `window_packets` at most; where there are more, shorter windows are solved.
 """
 
@@ -18,7 +18,7 @@ from sojourn.core.errors import SojournError
 from sojourn.server.sink_store import CollectionState, SinkStore, StoredPacket
 from sojourn.server.telemetry import Telemetry
 from sojourn.tomography.constraints import ConstraintOptions, learn_omega
-from sojourn.tomography.stretches import Stretch, next_stretch, period_of, solve_stretch
+from sojourn.tomography.stretches import SolvedStretch, Stretch, next_stretch, period_of, solve_stretch
 from sojourn.tomography.trace import make_trace
 
 __all__ = ["SinkWorker"]
@@ -26,6 +26,7 @@ __all__ = ["SinkWorker"]
 RETRY_SECONDS = 30.0
 SAMPLE_PACKETS = 2_000
 LEAST_SHARE = 1e-6
+MOST_FAILURES = 3
 JOIN_SECONDS = 30.0
 
 
@@ -39,7 +40,8 @@ class SinkWorker:
         self._current: int | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._guessed: dict[int, int] = {}
+        self._guesses: dict[int, tuple[int, int | None]] = {}
+        self._failures: dict[int, int] = {}
         self._troubles: dict[int, tuple[float, str]] = {}
         self._thread = threading.Thread(target=self._run, name="sojourn-windows", daemon=True)
 
@@ -105,12 +107,26 @@ class SinkWorker:
             return False
         stretch, packets, period_ns = planned
         with self._telemetry.window_seconds.time():
-            options = ConstraintOptions(omega_ns=self._omega(state))
-            rows = [packet.row for packet in packets]
-            solved = solve_stretch(rows, stretch, options, may_be_exact=state.may_be_exact)
+            solved = self._solve(state, stretch, packets)
         if self._store.keep(state, stretch, packets, solved, period_ns=period_ns):
             self._telemetry.packets_solved.inc(len(solved.answers))
         return True
+
+    def _solve(self, state: CollectionState, stretch: Stretch, packets: list[StoredPacket]) -> SolvedStretch:
+        """The stretch's answers; none if solving it fails for the third time, so that the others come to their turn."""
+        try:
+            options = ConstraintOptions(omega_ns=self._omega(state))
+            rows = [packet.row for packet in packets]
+            solved = solve_stretch(rows, stretch, options, may_be_exact=state.may_be_exact)
+        except SojournError:
+            raise
+        except Exception:
+            self._failures[state.id] = self._failures.get(state.id, 0) + 1
+            if self._failures[state.id] < MOST_FAILURES:
+                raise
+            solved = SolvedStretch({}, state.may_be_exact, 0, False)
+        self._failures.pop(state.id, None)
+        return solved
 
     def _plan(self, state: CollectionState) -> tuple[Stretch, list[StoredPacket], int] | None:
         """The next stretch, its packets and their period, if nothing that bears on it can be missing."""
@@ -134,12 +150,12 @@ class SinkWorker:
         return None
 
     def _first_period(self, state: CollectionState, begin_ns: int, is_closing: bool) -> int:
-        """A guess from the first packets, made anew when there is a quarter more of them; until then, for ever."""
+        """A guess from what has come so far, made anew when that is a quarter more; all of it if that is too little."""
         span = (state.newest_ns or 0) - begin_ns + 1
-        if span < 1.25 * self._guessed.get(state.id, 0) and not is_closing:
-            return span
-        self._guessed[state.id] = span
-        found = period_of(self._store.latest(state.id, begin_ns + span, SAMPLE_PACKETS))
+        guessed_at, found = self._guesses.get(state.id, (0, None))
+        if span >= 1.25 * guessed_at or is_closing:
+            found = period_of(self._store.latest(state.id, begin_ns + span, SAMPLE_PACKETS))
+            self._guesses[state.id] = span, found
         return found or span
 
     def _period(self, state: CollectionState, stretch: Stretch, packets: list[StoredPacket]) -> int | None:
