@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from query_unit import Unit, running_unit
 from sink_packets import FIELD, as_json, closed, settled, small_world
 
+from sojourn.epochs.store import open_store
 from sojourn.node.unit import cbor
 from sojourn.server import sink_worker
 from sojourn.server.limits import Limits
+from sojourn.server.sink_store import SinkStore
 from sojourn.tomography.packet_wire import encode_packets
+from sojourn.tomography.stretches import next_stretch, solve_stretch
 
 SECOND = 10**9
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -232,9 +236,10 @@ def test_packets_that_end_elsewhere_are_left_out_and_say_so(unit: Unit) -> None:
         assert client.get(f"{FIELD}/packets/1/900").json()[0]["status"] == "left out"
 
 
-def test_windows_are_made_shorter_where_packets_are_too_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limits", [{"window_packets": 25}, {"window_places": 40}], ids=str)
+def test_windows_are_made_shorter_where_packets_or_paths_are_too_many(tmp_path: Path, limits: dict[str, int]) -> None:
     rows = small_world()
-    small = Limits(window_packets=25, requests_per_second=10_000, burst=10_000)
+    small = Limits(**limits, requests_per_second=10_000, burst=10_000)
     for unit in running_unit(tmp_path, small):
         with unit.client("admin") as client:
             appended(client.post(f"{FIELD}/packets", content=encode_packets(rows), headers=CBOR))
@@ -257,6 +262,49 @@ def test_numbers_beyond_their_range_are_refused_in_cbor_too(unit: Unit) -> None:
     with unit.client("alpha") as client:
         result = appended(client.post(f"{FIELD}/packets", content=encode_packets(wrong) + b"\x01", headers=CBOR))
     assert (result["stored"], sum(result["refused"].values())) == (0, 4)
+
+
+def test_while_a_window_is_solved_requests_are_answered_and_its_packets_that_come_then_are_late(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, may_go_on = threading.Event(), threading.Event()
+
+    def waits(*rows: object, **options: object) -> object:
+        entered.set()
+        assert may_go_on.wait(60)
+        return solve_stretch(*rows, **options)
+
+    monkeypatch.setattr(sink_worker, "solve_stretch", waits)
+    rows = small_world()
+    held, sent = rows[5:7], rows[:5] + rows[7:]
+    with unit.client("admin") as client:
+        try:
+            appended(client.post(f"{FIELD}/packets", content=encode_packets(sent), headers=CBOR))
+            assert entered.wait(60)
+            assert client.get("/health").status_code == 200
+            assert client.get(FIELD).json()["solving"]
+            result = appended(client.post(f"{FIELD}/packets", content=encode_packets(held), headers=CBOR))
+            assert (result["stored"], result["late"]) == (2, 0)
+        finally:
+            may_go_on.set()
+        state = closed(client)
+        assert (state["late"], state["solved"], state["packets"]) == (2, len(sent), len(rows))
+
+
+def test_a_window_that_another_query_unit_has_solved_is_not_stored_twice(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    sinks = SinkStore(store, Limits())
+    number, _appended = sinks.append("alpha", "field", small_world())
+    state = sinks.state(number)
+    stretch = next_stretch(sinks.first_time(number, 0), state.newest_ns, 10 * SECOND)
+    packets = sinks.load(state, stretch, 10_000)
+    solved = solve_stretch([packet.row for packet in packets], stretch)
+    assert sinks.keep(state, stretch, packets, solved, period_ns=10 * SECOND)
+    once = sinks.state(number)
+    assert not sinks.keep(state, stretch, packets, solved, period_ns=10 * SECOND)
+    assert sinks.state(number) == once
+    assert once.windows == 1
+    store.close()
 
 
 def test_a_window_that_cannot_be_solved_is_told_tried_again_and_then_left_out(

@@ -35,7 +35,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.live = LiveDesk(most_pending=limits.pending_requests)
-        app.state.worker = SinkWorker(app.state.sinks, app.state.telemetry, window_packets=limits.window_packets)
+        app.state.worker = SinkWorker(app.state.sinks, app.state.telemetry, limits)
         app.state.worker.start()
         yield
         await run_in_threadpool(app.state.worker.stop)

@@ -31,6 +31,7 @@ class Limits:
     collections: int = 100  # of one node
     collection_packets: int = 50_000_000
     window_packets: int = 50_000
+    window_places: int = 500_000  # nodes on the paths of all packets of a window
 
 
 class RateLimiter:

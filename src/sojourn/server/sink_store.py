@@ -29,6 +29,7 @@ __all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "to_row"]
 WORD, LONG = np.dtype("<u4"), np.dtype("<i8")
 CHUNK = 500
 MOST_DIRECT = 32
+LONGEST_WAY_NS = 3_600 * 10**9  # a packet that took longer is not looked for beside others
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ class SinkStore:
         """The packets that a stretch rests on, the earliest generated first, up to a limit."""
         here = (
             (PACKETS.c.collection == state.id)
-            & (PACKETS.c.t0_ns >= stretch.since_ns - state.longest_ns)
+            & (PACKETS.c.t0_ns >= stretch.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
             & (PACKETS.c.t0_ns < stretch.until_ns)
             & (PACKETS.c.sink_ns >= stretch.since_ns)
         )

@@ -4,7 +4,7 @@ A collection is looked at when packets were appended, when its closing was asked
 killed query unit left is taken up. Answers and the collection's progress are stored in one transaction; a window that
 another query unit has solved meanwhile is dropped. What goes wrong with a collection is told with it and tried again
 when packets come, never more often than every `RETRY_SECONDS`.
-Memory: the packets of one window, `window_packets` at most; where there are more, shorter windows are solved.
+Memory: the packets of one window, within its limits; where there are more, shorter windows are solved.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import queue
 import threading
 import time
 from dataclasses import replace
+from itertools import accumulate
 
 from sojourn.core.errors import SojournError
+from sojourn.server.limits import Limits
 from sojourn.server.sink_store import CollectionState, SinkStore, StoredPacket
 from sojourn.server.telemetry import Telemetry
 from sojourn.tomography.constraints import ConstraintOptions, learn_omega
@@ -33,8 +35,8 @@ JOIN_SECONDS = 30.0
 class SinkWorker:
     """Belongs to one application; `start` and `stop` frame its life."""
 
-    def __init__(self, store: SinkStore, telemetry: Telemetry, *, window_packets: int) -> None:
-        self._store, self._telemetry, self._most = store, telemetry, window_packets
+    def __init__(self, store: SinkStore, telemetry: Telemetry, limits: Limits) -> None:
+        self._store, self._telemetry, self._limits = store, telemetry, limits
         self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._pending: set[int] = set()
         self._current: int | None = None
@@ -137,10 +139,11 @@ class SinkWorker:
         period_ns = state.period_ns or self._first_period(state, begin, is_closing)
         share = 1.0
         while stretch := next_stretch(begin, state.newest_ns, period_ns, share=share, is_closing=is_closing):
-            packets = self._store.load(state, stretch, self._most + 1)
-            if len(packets) > self._most:
+            packets = self._store.load(state, stretch, self._limits.window_packets + 1)
+            fitting = self._fitting(packets)
+            if len(fitting) < len(packets):
                 if share < LEAST_SHARE:
-                    return _cut(stretch, packets[: self._most]), packets[: self._most], period_ns
+                    return _cut(stretch, fitting), fitting, period_ns
                 share /= 2
                 continue
             found = self._period(state, stretch, packets) if share == 1 else None
@@ -148,6 +151,12 @@ class SinkWorker:
                 return stretch, packets, found or period_ns
             period_ns = found  # the first packets followed each other faster than is usual
         return None
+
+    def _fitting(self, packets: list[StoredPacket]) -> list[StoredPacket]:
+        """The first packets, as many as one window may have."""
+        places = accumulate(len(packet.row[2]) for packet in packets)
+        fitting = sum(total <= self._limits.window_places for total in places)
+        return packets[: min(fitting, self._limits.window_packets)]
 
     def _first_period(self, state: CollectionState, begin_ns: int, is_closing: bool) -> int:
         """A guess from what has come so far, made anew when that is a quarter more; all of it if that is too little."""
