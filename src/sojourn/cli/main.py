@@ -13,7 +13,21 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import agent, demo, lab, mplane, nodes, plan, plan_iotm, query, reproduce, serve, sink, token
+from sojourn.cli import (
+    agent,
+    demo,
+    lab,
+    lab_routed,
+    mplane,
+    nodes,
+    plan,
+    plan_iotm,
+    query,
+    reproduce,
+    serve,
+    sink,
+    token,
+)
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
@@ -43,6 +57,7 @@ app.command()(tomography)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
 app.add_typer(mplane.app, name="mplane")
+lab_routed.add_to(lab.app)
 app.add_typer(lab.app, name="lab")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)

@@ -16,7 +16,7 @@ from sojourn.server.bodies import CBOR, read_body
 from sojourn.server.sink_models import TracePacket
 from sojourn.tomography.packet_wire import decode_packets
 from sojourn.tomography.reading import packet_row
-from sojourn.tomography.trace import PacketRow, packet_fault
+from sojourn.tomography.trace import MISSING, PacketRow, packet_fault
 
 __all__ = ["PACKETS_BODY", "PacketsBody", "read_body_packets"]
 
@@ -60,7 +60,7 @@ def _decode(body: bytes, kind: str, most: int) -> PacketsBody:
         if fault:
             refused[fault] += 1
         else:
-            rows.append(row)
+            rows.append((*row[:5], max(row[5], MISSING)))
         if len(rows) + refused.total() > most:
             raise HTTPException(413, f"more than {most} packets in one request")
     if not rows and not refused:

@@ -17,14 +17,16 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import InputError
 
-__all__ = ["MISSING", "SUM_LIMIT_NS", "CollectionTrace", "PacketRow", "make_trace", "packet_fault"]
+__all__ = ["MISSING", "SUM_LIMIT_NS", "UNREADABLE", "CollectionTrace", "PacketRow", "make_trace", "packet_fault"]
 
 MISSING = -1  # a sum of delays that was not recorded or does not fit its two bytes
+UNREADABLE = -2  # a sum of delays that is no time: counted apart, not used either
 SUM_LIMIT_NS = 65_535_000_000
 LONGEST_PATH = 256
 LATEST_NS = 1 << 62
 LARGEST_NODE = 1 << 31
 LARGEST_SEQUENCE = 1 << 40  # unwrapped, they still fit 63 bits
+LONGEST_NS = 1 << 50  # 13 days from origin to sink: sums of many such delays still fit
 _WRAPS = (1 << 8, 1 << 16, 1 << 32)
 _WRAP_ZONE = 8  # a sequence number that falls from this near a power of two to this near 0 has wrapped
 
@@ -138,6 +140,7 @@ def packet_fault(row: PacketRow) -> str:
         (t0 < 0 or at_sink < 0, "negative time"),
         (max(t0, at_sink) > LATEST_NS, "time out of range"),
         (at_sink <= t0, "arrival at the sink before the generation"),
+        (at_sink - t0 > LONGEST_NS, "delay of more than 13 days"),
     )
     return next((reason for is_wrong, reason in checks if is_wrong), "")
 
@@ -147,7 +150,8 @@ def _columns(rows: list[PacketRow], sink: int, ignored: Counter[str], notes: Cou
     origin, shown, t0, at_sink, sums = (np.array([row[k] for row in rows], np.int64) for k in (0, 1, 3, 4, 5))
     saturated = sums >= SUM_LIMIT_NS
     notes["sum of delays that may have overflowed, not used"] = int(saturated.sum())
-    notes["sum of delays missing"] = int((sums < 0).sum())
+    notes["sum of delays that is no time, not used"] = int((sums == UNREADABLE).sum())
+    notes["sum of delays missing"] = int((sums == MISSING).sum())
     notes["path with a loop"] = sum(len(set(row[2])) < len(row[2]) for row in rows)
     sums = np.where(saturated | (sums < 0), MISSING, sums)
     return CollectionTrace(
