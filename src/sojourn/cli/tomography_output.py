@@ -62,42 +62,13 @@ def packet_columns() -> list[TableColumn]:
 
 
 def node_blocks(trace: CollectionTrace, arrival: Int64Array) -> Iterator[Block]:
-    """Nodes with the longest mean delay first.
-
-    A packet is in the queue from its arrival until the packet ahead of it has left; the rest is sending.
-    """
+    """Nodes with the longest mean delay first."""
     import numpy as np
+
+    from sojourn.tomography.node_delays import node_delays
 
     visits = np.flatnonzero(trace.is_visit)
-    nodes, place = np.unique(trace.node[visits], return_inverse=True)
-    came, left = arrival[visits], arrival[visits + 1]
-    delay = left - came
-    queued = _queued(place, came, left)
-    order = np.lexsort((delay, place))
-    counts = np.bincount(place, minlength=len(nodes))
-    starts = np.cumsum(counts) - counts
-    total = np.bincount(place, delay, len(nodes))
-    p95 = delay[order][starts + np.ceil(0.95 * counts).astype(np.int64) - 1]
-    slowest = np.argsort(-total / counts, kind="stable")
-    yield {
-        "node": nodes[slowest],
-        "mean_ns": np.rint(total / counts).astype(np.int64)[slowest],
-        "p95_ns": p95[slowest],
-        "queue_share": (np.bincount(place, queued, len(nodes)) / np.maximum(total, 1))[slowest],
-        "packets": counts[slowest],
-    }
-
-
-def _queued(place: Int64Array, came: Int64Array, left: Int64Array) -> Int64Array:
-    """How long each visit waited for the packet ahead of it at its node."""
-    import numpy as np
-
-    order = np.lexsort((came, left, place))
-    ahead, behind = order[:-1], order[1:]
-    waits = np.minimum(np.maximum(left[ahead] - came[behind], 0), left[behind] - came[behind])
-    queued = np.zeros(len(place), np.int64)
-    queued[behind] = np.where(place[ahead] == place[behind], waits, 0)
-    return queued
+    yield vars(node_delays(trace.node[visits], arrival[visits], arrival[visits + 1]))
 
 
 def node_columns() -> list[TableColumn]:

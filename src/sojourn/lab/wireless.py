@@ -89,18 +89,21 @@ class CollectionRun:
     node: Int64Array
     arrival_ns: Int64Array
     lost: dict[str, int]
+    log: FloatArray  # what the nodes' radios did, if asked for: kind (see `wireless_events`), node, packet, seconds
+    number: Int64Array  # what the log calls each packet
 
     def __len__(self) -> int:
         return len(self.origin)
 
 
-def run_collection(network: WirelessNetwork, seed: int) -> CollectionRun:
-    """Simulate the network; the same seed gives the same run."""
+def run_collection(network: WirelessNetwork, seed: int, *, log_rows: int = 0) -> CollectionRun:
+    """Simulate the network; the same seed gives the same run, whatever of it is logged."""
     random = np.random.default_rng(seed)
     sink = 0
     reception, audible = _links(random, network)
     parents = _routes(random, reception, sink)
     origin, sequence, generated_s = _generations(random, network, sink)
+    log = np.full((log_rows, 4), -1.0)
     visited, arrival_s, hops, sum_s, losses = simulate(
         origin,
         generated_s,
@@ -115,6 +118,7 @@ def run_collection(network: WirelessNetwork, seed: int) -> CollectionRun:
         network.ack_loss,
         np.array(TIMING),
         int(random.integers(1 << 31)),
+        log,
     )
     delivered = visited[np.arange(len(hops)), hops] == sink
     seen = delivered & (random.uniform(size=len(hops)) >= network.loss)
@@ -133,6 +137,8 @@ def run_collection(network: WirelessNetwork, seed: int) -> CollectionRun:
         node=visited[chosen][place],
         arrival_ns=np.rint(arrival_s[chosen][place] * 1e9).astype(np.int64),
         lost=lost,
+        log=log[log[:, 0] >= 0],
+        number=chosen,
     )
 
 
