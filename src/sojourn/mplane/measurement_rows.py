@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
@@ -18,7 +19,6 @@ from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
 __all__ = ["MAX_HOPS", "from_row", "measured_by", "read_measurements", "to_line", "to_row"]
 
 MAX_HOPS = 64
-MAX_NAME = 200
 MAX_TEXT = 200
 _MAX_LINE = 100_000
 _WHOLE = ("dscp", "interval", "start_ns", "end_ns", "packets", "lost")
@@ -60,11 +60,9 @@ def from_row(row: object, *, where: str = "measurement") -> SegmentMeasurement:
     for name in ("method", "void"):
         if not _is_text(row[name]) and not (name == "void" and row[name] is None):
             raise InputError(f"{name} is {str(row[name])[:40]!r}", where=where, action="use printable text")
-    return SegmentMeasurement(
-        segment=_segment(row["kind"], row["hops"], where),
-        **{name: row[name] for name in (*_WHOLE, "method", "void")},
-        **{name: None if row[name] is None else float(row[name]) for name in _REAL},
-    )
+    values: dict[str, Any] = {name: row[name] for name in _FIELDS - {"kind", "hops"}}
+    values |= {name: float(row[name]) for name in _REAL if row[name] is not None}
+    return SegmentMeasurement(segment=_segment(row["kind"], row["hops"], where), **values)
 
 
 def _segment(kind: object, hops: object, where: str) -> Segment:

@@ -55,7 +55,7 @@ def mean_of(delays_ns: FloatArray) -> Estimate | None:
 
 
 def _undone(value: float, skewness: float, count: int) -> float:
-    """The t/√n whose transformed value is `value`: Hall's g⁻¹, with g(x) = x + ax² + a²x³/3 + a/2n and a = skewness/3."""
+    """The t/√n whose transformed value is `value`: Hall's g⁻¹, where g(x) = x + ax² + a²x³/3 + a/2n, a = skewness/3."""
     shifted = value - skewness / (6 * count)
     if abs(skewness) < 1e-9:
         return shifted
