@@ -1,4 +1,4 @@
-"""Generated networks for the monitoring station: what probes and LDAs would measure of a path's segments, and the truth.
+"""Generated networks for the monitoring station: what probes and LDAs would measure of a path's segments.
 
 A path a → x → m → y → n → b with the m-routers m and n: five segments. A segment's delay is a floor plus queueing that
 wanders from interval to interval (AR(1), log-normal) and varies from packet to packet (gamma, skewed). Probes see some
@@ -8,6 +8,7 @@ twenty packets an interval, LDAs some hundreds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,7 +25,7 @@ MS = 1_000_000
 
 def line_topology(names: str = "axmynb") -> Topology:
     builder = TopologyBuilder("line")
-    for source, target in zip(names, names[1:], strict=False):
+    for source, target in pairwise(names):
         builder.add_link(source, target, "1", line=1)
     builder.add_missing_directions()
     return builder.finish()

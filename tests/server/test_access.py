@@ -18,6 +18,22 @@ EVERYONE = {"admin", "viewer", "alpha", "beta"}
 READERS, OWN_NODE = {"admin", "viewer"}, {"admin", "alpha"}
 QUESTION = {"metric": "disk_io", "node": "alpha", "from_ns": 0, "to_ns": 10**18, "live": False}
 STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
+SEGMENT = {
+    "kind": "link",
+    "hops": ["alpha", "beta"],
+    "dscp": 0,
+    "interval": 7,
+    "start_ns": 7 * 10**9,
+    "end_ns": 8 * 10**9,
+    "packets": 20,
+    "lost": 1,
+    "mean_ns": 1e6,
+    "low_ns": 9e5,
+    "high_ns": 1.2e6,
+    "std_ns": 1e5,
+    "method": "probes",
+    "void": None,
+}
 
 ENDPOINTS = {
     ("POST", "/api/v1/epochs"): (OWN_NODE, {"content": encode(make_epoch())}),
@@ -34,6 +50,8 @@ ENDPOINTS = {
     ("POST", "/api/v1/nodes/alpha/requests/{request_id}"): (OWN_NODE, {"content": b""}),
     ("GET", "/api/v1/keys"): (READERS, {}),
     ("POST", "/api/v1/query"): (READERS, {"json": QUESTION}),
+    ("POST", "/api/v1/segments"): (OWN_NODE, {"json": {"measurements": [SEGMENT]}}),
+    ("GET", "/api/v1/segments"): (READERS, {}),
     ("GET", "/metrics"): (READERS, {}),
 }
 

@@ -2,8 +2,8 @@
 
 Delay. The mean of an interval differs from the next one's by more than its own interval says: queues come and go. So
 the yardstick is how much interval means varied before, with their correlation from one to the next (an AR(1) course,
-its coefficient corrected for the bias of short records) and never less than they vary now or than single measurements
-are sure of. Against that Student's t is used, with the degrees of freedom that the record before has.
+its coefficient corrected for the bias of short records) and never less than they vary now, among each other or packet
+by packet. Against that Student's t is used, with the degrees of freedom that the record before has.
 
 Loss. The difference of two shares, each with Wilson's interval (Newcombe's way), where counts weigh less the more their
 losses come in bursts (Pearson's dispersion over the intervals).
@@ -68,10 +68,11 @@ def delay_change(
         return _thin(before, old, now, new)
     old_means, new_means = _means(old), _means(new)
     correlation = _correlation(old_means)
-    one = max(float(old_means.var(ddof=1)), _own_variance(old))
+    one = float(old_means.var(ddof=1))
     excess = max(float(new_means.var(ddof=1)), _own_variance(new)) - one
     old_weight, new_weight = _inflation(len(old), correlation), _inflation(len(new), correlation)
-    freedom = max(len(old) / old_weight - 1, 1.0)
+    # As many intervals say as much of a variance as n (1 − r²) / (1 + r²) independent ones.
+    freedom = max(len(old) * (1 - correlation**2) / (1 + correlation**2) - 1, 1.0)
     # Of the intervals before, of those now if they vary as before, and by how much they vary more.
     parts = [(one * old_weight / len(old), freedom), (one * new_weight / len(new), freedom)]
     parts += [(excess / len(new), len(new) - 1.0)] if excess > 0 else []
@@ -88,13 +89,8 @@ def _means(measurements: Sequence[SegmentMeasurement]) -> FloatArray:
 
 
 def _own_variance(measurements: Sequence[SegmentMeasurement]) -> float:
-    """The mean variance that the measurements give themselves."""
-    halves = [
-        (one.high_ns - one.low_ns) / 2 / Z95
-        for one in measurements
-        if one.low_ns is not None and one.high_ns is not None
-    ]
-    return float(np.mean(np.square(halves))) if halves else 0.0
+    """The variance of an interval's mean that comes from its packets alone, in the median."""
+    return float(np.median([(one.std_ns or 0.0) ** 2 / (one.packets - one.lost) for one in measurements]))
 
 
 def _correlation(values: FloatArray) -> float:

@@ -14,10 +14,11 @@ from fastapi.responses import JSONResponse
 from sojourn import __version__
 from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.epochs.store import EpochStore
-from sojourn.server import epoch_routes, node_routes, query_routes, status_routes
+from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, status_routes
 from sojourn.server.assignments import AssignmentStore
 from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
+from sojourn.server.segments import SegmentStore
 from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.tokens import TokenStore
 
@@ -44,12 +45,13 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.store = store
     app.state.tokens = TokenStore(store)
     app.state.assignments = AssignmentStore(store)
+    app.state.segments = SegmentStore(store)
     app.state.limits = limits
     app.state.rates = RateLimiter(limits)
     app.state.telemetry = Telemetry()
     app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
     app.add_exception_handler(SojournError, _explain)
-    for routes in (epoch_routes, node_routes, query_routes, status_routes):
+    for routes in (epoch_routes, node_routes, query_routes, segment_routes, status_routes):
         app.include_router(routes.router)
     return app
 
