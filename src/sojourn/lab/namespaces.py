@@ -34,7 +34,24 @@ from typing import IO, Self
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 
-__all__ = ["Bottleneck", "Host", "HostProcess", "Network", "remove_leftovers", "shape_by_port", "two_hosts"]
+__all__ = [
+    "NAMESPACES",
+    "PREFIX",
+    "Bottleneck",
+    "Host",
+    "HostProcess",
+    "Network",
+    "check_can_build",
+    "own_prefix",
+    "remove_leftovers",
+    "remove_namespace",
+    "run_command",
+    "shape_by_port",
+    "start_time",
+    "token_bucket",
+    "two_hosts",
+    "wait_until_up",
+]
 
 PREFIX = "sojourn"
 NAMESPACES = Path("/run/netns")
@@ -104,9 +121,13 @@ class Host:
     address6: str = ""
     processes: list[HostProcess] = field(default_factory=list)
 
+    def within(self, *command: str) -> list[str]:
+        """The command line that runs a command here."""
+        return ["ip", "netns", "exec", self.namespace, *command]
+
     def run(self, *command: str, timeout: float = COMMAND_SECONDS) -> str:
         """Run a command to its end; what it printed. A failure or a timeout raises."""
-        return _run("ip", "netns", "exec", self.namespace, *command, timeout=timeout)
+        return run_command(*self.within(*command), timeout=timeout)
 
     def start(
         self,
@@ -116,7 +137,7 @@ class Host:
     ) -> HostProcess:
         """Start a command that goes on; it ends with its context, or with the network."""
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace, *command],
+            self.within(*command),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -149,9 +170,9 @@ class Network:
 @contextmanager
 def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> Iterator[Network]:
     """Build the network of the module's picture; remove it and stop its processes at the end."""
-    _check_can_build()
+    check_can_build()
     remove_leftovers()
-    label = f"{_own_prefix()}-{next(_SEQUENCE)}"
+    label = f"{own_prefix()}-{next(_SEQUENCE)}"
     with ExitStack() as stack:
         sender = stack.enter_context(_host("sender", label))
         receiver = stack.enter_context(_host("receiver", label))
@@ -164,23 +185,23 @@ def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> 
             _route_through(middle, sender, receiver)
         if bottleneck is not None:
             _shape(middle or sender, "right" if middle else "eth0", bottleneck)
-        _wait_until_up([host for host in (sender, receiver, middle) if host])
+        wait_until_up([host for host in (sender, receiver, middle) if host])
         yield Network(sender, receiver, middle)
 
 
 def remove_leftovers() -> list[str]:
     """Remove namespaces whose maker no longer runs, with the processes in them; their names."""
-    _check_can_build()
+    check_can_build()
     removed = []
     for path in sorted(NAMESPACES.glob(f"{PREFIX}-*-*-*-*")):
         _, pid, started, *_ = path.name.split("-")
-        if pid.isdigit() and started.isdigit() and _start_time(int(pid)) != int(started):
-            _remove_namespace(path.name)
+        if pid.isdigit() and started.isdigit() and start_time(int(pid)) != int(started):
+            remove_namespace(path.name)
             removed.append(path.name)
     return removed
 
 
-def _check_can_build() -> None:
+def check_can_build() -> None:
     if os.geteuid() != 0:
         raise UsageError("network namespaces need root", where="lab", action="run it as root")
     missing = [command for command in ("ip", "tc", "ethtool") if shutil.which(command) is None]
@@ -188,7 +209,7 @@ def _check_can_build() -> None:
         raise UsageError(f"missing commands: {', '.join(missing)}", where="lab", action="install iproute2 and ethtool")
 
 
-def _start_time(pid: int) -> int:
+def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot; 0 when there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -197,14 +218,14 @@ def _start_time(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[19])
 
 
-def _own_prefix() -> str:
-    return f"{PREFIX}-{os.getpid()}-{_start_time(os.getpid())}"
+def own_prefix() -> str:
+    return f"{PREFIX}-{os.getpid()}-{start_time(os.getpid())}"
 
 
 @contextmanager
 def _host(name: str, label: str) -> Iterator[Host]:
     host = Host(name, f"{label}-{name}")
-    _run("ip", "netns", "add", host.namespace)
+    run_command("ip", "netns", "add", host.namespace)
     try:
         with host.entered():  # addresses are usable at once, without looking for duplicates
             for scope in ("all", "default"):
@@ -214,22 +235,22 @@ def _host(name: str, label: str) -> Iterator[Host]:
     finally:
         for process in host.processes:
             process.stop()
-        _remove_namespace(host.namespace)
+        remove_namespace(host.namespace)
 
 
-def _remove_namespace(name: str) -> None:
+def remove_namespace(name: str) -> None:
     """End what still runs in the namespace, by process number, then remove it."""
     with suppress(SojournError):
-        for pid in _run("ip", "netns", "pids", name).split():
+        for pid in run_command("ip", "netns", "pids", name).split():
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-    _run("ip", "netns", "delete", name)
+    run_command("ip", "netns", "delete", name)
 
 
 def _connect(one: Host, port: str, other: Host, other_port: str, *, subnet: int, ends: tuple[int, int]) -> None:
     """A cable between two hosts, with addresses; the last bytes of these are `ends`."""
     peer = ("peer", "name", other_port, "netns", other.namespace)
-    _run("ip", "link", "add", port, "netns", one.namespace, "type", "veth", *peer)
+    run_command("ip", "link", "add", port, "netns", one.namespace, "type", "veth", *peer)
     for host, name, last in ((one, port, ends[0]), (other, other_port, ends[1])):
         host.address, host.address6 = f"10.97.{subnet}.{last}", f"fd97:{subnet}::{last}"
         host.run("ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
@@ -248,7 +269,7 @@ def _route_through(router: Host, sender: Host, receiver: Host) -> None:
 
 
 def _shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
-    host.run("tc", "qdisc", "add", "dev", port, "root", *_token_bucket(bottleneck))
+    host.run("tc", "qdisc", "add", "dev", port, "root", *token_bucket(bottleneck))
 
 
 def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequence[Bottleneck]) -> None:
@@ -262,7 +283,7 @@ def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequ
             *("tc", "class", "add", "dev", interface, "parent", "1:", "classid", parent),
             *("htb", "rate", "1gbit", "quantum", "1514"),
         )
-        host.run("tc", "qdisc", "add", "dev", interface, "parent", parent, *_token_bucket(bottleneck))
+        host.run("tc", "qdisc", "add", "dev", interface, "parent", parent, *token_bucket(bottleneck))
         match = ("match", "ip", "protocol", "6", "0xff", "match", "ip", "sport", ports, hex(0x10000 - PORTS_EACH))
         host.run(
             *("tc", "filter", "add", "dev", interface, "parent", "1:", "protocol", "ip", "prio", "1"),
@@ -270,12 +291,12 @@ def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequ
         )
 
 
-def _token_bucket(bottleneck: Bottleneck) -> tuple[str, ...]:
+def token_bucket(bottleneck: Bottleneck) -> tuple[str, ...]:
     rate, burst, limit = (str(n) for n in (bottleneck.rate, bottleneck.burst_bytes, bottleneck.queue_bytes))
     return ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
 
 
-def _wait_until_up(hosts: Sequence[Host]) -> None:
+def wait_until_up(hosts: Sequence[Host]) -> None:
     """Wait for the kernel to notice the cables, which takes it up to a second; IPv6 fails before."""
     deadline = time.monotonic() + COMMAND_SECONDS
     for host in hosts:
@@ -291,10 +312,11 @@ def _set_namespace(descriptor: int) -> None:
         raise SojournError(f"cannot enter a namespace: {os.strerror(ctypes.get_errno())}", where="lab")
 
 
-def _run(*command: str, timeout: float = COMMAND_SECONDS) -> str:
+def run_command(*command: str, given: str = "", timeout: float = COMMAND_SECONDS) -> str:
+    """Run a command to its end, `given` on its stdin; what it printed. A failure or a timeout raises."""
     place = " ".join(command)
     try:
-        result = _finished(command, timeout)
+        result = _finished(command, given, timeout)
     except subprocess.TimeoutExpired:
         raise SojournError(f"did not end within {timeout:g} s", where=place) from None
     if result.returncode != 0:
@@ -303,7 +325,5 @@ def _run(*command: str, timeout: float = COMMAND_SECONDS) -> str:
     return result.stdout
 
 
-def _finished(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
-    )
+def _finished(command: Sequence[str], given: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=timeout, check=False)

@@ -4,10 +4,12 @@
 module            answers
 ================  ==========================================================================================
 `topology`        routers and directed links, as arrays; `topology_files` reads them from any known format
+`live`            the topology as a router's OSPF has it now, by `ospf` from its database
 `paths`           all shortest paths, counted and not enumerated
 `segments`        the segments that upgraded routers cut these paths into: how many, how long
 `upgrade`         which routers to upgrade next: Algorithm 1, at random, or better
 `msets`           what every m-router and m-server monitors, also while links fail
+`watch`           what is to be monitored while a live topology changes
 `measurements`    what was measured of a segment in an interval
 ================  ==========================================================================================
 

@@ -183,13 +183,13 @@ class TopologyBuilder:
             raise self.error(f"a latency is 0 ms to {_MAX_LATENCY_MS} ms, this is {text.strip()}", line)
         return int(value * _NS_PER_MS)
 
-    def finish(self) -> Topology:
+    def finish(self, *, needs_links: bool = True) -> Topology:
         """The topology of all that was added."""
-        if not self._links:
+        if not self._links and needs_links:
             raise self.error("no links", action="give a file with at least one link")
         ordered = sorted(self._links.items())
         unit, weights = self._whole_weights([link for _, link in ordered])
-        degree = np.bincount([u for (u, _), _ in ordered], minlength=len(self._routers))
+        degree = np.bincount(np.array([u for (u, _), _ in ordered], dtype=np.int64), minlength=len(self._routers))
         return Topology(
             names=tuple(self._routers),
             first=np.concatenate(([0], np.cumsum(degree))),
@@ -223,6 +223,8 @@ class TopologyBuilder:
 
     def _whole_weights(self, links: Sequence[_Link]) -> tuple[int, NDArray[np.int64]]:
         """The unit that makes all weights whole, and the weights in it; sums along any path fit 61 bits."""
+        if not links:
+            return 1, np.empty(0, dtype=np.int64)
         decimals = max(_decimals(link.weight) for link in links)
         unit = 10**decimals
         heaviest = max(links, key=lambda link: link.weight)

@@ -1,0 +1,109 @@
+"""Routed labs: real OSPF routers that converge, forward, fail and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from routed_worlds import six_routers, traces
+from sojourn.core.errors import UsageError
+from sojourn.lab.namespaces import Bottleneck, own_prefix
+from sojourn.lab.routed import RoutedLab, routed_lab
+
+pytestmark = [
+    pytest.mark.xdist_group("live"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 and not os.environ.get("CI"),
+        reason="THE ROUTED LAB IS NOT TESTED: it needs root for network namespaces",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[RoutedLab]:
+    with routed_lab(six_routers(), hosts={"h1": "r1", "h2": "r6"}) as built:
+        built.wait_converged()
+        yield built
+    assert traces(own_prefix()) == []
+
+
+@pytest.fixture
+def converged(lab: RoutedLab) -> Iterator[RoutedLab]:
+    """The lab with all links up and no bottleneck, before and after."""
+    yield lab
+    for link in lab.plan.links:
+        lab.link_up(*link.names)
+        lab.set_bottleneck(*link.names, None)
+    lab.wait_converged()
+
+
+def test_packets_pass_from_host_to_host_over_the_routers(lab: RoutedLab) -> None:
+    # Four routers lie on each of the two shortest paths.
+    assert "ttl=60" in lab.host("h1").run("ping", "-c", "1", lab.host("h2").address)
+
+
+def test_routers_reach_every_loopback_over_their_own_commands(lab: RoutedLab) -> None:
+    for router in lab.routers[1:]:
+        assert "1 received" in lab.router("r1").run("ping", "-c", "1", router.address)
+    assert "10.96.0.6" in lab.router("r1").run("vtysh", "-c", "show ip route")
+
+
+def test_a_failed_link_is_routed_around_and_comes_back(converged: RoutedLab) -> None:
+    converged.link_down("r1", "r2")
+    converged.wait_converged()
+    assert frozenset({"r1", "r2"}) not in converged.links_up()
+    route = converged.router("r1").run("ip", "route", "get", converged.router("r2").address)
+    assert converged.interface("r1", "r4") in route
+    converged.link_up("r1", "r2")
+    converged.wait_converged()
+    route = converged.router("r1").run("ip", "route", "get", converged.router("r2").address)
+    assert converged.interface("r1", "r2") in route
+
+
+def test_a_router_that_is_cut_off_is_no_lack_of_convergence(converged: RoutedLab) -> None:
+    for neighbour in ("r2", "r4"):
+        converged.link_down("r1", neighbour)
+    converged.wait_converged()
+    answer = converged.router("r1").vtysh_json("show ip route ospf json")
+    assert "10.96.0.6/32" not in answer
+
+
+def test_a_bottleneck_limits_one_direction_and_goes_away(converged: RoutedLab) -> None:
+    def rate(source: str, target: str) -> float:
+        address = converged.router(target).address
+        with converged.router(target).start("iperf3", "-s", "-1"):
+            converged.router(target).run("sh", "-c", "until ss -ltn | grep -q :5201; do sleep 0.05; done")
+            report = json.loads(converged.router(source).run("iperf3", "-J", "-c", address, "-t", "1"))
+        return float(report["end"]["sum_received"]["bits_per_second"])
+
+    converged.set_bottleneck("r1", "r2", Bottleneck(5_000_000))
+    assert rate("r1", "r2") < 6_000_000
+    assert rate("r2", "r1") > 6_000_000
+    converged.set_bottleneck("r1", "r2", None)
+    assert rate("r1", "r2") > 6_000_000
+
+
+def test_what_is_not_there_is_refused_by_name(lab: RoutedLab) -> None:
+    with pytest.raises(UsageError, match=r"no link between r1 and r6; neighbours of r1 are r2, r4, h1"):
+        lab.link_down("r1", "r6")
+    with pytest.raises(UsageError, match="no router or host 'r9'"):
+        lab.router("r9")
+    with pytest.raises(UsageError, match="h1 is a host"):
+        lab.router("h1")
+
+
+def test_packets_are_not_put_together_on_any_interface(lab: RoutedLab) -> None:
+    for router in lab.routers:
+        for end, _ in lab.plan.ends_of(router.name):
+            assert "tcp-segmentation-offload: off" in router.run("ethtool", "-k", end.interface)
+
+
+def test_the_daemons_keep_out_of_the_places_of_the_machines_own_router(lab: RoutedLab) -> None:
+    for router in lab.routers:
+        pids = [(router.folder / f"{daemon}.pid").read_text().strip() for daemon in ("zebra", "ospfd")]
+        assert [path for pid in pids for path in Path("/var/tmp/frr").glob(f"*.{pid}")] == []
+        assert (router.folder / "ospfd-gr.json").exists()

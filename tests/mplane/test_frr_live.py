@@ -1,0 +1,139 @@
+"""Topologies read from real routers, while links fail and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from routed_worlds import six_routers
+from sojourn.core.errors import TopologyError
+from sojourn.lab.routed import RoutedLab, routed_lab
+from sojourn.lab.routers import Router, daemon_pids
+from sojourn.mplane.live import read_live_topology
+from sojourn.mplane.msets import m_sets, m_sets_after_change, monitored_at
+from sojourn.mplane.paths import shortest_paths
+from sojourn.mplane.topology import Topology
+from sojourn.mplane.watch import Change, TopologyWatch
+
+pytestmark = [
+    pytest.mark.xdist_group("live"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 and not os.environ.get("CI"),
+        reason="LIVE TOPOLOGIES ARE NOT TESTED: they need root for network namespaces",
+    ),
+]
+
+NAMES = {f"10.96.0.{number}": f"r{number}" for number in range(1, 7)}
+HOLD = 10**9
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[RoutedLab]:
+    with routed_lab(six_routers()) as built:
+        built.wait_converged()
+        yield built
+
+
+@pytest.fixture
+def converged(lab: RoutedLab) -> Iterator[RoutedLab]:
+    yield lab
+    for link in lab.plan.links:
+        lab.link_up(*link.names)
+    lab.wait_converged()
+
+
+def source(lab: RoutedLab, router: str) -> str:
+    return f"frr:{lab.router(router).folder}"
+
+
+def read(lab: RoutedLab, router: str) -> Topology:
+    return read_live_topology(source(lab, router), names=NAMES)
+
+
+def same(one: Topology, other: Topology) -> bool:
+    columns = (one.source, other.source), (one.target, other.target), (one.weight, other.weight)
+    return one.names == other.names and all(a.tolist() == b.tolist() for a, b in columns)
+
+
+def without(topology: Topology, one: str, other: str) -> Topology:
+    u, v = topology.router(one), topology.router(other)
+    return topology.without([(u, v), (v, u)])
+
+
+def test_every_router_tells_the_topology_that_was_built(lab: RoutedLab) -> None:
+    for router in NAMES.values():
+        assert same(read(lab, router), six_routers())
+
+
+def test_without_names_routers_are_their_ids(lab: RoutedLab) -> None:
+    assert read_live_topology(source(lab, "r3")).names == tuple(NAMES)
+
+
+def test_m_sets_after_a_failure_are_those_from_scratch(converged: RoutedLab) -> None:
+    before = read(converged, "r6")
+    upgraded = before.source[:6] < 0
+    upgraded[[before.router("r2"), before.router("r5")]] = True
+    old = m_sets(shortest_paths(before), upgraded)
+    began = time.monotonic_ns()
+    converged.link_down("r2", "r3")
+    converged.wait_converged()
+    after = read(converged, "r6")
+    assert same(after, without(six_routers(), "r2", "r3"))
+    new = m_sets_after_change(old, after)
+    scratch = m_sets(shortest_paths(after), upgraded)
+    assert all(one.same_as(other) for one, other in zip(new.sets, scratch.sets, strict=True))
+    changed = time.monotonic_ns()
+    history = [(began, old), (changed, new)]
+    both = [{*a.target.tolist(), *b.target.tolist()} for a, b in zip(old.sets, new.sets, strict=True)]
+    assert monitored_at(history, changed + HOLD - 1, hold_ns=HOLD) == both
+    assert monitored_at(history, changed + HOLD, hold_ns=HOLD) == [set(s.target.tolist()) for s in new.sets]
+    assert both != [set(s.target.tolist()) for s in new.sets]
+
+
+def poll_until_change(watch: TopologyWatch) -> Change:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        change = watch.poll(time.monotonic_ns())
+        if change is not None:
+            return change
+        time.sleep(0.1)
+    raise AssertionError("no change was seen")
+
+
+def test_a_watch_tells_links_that_go_and_come_back(converged: RoutedLab) -> None:
+    watch = TopologyWatch(lambda: read(converged, "r1"), ["r5"], hold_ns=HOLD)
+    assert poll_until_change(watch).before is None
+    assert watch.poll(time.monotonic_ns()) is None
+    converged.link_down("r4", "r5")
+    gone = poll_until_change(watch)
+    assert gone.gone == (("r4", "r5", 10), ("r5", "r4", 10))
+    assert gone.come == ()
+    converged.link_up("r4", "r5")
+    back = poll_until_change(watch)
+    assert back.come == (("r4", "r5", 10), ("r5", "r4", 10))
+
+
+def end_ospfd(router: Router) -> None:
+    """Kill it, and wait until it is gone."""
+    pid = int((router.folder / "ospfd.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while pid in daemon_pids(router.folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_router_whose_ospfd_ends_says_so(converged: RoutedLab) -> None:
+    router = converged.router("r4")
+    end_ospfd(router)
+    with pytest.raises(TopologyError, match="no ospfd can be reached"):
+        read(converged, "r4")
+    router.start_daemon("ospfd")
+    router.vtysh("configure", "no router ospf")
+    with pytest.raises(TopologyError, match="OSPF is not enabled on this router"):
+        read(converged, "r4")
+    end_ospfd(router)
+    router.start_daemon("ospfd")
