@@ -13,7 +13,21 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import agent, demo, lab, mplane, nodes, plan, plan_iotm, query, reproduce, serve, token
+from sojourn.cli import (
+    agent,
+    demo,
+    lab,
+    mplane,
+    mplane_diagnose,
+    mplane_probe,
+    nodes,
+    plan,
+    plan_iotm,
+    query,
+    reproduce,
+    serve,
+    token,
+)
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
@@ -42,6 +56,8 @@ app.command()(flows)
 app.command()(tomography)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
+mplane_probe.add_to(mplane.app)
+mplane_diagnose.add_to(mplane.app)
 app.add_typer(mplane.app, name="mplane")
 app.add_typer(lab.app, name="lab")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)

@@ -73,6 +73,9 @@ class StampedSocket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def fileno(self) -> int:
@@ -92,10 +95,8 @@ class StampedSocket:
         while True:
             try:
                 data, ancillary, _flags, source = self._socket.recvmsg(_MAX_DATAGRAM, _ANCILLARY_BYTES)
-            except BlockingIOError:
+            except OSError:  # nothing waits, or an ICMP error about an earlier datagram: the loss itself will show
                 return
-            except OSError:  # an ICMP error about an earlier datagram; the loss itself will show
-                continue
             yield data, _stamp(ancillary), (source[0], source[1])
 
     def sent(self) -> Iterator[tuple[bytes, int]]:
@@ -103,10 +104,8 @@ class StampedSocket:
         while True:
             try:
                 data, ancillary, _flags, _source = self._socket.recvmsg(_MAX_DATAGRAM, _ANCILLARY_BYTES, _MSG_ERRQUEUE)
-            except BlockingIOError:
-                return
             except OSError:
-                continue
+                return
             if _is_sent_stamp(ancillary):
                 yield data, _stamp(ancillary)
 

@@ -32,7 +32,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbePlan:
-    """How every target is probed; `rate` is probes per second, `size` a probe's UDP payload."""
+    """How every target is probed; `rate` is probes per second, `size` a probe's UDP payload, `key` one for all."""
 
     interval_ns: int = 1_000_000_000
     rate: float = 20.0
@@ -40,6 +40,7 @@ class ProbePlan:
     dscp: int = 0
     sent: Sent = Sent.WIRE
     seed: int | None = None
+    key: int | None = None
 
     def __post_init__(self) -> None:
         bounds = (

@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import secrets
 import select
 import time
 from collections import Counter
@@ -73,6 +74,7 @@ class _Session:
 
     target: ProbeTarget
     key: int
+    socket: StampedSocket
     until_ns: float = math.inf
     control: int = 0
     unreported: dict[int, tuple[ProbedInterval, set[int]]] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class _Session:
 
 
 class Prober:
-    """Probes some targets until stopped; a context manager that holds the sockets.
+    """Probes some targets until stopped; a context manager that holds their sockets.
 
     `counts` tells what happened beside the answers, by reason.
     """
@@ -90,12 +92,12 @@ class Prober:
         self.counts: Counter[str] = Counter()
         self._random = np.random.default_rng(plan.seed)
         self._sessions: dict[ProbeTarget, _Session] = {}
-        self._by_key: dict[int, _Session] = {}
-        self._sockets: dict[int, StampedSocket] = {}
+        self._by_socket: dict[int, _Session] = {}
         self._poll = select.poll()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._finished: list[ProbedInterval] = []
+        self._closed: list[_Session] = []
         self._last: int | None = None
         self._stopping = False
         self.probe(targets)
@@ -106,29 +108,42 @@ class Prober:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in self._sockets.values():
-            each.__exit__(kind, error, trace)
+        for session in self._by_socket.values():
+            session.socket.close()
 
     def stop(self) -> None:
         """End soon: the interval that runs is given up, reports of earlier ones are waited for."""
         self._stopping = True
 
-    def probe(self, targets: Sequence[ProbeTarget], *, hold_ns: int = 0) -> None:
-        """Probe these targets from the next interval on; others for `hold_ns` more, so that no path is uncovered."""
+    def probe(self, targets: Sequence[ProbeTarget], *, hold_ns: int = 0) -> tuple[list[ProbeTarget], list[ProbeTarget]]:
+        """Probe these targets from the next interval on; others for `hold_ns` more, so that no path is uncovered.
+
+        Which are new, and which are probed for the hold time only from now on.
+        """
         if len({*targets, *self._sessions}) > MAX_TARGETS:
             raise ParameterError(f"more than {MAX_TARGETS} targets", where="probe", action="probe fewer")
         now = time.time_ns()
+        come = [target for target in dict.fromkeys(targets) if target not in self._sessions]
         for target in targets:
             if target in self._sessions:
                 self._sessions[target].until_ns = math.inf
-                continue
-            self._open_socket(target)
-            session = _Session(target, int(self._random.integers(1, 1 << 63)))
-            self._sessions[target] = self._by_key[session.key] = session
-            self._begin_next(session, now // self.plan.interval_ns + 1)
-        for target in self._sessions.keys() - set(targets):
-            session = self._sessions[target]
+        for target in come:
+            self._open(target, now // self.plan.interval_ns + 1)
+        left = [session for session in self._sessions.values() if session.target not in set(targets)]
+        gone = [session.target for session in left if session.until_ns == math.inf]
+        for session in left:
             session.until_ns = min(session.until_ns, now + hold_ns)
+        return come, gone
+
+    def _open(self, target: ProbeTarget, first: int) -> None:
+        """A session of its own key, or of the one that was given; probes of one key are told apart by sockets."""
+        version = ip_address(target.address.partition("%")[0]).version
+        opened = StampedSocket(ipv6=version == 6, dscp=self.plan.dscp, sent=self.plan.sent)
+        key = self.plan.key if self.plan.key is not None else secrets.randbits(64)
+        session = _Session(target, key, opened)
+        self._sessions[target] = self._by_socket[opened.fileno()] = session
+        self._poll.register(opened.fileno(), select.POLLIN)
+        self._begin_next(session, first)
 
     def intervals(
         self, count: int | None = None, *, each_turn: Callable[[], None] = lambda: None
@@ -142,6 +157,7 @@ class Prober:
             self._receive()
             yield from self._finished
             self._finished.clear()
+            self._close_sockets()
             if self._is_done():
                 return
 
@@ -150,12 +166,13 @@ class Prober:
         waits = any(session.unreported for session in self._sessions.values())
         return not waits and (self._stopping or not self._events)
 
-    def _open_socket(self, target: ProbeTarget) -> None:
-        version = ip_address(target.address.partition("%")[0]).version
-        if version not in self._sockets:
-            opened = StampedSocket(ipv6=version == 6, dscp=self.plan.dscp, sent=self.plan.sent)
-            self._sockets[version] = opened
-            self._poll.register(opened.fileno(), select.POLLIN)
+    def _close_sockets(self) -> None:
+        """Of sessions that are over; not sooner, as they may just be read from."""
+        for session in self._closed:
+            self._poll.unregister(session.socket.fileno())
+            del self._by_socket[session.socket.fileno()]
+            session.socket.close()
+        self._closed.clear()
 
     def _at(self, due_ns: int, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (due_ns, next(self._order), action))
@@ -167,18 +184,17 @@ class Prober:
     def _receive(self) -> None:
         """Wait for the next event, a report or a stamp; take what there is."""
         next_ns = self._events[0][0] - time.time_ns() if self._events else 1 << 62
-        self._poll.poll(min(max(next_ns / 1e6, 0), _WAKE_MS))
-        for each in self._sockets.values():
-            for data, stamp in each.sent():
-                self._take_stamp(data, stamp)
-            for data, _stamp, _source in each.received():
-                self._take_report(data)
+        for number, _events in self._poll.poll(min(max(next_ns / 1e6, 0), _WAKE_MS)):
+            session = self._by_socket[number]
+            for data, stamp in session.socket.sent():
+                self._take_stamp(session, data, stamp)
+            for data, _stamp, _source in session.socket.received():
+                self._take_report(session, data)
 
     def _send(self, session: _Session, message: Message) -> str | None:
         """Send a message; why it could not be."""
-        version = ip_address(session.target.address.partition("%")[0]).version
         try:
-            self._sockets[version].send(pack(message), (session.target.address, session.target.port))
+            session.socket.send(pack(message), (session.target.address, session.target.port))
         except OSError as error:
             self.counts[f"{message.kind.name.lower()} not sent: {error.strerror}"] += 1
             return error.strerror or "refused"
@@ -262,29 +278,28 @@ class Prober:
 
     def _close_when_reported(self, session: _Session) -> None:
         if not session.unreported and self._sessions.get(session.target) is session and not self._stopping:
-            del self._sessions[session.target], self._by_key[session.key]
+            del self._sessions[session.target]
+            self._closed.append(session)
 
-    def _take_stamp(self, data: bytes, stamp_ns: int) -> None:
+    def _take_stamp(self, session: _Session, data: bytes, stamp_ns: int) -> None:
         place = data.find(MAGIC)
         try:
             message = unpack(data[place:]) if place >= 0 else None
         except WireError:
             message = None
-        session = self._by_key.get(message.key) if message else None
-        if message is None or session is None or message.kind is not Kind.PROBE:
+        if message is None or message.key != session.key or message.kind is not Kind.PROBE:
             return
         for running in (session.running, session.unreported.get(message.interval, (None,))[0]):
             if running is not None and running.interval == message.interval:
                 running.sent_ns[message.sequence] = stamp_ns
 
-    def _take_report(self, data: bytes) -> None:
+    def _take_report(self, session: _Session, data: bytes) -> None:
         try:
             report = unpack_report(data)
         except WireError:
             self.counts["ignored: malformed"] += 1
             return
-        session = self._by_key.get(report.key)
-        if session is None or report.interval not in session.unreported:
+        if report.key != session.key or report.interval not in session.unreported:
             self.counts["ignored: stranger, or a report again"] += 1
             return
         self._fill_in(session, report)
