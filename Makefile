@@ -40,7 +40,8 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: $(KERNELS) $(MICROPYTHON)/.installed system-packages check
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long and not live"
+	$(BIN)/python -m pytest -m "live and not long"
 
 test-long: $(KERNELS) system-packages
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m long

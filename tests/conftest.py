@@ -16,6 +16,16 @@ settings.register_profile(
 )
 settings.load_profile("sojourn")
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs on real interfaces is marked: `make test` runs it by itself, as it is about time."""
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and group.args == ("live",):
+            item.add_marker(pytest.mark.live)
+
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

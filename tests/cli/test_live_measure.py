@@ -150,7 +150,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
         measured, notes = measure.finish()
         for process in traffic:
             process.process.wait(30)
-        time.sleep(0.5)
+        time.sleep(2)  # tcpdump gets its last packets up to a second late
         samples, said_by_rtt = rtt.finish(interrupt=True)
         said = [recorder.finish(interrupt=True)[1] for recorder in recorders]
         for dump in dumps:

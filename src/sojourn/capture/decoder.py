@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from sojourn.capture.flow_table import DEFAULT_MAX_FLOWS, FlowTable
+from sojourn.capture.forwarding import ForwardingBatch, forwarding_batch
 from sojourn.capture.frames import Frames
 from sojourn.capture.identity import (
     DEFAULT_IDENTITY_BYTES,
@@ -93,6 +94,11 @@ class Decoder:
         """The IP packets and, row for row, their transport columns."""
         batch, data, rows = self._decode(frames)
         return batch, transport_batch(data, rows, batch.flow_id, self._flow_ids(data, rows, is_reverse=True))
+
+    def decode_forwarding(self, frames: Frames) -> tuple[PacketBatch, ForwardingBatch]:
+        """The IP packets and, row for row, what routers look at and change."""
+        batch, data, rows = self._decode(frames)
+        return batch, forwarding_batch(data, rows)
 
     def _decode(self, frames: Frames) -> tuple[PacketBatch, UInt8Array, Located]:
         data = _as_bytes(frames)

@@ -29,6 +29,7 @@ import numpy as np
 from sojourn.capture.filter_program import REJECT_ALL, FilterProgram
 from sojourn.capture.filters import LINK_ETHERNET, PacketFilter, select_rows
 from sojourn.capture.frames import Frames
+from sojourn.capture.kernel_programs import keep_entered_by
 from sojourn.capture.live_ring import (
     AFTER_STOP,
     BEFORE_START,
@@ -44,6 +45,7 @@ from sojourn.capture.live_socket import (
     RingShape,
     attach_program,
     begin,
+    interface_index,
     interface_link,
     interface_problem,
     map_ring,
@@ -100,17 +102,24 @@ class LiveCapture:
         promiscuous: bool = False,
         direction: Direction = "both",
         filter: PacketFilter | None = None,  # noqa: A002
+        entered_by: str = "",
     ) -> None:
         """Prepare the ring; packets come from `start` on.
+
+        With `entered_by` (and no filter) only packets that came to this machine through that interface are seen: on
+        an outgoing interface, what was forwarded from there.
 
         `retire_ms` is how long a packet waits at most before its block is handed over. However little
         traffic there is, a block holds no more than that, so a reader that pauses longer than
         `blocks` · `retire_ms` (7.7 s by default) loses packets.
         """
         _check_parameters(snap_length, block_size, blocks, retire_ms, direction)
+        if entered_by and filter is not None:
+            raise ParameterError("an ingress and a filter", where=interface, action="give one of them")
         self.interface = interface
         self.snap_length = snap_length
         self._filter = filter
+        self._entered_by = entered_by
         self._promiscuous = promiscuous
         self._shape = RingShape(block_size, blocks, retire_ms)
         self._counts = RingCounts()
@@ -137,6 +146,10 @@ class LiveCapture:
 
     def _attach_filter(self) -> FilterProgram | None:
         """Give the kernel the filter; the program for frames whose tag is put back is run here."""
+        if self._entered_by:
+            index = interface_index(self._socket, self._entered_by)
+            keep_entered_by(self._socket, index, self.snap_length)
+            return None
         if self._filter is None:
             accept = FilterProgram.from_instructions([(0x06, 0, 0, self.snap_length)])
             attach_program(self._socket, accept)

@@ -24,6 +24,7 @@ __all__ = [
     "RingShape",
     "attach_program",
     "begin",
+    "interface_index",
     "interface_link",
     "interface_problem",
     "map_ring",
@@ -128,15 +129,23 @@ def interface_problem(endpoint: socket.socket, interface: str) -> LiveCaptureErr
     if code != errno.ENETDOWN:
         return LiveCaptureError(f"the kernel stopped the capture: {errno.errorcode.get(code, code)}", where=interface)
     try:
-        _interface_index(endpoint, interface)
+        _ask_index(endpoint, interface)
     except OSError:
         return LiveCaptureError("the interface disappeared", where=interface, action="start again when it is back")
     return LiveCaptureError("the interface is down", where=interface, action=f"ip link set {interface} up")
 
 
-def _interface_index(endpoint: socket.socket, interface: str) -> int:
+def _ask_index(endpoint: socket.socket, interface: str) -> int:
     answer = fcntl.ioctl(endpoint, SIOCGIFINDEX, struct.pack("16s24x", interface.encode()))
     return int(struct.unpack_from("=i", answer, 16)[0])
+
+
+def interface_index(endpoint: socket.socket, interface: str) -> int:
+    """The interface's number in the socket's network namespace."""
+    try:
+        return _ask_index(endpoint, interface)
+    except OSError:
+        raise LiveCaptureError("no such interface", where=interface) from None
 
 
 def map_ring(endpoint: socket.socket, interface: str, shape: RingShape) -> mmap.mmap:
@@ -196,7 +205,7 @@ def set_promiscuous(endpoint: socket.socket, interface: str, wanted: bool) -> No
     """Have the interface receive frames for others too, until the socket goes or this is undone."""
     option = PACKET_ADD_MEMBERSHIP if wanted else PACKET_DROP_MEMBERSHIP
     try:
-        index = _interface_index(endpoint, interface)
+        index = _ask_index(endpoint, interface)
         endpoint.setsockopt(SOL_PACKET, option, struct.pack("=iHH8x", index, PACKET_MR_PROMISC, 0))
     except OSError as error:
         if wanted:  # nothing is left to undo on an interface that has disappeared

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn.cli.mplane_router import router
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, progress
 from sojourn.core.errors import UsageError
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["StrategyName", "app", "split_names"]
 
 app = typer.Typer(
-    help="Plan measurement inside a network: routers to upgrade, and what each of them monitors.",
+    help="Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example:  sojourn mplane upgrade 1239.weights.intra --count 10",
 )
+
+app.command()(router)
 
 
 class StrategyName(StrEnum):

@@ -200,13 +200,14 @@ def _write_csv(blocks: Iterable[Block], file: TextIO) -> None:
 
 def _write_table(blocks: Iterable[Block], file: TextIO, columns: Sequence[TableColumn], *, to_screen: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.title, justify=column.justify, no_wrap=True)
     for row in _rows(blocks):
-        shown = ("" if row[c.name] is None else c.show(row[c.name]) for c in columns)
+        shown = ("" if row[c.name] is None else escape(c.show(row[c.name])) for c in columns)
         table.add_row(*shown)
     screen = console() if to_screen else Console(file=file, width=200, highlight=False)
     screen.print(table)

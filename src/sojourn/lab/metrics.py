@@ -108,12 +108,16 @@ def message_world(
     jitter: float = 0.1,
     loss: float = 0.0,
     means: Literal["uniform", "lognormal"] = "uniform",
+    spread: float = 0.5,
     rates: Literal["linear", "lognormal"] = "linear",
 ) -> MessageWorld:
-    """The paper's: flow i sends i messages of 100 bytes per second; round trips of 5 to 45 ms."""
+    """The paper's: flow i sends i messages of 100 bytes per second; round trips of 5 to 45 ms.
+
+    Log-normal means are around 15 ms, with `spread` the deviation of their logarithm.
+    """
     random = np.random.default_rng([seed, 8])
     per_second = np.arange(1, flows + 1) if rates == "linear" else random.lognormal(np.log(15), 1, flows)
-    mean_ms = random.uniform(5, 45, flows) if means == "uniform" else random.lognormal(np.log(15), 0.5, flows)
+    mean_ms = random.uniform(5, 45, flows) if means == "uniform" else random.lognormal(np.log(15), spread, flows)
     packets = random.poisson(per_second * 60 * minutes)
     flow = np.repeat(np.arange(flows), packets)
     time_ns = START_NS + random.integers(0, int(MINUTE_NS * minutes), len(flow))

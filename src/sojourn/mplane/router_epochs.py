@@ -8,7 +8,7 @@ interval's number as their sequence. Their streams are named::
 
 by the neighbours that the two interfaces face, the class (DSCP) and the interval's length. Interval n begins at
 n · length since the Unix epoch, on every router. An interval that cannot be used has, instead of its egress LDA, a
-small empty epoch in a stream that says why (``…:void start lost``). Where nothing passed there are no epochs.
+small epoch in a stream that says why (``…:void start lost``). Where nothing passed there are no epochs.
 
 `segment_measurements` pairs and decodes them. Guarantee: a measurement with a mean rests on two LDAs over the same
 packets, those between Start and End; `lost` is exact. Everything else is void and says why.
@@ -122,8 +122,10 @@ def is_router_stream(name: str) -> bool:
 
 
 def void_epoch(node: str, stream: RouterStream, interval: int) -> Epoch:
-    """The small epoch that takes the place of one that cannot be used."""
-    return Epoch(node, stream.name, interval, Lda(LdaParameters(rows=1, count_bits=1, sum_bits=64, digest_bits=0)))
+    """The small epoch that takes the place of one that cannot be used; a stand-in tells stores its time."""
+    sketch = Lda(LdaParameters(rows=1, count_bits=1, sum_bits=64, digest_bits=0))
+    sketch.record(0, interval * stream.interval_ns)
+    return Epoch(node, stream.name, interval, sketch)
 
 
 @dataclass
@@ -180,14 +182,16 @@ def _measurement(place: _Place, interval: _Interval) -> SegmentMeasurement:
         method="lda",
         void=str(void) if void else None,
     )
-    if void or interval.ingress is None or interval.egress is None:
+    sides = [epoch.sketch for epoch in (interval.ingress, interval.egress) if epoch]
+    ldas = [sketch for sketch in sides if isinstance(sketch, Lda)]
+    if void or len(ldas) < len(Side):
         return bare
-    answer = estimate_lda(interval.ingress.sketch, interval.egress.sketch)
+    answer = estimate_lda(*ldas)
     mean, deviation = answer.mean or None, answer.deviation or None
     is_bounded = mean is not None and math.isfinite(mean.high - mean.low)
     return replace(
         bare,
-        lost=sent - interval.egress.recorded,
+        lost=sent - ldas[1].recorded,
         mean_ns=mean.value if mean else None,
         low_ns=mean.low if mean and is_bounded else None,
         high_ns=mean.high if mean and is_bounded else None,

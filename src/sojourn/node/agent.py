@@ -10,7 +10,6 @@ few seconds (`checkpoint`) and taken up after a crash as they were then. What wa
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,14 @@ from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode
 from sojourn.node.configuration import AgentConfiguration, StreamConfiguration, stream_of
+from sojourn.node.sending import (
+    BATCH_BYTES,
+    BATCH_EPOCHS,
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    SpoolSender,
+    pause_about,
+)
 from sojourn.node.spool import OPEN, Spool, write_durably
 from sojourn.node.stream import AgentStream
 from sojourn.node.transport import Announcement, RefusedError, Transport, TransportError
@@ -29,10 +36,8 @@ from sojourn.sources.registry import source_type
 
 __all__ = ["Agent", "AgentCounts"]
 
-BATCH_EPOCHS, BATCH_BYTES = 100, 4 << 20
 CHECKPOINT_NS = 5_000_000_000
 ASSIGNMENTS_SECONDS = 30.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 QUESTION_SECONDS = 20.0
 
 Report = Callable[[str], None]
@@ -60,6 +65,8 @@ class Agent:
         self._assigned: dict[str, StreamConfiguration] = {}
         self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes)
         self.counts = AgentCounts()
+        self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report)
+        self._looked = -ASSIGNMENTS_SECONDS
         for damaged in self.spool.damaged:
             report(f"warning: a spooled epoch was damaged and put aside: {damaged}")
         self._take_up_open_epochs()
@@ -84,9 +91,10 @@ class Agent:
             self._finish()
             loops[0].join(timeout=LONGEST_PAUSE_SECONDS)
             try:
-                self._send_batches()
+                self._sender.send_waiting()
             except SojournError as error:
                 self._report(f"warning: {len(self.spool)} epochs wait in {self.spool.directory}: {error}")
+            self.counts.sent = self._sender.sent
 
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
@@ -190,38 +198,13 @@ class Agent:
 
     def _send(self) -> None:
         """Empty the spool and look for new assignments, with growing pauses while that fails."""
-        pause, looked = FIRST_PAUSE_SECONDS, -ASSIGNMENTS_SECONDS
-        while not self._stop.is_set():
-            try:
-                self._send_batches()
-                if time.monotonic() - looked >= ASSIGNMENTS_SECONDS:
-                    looked = time.monotonic()
-                    self._follow_assignments()
-                pause = FIRST_PAUSE_SECONDS
-            except TransportError as error:
-                if pause == FIRST_PAUSE_SECONDS:
-                    self._report(f"warning: {error}; will try again")
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            except RefusedError as error:
-                self._report(f"warning: {error}")
-                pause = LONGEST_PAUSE_SECONDS
-            self._stop.wait(pause * random.uniform(0.8, 1.2))
+        self._sender.run(self._stop, then=self._look_for_assignments)
 
-    def _send_batches(self) -> None:
-        while True:
-            with self._lock:
-                entries = self.spool.mark_sent(self.spool.oldest(BATCH_EPOCHS, most_bytes=BATCH_BYTES))
-            if not entries:
-                return
-            receipts = self._transport.send([encode(entry.epoch) for entry in entries])
-            with self._lock:
-                self.spool.remove(entries)
-            self.counts.sent += len(receipts)
-            for receipt in receipts:
-                if receipt.status == "conflict":
-                    self._report(
-                        f"warning: epoch {receipt.sequence} of {receipt.stream} was refused: another one has its number"
-                    )
+    def _look_for_assignments(self) -> None:
+        self.counts.sent = self._sender.sent
+        if time.monotonic() - self._looked >= ASSIGNMENTS_SECONDS:
+            self._looked = time.monotonic()
+            self._follow_assignments()
 
     def _follow_assignments(self) -> None:
         """Start, change and stop streams as the query unit says; those of the configuration stay."""
@@ -263,4 +246,4 @@ class Agent:
                 unsent = [epoch for epoch in waiting if epoch.stream in asked.streams]
                 self._transport.answer(asked, [encode(epoch) for epoch in (*unsent, *snapshots)])
             except (TransportError, RefusedError):
-                self._stop.wait(FIRST_PAUSE_SECONDS * random.uniform(0.8, 1.2))
+                pause_about(self._stop, FIRST_PAUSE_SECONDS)

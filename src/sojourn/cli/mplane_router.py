@@ -1,0 +1,166 @@
+"""`sojourn mplane router`: delay and loss between the interfaces of this router, measured inside it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.options import FormatOption
+from sojourn.cli.output import Block, Format, TableColumn, write_rows
+from sojourn.core.errors import UsageError
+from sojourn.core.units import format_duration, parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from sojourn.mplane.measurements import SegmentMeasurement
+    from sojourn.mplane.router_recorder import RouterRecorder, RouterSettings
+    from sojourn.node.router_unit import RouterUnit
+
+__all__ = ["router"]
+
+_TABLE = [
+    TableColumn("segment", "segment", justify="left"),
+    TableColumn("dscp", "dscp"),
+    TableColumn("intervals", "intervals"),
+    TableColumn("packets", "packets", "{:,}".format),
+    TableColumn("lost", "lost", "{:,}".format),
+    TableColumn("mean_ns", "mean", format_duration),
+    TableColumn("low_ns", "from", format_duration),
+    TableColumn("high_ns", "to", format_duration),
+    TableColumn("std_ns", "std", format_duration),
+    TableColumn("void", "void", justify="left"),
+]
+_FIELDS = ("dscp", "interval", "start_ns", "end_ns", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")
+
+
+def router(
+    name: Annotated[str, typer.Option("--name", metavar="ROUTER", help="This router's name; the token's node.")],
+    interface: Annotated[
+        list[str],
+        typer.Option(
+            "--interface",
+            metavar="IFACE=NEIGHBOUR",
+            help="An interface and whom it faces, two or more; NEIGHBOUR@ADDRESS where the address is not found out.",
+        ),
+    ],
+    dscp: Annotated[str, typer.Option(metavar="N,N,…", help="The classes to measure.")] = "0",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Length of an interval.")] = "1s",
+    max_delay: Annotated[
+        str, typer.Option(metavar="TIME", help="A Start or End that takes longer counts as lost.")
+    ] = "2s",
+    server: Annotated[str | None, typer.Option(metavar="URL", help="The query unit that epochs go to.")] = None,
+    token: Annotated[str | None, typer.Option(help="This node's token; else that of SOJOURN_TOKEN.")] = None,
+    spool: Annotated[
+        Path | None,
+        typer.Option("--write", "-w", metavar="DIR", help="Where epochs wait for the server; without one they stay."),
+    ] = None,
+    spool_limit: Annotated[
+        str, typer.Option(metavar="SIZE", help="Bound of DIR; beyond it the oldest intervals are given up.")
+    ] = "64MB",
+    rows: Annotated[int, typer.Option(min=16, help="Rows of each of an LDA's three banks.")] = 512,
+    buffer: Annotated[str, typer.Option(metavar="SIZE", help="Ring for each interface and each pair of them.")] = (
+        "8MiB"
+    ),
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="Stop after that time.")] = None,
+    output_format: FormatOption = None,
+) -> None:
+    """Measure delay and loss inside this router, between its interfaces, class by class; needs root.
+
+    Works until Ctrl-C, SIGTERM or --duration. Prints a line per segment and class in the end; with --format jsonl or
+    csv a line per interval, as it closes.
+
+    Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --duration 10s
+    """
+    from sojourn.mplane.router_interfaces import look_up, parse_facing
+    from sojourn.mplane.router_recorder import RouterRecorder
+
+    if output_format is Format.PARQUET:
+        raise UsageError("intervals are printed as they close", where="--format", action="use jsonl or csv")
+    settings = _settings(dscp, interval, max_delay, rows, buffer)
+    seconds = parse_duration(duration) / 1e9 if duration else None
+    recorder = RouterRecorder(name, look_up([parse_facing(text) for text in interface]), settings)
+    unit = _unit(recorder, name, _spool(spool, server, name), spool_limit, server, token)
+    _print(unit, recorder, output_format or Format.TABLE, seconds)
+
+
+def _settings(dscp: str, interval: str, max_delay: str, rows: int, buffer: str) -> RouterSettings:
+    from sojourn.mplane.router_recorder import DEFAULT_LDA, RouterSettings
+
+    try:
+        dscps = tuple(int(word) for word in dscp.split(","))
+    except ValueError:
+        raise UsageError(f"{dscp!r} are no classes", where="--dscp", action="write numbers such as 0,46") from None
+    return RouterSettings(
+        dscps=dscps,
+        interval_ns=parse_duration(interval),
+        max_delay_ns=parse_duration(max_delay),
+        parameters=replace(DEFAULT_LDA, rows=rows),
+        ring_bytes=parse_bytes(buffer),
+    )
+
+
+def _spool(given: Path | None, server: str | None, name: str) -> Path | None:
+    """The directory given; for a server one that outlives this run."""
+    from sojourn.cli.serve import default_data
+
+    if given is not None or server is None:
+        return given
+    return default_data() / "router-spool" / name
+
+
+def _unit(
+    recorder: RouterRecorder, name: str, spool: Path | None, limit: str, server: str | None, token: str | None
+) -> RouterUnit:
+    from sojourn.node.http import HttpTransport
+    from sojourn.node.router_unit import RouterUnit
+    from sojourn.node.spool import Spool
+    from sojourn.server.client import token_from
+
+    return RouterUnit(
+        recorder,
+        Spool(spool, limit_bytes=parse_bytes(limit)) if spool else None,
+        HttpTransport(server, token_from(token), node=name) if server else None,
+        report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True),
+    )
+
+
+def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: float | None) -> None:
+    from sojourn.cli.packet_source import stopping_on_interrupt
+
+    begun, used = time.monotonic(), time.process_time()
+    with stopping_on_interrupt(unit.stop):
+        if how is Format.TABLE:
+            write_rows([_summary(one for some in unit.run(seconds=seconds) for one in some)], how, table=_TABLE)
+        else:
+            write_rows(_blocks(unit.run(seconds=seconds)), how, name="intervals")
+    share = (time.process_time() - used) / max(time.monotonic() - begun, 1e-9)
+    counts = recorder.counts
+    print(
+        f"sojourn: {counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
+        f"{counts.void.total():,} void), {share:.1%} of a CPU; {unit.sent:,} epochs sent, {unit.waiting:,} waiting",
+        file=sys.stderr,
+    )
+
+
+def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:
+    """A block of rows for the intervals that close together."""
+    for measurements in lists:
+        columns: dict[str, list[object]] = {"segment": [str(one.segment) for one in measurements]}
+        columns |= {name: [getattr(one, name) for one in measurements] for name in (*_FIELDS, "void")}
+        yield columns
+
+
+def _summary(measurements: Iterable[SegmentMeasurement]) -> Block:
+    from sojourn.mplane.segment_summary import summarise
+
+    summaries = summarise(measurements)
+    names = ("dscp", "intervals", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")
+    columns: dict[str, list[object]] = {"segment": [str(one.segment) for one in summaries]}
+    columns |= {name: [getattr(one, name) for one in summaries] for name in names}
+    columns["void"] = [", ".join(f"{n} {why}" for why, n in sorted(one.void.items())) for one in summaries]
+    return columns

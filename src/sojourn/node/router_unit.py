@@ -1,0 +1,129 @@
+"""The node unit of an m-router: records inside the router and sends measurement state packets to the query unit.
+
+Two loops: *recording* steps through intervals (`mplane.router_recorder`) and puts their epochs into the spool;
+*sending* empties it. Without a transport the spool is where the epochs stay.
+
+Nothing is lost without a word: an epoch is on disk before it counts, and waits there while the query unit is away. Its
+epochs cannot be merged (both sides would have to be, alike): when the spool is full, the oldest intervals are given up,
+whole, and counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from sojourn.core.errors import SojournError, UsageError
+from sojourn.epochs.epoch import Epoch
+from sojourn.mplane.measurements import SegmentMeasurement
+from sojourn.mplane.router_epochs import segment_measurements
+from sojourn.mplane.router_recorder import RouterRecorder
+from sojourn.node.sending import SpoolSender
+from sojourn.node.spool import Spool
+from sojourn.node.transport import Announcement, Transport
+
+__all__ = ["METRIC", "RouterUnit"]
+
+METRIC = "segment_delay"
+MOST_WAITING = 1 << 30
+JOIN_SECONDS = 30.0
+
+Report = Callable[[str], None]
+
+
+class RouterUnit:
+    """Records one router until stopped; without a spool nothing is kept."""
+
+    def __init__(
+        self, recorder: RouterRecorder, spool: Spool | None, transport: Transport | None, *, report: Report
+    ) -> None:
+        if spool is None and transport is not None:
+            raise UsageError("sending needs a spool", where="router")
+        self._recorder, self._spool, self._transport = recorder, spool, transport
+        self._report = report
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._announced: set[str] = set()
+        self.given_up = 0
+        self._sender = SpoolSender(spool, transport, lock=self._lock, report=report) if spool and transport else None
+        for damaged in spool.damaged if spool else []:
+            report(f"warning: a spooled epoch was damaged and put aside: {damaged}")
+
+    @property
+    def sent(self) -> int:
+        return self._sender.sent if self._sender else 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._spool) if self._spool else 0
+
+    def stop(self) -> None:
+        """Ask both loops to end; may be called from a signal handler."""
+        self._stop.set()
+
+    def run(self, *, seconds: float | None = None) -> Iterator[list[SegmentMeasurement]]:
+        """Work until `stop` or for some seconds; the measurements as intervals close.
+
+        In the end the open interval is closed and everything is sent, if that succeeds at once.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        sending = threading.Thread(target=self._send, daemon=True)
+        sending.start()
+        try:
+            with self._recorder as recorder:
+                while not self._stop.is_set() and (deadline is None or time.monotonic() < deadline):
+                    yield self._keep(recorder.step())
+                    self._stop.wait(max(0.0, (recorder.next_ns - time.time_ns()) / 1e9))
+                yield self._keep(recorder.finish())
+        finally:
+            self._stop.set()
+            sending.join(JOIN_SECONDS)
+            self._send_last()
+
+    def _keep(self, epochs: list[Epoch]) -> list[SegmentMeasurement]:
+        for text in self._recorder.reports:
+            self._report(f"warning: {text}")
+        self._recorder.reports.clear()
+        if epochs and self._spool is not None:
+            with self._lock:
+                for epoch in epochs:
+                    self._spool.put(epoch)
+                self._give_up_oldest(self._spool)
+        return segment_measurements(epochs)
+
+    def _give_up_oldest(self, spool: Spool) -> None:
+        while spool.size_bytes > spool.limit_bytes:
+            entries = spool.oldest(len(spool), most_bytes=MOST_WAITING)
+            oldest = min(entry.epoch.sequence for entry in entries)
+            chosen = [entry for entry in entries if entry.epoch.sequence == oldest]
+            spool.remove(chosen)
+            self.given_up += len(chosen)
+            self._report(f"warning: the spool is full; {self.given_up:,} epochs of the oldest intervals were given up")
+
+    def _send(self) -> None:
+        if self._sender is None:
+            return
+        try:
+            self._sender.run(self._stop, then=self._announce)
+        except Exception as error:
+            self._report(f"a fault of ours, please report it ({type(error).__name__}: {error})")
+            self._stop.set()
+
+    def _announce(self) -> None:
+        """Tell the query unit of streams that it has not been told of."""
+        if self._transport is None:
+            return
+        for name in self._recorder.stream_names():
+            if name not in self._announced:
+                self._transport.announce(Announcement(name, METRIC, "ns", "segment"))
+                self._announced.add(name)
+
+    def _send_last(self) -> None:
+        if self._sender is None or self._spool is None:
+            return
+        try:
+            self._sender.send_waiting()
+            self._announce()
+        except SojournError as error:
+            self._report(f"warning: {self.waiting} epochs wait in {self._spool.directory}: {error}")
