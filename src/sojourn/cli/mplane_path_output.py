@@ -14,16 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_diagnosis", "print_state"]
 
-
-def _literal(text: str) -> str:
-    """A text whose brackets are not Rich's."""
-    from rich.markup import escape
-
-    return escape(text)
-
-
 _STATE_TABLE = [
-    TableColumn("segment", "segment", _literal, justify="left"),
+    TableColumn("segment", "segment", justify="left"),
     TableColumn("weight", "traffic", "{:.0%}".format),
     TableColumn("mean_ns", "delay", format_duration),
     TableColumn("low_ns", "95 % low", format_duration),
@@ -41,7 +33,7 @@ def _signed(value_ns: float) -> str:
 
 
 _CHANGE_TABLE = [
-    TableColumn("segment", "segment", _literal, justify="left"),
+    TableColumn("segment", "segment", justify="left"),
     TableColumn("share", "of the change", "{:.0%}".format),
     TableColumn("change_ns", "delay", _signed),
     TableColumn("low_ns", "95 % low", _signed),

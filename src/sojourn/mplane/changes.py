@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from sojourn.core.arrays import FloatArray
 from sojourn.mplane.measurements import SegmentMeasurement
@@ -110,17 +111,13 @@ def _inflation(count: int, correlation: float) -> float:
 
 
 def _student(share: float, freedom: float) -> float:
-    from scipy.stats import t as student
-
-    return float(student.ppf(share, freedom))
+    return float(stdtrit(freedom, share))
 
 
 def loss_change(
     before: Sequence[SegmentMeasurement], now: Sequence[SegmentMeasurement], *, false_alarms: float
 ) -> Change | str:
     """The change of the share of packets lost; or why the evidence is too thin."""
-    from scipy.stats import norm
-
     old, new = ([one for one in some if one.void is None and one.packets] for some in (before, now))
     if len(old) < LEAST_BEFORE or len(new) < LEAST_NOW:
         return _thin(before, old, now, new)
@@ -136,7 +133,7 @@ def loss_change(
         return value - below, value + math.hypot(is_now.high - is_now.value, was.value - was.low)
 
     low, high = bounds(Z95)
-    sure_low, sure_high = bounds(float(norm.ppf(1 - false_alarms / 2)))
+    sure_low, sure_high = bounds(float(ndtri(1 - false_alarms / 2)))
     variance = ((high - low) / 2 / Z95) ** 2
     return Change(value, low, high, variance, math.inf, not sure_low <= 0 <= sure_high)
 

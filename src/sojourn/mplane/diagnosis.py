@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from scipy.special import stdtrit
+
 from sojourn.core.errors import ParameterError
 from sojourn.core.units import format_duration
 from sojourn.mplane.changes import Change, delay_change, is_silent, loss_change, usable
@@ -208,8 +210,6 @@ def _change(
 
 def _path_change(changes: Sequence[SegmentChange]) -> Change | None:
     """The sum of the segments' changes; None where one is not known."""
-    from scipy.stats import t as student
-
     value = variance = spread = 0.0
     for change in changes:
         if change.delay is None:
@@ -219,7 +219,7 @@ def _path_change(changes: Sequence[SegmentChange]) -> Change | None:
         variance += part
         spread += part**2 / change.delay.freedom
     freedom = variance**2 / spread if spread else 1.0
-    half = float(student.ppf(0.975, freedom)) * math.sqrt(variance)
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
     return Change(value, value - half, value + half, variance, freedom, abs(value) > half)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.special import stdtrit
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import Estimate
@@ -35,8 +36,6 @@ def mean_of(delays_ns: FloatArray) -> Estimate | None:
     >>> mean_of(np.array([10.0, 11.0, 12.0, 11.0, 16.0])).value
     12.0
     """
-    from scipy.stats import t as student
-
     count = len(delays_ns)
     if count == 0:
         return None
@@ -48,7 +47,7 @@ def mean_of(delays_ns: FloatArray) -> Estimate | None:
         return Estimate.around(mean, 0.0, samples=count, method=METHOD)
     skewness = float(((delays_ns - mean) ** 3).mean() / delays_ns.std() ** 3)
     # A value of Student's t over √n, as Hall's transformed statistic has it; the interval is where it is not exceeded.
-    reach = float(student.ppf((1 + LEVEL) / 2, count - 1)) / math.sqrt(count)
+    reach = float(stdtrit(count - 1, (1 + LEVEL) / 2)) / math.sqrt(count)
     low = mean - deviation * _undone(reach, skewness, count)
     high = mean - deviation * _undone(-reach, skewness, count)
     return Estimate(mean, min(low, mean), max(high, mean), count, METHOD)
