@@ -168,7 +168,7 @@ class RouterRecorder:
     def step(self) -> list[Epoch]:
         """Send the messages that are due and work on what the taps have; the epochs of intervals that are over."""
         number = time.time_ns() // self._settings.interval_ns
-        if number >= self._begins and number != self._number:
+        if number >= self._begins and (self._number is None or number > self._number):
             self._change_interval(number)
         return self._work()
 

@@ -46,17 +46,19 @@ class RouterUnit:
         self._stop = threading.Event()
         self._announced: set[str] = set()
         self.given_up = 0
-        self._sender = SpoolSender(spool, transport, lock=self._lock, report=report) if spool and transport else None
-        for damaged in spool.damaged if spool else []:
+        self._sender: SpoolSender | None = None
+        if spool is not None and transport is not None:
+            self._sender = SpoolSender(spool, transport, lock=self._lock, report=report)
+        for damaged in [] if spool is None else spool.damaged:
             report(f"warning: a spooled epoch was damaged and put aside: {damaged}")
 
     @property
     def sent(self) -> int:
-        return self._sender.sent if self._sender else 0
+        return 0 if self._sender is None else self._sender.sent
 
     @property
     def waiting(self) -> int:
-        return len(self._spool) if self._spool else 0
+        return 0 if self._spool is None else len(self._spool)
 
     def stop(self) -> None:
         """Ask both loops to end; may be called from a signal handler."""
