@@ -27,6 +27,7 @@ from sojourn.mplane.station import by_segment
 __all__ = ["Diagnosis", "DiagnosisPlan", "SegmentChange", "Verdict", "Window", "diagnose"]
 
 _HALF = 0.5
+LATEST_NS = 10_000_000_000
 
 
 class Verdict(StrEnum):
@@ -126,11 +127,14 @@ def diagnose(path: PathSegments, measurements: Iterable[SegmentMeasurement], pla
 
 
 def _windows(found: Measured, plan: DiagnosisPlan) -> tuple[Window, Window]:
-    """Before and now; by default now ends with the newest interval, and before is the first half of what precedes."""
+    """Before and now; by default now ends with the newest interval that all segments have reached, and before is the
+    first half of what precedes."""
     every = [one for some in found.values() for one in some]
     length = plan.intervals * max((one.end_ns - one.start_ns for one in every), default=0)
-    ends = [one.end_ns for one in every if plan.now_ns is None or one.end_ns <= plan.now_ns]
-    end = plan.now_ns if plan.now_ns is not None else max(ends, default=0)
+    newest = [max(one.end_ns for one in some) for some in found.values() if some]
+    # Routers report some seconds later than probers; a segment that nothing has come of for longer is not waited for.
+    reached = [end for end in newest if end >= max(newest) - max(length, LATEST_NS)]
+    end = plan.now_ns if plan.now_ns is not None else min(reached, default=0)
     now = Window(end - length, end)
     if plan.before is not None:
         return plan.before, now

@@ -79,6 +79,7 @@ class _Session:
     control: int = 0
     unreported: dict[int, tuple[ProbedInterval, set[int]]] = field(default_factory=dict)
     running: ProbedInterval | None = None
+    is_over: bool = False
 
 
 class Prober:
@@ -125,7 +126,7 @@ class Prober:
         now = time.time_ns()
         come = [target for target in dict.fromkeys(targets) if target not in self._sessions]
         for target in targets:
-            if target in self._sessions:
+            if target in self._sessions:  # one that is over, and only waits for a report, is too late to keep
                 self._sessions[target].until_ns = math.inf
         for target in come:
             self._open(target, now // self.plan.interval_ns + 1)
@@ -209,6 +210,7 @@ class Prober:
         now = time.time_ns()
         session.running = None
         if start >= session.until_ns or self._stopping or (self._last is not None and number > self._last):
+            session.is_over = True
             return self._close_when_reported(session)
         if now > (start + end) // 2:
             self.counts["intervals not begun in time"] += 1
@@ -240,8 +242,7 @@ class Prober:
 
     def _end(self, session: _Session, running: ProbedInterval) -> None:
         if self._stopping:
-            session.running = None
-            return self._close_when_reported(session)
+            return self._begin(session, running.interval + 1)
         failed = self._control(session, Kind.END, running, running.sent)
         if failed and running.void is None:
             running.void = f"End not sent: {failed}"
@@ -273,11 +274,10 @@ class Prober:
 
     def _finish(self, session: _Session, number: int) -> None:
         self._finished.append(session.unreported.pop(number)[0])
-        if session.running is None:
-            self._close_when_reported(session)
+        self._close_when_reported(session)
 
     def _close_when_reported(self, session: _Session) -> None:
-        if not session.unreported and self._sessions.get(session.target) is session and not self._stopping:
+        if session.is_over and not session.unreported:
             del self._sessions[session.target]
             self._closed.append(session)
 
