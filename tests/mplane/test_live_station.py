@@ -171,7 +171,7 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
             start(lab, node, "router", folder, "mplane", "router", "--name", node, *facing, *how, *spool)
         for node in "abd":
             routing = ("--m-set", f"frr:{lab.router(node).folder}", "--names", str(folder / "names.csv"))
-            how = (*length, "--rate", "40", "--hold", "3s", "--poll", "500ms", "--upgraded", UPGRADED)
+            how = (*length, "--rate", "80", "--hold", "3s", "--poll", "500ms", "--upgraded", UPGRADED)
             where = ("--server", url, "--token", tokens[node])
             start(lab, node, "probe", folder, "mplane", "probe", "--from", node, *routing, *how, *where)
         stack.enter_context(traffic(lab))

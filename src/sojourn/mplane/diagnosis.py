@@ -27,6 +27,7 @@ from sojourn.mplane.station import by_segment
 __all__ = ["Diagnosis", "DiagnosisPlan", "SegmentChange", "Verdict", "Window", "diagnose"]
 
 _HALF = 0.5
+_SCALES = (1, 2, 4)
 LATEST_NS = 10_000_000_000
 
 
@@ -137,7 +138,9 @@ def _windows(found: Measured, plan: DiagnosisPlan) -> tuple[Window, Window]:
     end = plan.now_ns if plan.now_ns is not None else min(reached, default=0)
     now = Window(end - length, end)
     if plan.before is not None:
-        return plan.before, now
+        # What is before cannot be now as well.
+        apart = max(now.from_ns, plan.before.to_ns) if plan.before.to_ns <= end else now.from_ns
+        return plan.before, Window(apart, end)
     first = min((one.start_ns for one in every), default=now.from_ns)
     return Window(first, first + int(max(now.from_ns - first, 0) * _HALF)), now
 
@@ -145,18 +148,26 @@ def _windows(found: Measured, plan: DiagnosisPlan) -> tuple[Window, Window]:
 def _last_change(
     path: PathSegments, found: Measured, before: Window, now: Window, plan: DiagnosisPlan
 ) -> Diagnosis | None:
-    """The latest window between before and now that had clearly changed."""
-    length = now.to_ns - now.from_ns
-    if length <= 0:
-        return None
-    step = length // plan.intervals
-    starts = range(now.from_ns - length, before.to_ns - 1, -step)
-    for start in starts:
-        window = Window(start, start + length)
-        result = _compare(path, found, before, window, plan, plan.false_alarms / len(starts))
-        if result.verdict is Verdict.CHANGED:
-            return result
-    return None
+    """The latest window between before and now that had clearly changed.
+
+    Windows of several lengths are looked at, as a longer change shows better in a longer one. They overlap by half;
+    the rate of false alarms is shared by as many as fit side by side.
+    """
+    step = (now.to_ns - now.from_ns) // plan.intervals
+    space = now.from_ns - before.to_ns
+    lengths = [scale * plan.intervals * step for scale in _SCALES if 0 < scale * plan.intervals * step <= space]
+    tests = sum(space // length for length in lengths)
+    latest: Diagnosis | None = None
+    for length in lengths:
+        for start in range(now.from_ns - length, before.to_ns - 1, -max(length // 2 // step, 1) * step):
+            if latest is not None and start + length <= latest.now.to_ns:
+                break
+            window = Window(start, start + length)
+            result = _compare(path, found, before, window, plan, plan.false_alarms / tests)
+            if result.verdict is Verdict.CHANGED:
+                latest = result
+                break
+    return latest
 
 
 def _compare(

@@ -79,6 +79,7 @@ class _Session:
     control: int = 0
     unreported: dict[int, tuple[ProbedInterval, set[int]]] = field(default_factory=dict)
     running: ProbedInterval | None = None
+    begun: int = 0
     is_over: bool = False
 
 
@@ -99,7 +100,7 @@ class Prober:
         self._order = itertools.count()
         self._finished: list[ProbedInterval] = []
         self._closed: list[_Session] = []
-        self._last: int | None = None
+        self._count: int | None = None
         self._stopping = False
         self.probe(targets)
 
@@ -150,8 +151,7 @@ class Prober:
         self, count: int | None = None, *, each_turn: Callable[[], None] = lambda: None
     ) -> Iterator[ProbedInterval]:
         """Every interval once its report is there or given up; `count` per target at most."""
-        if count is not None:
-            self._last = time.time_ns() // self.plan.interval_ns + count
+        self._count = count
         while True:
             each_turn()
             self._do_due()
@@ -209,7 +209,7 @@ class Prober:
         start, end = number * self.plan.interval_ns, (number + 1) * self.plan.interval_ns
         now = time.time_ns()
         session.running = None
-        if start >= session.until_ns or self._stopping or (self._last is not None and number > self._last):
+        if start >= session.until_ns or self._stopping or (self._count is not None and session.begun >= self._count):
             session.is_over = True
             return self._close_when_reported(session)
         if now > (start + end) // 2:
@@ -219,6 +219,7 @@ class Prober:
         nothing = np.zeros(len(due), dtype=np.int64)
         running = ProbedInterval(session.target, self.plan.dscp, number, start, end, due, nothing, nothing.copy())
         session.running = running
+        session.begun += 1
         failed = self._control(session, Kind.START, running, len(due))
         running.void = f"Start not sent: {failed}" if failed else None
         for index in range(len(due)):
