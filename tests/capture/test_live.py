@@ -330,6 +330,33 @@ def promiscuity(host: Host) -> str:
     return text.split("promiscuity ")[1].split()[0]
 
 
+def test_forwarded_packets_are_told_by_where_they_entered() -> None:
+    """On the router's right: what came from the left, not what it sends itself nor what comes from the right."""
+    with two_hosts(router=True) as network:
+        router = network.router
+        assert router is not None
+        with router.entered():
+            forwarded = LiveCapture("right", direction="out", entered_by="left", snap_length=60)
+        with forwarded, capture_on(router, "right", f"udp dst port {PORT}", direction="out") as everything:
+            send_datagrams(network.sender, network.receiver.address, 30)
+            send_datagrams(router, network.receiver.address, 7)
+            send_datagrams(network.receiver, network.sender.address, 5)
+            for capture in (forwarded, everything):
+                capture.stop()
+            chunks = [keep(frames) for frames in forwarded.chunks()]
+            assert len(collect(everything)[0]) == 37
+    packets = [packet for frames in chunks for packet in frame_bytes(frames)]
+    assert numbers_of([packet for packet in packets if packet[23] == socket.IPPROTO_UDP]) == list(range(30))
+    assert {n for frames in chunks for n in frames.captured.tolist()} == {60}
+
+
+def test_an_ingress_that_is_not_there_or_beside_a_filter_is_refused(network: Network) -> None:
+    with pytest.raises(LiveCaptureError, match="nosuch0: no such interface"), network.sender.entered():
+        LiveCapture("eth0", entered_by="nosuch0")
+    with pytest.raises(ParameterError, match="an ingress and a filter"):
+        LiveCapture("eth0", entered_by="lo", filter=PacketFilter("udp"))
+
+
 def test_promiscuous_mode_ends_with_the_capture_even_while_frames_live(network: Network) -> None:
     with capture_on(network.receiver, promiscuous=True) as capture:
         frames = capture.read(0.01)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.merging import can_merge
 from sojourn.epochs.wire import decode, encode
 from sojourn.lab.traffic import make_traffic
 from sojourn.mplane.measurements import Segment
@@ -103,6 +104,12 @@ def test_what_is_missing_or_void_says_why() -> None:
         (found,) = segment_measurements(epochs)
         assert found.void == str(void)
         assert (found.lost, found.mean_ns, found.std_ns) == (0, None, None)
+
+
+def test_void_epochs_of_a_stream_are_never_merged() -> None:
+    stream = EGRESS.voided(Void.END_LOST)
+    assert not can_merge(void_epoch("r", stream, 5), void_epoch("r", stream, 6))
+    assert void_epoch("r", stream, 5).first_ns == 5 * SECOND
 
 
 def test_segments_classes_and_intervals_are_kept_apart_in_time_order() -> None:

@@ -26,6 +26,7 @@ from sojourn.epochs.store import open_store
 from sojourn.epochs.wire import decode
 from sojourn.lab.namespaces import Bottleneck, Host, HostProcess, two_hosts
 from sojourn.mplane.router_epochs import Void, segment_measurements
+from sojourn.node.local import spooled_epochs
 from sojourn.server.tokens import Role, TokenStore
 
 pytestmark = [
@@ -38,7 +39,7 @@ pytestmark = [
 
 CLASSES = {0: (40, 1000), 46: (20, 300)}
 BOTTLENECK = Bottleneck(20_000_000, queue_bytes=30_000)
-TRAFFIC_SECONDS = 5.0
+TRAFFIC_SECONDS = 4.0
 PATIENCE_SECONDS = 60.0
 STAMPS_APART_NS = 50_000
 SEGMENT = "sender>[r]>receiver"
@@ -194,7 +195,9 @@ def test_an_interval_whose_message_is_dropped_is_void_and_the_next_is_not(tmp_pa
         router = network.router
         assert router is not None
         drop_messages(router, None)
-        command = RouterCommand(router, tmp_path, *neighbours(network), "--interval", "300ms", "--max-delay", "500ms")
+        spool = ("-w", str(tmp_path / "spool"), "--spool-limit", "60KB")
+        times = ("--interval", "200ms", "--max-delay", "300ms")
+        command = RouterCommand(router, tmp_path, *neighbours(network), *times, *spool)
         eventually(lambda: is_capturing(router), "the router does not capture")
 
         def seen(void: Void | None) -> int:
@@ -207,29 +210,54 @@ def test_an_interval_whose_message_is_dropped_is_void_and_the_next_is_not(tmp_pa
             deadline = time.monotonic() + PATIENCE_SECONDS
             while seen(void) < before + 2:
                 assert time.monotonic() < deadline, command.err.read_text()
-                send_bursts(network, 0.3, {0: (5, 100)}, seed=3)
+                send_bursts(network, 0.2, {0: (5, 100)}, seed=3)
         rows, said = command.finish()
     voids = Counter(row["void"] for row in rows if row["void"])
     assert voids.keys() <= {str(Void.START_LOST), str(Void.END_LOST)}
     assert all(row["mean_ns"] is None and row["lost"] == 0 and row["packets"] > 0 for row in rows if row["void"])
     assert all(row["lost"] == 0 for row in rows)
     assert f"{voids.total()} void" in said
+    kept = segment_measurements(spooled_epochs(tmp_path / "spool"))
+    assert "given up" in said
+    assert sum(path.stat().st_size for path in (tmp_path / "spool").iterdir()) <= 60_000
+    assert [(m.interval, m.packets, m.void) for m in kept] == [
+        (row["interval"], row["packets"], row["void"])
+        for row in sorted(rows, key=lambda r: r["interval"])[-len(kept) :]
+    ]
 
 
-def test_packets_that_a_ring_missed_void_the_interval_and_a_killed_recorder_leaves_nothing(tmp_path: Path) -> None:
+def test_a_ring_that_missed_packets_voids_and_recording_goes_on_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with two_hosts(router=True) as network:
         router = network.router
         assert router is not None
         asked = (("tc", "qdisc"), ("tc", "filter", "show", "dev", "left", "ingress"), ("ip", "rule"), ("ip", "route"))
         before = [router.run(*words) for words in asked]
-        small = ("--buffer", "128KiB", "--interval", "300ms")
+        small = ("--buffer", "1MiB", "--interval", "200ms", "--max-delay", "300ms")
         command = RouterCommand(router, tmp_path, *neighbours(network), *small)
         eventually(lambda: is_capturing(router), "the router does not capture")
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not any(row["void"] == str(Void.INGRESS_DROPS) for row in command.rows()):
+
+        def count(void: Void | None) -> int:
+            """Rows so far, after some more traffic."""
             assert time.monotonic() < deadline, command.err.read_text()
-            send_bursts(network, 0.01, {0: (4000, 50)}, seed=int(time.monotonic()))
+            send_bursts(network, 0.1, {0: (5, 50)}, seed=9)
+            return sum(row["void"] == (str(void) if void else None) for row in command.rows())
+
+        while not count(None):
+            pass
+        command.running.process.send_signal(signal.SIGSTOP)
+        send_bursts(network, 2.0, {0: (5, 50)}, seed=8)  # the ring's 16 blocks hold 60 ms each
+        command.running.process.send_signal(signal.SIGCONT)
+        while not count(Void.INGRESS_DROPS):
+            pass
         assert "the kernel had no room for" in command.err.read_text()
+        for state in ("down", "up"):
+            router.run("ip", "link", "set", "right", state)
+            eventually(lambda s=state: "is down" in command.err.read_text() or s == "up", "nobody notices")
+        eventually(lambda: "right: is captured again" in command.err.read_text(), "the interface is not captured again")
+        usable = count(None)
+        while count(None) == usable:
+            pass
         command.running.process.kill()
         command.running.process.wait(PATIENCE_SECONDS)
         assert [router.run(*words) for words in asked] == before

@@ -36,7 +36,7 @@ from sojourn.capture.transport import TransportBatch
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
 
-__all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "rehearsal"]
+__all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "longest_frame", "rehearsal"]
 
 DROPPED = "dropped by the kernel"
 DEFAULT_RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 18
@@ -113,7 +113,7 @@ class LiveReader(DecodedPackets):
             blocks=ring_bytes // BLOCK_BYTES,
             retire_ms=RETIRE_MS,
         )
-        self._longest_sent = _mtu(interface) + _LINK_HEADERS
+        self._longest_sent = longest_frame(interface)
 
     @property
     def capture(self) -> LiveCapture:
@@ -191,6 +191,11 @@ class LiveReader(DecodedPackets):
 
     def close(self) -> None:
         self._capture.close()
+
+
+def longest_frame(interface: str) -> int:
+    """The longest frame, with two tags, that the interface sends."""
+    return _mtu(interface) + _LINK_HEADERS
 
 
 def _mtu(interface: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,18 +62,20 @@ def router(
         str, typer.Option(metavar="SIZE", help="Bound of DIR; beyond it the oldest intervals are given up.")
     ] = "64MB",
     rows: Annotated[int, typer.Option(min=16, help="Rows of each of an LDA's three banks.")] = 512,
-    buffer: Annotated[str, typer.Option(metavar="SIZE", help="Ring for each interface and each pair of them.")] = (
-        "8MiB"
-    ),
-    duration: Annotated[str | None, typer.Option(metavar="TIME", help="Stop after that time.")] = None,
+    buffer: Annotated[
+        str, typer.Option("--buffer", "-B", metavar="SIZE", help="Ring for each interface and each pair of them.")
+    ] = "8MiB",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long to measure; without it until Ctrl-C.")
+    ] = None,
     output_format: FormatOption = None,
 ) -> None:
     """Measure delay and loss inside this router, between its interfaces, class by class; needs root.
 
-    Works until Ctrl-C, SIGTERM or --duration. Prints a line per segment and class in the end; with --format jsonl or
+    Prints a line per segment and class in the end; with --format jsonl or
     csv a line per interval, as it closes.
 
-    Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --duration 10s
+    Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --for 10s
     """
     from sojourn.mplane.router_interfaces import look_up, parse_facing
     from sojourn.mplane.router_recorder import RouterRecorder
@@ -132,19 +133,20 @@ def _unit(
 def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: float | None) -> None:
     from sojourn.cli.packet_source import stopping_on_interrupt
 
-    begun, used = time.monotonic(), time.process_time()
     with stopping_on_interrupt(unit.stop):
         if how is Format.TABLE:
             write_rows([_summary(one for some in unit.run(seconds=seconds) for one in some)], how, table=_TABLE)
         else:
             write_rows(_blocks(unit.run(seconds=seconds)), how, name="intervals")
-    share = (time.process_time() - used) / max(time.monotonic() - begun, 1e-9)
     counts = recorder.counts
-    print(
-        f"sojourn: {counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
-        f"{counts.void.total():,} void), {share:.1%} of a CPU; {unit.sent:,} epochs sent, {unit.waiting:,} waiting",
-        file=sys.stderr,
-    )
+    lines = [
+        f"{counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
+        f"{counts.void.total():,} void), {unit.cpu_share:.1%} of a CPU",
+        f"{unit.sent:,} epochs sent, {unit.waiting:,} waiting",
+        *(f"{count:,} packets left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
+    ]
+    for line in lines:
+        print(f"sojourn: {line}", file=sys.stderr)
 
 
 def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""MPlane, planned: which routers to upgrade, and what every router and server then measures.
+"""MPlane: which routers to upgrade, what every router and server then measures, and measuring inside a router.
 
 ================  ==========================================================================================
 module            answers
@@ -11,6 +11,8 @@ module            answers
 `msets`           what every m-router and m-server monitors, also while links fail
 `watch`           what is to be monitored while a live topology changes
 `measurements`    what was measured of a segment in an interval
+`router_epochs`   how an m-router's intervals are sent, and what they say of its segments
+`router_recorder` recording them: taps, Start and End messages, an LDA at each end of every pair and class
 ================  ==========================================================================================
 
 Paper: §II and §VI of Kompella et al., "Router Support for Fine-Grained Latency Measurements"; an *m-router* is an

@@ -122,8 +122,11 @@ def is_router_stream(name: str) -> bool:
 
 
 def void_epoch(node: str, stream: RouterStream, interval: int) -> Epoch:
-    """The small epoch that takes the place of one that cannot be used; a stand-in tells stores its time."""
-    sketch = Lda(LdaParameters(rows=1, count_bits=1, sum_bits=64, digest_bits=0))
+    """The small epoch that takes the place of one that cannot be used; a stand-in tells stores its time.
+
+    Like that of all routers' epochs its salt is the interval's number, so that no two of them are ever merged.
+    """
+    sketch = Lda(LdaParameters(rows=1, count_bits=1, sum_bits=64, digest_bits=0, salt=interval))
     sketch.record(0, interval * stream.interval_ns)
     return Epoch(node, stream.name, interval, sketch)
 

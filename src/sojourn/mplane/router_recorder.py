@@ -37,7 +37,7 @@ from sojourn.mplane.control_messages import ControlKind, Injector, MessageWriter
 from sojourn.mplane.route_lookup import RouteLookup, keying_of_routes
 from sojourn.mplane.router_epochs import MOST_DSCP, MS_NS, RouterStream, Side, Void, void_epoch
 from sojourn.mplane.router_interfaces import RouterInterface
-from sojourn.mplane.router_taps import NOT_FORWARDED, IngressTap, Seen, Tap, read_or_reopen
+from sojourn.mplane.router_taps import BLOCK_BYTES, NOT_FORWARDED, IngressTap, Seen, Tap
 from sojourn.mplane.segment_recorder import DATA, ClosedInterval, SegmentRecorder, mark_of
 from sojourn.sketches.lda import LdaParameters
 
@@ -45,6 +45,7 @@ __all__ = ["RouterCounts", "RouterRecorder", "RouterSettings"]
 
 LEAST_INTERVAL_NS = 100 * MS_NS
 PAUSE_NS = 100 * MS_NS
+LEAST_BLOCKS = 16  # a block holds 60 ms at most: room for a second
 
 # Bank by bank for little loss, some and much: 18 KB.
 DEFAULT_LDA = LdaParameters(rows=512, shares=(1.0, 0.1, 0.01))
@@ -67,6 +68,10 @@ class RouterSettings:
             )
         if not self.dscps or len(set(self.dscps)) < len(self.dscps) or not set(self.dscps) <= set(range(MOST_DSCP + 1)):
             raise ParameterError(f"classes {self.dscps}", where="router", action="give different numbers from 0 to 63")
+        if self.ring_bytes < LEAST_BLOCKS * BLOCK_BYTES:
+            raise ParameterError(
+                f"a ring of {self.ring_bytes} bytes", where="router", action=f"use {LEAST_BLOCKS * BLOCK_BYTES} or more"
+            )
         if not 0 < self.max_delay_ns <= self.parameters.max_delay_ns:
             raise ParameterError(f"a delay of {self.max_delay_ns} ns", where="router", action="use up to 10 s")
 
@@ -79,7 +84,6 @@ class RouterCounts:
     intervals: int = 0
     idle: int = 0
     void: Counter[str] = field(default_factory=Counter)
-    problems: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(eq=False)
@@ -114,6 +118,8 @@ class RouterRecorder:
         self.reports: list[str] = []  # what went wrong since somebody looked
         self._stack = ExitStack()
         self._interfaces = interfaces
+        self._entering: dict[str, IngressTap] = {}
+        self._leaving: dict[tuple[str, str], Tap] = {}
         self._segments = [
             self._segment(ingress, egress, dscp)
             for ingress, egress in permutations(interfaces, 2)
@@ -196,11 +202,20 @@ class RouterRecorder:
         try:
             self._injector.inject(segment.ingress.name, message.frame)
         except LiveCaptureError as error:
-            self._problem(str(error))
+            self.reports.append(str(error))
 
-    def _problem(self, text: str) -> None:
-        self.counts.problems[text] += 1
-        self.reports.append(text)
+    @property
+    def left_out(self) -> Counter[str]:
+        """Packets that entered and belong to no segment, by reason."""
+        total: Counter[str] = Counter()
+        for tap in self._entering.values():
+            total.update(tap.left_out)
+        return total
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know of how the interfaces are set up."""
+        return sorted({text for tap in self._taps() for text in tap.warnings})
 
     def _work(self) -> list[Epoch]:
         until_ns = time.time_ns() - HANDED_OVER_NS
@@ -217,8 +232,9 @@ class RouterRecorder:
     def _read(self) -> None:
         """Empty the rings; what they missed, and routes that changed, spoil what is open."""
         for tap in self._taps():
-            if (problem := read_or_reopen(tap)) is not None:
-                self._problem(problem)
+            if (missed := tap.read()) is not None:
+                if missed:
+                    self.reports.append(missed)
                 ingress = tap.entered_by or tap.interface
                 egress = tap.interface if tap.entered_by else None
                 self._spoil(ingress, egress, Void.EGRESS_DROPS if tap.entered_by else Void.INGRESS_DROPS)
@@ -242,9 +258,9 @@ class RouterRecorder:
             marks = segment.marks(seen)
             rows = (seen.egress == segment.egress.index) & (seen.dscp == segment.dscp) | (marks != DATA)
             measured |= rows
+            self.counts.packets += int(np.count_nonzero(rows & (marks == DATA)))
             if rows.any():
                 segment.recorder.enter(seen.batch.select(rows), marks[rows])
-        self.counts.packets += int(np.count_nonzero(measured))
         left_out = ~measured & np.isin(seen.dscp, self._settings.dscps)
         tap.ignored[NOT_FORWARDED] += int(np.count_nonzero(left_out))
 

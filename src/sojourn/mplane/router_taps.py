@@ -18,7 +18,7 @@ import numpy as np
 from sojourn.capture.decoder import DecodeOptions, Decoder
 from sojourn.capture.frames import Frames
 from sojourn.capture.live import LiveCapture
-from sojourn.capture.live_reader import RETIRE_MS
+from sojourn.capture.live_reader import RETIRE_MS, longest_frame
 from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import LiveCaptureError
@@ -69,18 +69,21 @@ class Tap:
         self._decoder = Decoder(options)
         self._waiting: list[Seen] = [NOTHING]
         self._dropped = 0
+        self._longest = 0
+        self._is_broken = False
         self.packets = 0
         self.ignored: Counter[str] = Counter()
         none: Int64Array = np.empty(0, np.int64)
         self._decoder.decode_forwarding(Frames(np.zeros(1, np.uint8), none, none, none, none, none))  # compiles
         self.capture = self._open()
+        self._longest_sent = longest_frame(interface)
 
     def _open(self) -> LiveCapture:
         return LiveCapture(
             self.interface,
             snap_length=SNAP_BYTES,
             block_size=BLOCK_BYTES,
-            blocks=max(2, self._ring_bytes // BLOCK_BYTES),
+            blocks=self._ring_bytes // BLOCK_BYTES,
             retire_ms=RETIRE_MS,
             direction="out" if self.entered_by else "in",
             entered_by=self.entered_by,
@@ -89,19 +92,34 @@ class Tap:
     def close(self) -> None:
         self.capture.close()
 
-    def reopen(self) -> None:
-        """Begin anew after a failure, such as an interface that went down."""
+    def read(self) -> str | None:
+        """Take what the ring has. If packets were missed since last time: why, or "" where that was said before.
+
+        A tap whose interface failed (it went down, say) is opened again as soon as that succeeds.
+        """
+        try:
+            if self._is_broken:
+                self._reopen()
+                return f"{self.interface}: is captured again"
+            dropped = self._read_ring()
+        except LiveCaptureError as error:
+            said, self._is_broken = "" if self._is_broken else str(error), True
+            return said
+        return f"{self.interface}: the kernel had no room for {dropped:,} packets" if dropped else None
+
+    def _reopen(self) -> None:
         self.capture.close()
-        self._dropped = 0
         self.capture = self._open()
         self.capture.start()
+        self._dropped, self._is_broken = 0, False
 
-    def read(self) -> int:
-        """Take what the ring has; how many packets it had no room for since last time."""
+    def _read_ring(self) -> int:
+        """Take what is there; how many packets found no room since last time."""
         for _ in range(_MOST_READS):
             frames = self.capture.read(0.0)
             if not len(frames):
                 break
+            self._longest = max(self._longest, int(frames.length.max()))
             self._waiting.append(self._decoded(frames))
         dropped = self.capture.statistics().dropped
         new, self._dropped = dropped - self._dropped, dropped
@@ -111,6 +129,21 @@ class Tap:
         batch, forwarding = self._decoder.decode_forwarding(frames)
         self.packets += len(batch)
         return Seen(batch, forwarding.dscp, np.zeros(len(batch), np.int64))
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Packets that belong to no segment, by reason."""
+        return {reason: n for reason, n in (self._decoder.ignored | self.ignored).items() if n}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the two sides see different packets."""
+        if self._longest <= self._longest_sent:
+            return []
+        return [
+            f"{self.interface}: packets of up to {self._longest:,} bytes were put together by offloading and need not "
+            f"leave so; ethtool -K {self.interface} gro off gso off tso off lro off"
+        ]
 
     def take(self, until_ns: int) -> Seen:
         """The packets before a time, once, in the order of the ring."""
@@ -148,16 +181,3 @@ class IngressTap(Tap):
         return self._routes.egress(
             batch.flow_id[rows], dscp, lambda chosen: self._decoder.keys_at(frames, rows[chosen])
         )
-
-
-def read_or_reopen(tap: Tap) -> str | None:
-    """Read a tap; what went wrong, if packets were missed."""
-    try:
-        dropped = tap.read()
-    except LiveCaptureError as error:
-        try:
-            tap.reopen()
-        except LiveCaptureError:
-            return str(error)
-        return f"{error}; it was opened again"
-    return f"{tap.interface}: the kernel had no room for {dropped:,} packets" if dropped else None

@@ -45,6 +45,7 @@ class RouterUnit:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._announced: set[str] = set()
+        self._begun = time.monotonic(), time.process_time()
         self.given_up = 0
         self._sender: SpoolSender | None = None
         if spool is not None and transport is not None:
@@ -60,6 +61,12 @@ class RouterUnit:
     def waiting(self) -> int:
         return 0 if self._spool is None else len(self._spool)
 
+    @property
+    def cpu_share(self) -> float:
+        """How much of a CPU the process has used since it captures."""
+        elapsed, used = time.monotonic() - self._begun[0], time.process_time() - self._begun[1]
+        return used / max(elapsed, 1e-9)
+
     def stop(self) -> None:
         """Ask both loops to end; may be called from a signal handler."""
         self._stop.set()
@@ -69,15 +76,18 @@ class RouterUnit:
 
         In the end the open interval is closed and everything is sent, if that succeeds at once.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
         sending = threading.Thread(target=self._send, daemon=True)
         sending.start()
         try:
             with self._recorder as recorder:
+                self._begun = time.monotonic(), time.process_time()
+                deadline = None if seconds is None else self._begun[0] + seconds
                 while not self._stop.is_set() and (deadline is None or time.monotonic() < deadline):
                     yield self._keep(recorder.step())
                     self._stop.wait(max(0.0, (recorder.next_ns - time.time_ns()) / 1e9))
                 yield self._keep(recorder.finish())
+                for text in recorder.warnings:
+                    self._report(f"warning: {text}")
         finally:
             self._stop.set()
             sending.join(JOIN_SECONDS)
