@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sojourn.cli.main import app
 from sojourn.cli.mplane import StrategyName
+from sojourn.core.errors import UsageError
 from sojourn.mplane.upgrade import Strategy
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
@@ -125,3 +128,23 @@ def test_bad_input_is_one_kind_line(star: Path, arguments: list[str], code: int,
 @pytest.mark.parametrize("command", ["upgrade", "msets"])
 def test_help_shows_an_example(command: str) -> None:
     assert f"sojourn mplane {command}" in run(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["msets", "STAR", "--watch"], "a file does not change by itself; give a live router: frr:"),
+        (["msets", "frr:", "--watch", "--failed", "a,b"], "--watch: a watched network fails by itself"),
+        (["msets", "frr:", "--watch", "--every", "1ms"], "--watch: times of a watch are out of range"),
+        (["msets", "frr:", "--watch", "--for", "0s"], "--for: no time to watch for; give more than 0"),
+        (["upgrade", "frr:", "--directed"], "frr:: a live topology has its directions; leave --directed out"),
+        (["upgrade", "STAR", "--names", "STAR"], "--names are for live routers; name routers in the file itself"),
+        (["upgrade", "frr:/nowhere"], "frr:/nowhere: there is no such directory; name the one with ospfd.vty"),
+        (["upgrade", "lab:none/r1"], "lab: no lab none is up"),
+        (["upgrade", "lab:../etc/r1"], "lab: a lab cannot be named '..'"),
+    ],
+)
+def test_live_sources_that_cannot_be_are_refused(star: Path, arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["mplane", *(str(star) if word == "STAR" else word for word in arguments)])
+    assert isinstance(result.exception, UsageError)
+    assert said in str(result.exception)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from routed_worlds import six_routers, traces
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab.namespaces import Bottleneck, own_prefix
 from sojourn.lab.routed import RoutedLab, routed_lab
+from sojourn.mplane.topology import TopologyBuilder
 
 pytestmark = [
     pytest.mark.xdist_group("live"),
@@ -107,3 +108,31 @@ def test_the_daemons_keep_out_of_the_places_of_the_machines_own_router(lab: Rout
         pids = [(router.folder / f"{daemon}.pid").read_text().strip() for daemon in ("zebra", "ospfd")]
         assert [path for pid in pids for path in Path("/var/tmp/frr").glob(f"*.{pid}")] == []
         assert (router.folder / "ospfd-gr.json").exists()
+
+
+def has_netem(lab: RoutedLab) -> bool:
+    try:
+        lab.host("h1").run("tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms")
+    except SojournError:
+        return False
+    return True
+
+
+def test_latencies_delay_packets_or_are_refused_in_plain_words(lab: RoutedLab) -> None:
+    """Kernels without netem cannot delay; a lab with latencies is then not built at all, rather than without."""
+    builder = TopologyBuilder("far away")
+    builder.add_link("a", "b", "1", latency_ms="20", line=1)
+    far = builder.finish()
+    if has_netem(lab):
+        with routed_lab(far) as built:
+            built.wait_converged()
+            times = built.router("a").run("ping", "-c", "3", "-i", "0.1", built.router("b").address)
+            assert float(times.rpartition("= ")[2].split("/")[0]) > 39
+    else:
+        refused = (
+            r"^a: no latency on to-b: failed with code 2: .*; load the module sch_netem, or build without latencies"
+        )
+        with pytest.raises(SojournError, match=refused), routed_lab(far):
+            pass
+    with routed_lab(far, latencies=False) as near:
+        near.wait_converged()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -117,12 +121,33 @@ def test_a_watch_tells_links_that_go_and_come_back(converged: RoutedLab) -> None
     assert back.come == (("r4", "r5", 10), ("r5", "r4", 10))
 
 
+def test_the_command_prints_changes_until_ctrl_c(converged: RoutedLab, tmp_path: Path) -> None:
+    names = tmp_path / "names.csv"
+    names.write_text("router_id,name\n" + "".join(f"{router},{name}\n" for router, name in NAMES.items()))
+    options = ["--names", str(names), "--upgraded", "r2,r5", "--watch", "--every", "100ms", "--format", "jsonl"]
+    command = [sys.executable, "-m", "sojourn.cli.main", "mplane", "msets", source(converged, "r3"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first = json.loads(watching.stdout.readline())
+        assert (len(first["come"]), len(first["msets"])) == (14, 6)
+        converged.link_down("r1", "r2")
+        change = json.loads(watching.stdout.readline())
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, said) == (0, "")
+    assert [(link["source"], link["target"]) for link in change["gone"]] == [("r1", "r2"), ("r2", "r1")]
+    by_node = {entry["node"]: entry for entry in change["msets"]}
+    assert by_node["r1"] == {"node": "r1", "kind": "m-server", "monitors": ["r4", "r5"], "held": ["r2"]}
+    assert set(by_node) == {"r1", "r2", "r4"}
+    assert change["hold_until_ns"] - change["time_ns"] == 60 * 10**9
+
+
 def end_ospfd(router: Router) -> None:
     """Kill it, and wait until it is gone."""
     pid = int((router.folder / "ospfd.pid").read_text())
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
-    while pid in daemon_pids(router.folder) and time.monotonic() < deadline:
+    while pid in daemon_pids(router.folder).values() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 

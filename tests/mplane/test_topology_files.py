@@ -193,3 +193,18 @@ def test_a_hundred_thousand_routers_are_read_and_then_refused(tmp_path: Path) ->
     assert topology.links == 200_000
     with pytest.raises(TopologyError, match="plan on parts of at most"):
         shortest_paths(topology)
+
+
+def test_a_rate_limits_the_links_that_have_one(tmp_path: Path) -> None:
+    text = "source,target,weight,rate\na,b,1,10M\nb,c,1,\nc,a,1,500 kbit\n"
+    topology = read_topology(write(tmp_path, "x.csv", text))
+    assert topology.rates == {(0, 1): 10_000_000, (2, 0): 500_000}
+    assert topology.without([(2, 0)]).rates == {(0, 1): 10_000_000}
+    assert read_topology(tmp_path / "x.csv", directed=False).rates[1, 0] == 10_000_000
+
+
+@pytest.mark.parametrize("rate", ["0", "-1M", "fast", "2000G", "1" * 300])
+def test_a_rate_that_is_none_is_told_by_its_line(tmp_path: Path, rate: str) -> None:
+    path = write(tmp_path, "x.csv", f"source,target,weight,rate\na,b,1,1M\nb,c,1,{rate}\n")
+    with pytest.raises(TopologyError, match=r"x\.csv:3: .* (rate|is not a rate)"):
+        read_topology(path)

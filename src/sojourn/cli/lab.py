@@ -1,4 +1,4 @@
-"""`sojourn lab`: worlds to try the other commands on, with their truth."""
+"""`sojourn lab`: worlds to try the other commands on, with their truth; those of routers are in `lab_routed`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Generate worlds to try the other commands on, with their truth.",
+    help="Worlds to try the other commands on: generated with their truth, or a network of real routers.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

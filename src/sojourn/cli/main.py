@@ -17,6 +17,7 @@ from sojourn.cli import (
     agent,
     demo,
     lab,
+    lab_routed,
     mplane,
     mplane_diagnose,
     mplane_probe,
@@ -59,6 +60,7 @@ app.add_typer(plan.app, name="plan")
 mplane_probe.add_to(mplane.app)
 mplane_diagnose.add_to(mplane.app)
 app.add_typer(mplane.app, name="mplane")
+lab_routed.add_to(lab.app)
 app.add_typer(lab.app, name="lab")
 app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)

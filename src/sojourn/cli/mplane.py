@@ -12,7 +12,16 @@ import typer
 from sojourn.cli.mplane_router import router
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, progress
+from sojourn.cli.topology_source import (
+    DirectedOption,
+    NamesOption,
+    TopologyArgument,
+    live_reader,
+    read_source,
+    title_of,
+)
 from sojourn.core.errors import UsageError
+from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
     from sojourn.mplane.paths import ShortestPaths
@@ -40,19 +49,6 @@ class StrategyName(StrEnum):
     BEST = "best"
 
 
-TopologyArgument = Annotated[
-    Path, typer.Argument(metavar="TOPOLOGY", help="AS.weights.intra (Rocketfuel), .graphml, .gml or .csv.")
-]
-DirectedOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--directed/--undirected",
-        help="Take links one way as listed, or both ways; by default the first for .intra and .csv.",
-        show_default=False,
-    ),
-]
-
-
 @app.command()
 def upgrade(
     topology: TopologyArgument,
@@ -63,6 +59,7 @@ def upgrade(
     ] = StrategyName.GREEDY,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random strategy.")] = 0,
     directed: DirectedOption = None,
+    names: NamesOption = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw both curves to a .png, .svg or .pdf file.")
     ] = None,
@@ -80,14 +77,14 @@ def upgrade(
         _check_plot(plot)
     with progress("mplane upgrade") as advance:
         advance("shortest paths", 0.0)
-        paths = _read(topology, directed)
+        paths = _read(topology, directed, names)
         counter = SegmentCounter(paths)
         steps = []
         for step in plan_upgrade(counter, count, strategy=Strategy(strategy.value), seed=seed):
             steps.append(step)
             advance(f"{len(steps) - 1} of {count} routers", (len(steps) - 1) / max(count, 1))
     if plot is not None:
-        write_plot(plot, steps, f"{topology.name}, {strategy.value}")
+        write_plot(plot, steps, f"{title_of(topology)}, {strategy.value}")
     print_steps(paths, strategy.value, steps, output_format or Format.TABLE)
     _warn(paths, steps)
 
@@ -103,6 +100,15 @@ def msets(
         typer.Option(metavar="A,B", help="A link that fails, both ways; may be given again."),
     ] = None,
     directed: DirectedOption = None,
+    names: NamesOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow a live router: print what changes, until Ctrl-C.")
+    ] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="--watch: time between two readings.")] = "1s",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="--watch: how long old m-sets are held.")] = "60s",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
+    ] = None,
     output_format: FormatOption = None,
 ) -> None:
     """List what every m-router and m-server monitors, given the upgraded routers.
@@ -111,6 +117,11 @@ def msets(
 
     Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
     """
+    if watch:
+        if failed or directed is not None:
+            raise UsageError("a watched network fails by itself", where="--watch", action="leave --failed out")
+        _watch(topology, upgraded or [], names, (every, hold, duration), output_format or Format.TABLE)
+        return
     import numpy as np
 
     from sojourn.cli.mplane_output import print_m_sets
@@ -118,7 +129,7 @@ def msets(
 
     with progress("mplane msets") as advance:
         advance("shortest paths", 0.0)
-        paths = _read(topology, directed)
+        paths = _read(topology, directed, names)
         known = paths.topology.index
         chosen = [paths.topology.router(name) for text in upgraded or [] for name in split_names(text, known)]
         marks = np.zeros(paths.routers, dtype=np.bool_)
@@ -159,11 +170,29 @@ def _without(topology: Topology, failed: list[str]) -> Topology:
     return topology.without(links)
 
 
-def _read(path: Path, directed: bool | None) -> ShortestPaths:
+def _read(source: str, directed: bool | None, names: Path | None) -> ShortestPaths:
     from sojourn.mplane.paths import shortest_paths
-    from sojourn.mplane.topology_files import read_topology
 
-    return shortest_paths(read_topology(path, directed=directed))
+    return shortest_paths(read_source(source, directed=directed, names=names))
+
+
+def _watch(
+    source: str, upgraded: list[str], names: Path | None, times: tuple[str, str, str | None], how: Format
+) -> None:
+    from sojourn.cli.mplane_watch import WatchTimes, watch_m_sets
+
+    every, hold, duration = times
+    wanted = WatchTimes(
+        every_ns=parse_duration(every),
+        hold_ns=parse_duration(hold),
+        for_ns=None if duration is None else parse_duration(duration),
+    )
+    read = live_reader(source, names=names)
+    if read is None:
+        action = "give a live router: frr:, frr:/FOLDER or lab:ROUTER"
+        raise UsageError("a file does not change by itself", where=source, action=action)
+    known = read(True).index
+    watch_m_sets(read, [name for text in upgraded for name in split_names(text, known)], wanted, how)
 
 
 def _check_plot(path: Path) -> None:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.mplane import DirectedOption
 from sojourn.cli.mplane_source import (
     FilesArgument,
     FromOption,
-    NamesOption,
     ToOption,
     TopologyOption,
     UpgradedOption,
@@ -20,6 +18,7 @@ from sojourn.cli.mplane_source import (
     read_range,
     read_segments,
 )
+from sojourn.cli.topology_source import DirectedOption, NamesOption
 from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.probe_plan import ProbedInterval, ProbeTarget
     from sojourn.mplane.probes import Prober
+    from sojourn.mplane.topology import Topology
 
 __all__ = ["add_to"]
 
@@ -81,7 +82,9 @@ def probe(
     m_set: Annotated[
         str | None,
         typer.Option(
-            "--m-set", metavar="TOPOLOGY", help="Probe the node's m-set: a file, or frr:[PLACE], which is followed."
+            "--m-set",
+            metavar="TOPOLOGY",
+            help="Probe the node's m-set: a file, or a live router (frr:, lab:ROUTER), followed.",
         ),
     ] = None,
     upgraded: Annotated[
@@ -94,7 +97,7 @@ def probe(
     hold: Annotated[
         str, typer.Option(metavar="TIME", help="With --m-set: how long old targets are probed on after a change.")
     ] = "10s",
-    poll: Annotated[str, typer.Option(metavar="TIME", help="With frr: how often routing is looked at.")] = "1s",
+    poll: Annotated[str, typer.Option(metavar="TIME", help="With a live router: how often it is looked at.")] = "1s",
     port: PortOption = PORT,
     interval: Annotated[str, typer.Option(metavar="TIME", help="Length of an interval.")] = "1s",
     rate: Annotated[float, typer.Option(metavar="HZ", help="Probes per second and target, Poisson.")] = 20.0,
@@ -203,25 +206,29 @@ def _target(node: str, to: str | None, via: str | None, address: str | None, por
 
 
 class _Targets:
-    """A node's m-set as targets, read from a topology that may change."""
+    """A node's m-set as targets, read from a topology that may change; a live router's id is its address."""
 
     def __init__(self, node: str, topology: str, upgraded: list[str], names: Path | None, port: int) -> None:
-        from sojourn.mplane.live import is_live, read_router_names
+        from sojourn.cli.topology_source import live_reader, live_source
+        from sojourn.mplane.live import read_router_names
+        from sojourn.mplane.topology_files import read_topology
         from sojourn.mplane.watch import TopologyWatch
 
-        self.is_followed = is_live(topology)
-        self._node, self._port, self._source = node, port, topology
-        self._names = read_router_names(names) if names else {}
-        marked = [name.strip() for text in upgraded for name in text.split(",")]
-        self._watch = TopologyWatch(self._topology, marked, hold_ns=0)
+        self._node, self._port, self._upgraded = node, port, upgraded
+        live, read = live_source(topology, names=names), live_reader(topology, names=names)
+        self.is_followed = live is not None
+        known = live[1] if live else read_router_names(names) if names else {}
+        self._addresses = {name: router for router, name in known.items()}
 
-    def _topology(self):  # type: ignore[no-untyped-def]
-        from sojourn.mplane.live import read_live_topology
-        from sojourn.mplane.topology_files import read_topology
+        def reader() -> Topology:
+            return read(False) if read else read_topology(Path(topology))
 
-        if self.is_followed:
-            return read_live_topology(self._source, names=self._names, needs_links=False)
-        return read_topology(Path(self._source))
+        self._watch = TopologyWatch(reader, self._marked(reader()), hold_ns=0)
+
+    def _marked(self, topology: Topology) -> list[str]:
+        from sojourn.cli.mplane import split_names
+
+        return [name for text in self._upgraded for name in split_names(text, topology.index)]
 
     def read(self) -> list[ProbeTarget]:
         """What is to be probed now."""
@@ -229,9 +236,7 @@ class _Targets:
 
         self._watch.poll(time.time_ns())
         sets = self._watch.history[-1][1]
-        addresses = {name: router for router, name in self._names.items()} or {
-            name: name for name in sets.shortest.topology.names
-        }
+        addresses = self._addresses or {name: name for name in sets.shortest.topology.names}
         return m_set_targets(sets, self._node, addresses, port=self._port)
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FilesArgument",
     "FromOption",
-    "NamesOption",
     "ToOption",
     "TopologyOption",
     "UpgradedOption",
@@ -32,13 +31,13 @@ FilesArgument: TypeAlias = Annotated[
 FromOption: TypeAlias = Annotated[str, typer.Option("--from", metavar="NODE", help="Where the path begins.")]
 ToOption: TypeAlias = Annotated[str, typer.Option("--to", metavar="NODE", help="Where it ends.")]
 TopologyOption: TypeAlias = Annotated[
-    str, typer.Option("--topology", "-t", metavar="TOPOLOGY", help="A topology file, or frr:[PLACE].")
+    str,
+    typer.Option(
+        "--topology", "-t", metavar="TOPOLOGY", help="A file, or a live router: frr:, frr:/FOLDER, lab:ROUTER."
+    ),
 ]
 UpgradedOption: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="A,B,…", help="The upgraded routers; may be given again.")
-]
-NamesOption: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="With frr: names of routers, CSV router_id,name.")
 ]
 _JSON_STARTS = b"{ \r\n\t"
 
@@ -48,15 +47,11 @@ def read_path(
 ) -> PathSegments:
     """The paths from one router to another, and their segments."""
     from sojourn.cli.mplane import split_names
-    from sojourn.mplane.live import is_live, read_live_topology, read_router_names
+    from sojourn.cli.topology_source import read_source
     from sojourn.mplane.path_segments import path_segments
     from sojourn.mplane.paths import shortest_paths
-    from sojourn.mplane.topology_files import read_topology
 
-    if is_live(topology):
-        network = read_live_topology(topology, names=read_router_names(names) if names else None)
-    else:
-        network = read_topology(Path(topology), directed=directed)
+    network = read_source(topology, directed=directed, names=names)
     marked = {name for text in upgraded or [] for name in split_names(text, network.index)}
     return path_segments(shortest_paths(network), source, target, marked)
 

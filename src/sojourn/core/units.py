@@ -1,4 +1,4 @@
-"""Units at the edge: durations, sizes and shares as people write and read them.
+"""Units at the edge: durations, sizes, rates and shares as people write and read them.
 
 Inside, times are integer nanoseconds and sizes integer bytes.
 """
@@ -11,7 +11,15 @@ from fractions import Fraction
 
 from sojourn.core.errors import ParameterError
 
-__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_duration", "parse_share"]
+__all__ = [
+    "format_bytes",
+    "format_duration",
+    "format_rate",
+    "parse_bytes",
+    "parse_duration",
+    "parse_rate",
+    "parse_share",
+]
 
 NS_PER_SECOND = 1_000_000_000
 
@@ -33,6 +41,15 @@ _SIZES = {
     "kib": 2**10,
     "mib": 2**20,
     "gib": 2**30,
+}
+_RATES = {
+    "bit": 1,
+    "k": 10**3,
+    "kbit": 10**3,
+    "m": 10**6,
+    "mbit": 10**6,
+    "g": 10**9,
+    "gbit": 10**9,
 }
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(%?)\s*", re.IGNORECASE)
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
@@ -65,6 +82,15 @@ def parse_bytes(text: str) -> int:
     16384
     """
     return _parse(text, _SIZES, "b", "size")
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second from text such as ``10M``, ``500 kbit`` or ``8000``.
+
+    >>> parse_rate("2.5M")
+    2500000
+    """
+    return _parse(text, _RATES, "bit", "rate")
 
 
 def parse_share(text: str) -> float:
@@ -106,3 +132,12 @@ def format_bytes(size: float) -> str:
     '16.0 KiB'
     """
     return _scaled(size, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+
+
+def format_rate(bits_per_second: float) -> str:
+    """A rate with three significant digits.
+
+    >>> format_rate(2_500_000)
+    '2.50 Mbit/s'
+    """
+    return _scaled(bits_per_second, [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")])

@@ -50,7 +50,6 @@ __all__ = [
     "start_time",
     "token_bucket",
     "two_hosts",
-    "wait_until_up",
 ]
 
 PREFIX = "sojourn"
@@ -185,7 +184,7 @@ def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> 
             _route_through(middle, sender, receiver)
         if bottleneck is not None:
             _shape(middle or sender, "right" if middle else "eth0", bottleneck)
-        wait_until_up([host for host in (sender, receiver, middle) if host])
+        _wait_until_up([host for host in (sender, receiver, middle) if host])
         yield Network(sender, receiver, middle)
 
 
@@ -296,7 +295,7 @@ def token_bucket(bottleneck: Bottleneck) -> tuple[str, ...]:
     return ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
 
 
-def wait_until_up(hosts: Sequence[Host]) -> None:
+def _wait_until_up(hosts: Sequence[Host]) -> None:
     """Wait for the kernel to notice the cables, which takes it up to a second; IPv6 fails before."""
     deadline = time.monotonic() + COMMAND_SECONDS
     for host in hosts:

@@ -11,7 +11,7 @@ and removes what others left behind. `sojourn.lab.routed_plan` says who has whic
 
 Guarantee: nothing is made outside of the lab's namespaces and its run directory; IPv4 only; segmentation offload is
 off, so that all taps see the same packets. *Converged* means that the kernel of every router has the routes, with the
-costs and as many next hops, that the links which are up give.
+costs and as many next hops, that the links which are up give, and that its OSPF database has these links.
 Needs root, FRRouting, and the commands ``ip``, ``tc`` and ``ethtool``.
 """
 
@@ -33,7 +33,6 @@ from sojourn.lab.namespaces import (
     remove_leftovers,
     run_command,
     token_bucket,
-    wait_until_up,
 )
 from sojourn.lab.routed_convergence import what_lacks
 from sojourn.lab.routed_plan import End, LabPlan, Link, plan_lab
@@ -129,7 +128,10 @@ class RoutedLab:
 
     def converged(self) -> str | None:
         """What is missing for routing to have converged; None when nothing is."""
-        return what_lacks(self.plan, self.links_up(), self.routers)
+        try:
+            return what_lacks(self.plan, self.links_up(), self.routers)
+        except SojournError as error:  # a router that has ended, or is not there yet
+            return str(error)
 
     def wait_converged(self, timeout: float = CONVERGE_SECONDS) -> float:
         """Wait until routing has converged; the seconds that it took."""
@@ -143,15 +145,22 @@ class RoutedLab:
 
 @contextmanager
 def routed_lab(
-    topology: Topology, *, hosts: Mapping[str, str] | None = None, advance: Advance | None = None
+    topology: Topology,
+    *,
+    hosts: Mapping[str, str] | None = None,
+    latencies: bool = True,
+    advance: Advance | None = None,
 ) -> Iterator[RoutedLab]:
-    """A lab for the time of the context; `hosts` names the router that each is attached to."""
+    """A lab for the time of the context; `hosts` names the router that each is attached to.
+
+    Latencies of links need a kernel with netem.
+    """
     check_can_build()
     check_frr()
     remove_leftovers()
     remove_stale_labs()
     label = f"{own_prefix()}-r{next(_SEQUENCE)}"
-    state = LabState.of_this_process(label, plan_lab(topology, hosts))
+    state = LabState(label, plan_lab(topology, hosts, latencies=latencies))
     lab: RoutedLab | None = None
     state.create()
     try:
@@ -179,7 +188,6 @@ def build_lab(state: LabState, advance: Advance) -> RoutedLab:
     for i, node in enumerate(nodes):
         advance(f"interfaces of {node.name}", 0.3 + 0.3 * i / len(nodes))
         _connect(lab.plan, node)
-    wait_until_up(nodes)
     steps = [(router, daemon) for daemon in DAEMONS for router in lab.routers]
     for i, (router, daemon) in enumerate(steps):
         advance(f"{daemon} of {router.name}", 0.6 + 0.4 * i / len(steps))
@@ -210,7 +218,7 @@ def _connect(plan: LabPlan, node: Host) -> None:
     for end, _link in ends:
         node.run("ethtool", "-K", end.interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
         lines += [f"address add {end.address}/30 dev {end.interface}", f"link set {end.interface} up"]
-        if end.latency_ns >= 0 or end.rate > 0:
+        if end.latency_ns > 0 or end.rate > 0:
             _shape(node, end, None)
     _ip(node, lines)
     if not isinstance(node, Router):

@@ -1,4 +1,4 @@
-"""Whether a lab's routing has converged: what the routers' kernels have, against what the links that are up give."""
+"""Whether a lab's routing has converged: what routers' kernels and databases have, against the links that are up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from sojourn.lab.routed_plan import LabPlan
 from sojourn.lab.routers import Router
+from sojourn.mplane.live import SCHEME, read_live_topology
 from sojourn.mplane.paths import shortest_paths
 from sojourn.mplane.topology import Topology, TopologyBuilder
 
@@ -14,8 +15,12 @@ __all__ = ["what_lacks"]
 
 
 def what_lacks(plan: LabPlan, links_up: set[frozenset[str]], routers: Sequence[Router]) -> str | None:
-    """The first route that a router's kernel lacks, has at another cost or over other next hops, or has too much."""
-    expected = _expected_routes(plan, links_up)
+    """The first route that a router's kernel lacks, has at another cost or over other next hops, or has too much.
+
+    Then the first router whose OSPF database is not of the links that are up, as far as it can reach their ends.
+    """
+    topology = _topology(plan, links_up)
+    expected = _expected_routes(plan, topology)
     for router in routers:
         present = _routes(router.vtysh_json("show ip route ospf json"))
         for node in plan.routers:
@@ -23,16 +28,33 @@ def what_lacks(plan: LabPlan, links_up: set[frozenset[str]], routers: Sequence[R
             found = present.get(node.address)
             if node.name != router.name and wanted != found:
                 return f"{router.name} has {_in_words(found)} to {node.name}, not {_in_words(wanted)}"
+    for router in routers:
+        near = {router.name, *expected[router.name]}
+        if _links(_database(plan, router), near) != _links(topology, near):
+            return f"{router.name} has an OSPF database of other links"
     return None
+
+
+def _database(plan: LabPlan, router: Router) -> Topology:
+    names = {node.address: node.name for node in plan.routers}
+    return read_live_topology(f"{SCHEME}{router.folder}", names=names, needs_links=False)
+
+
+def _links(topology: Topology | None, near: set[str]) -> set[tuple[str, str, int]]:
+    """Links among some routers."""
+    if topology is None:
+        return set()
+    names = topology.names
+    ends = zip(topology.source.tolist(), topology.target.tolist(), topology.weight.tolist(), strict=True)
+    return {(names[u], names[v], weight) for u, v, weight in ends if names[u] in near and names[v] in near}
 
 
 def _in_words(route: tuple[int, int] | None) -> str:
     return "no route" if route is None else f"a route of cost {route[0]} over {route[1]} next hops"
 
 
-def _expected_routes(plan: LabPlan, links_up: set[frozenset[str]]) -> dict[str, dict[str, tuple[int, int]]]:
+def _expected_routes(plan: LabPlan, topology: Topology | None) -> dict[str, dict[str, tuple[int, int]]]:
     """By router and destination, the cost and the number of next hops."""
-    topology = _topology(plan, links_up)
     if topology is None:
         return {node.name: {} for node in plan.routers}
     paths = shortest_paths(topology)

@@ -10,7 +10,7 @@
 
 A node's *label* is its name where that fits an interface's name and a file's, else ``n`` and its number. An OSPF cost
 is a link's weight in the topology's smallest unit (1.5 is 15 where weights have one decimal), each way its own; a link
-that the topology has one way only costs the same both ways.
+that the topology has one way only is the same both ways. So are latencies and rates, and these are left out on request.
 
 Pure: nothing is run, and a plan goes to JSON and back unchanged.
 """
@@ -128,8 +128,8 @@ class LabPlan:
         return cls(tuple(Node(**node) for node in data["nodes"]), tuple(links))
 
 
-def plan_lab(topology: Topology, hosts: Mapping[str, str] | None = None) -> LabPlan:
-    """The lab of a topology; `hosts` gives the router that each host is attached to.
+def plan_lab(topology: Topology, hosts: Mapping[str, str] | None = None, *, latencies: bool = True) -> LabPlan:
+    """The lab of a topology, with the links' latencies or without; `hosts` gives the router that each is attached to.
 
     >>> from sojourn.mplane.topology import triangle
     >>> plan = plan_lab(triangle(), {"h1": "a"})
@@ -141,7 +141,7 @@ def plan_lab(topology: Topology, hosts: Mapping[str, str] | None = None) -> LabP
     names = [*topology.names, *hosts]
     labels = _labels(names)
     routers = [Node(name, labels[name], f"10.96.0.{i + 1}") for i, name in enumerate(topology.names)]
-    links = _router_links(topology, labels)
+    links = _router_links(topology, labels, latencies)
     attached = []
     for i, (host, router) in enumerate(hosts.items()):
         gateway, address = _pair_of_addresses(128, i)
@@ -163,7 +163,7 @@ def _check(topology: Topology, hosts: Mapping[str, str]) -> None:
         if host in topology.index or not host:
             raise ParameterError(f"a host cannot be named {host!r}", where="lab", action="use a name of its own")
         topology.router(router)
-    heaviest = int(topology.weight.max())
+    heaviest = int(topology.weight.max(initial=0))
     if heaviest > MAX_COST:
         unit = f" (in units of 1/{topology.weight_unit})" if topology.weight_unit > 1 else ""
         what = f"a link weighs {heaviest}{unit}, an OSPF cost is at most {MAX_COST}"
@@ -181,7 +181,7 @@ def _labels(names: list[str]) -> dict[str, str]:
     return labels
 
 
-def _router_links(topology: Topology, labels: Mapping[str, str]) -> list[Link]:
+def _router_links(topology: Topology, labels: Mapping[str, str], latencies: bool) -> list[Link]:
     """A link for every pair of routers that one leads between, in the order of the topology."""
     way = {ends: i for i, ends in enumerate(zip(topology.source.tolist(), topology.target.tolist(), strict=True))}
     links: list[Link] = []
@@ -192,8 +192,9 @@ def _router_links(topology: Topology, labels: Mapping[str, str]) -> list[Link]:
         for (a, b), address in zip(((u, v), (v, u)), _pair_of_addresses(64, len(links)), strict=True):
             there = way.get((a, b), way.get((b, a), -1))
             here, other = topology.names[a], topology.names[b]
-            cost, latency = int(topology.weight[there]), int(topology.latency_ns[there])
-            ends.append(End(here, f"to-{labels[other]}", address, cost, latency))
+            cost, latency = int(topology.weight[there]), int(topology.latency_ns[there]) if latencies else -1
+            rate = topology.rates.get((a, b), topology.rates.get((b, a), -1))
+            ends.append(End(here, f"to-{labels[other]}", address, cost, latency, rate))
         links.append(Link((ends[0], ends[1])))
     return links
 

@@ -16,41 +16,37 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.lab.namespaces import NAMESPACES, PREFIX, remove_namespace, run_command, start_time
+from sojourn.lab.namespaces import NAMESPACES, PREFIX, own_prefix, remove_namespace, run_command, start_time
 from sojourn.lab.routed_plan import LabPlan, Node
 from sojourn.lab.routers import daemon_pids
 
-__all__ = ["FOLDER", "LabState", "read_lab", "remove_lab", "remove_stale_labs"]
+__all__ = ["FOLDER", "LabState", "Removed", "labs", "read_lab", "remove_lab", "remove_named_lab", "remove_stale_labs"]
 
 FOLDER = Path("/run/sojourn/lab")
 STATE = "state.json"
 MAX_STATE_BYTES = 4_000_000
 GONE_SECONDS = 10.0
+_ATTEMPTS = 20
 _NAME = re.compile(r"[a-z0-9_]{1,24}")
 
 
 @dataclass
 class LabState:
-    """A lab: its label, its nodes and links, and which process made it (0: it outlives its maker)."""
+    """A lab: how its namespaces' names begin, its nodes and links, who made it, and whether nothing is missing."""
 
     label: str
     plan: LabPlan
-    owner: int = 0
+    maker: str = field(default_factory=own_prefix)
     is_built: bool = False
 
     @classmethod
     def named(cls, name: str, plan: LabPlan) -> LabState:
         """A lab that lives until it is taken down."""
         return cls(label_of(name), plan)
-
-    @classmethod
-    def of_this_process(cls, label: str, plan: LabPlan) -> LabState:
-        """A lab that others may remove once this process has ended."""
-        return cls(label, plan, os.getpid())
 
     @property
     def folder(self) -> Path:
@@ -66,12 +62,15 @@ class LabState:
 
     def create(self) -> None:
         """Make the lab's directory; refuse where there is one."""
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        try:
-            self.folder.mkdir()
-        except FileExistsError:
-            action = f"take it down first (sojourn lab down --name {self.name}), or use another --name"
-            raise UsageError(f"the lab {self.name} is up already", where="lab", action=action) from None
+        for _ in range(_ATTEMPTS):
+            # Whoever takes the last lab down removes the directories above, maybe right now.
+            with suppress(FileNotFoundError):
+                FOLDER.mkdir(parents=True, exist_ok=True)
+                try:
+                    self.folder.mkdir()
+                except FileExistsError:
+                    raise _there_already(self.name) from None
+                break
         self._write()
 
     def mark_built(self) -> None:
@@ -80,7 +79,7 @@ class LabState:
         self._write()
 
     def _write(self) -> None:
-        state = {"label": self.label, "owner": self.owner, "is_built": self.is_built, "plan": self.plan.to_json()}
+        state = {"label": self.label, "maker": self.maker, "is_built": self.is_built, "plan": self.plan.to_json()}
         unfinished = self.folder / f"{STATE}.new"
         unfinished.write_text(json.dumps(state))
         unfinished.replace(self.folder / STATE)
@@ -94,20 +93,77 @@ def label_of(name: str) -> str:
     return f"{PREFIX}-lab-{name}"
 
 
+def _there_already(name: str) -> UsageError:
+    """Why a lab of that name cannot be built: it is up, being built, or was never finished."""
+    down = f"sojourn lab down --name {name}"
+    try:
+        state = read_lab(name)
+    except SojournError:
+        state = None
+    if state is not None and state.is_built:
+        action = f"take it down first ({down}), or use another --name"
+        return UsageError(f"the lab {name} is up already", where="lab", action=action)
+    if state is not None and is_running(state.maker):
+        return UsageError(f"the lab {name} is being built", where="lab", action="wait, or use another --name")
+    what = f"a lab {name} was begun and not finished"
+    return UsageError(what, where="lab", action=f"remove what is left with: {down}")
+
+
+def is_running(maker: str) -> bool:
+    """Whether the process that made a lab still runs."""
+    _, pid, started = maker.split("-") if maker.count("-") == 2 else ("", "0", "1")
+    return pid.isdigit() and started.isdigit() and start_time(int(pid)) == int(started)
+
+
 def read_lab(name: str) -> LabState:
-    """The state of a lab that is up."""
-    path = FOLDER / label_of(name).removeprefix(f"{PREFIX}-lab-") / STATE
+    """The state of a lab that is up, or half up."""
+    label = label_of(name)
+    path = FOLDER / name / STATE
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_STATE_BYTES + 1)
-        data = json.loads(text)
-        return LabState(str(data["label"]), LabPlan.from_json(data["plan"]), int(data["owner"]), bool(data["is_built"]))
+            data = json.loads(file.read(MAX_STATE_BYTES + 1))
+        state = LabState(
+            str(data["label"]), LabPlan.from_json(data["plan"]), str(data["maker"]), bool(data["is_built"])
+        )
     except FileNotFoundError:
-        action = "build one with: sojourn lab up TOPOLOGY"
+        others = [path.name for path in labs() if path.name != name]
+        action = f"up are {', '.join(others)} (--name)" if others else "build one with: sojourn lab up TOPOLOGY"
         raise UsageError(f"no lab {name} is up", where="lab", action=action) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        state = None
+    if state is None or state.label != label:
         action = f"remove what is left with: sojourn lab down --name {name}"
         raise SojournError("no state of a lab", where=str(path), action=action) from None
+    return state
+
+
+def labs() -> list[Path]:
+    """The directories of named labs, whole or not."""
+    return sorted(path for path in FOLDER.glob("*") if _NAME.fullmatch(path.name))
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What there was of a lab."""
+
+    processes: int = 0
+    namespaces: int = 0
+    has_folder: bool = False
+
+    def __str__(self) -> str:
+        """Such as ``12 processes, 6 namespaces``; empty where there was nothing."""
+        counts = ((self.processes, "processes"), (self.namespaces, "namespaces"), (int(self.has_folder), "directory"))
+        return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def remove_named_lab(name: str) -> Removed:
+    """Remove every trace of a lab, whatever of it there is."""
+    return _remove(label_of(name), FOLDER / name)
+
+
+def remove_lab(state: LabState) -> Removed:
+    """Remove every trace of a lab."""
+    return _remove(state.label, state.folder)
 
 
 def remove_stale_labs() -> list[str]:
@@ -115,37 +171,32 @@ def remove_stale_labs() -> list[str]:
     removed = []
     for folder in sorted(FOLDER.glob("*-*-*")):
         pid, started, _ = folder.name.split("-", 2)
-        if pid.isdigit() and started.isdigit() and start_time(int(pid)) != int(started):
-            remove_traces(f"{PREFIX}-{folder.name}", folder)
+        if not is_running(f"{PREFIX}-{pid}-{started}"):
+            _remove(f"{PREFIX}-{folder.name}", folder)
             removed.append(folder.name)
     return removed
 
 
-def remove_lab(state: LabState) -> list[str]:
-    """Remove every trace of a lab; what there was."""
-    return remove_traces(state.label, state.folder)
-
-
-def remove_traces(label: str, folder: Path) -> list[str]:
-    """End a lab's processes, remove its namespaces and its directory; what there was."""
-    found = []
+def _remove(label: str, folder: Path) -> Removed:
+    """End a lab's processes, remove its namespaces and, at last, its directory."""
     namespaces = sorted(path.name for path in NAMESPACES.glob(f"{label}-*"))
     pids = set(_processes(namespaces, folder))
-    for pid in sorted(pids):
-        found.append(f"process {pid}")
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for namespace in namespaces:
-        found.append(f"namespace {namespace}")
-        remove_namespace(namespace)
+        try:
+            remove_namespace(namespace)
+        except SojournError:
+            if (NAMESPACES / namespace).exists():  # not that someone else removes it at the same time
+                raise
     _wait_until_gone(pids)
-    if folder.exists():
-        found.append(f"directory {folder}")
-        shutil.rmtree(folder, ignore_errors=True)
+    has_folder = folder.exists()
+    shutil.rmtree(folder, ignore_errors=True)
     for parent in (FOLDER, FOLDER.parent):
         with suppress(OSError):  # others' labs are in it
             parent.rmdir()
-    return found
+    return Removed(len(pids), len(namespaces), has_folder)
 
 
 def _processes(namespaces: list[str], folder: Path) -> Iterator[int]:
@@ -153,7 +204,7 @@ def _processes(namespaces: list[str], folder: Path) -> Iterator[int]:
         with suppress(SojournError):
             yield from map(int, run_command("ip", "netns", "pids", namespace).split())
     for router in folder.glob("*/"):
-        yield from daemon_pids(router)
+        yield from daemon_pids(router).values()
 
 
 def _wait_until_gone(pids: set[int]) -> None:

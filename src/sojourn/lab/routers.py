@@ -91,16 +91,17 @@ class Router(Host):
             raise SojournError(f"{daemon} does not start: {error.what}", where=f"router {self.name}") from None
 
 
-def daemon_pids(folder: Path) -> list[int]:
-    """Processes that a router's pid files name, and that still are what they were."""
-    pids = []
+def daemon_pids(folder: Path) -> dict[str, int]:
+    """By daemon the processes that a router's pid files name, as far as they still are what they were."""
+    pids = {}
     for daemon in DAEMONS:
         try:
             pid = int((folder / f"{daemon}.pid").read_text()[:20])
-            is_ours = str(folder / f"{daemon}.conf").encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             continue
-        pids += [pid] if is_ours else []
+        if str(folder / f"{daemon}.conf").encode() in words:
+            pids[daemon] = pid
     return pids
 
 

@@ -10,7 +10,7 @@ A topology takes 28 bytes per link and the routers' names. What a reader hands o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
@@ -18,13 +18,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.errors import TopologyError, UsageError
+from sojourn.core.errors import ParameterError, TopologyError, UsageError
+from sojourn.core.units import parse_rate
 
 __all__ = ["MAX_LINKS", "MAX_NAME", "MAX_ROUTERS", "Topology", "TopologyBuilder"]
 
 MAX_ROUTERS = 200_000
 MAX_LINKS = 2_000_000
 MAX_NAME = 200
+MAX_RATE = 10**12
 # Decimals that a weight may have, and how far sums of weights reach.
 MAX_DECIMALS = 9
 _MAX_DISTANCE = 2**61
@@ -39,7 +41,7 @@ class Topology:
     """Links sorted by the router they leave: those of router ``i`` are ``first[i] … first[i + 1]``.
 
     Weights are in units of ``1 / weight_unit``; a latency of −1 ns is not known. ``remarks`` is what a user should
-    know of how the file was read.
+    know of how the file was read. ``rates`` has the bits per second of links (router, router) that the file limits.
     """
 
     names: tuple[str, ...]
@@ -49,6 +51,7 @@ class Topology:
     latency_ns: NDArray[np.int64]
     weight_unit: int = 1
     remarks: tuple[str, ...] = ()
+    rates: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def links(self) -> int:
@@ -100,6 +103,7 @@ class Topology:
             self.latency_ns[stays],
             self.weight_unit,
             self.remarks,
+            {ends: rate for ends, rate in self.rates.items() if ends not in failed},
         )
 
 
@@ -108,6 +112,7 @@ class _Link:
     weight: Decimal
     latency_ns: int
     line: int
+    rate: int = 0
 
 
 @dataclass
@@ -160,6 +165,16 @@ class TopologyBuilder:
         self._links[ends] = link
         return True
 
+    def set_rate(self, source: str, target: str, rate: str, line: int) -> None:
+        """Limit a link that was added to so many bits per second, a text such as ``10M``."""
+        try:
+            value = parse_rate(rate) if len(rate) <= MAX_NAME else 0
+        except ParameterError as error:
+            raise self.error(error.what, line, error.action) from None
+        if not 0 < value <= MAX_RATE:
+            raise self.error(f"a rate is above 0 and at most {MAX_RATE} bit/s, this is {rate.strip()[:40]}", line)
+        self._links[self._routers[source], self._routers[target]].rate = value
+
     def set_latency(self, source: str, target: str, latency_ms: str, line: int) -> bool:
         """Give a link its latency; False where there is no such link."""
         ends = self._routers.get(source, -1), self._routers.get(target, -1)
@@ -198,6 +213,7 @@ class TopologyBuilder:
             latency_ns=np.array([link.latency_ns for _, link in ordered], dtype=np.int64),
             weight_unit=unit,
             remarks=tuple(self.remarks),
+            rates={ends: link.rate for ends, link in ordered if link.rate},
         )
 
     def _weight(self, text: str, line: int) -> Decimal:

@@ -16,9 +16,9 @@ from sojourn.mplane.topology import Topology, TopologyBuilder
 
 __all__ = ["FORMATS", "read_topology"]
 
-FORMATS = "*.weights.intra (Rocketfuel), *.graphml, *.gml, *.csv (source,target,weight[,latency_ms])"
+FORMATS = "*.weights.intra (Rocketfuel), *.graphml, *.gml, *.csv (source,target,weight[,latency_ms][,rate])"
 _MAX_BYTES = 64_000_000
-_COLUMNS = {"source", "target", "weight", "latency_ms"}
+_COLUMNS = {"source", "target", "weight", "latency_ms", "rate"}
 
 
 def read_topology(path: Path, *, directed: bool | None = None) -> Topology:
@@ -82,5 +82,7 @@ def _read_csv(text: str, builder: TopologyBuilder) -> None:
                 latency_ms=fields.get("latency_ms", ""),
                 line=rows.line_num,
             )
+            if fields.get("rate"):
+                builder.set_rate(fields["source"], fields["target"], fields["rate"], rows.line_num)
     except csv.Error as error:
         raise builder.error(f"no CSV: {error}", rows.line_num) from None

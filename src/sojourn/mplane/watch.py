@@ -129,6 +129,7 @@ def renumbered(topology: Topology, names: tuple[str, ...]) -> Topology:
         topology.latency_ns[order],
         topology.weight_unit,
         topology.remarks,
+        {(int(number[u]), int(number[v])): rate for (u, v), rate in topology.rates.items()},
     )
 
 

@@ -1,0 +1,128 @@
+"""`sojourn mplane msets --watch`: m-sets as links of a live network fail and come back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from sojourn.cli.output import Format
+from sojourn.core.errors import ParameterError, TopologyError, UsageError
+
+if TYPE_CHECKING:
+    from sojourn.mplane.topology import Topology
+    from sojourn.mplane.watch import Change, TopologyWatch
+
+__all__ = ["WatchTimes", "watch_m_sets"]
+
+_LEAST_EVERY_NS = 100_000_000
+_MOST_NS = 86_400 * 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchTimes:
+    """How often to read, how long old m-sets are held, and when to end (None: never)."""
+
+    every_ns: int
+    hold_ns: int
+    for_ns: int | None
+
+    def __post_init__(self) -> None:
+        if not (_LEAST_EVERY_NS <= self.every_ns <= _MOST_NS and 0 <= self.hold_ns <= _MOST_NS):
+            raise ParameterError(
+                "times of a watch are out of range", where="--watch", action="use --every 100ms to 24h, --hold 0 to 24h"
+            )
+        if self.for_ns is not None and self.for_ns <= 0:
+            raise ParameterError("no time to watch for", where="--for", action="give more than 0")
+
+
+def watch_m_sets(read: Callable[[bool], Topology], upgraded: list[str], times: WatchTimes, how: Format) -> None:
+    """Print the m-sets, and then what changes, until the time is over or Ctrl-C."""
+    from sojourn.mplane.watch import TopologyWatch
+
+    if how not in (Format.TABLE, Format.JSON, Format.JSONL):
+        raise UsageError(f"changes are not written as {how.value}", where="--format", action="use table or jsonl")
+    watch = TopologyWatch(lambda: read(False), upgraded, hold_ns=times.hold_ns)
+    show = _print_text if how is Format.TABLE else _print_json
+    try:
+        for change in _changes(watch, times):
+            show(change, times.hold_ns)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return
+
+
+def _changes(watch: TopologyWatch, times: WatchTimes) -> Iterator[Change]:
+    """Changes as they are seen; where the router does not answer, what held holds on."""
+    end = time.monotonic_ns() + times.for_ns if times.for_ns is not None else None
+    was_silent = False
+    while True:
+        try:
+            change = watch.poll(time.time_ns())
+            was_silent = False
+        except TopologyError as error:
+            if not watch.history:
+                raise
+            if not was_silent:
+                print(f"sojourn: {error}; the last m-sets hold until it answers", file=sys.stderr)
+            change, was_silent = None, True
+        if change is not None:
+            yield change
+        wait_ns = times.every_ns if end is None else min(times.every_ns, end - time.monotonic_ns())
+        if wait_ns <= 0:
+            return
+        time.sleep(wait_ns / 1e9)
+
+
+def _changed_nodes(change: Change) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Nodes whose m-sets a change concerns: name, kind, routers monitored now, and those that are only held."""
+    names = change.after.shortest.topology.names
+    for node, name in enumerate(names):
+        now, held = change.after.of(node), list[int]()
+        if change.before is not None:
+            before = change.before.of(node)
+            if now.same_as(before):
+                continue
+            held = [router for router in before.target.tolist() if router not in set(now.target.tolist())]
+        kind = "m-router" if change.after.upgraded[node] else "m-server"
+        yield name, kind, [names[router] for router in now.target.tolist()], [names[router] for router in held]
+
+
+def _print_text(change: Change, hold_ns: int) -> None:
+    topology = change.after.shortest.topology
+    if change.before is None:
+        print(f"{_clock(change.at_ns)}  {len(topology.names)} routers, {topology.links} links")
+    for links, what in ((change.gone, "gone"), (change.come, "come")):
+        if links and change.before is not None:
+            print(f"{_clock(change.at_ns)}  {what}: {', '.join(f'{u} → {v} ({weight})' for u, v, weight in links)}")
+    until = _clock(change.at_ns + hold_ns)
+    for name, kind, routers, held in _changed_nodes(change):
+        besides = f"; until {until} also {', '.join(held)}" if held else ""
+        print(f"    {name} ({kind}) monitors {', '.join(routers) or 'nothing'}{besides}")
+
+
+def _print_json(change: Change, hold_ns: int) -> None:
+    keys = ("source", "target", "weight")
+    print(
+        json.dumps(
+            {
+                "time_ns": change.at_ns,
+                "hold_until_ns": change.at_ns + hold_ns,
+                "gone": [dict(zip(keys, link, strict=True)) for link in change.gone],
+                "come": [dict(zip(keys, link, strict=True)) for link in change.come],
+                "msets": [
+                    {"node": name, "kind": kind, "monitors": routers, "held": held}
+                    for name, kind, routers, held in _changed_nodes(change)
+                ],
+            },
+            ensure_ascii=False,
+        )
+    )
+
+
+def _clock(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,101 @@
+"""Traffic through a routed lab, by iperf3: UDP at a rate, or TCP as fast as it goes.
+
+The receiver listens on a port that is free there, for this one run; several runs may go on at the same time. What was
+sent, lost and how it jittered is what iperf3 says of it, and serves to check other measurements by.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.lab.namespaces import Host, HostProcess
+
+__all__ = ["Traffic", "TrafficReport", "send_traffic"]
+
+MAX_SECONDS = 86_400
+MAX_RATE = 10**11
+MAX_DSCP = 63
+LISTEN_SECONDS = 20.0
+# Besides the time it was asked for: connecting, and telling the result through full queues.
+EXTRA_SECONDS = 60.0
+_PORTS = (20_000, 60_000)
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What to send: bits per second (0: TCP without limit), for how long, in packets of how many bytes of data."""
+
+    rate: int
+    seconds: int
+    dscp: int = 0
+    data_bytes: int = 1000
+    tcp: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0 < self.seconds <= MAX_SECONDS and 0 <= self.dscp <= MAX_DSCP and 16 <= self.data_bytes <= 1472):
+            raise ParameterError(
+                f"{self.seconds} seconds, DSCP {self.dscp}, {self.data_bytes} bytes",
+                where="traffic",
+                action=f"use up to {MAX_SECONDS} seconds, a DSCP of 0 to {MAX_DSCP}, 16 to 1472 bytes",
+            )
+        if not (8000 <= self.rate <= MAX_RATE or (self.tcp and self.rate == 0)):
+            raise ParameterError(f"a rate of {self.rate} bit/s", where="traffic", action="use 8 kbit/s to 100 Gbit/s")
+
+
+@dataclass(frozen=True)
+class TrafficReport:
+    """What iperf3 says: packets sent and lost and the jitter (UDP), and the rate at the receiver."""
+
+    packets: int | None
+    lost: int | None
+    jitter_ns: int | None
+    rate: float
+    seconds: float
+
+
+def send_traffic(source: Host, target: Host, traffic: Traffic) -> TrafficReport:
+    """Send to a node's address; back when it is over."""
+    if shutil.which("iperf3") is None:
+        raise UsageError("there is no iperf3", where="traffic", action="install the package iperf3")
+    server, port = _listen(target)
+    options = ["-p", str(port), "-c", target.address, "-t", str(traffic.seconds), "-S", str(traffic.dscp << 2)]
+    if not traffic.tcp:
+        options += ["-u", "-l", str(traffic.data_bytes)]
+    options += ["-b", str(traffic.rate)]
+    with server:
+        printed = source.run("iperf3", "-J", *options, timeout=traffic.seconds + EXTRA_SECONDS)
+    return _report(printed, traffic, source.name)
+
+
+def _listen(target: Host) -> tuple[HostProcess, int]:
+    """A server for one run, once it listens."""
+    for _ in range(_ATTEMPTS):
+        port = random.randrange(*_PORTS)
+        server = target.start("iperf3", "-s", "-1", "-B", target.address, "-p", str(port))
+        deadline = time.monotonic() + LISTEN_SECONDS
+        while server.process.poll() is None and time.monotonic() < deadline:
+            if f":{port} " in target.run("ss", "-Hltn"):
+                return server, port
+            time.sleep(0.05)
+        server.stop()
+    raise SojournError("iperf3 does not listen", where=target.name)
+
+
+def _report(printed: str, traffic: Traffic, where: str) -> TrafficReport:
+    try:
+        end: dict[str, Any] = json.loads(printed)["end"]
+        received = end["sum_received"]
+        rate, seconds = float(received["bits_per_second"]), float(received["seconds"])
+        if traffic.tcp:
+            return TrafficReport(None, None, None, rate, seconds)
+        packets, lost = int(received["packets"]), int(received["lost_packets"])
+        return TrafficReport(packets, lost, round(float(received["jitter_ms"]) * 1e6), rate, seconds)
+    except (ValueError, KeyError, TypeError):
+        raise SojournError(f"iperf3 reported nothing: {printed.strip()[:200]!r}", where=where) from None
