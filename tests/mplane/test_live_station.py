@@ -43,7 +43,7 @@ SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
 LINKS = (("a", "b", 1), ("b", "c", 1), ("c", "d", 1), ("d", "f", 1), ("b", "e", 2), ("e", "d", 2))
 UPGRADED = "b,d"
 INTERVAL_NS = 500_000_000
-BEFORE = 10
+BEFORE = 8
 WAIT_SECONDS = 120.0
 PATH = ["a>b", "a>[b]>c", "b>c>d", "c>[d]>f", "d>f"]
 DETOUR = ["a>b", "a>[b]>e", "b>e>d", "e>[d]>f", "d>f"]
@@ -109,7 +109,7 @@ def wait_until(condition: Callable[[], bool], told: Callable[[], object]) -> Non
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, told()
-        time.sleep(0.25)
+        time.sleep(0.5)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
         start(lab, "m", "serve", folder, "serve", "--data", str(folder / "data"), "--host", lab.host("m").address)
         lab.wait_converged()
         length = ("--interval", f"{INTERVAL_NS}ns")
-        for node in "abcdef":
+        for node in "bdf":  # the others' links are in the m-sets of b and d as well, and are void here
             start(lab, node, "reflect", folder, "mplane", "reflect", "--allow", "10.96.0.0/16")
         for node in "bd":
             sides = [other for link in LINKS if node in link for other in link[:2] if other != node]
@@ -212,8 +212,7 @@ def test_a_bottleneck_is_named_within_three_intervals_and_cleared_after(
     how = ("--baseline", before, "--least", "2ms")
     station.lab.set_bottleneck(node, neighbour, SLOW)
     first = next_interval()
-    station.wait_for(PATH, first, 2)
-    wait_until(lambda: time.time_ns() > first + 3 * INTERVAL_NS, lambda: "time stands still")
+    station.wait_for(PATH, first + 3 * INTERVAL_NS, 1)  # the three before have come by then
     found = station.ask("diagnose", *how, "--now", str(first + 3 * INTERVAL_NS))
     assert (found["verdict"], found["cause"]) == ("changed", segment), (found, station.logs())
     assert found["segments"][0]["segment"] == segment

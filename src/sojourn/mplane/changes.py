@@ -70,13 +70,15 @@ def delay_change(
     old_means, new_means = _means(old), _means(new)
     correlation = _correlation(old_means)
     one = float(old_means.var(ddof=1))
-    excess = max(float(new_means.var(ddof=1)), _own_variance(new)) - one
+    by_packets, among = _own_variance(new), float(new_means.var(ddof=1))
+    excess = max(by_packets, among) - one
+    sure = float(sum(each.packets - each.lost - 1 for each in new)) if by_packets >= among else len(new) - 1.0
     old_weight, new_weight = _inflation(len(old), correlation), _inflation(len(new), correlation)
     # As many intervals say as much of a variance as n (1 − r²) / (1 + r²) independent ones.
     freedom = max(len(old) * (1 - correlation**2) / (1 + correlation**2) - 1, 1.0)
     # Of the intervals before, of those now if they vary as before, and by how much they vary more.
     parts = [(one * old_weight / len(old), freedom), (one * new_weight / len(new), freedom)]
-    parts += [(excess / len(new), len(new) - 1.0)] if excess > 0 else []
+    parts += [(excess / len(new), sure)] if excess > 0 else []
     variance = sum(part for part, _ in parts)
     shown = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance > 0 else freedom
     value = float(new_means.mean() - old_means.mean())
