@@ -43,12 +43,12 @@ SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
 LINKS = (("a", "b", 1), ("b", "c", 1), ("c", "d", 1), ("d", "f", 1), ("b", "e", 2), ("e", "d", 2))
 UPGRADED = "b,d"
 INTERVAL_NS = 500_000_000
-BEFORE = 8
+BEFORE = 16
 WAIT_SECONDS = 120.0
 PATH = ["a>b", "a>[b]>c", "b>c>d", "c>[d]>f", "d>f"]
 DETOUR = ["a>b", "a>[b]>e", "b>e>d", "e>[d]>f", "d>f"]
-# Bursts of ten packets every 50 ms are 0.7 Mbit/s: at 1 Mbit/s they wait for each other, and all pass.
-SLOW = Bottleneck(1_000_000, burst_bytes=1600, queue_bytes=120_000)
+# Bursts of ten packets every 50 ms and probes are 1 Mbit/s: they wait for each other, and all pass.
+SLOW = Bottleneck(1_300_000, burst_bytes=1600, queue_bytes=120_000)
 
 
 def topology() -> Topology:
@@ -120,7 +120,9 @@ def traffic(lab: RoutedLab) -> Iterator[None]:
     over = threading.Event()
 
     def send() -> None:
-        while not over.wait(0.05):
+        due = time.monotonic()
+        while not over.wait(max(due - time.monotonic(), 0.0)):
+            due += 0.05
             for _ in range(10):
                 sender.sendto(os.urandom(400), (lab.host("h2").address, 9))
 
@@ -171,7 +173,7 @@ def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
             start(lab, node, "router", folder, "mplane", "router", "--name", node, *facing, *how, *spool)
         for node in "abd":
             routing = ("--m-set", f"frr:{lab.router(node).folder}", "--names", str(folder / "names.csv"))
-            how = (*length, "--rate", "80", "--hold", "3s", "--poll", "500ms", "--upgraded", UPGRADED)
+            how = (*length, "--rate", "150", "--hold", "3s", "--poll", "500ms", "--upgraded", UPGRADED)
             where = ("--server", url, "--token", tokens[node])
             start(lab, node, "probe", folder, "mplane", "probe", "--from", node, *routing, *how, *where)
         stack.enter_context(traffic(lab))
@@ -201,6 +203,18 @@ def before(station: Station) -> str:
     return f"{begun}..{next_interval() - INTERVAL_NS}"
 
 
+def three_intervals_later(station: Station, *how: str) -> dict:
+    """The diagnosis of the next three intervals; of the three after, where a busy machine lost one of them."""
+    found: dict = {"verdict": "too thin"}
+    deadline = time.monotonic() + WAIT_SECONDS
+    while found["verdict"] == "too thin":
+        assert time.monotonic() < deadline, found
+        end = next_interval() + 3 * INTERVAL_NS
+        station.wait_for(PATH, end, 1)  # all that was measured before has come by then
+        found = station.ask("diagnose", *how, "--now", str(end))
+    return found
+
+
 @pytest.mark.parametrize(
     ("node", "neighbour", "segment"),
     [("b", "c", "a>[b]>c"), ("c", "d", "b>c>d")],
@@ -211,20 +225,19 @@ def test_a_bottleneck_is_named_within_three_intervals_and_cleared_after(
 ) -> None:
     how = ("--baseline", before, "--least", "2ms")
     station.lab.set_bottleneck(node, neighbour, SLOW)
-    first = next_interval()
-    station.wait_for(PATH, first + 3 * INTERVAL_NS, 1)  # the three before have come by then
-    found = station.ask("diagnose", *how, "--now", str(first + 3 * INTERVAL_NS))
-    assert (found["verdict"], found["cause"]) == ("changed", segment), (found, station.logs())
+    found = three_intervals_later(station, *how)
+    assert (found["verdict"], found["cause"]) == ("changed", segment), (found["summary"], found["segments"])
     assert found["segments"][0]["segment"] == segment
     assert found["segments"][0]["share"] > 0.8
     assert found["segments"][0]["low_ns"] > 0
     station.lab.set_bottleneck(node, neighbour, None)
     first = next_interval() + INTERVAL_NS
     station.wait_for(PATH, first, 3)
-    wait_until(
-        lambda: (answer := station.ask("diagnose", *how))["verdict"] == "cleared" and answer["cause"] == segment,
-        lambda: station.ask("diagnose", *how),
-    )
+    answer = station.ask("diagnose", *how)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (answer["verdict"], answer["cause"]) != ("cleared", segment):
+        assert time.monotonic() < deadline, answer["summary"]
+        answer = station.ask("diagnose", *how)
 
 
 def test_measurement_goes_on_while_a_link_fails(station: Station, before: str) -> None:

@@ -76,14 +76,15 @@ def delay_change(
     old_weight, new_weight = _inflation(len(old), correlation), _inflation(len(new), correlation)
     # As many intervals say as much of a variance as n (1 − r²) / (1 + r²) independent ones.
     freedom = max(len(old) * (1 - correlation**2) / (1 + correlation**2) - 1, 1.0)
-    # Of the intervals before, of those now if they vary as before, and by how much they vary more.
-    parts = [(one * old_weight / len(old), freedom), (one * new_weight / len(new), freedom)]
+    # Of the intervals before, with those now if they vary as before; and by how much they vary more.
+    parts = [(one * (old_weight / len(old) + new_weight / len(new)), freedom)]
     parts += [(excess / len(new), sure)] if excess > 0 else []
     variance = sum(part for part, _ in parts)
     shown = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance > 0 else freedom
     value = float(new_means.mean() - old_means.mean())
     half = _student(0.975, shown) * math.sqrt(variance)
-    reach = _student(1 - false_alarms / 2, freedom) * math.sqrt(variance)
+    # Without a change the variance is at least as well known as it was before.
+    reach = _student(1 - false_alarms / 2, max(freedom, shown)) * math.sqrt(variance)
     return Change(value, value - half, value + half, variance, shown, abs(value) > reach)
 
 
