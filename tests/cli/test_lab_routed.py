@@ -148,12 +148,13 @@ class TestLive:
         assert gone.returncode == 2
         assert f"lab: no lab {NAME} is up; " in gone.stderr
 
-    def test_ctrl_c_removes_what_was_made(self, six: str) -> None:
+    @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_an_interrupted_up_removes_what_was_made(self, six: str, sign: signal.Signals, code: int) -> None:
         maker = start_up(six)
         until(lambda: len(namespaces()) >= 3)
-        maker.send_signal(signal.SIGINT)
+        maker.send_signal(sign)
         _, said = maker.communicate(timeout=60)
-        assert maker.returncode == 130
+        assert maker.returncode == code
         assert "removing what was made of the lab" in said
 
     def test_what_a_killed_up_left_is_told_and_removed(self, six: str) -> None:
@@ -292,3 +293,11 @@ def test_without_frrouting_its_package_is_named(monkeypatch: pytest.MonkeyPatch,
     result = CliRunner().invoke(app, ["lab", "up", six])
     assert isinstance(result.exception, UsageError)
     assert str(result.exception) == "lab: missing commands: zebra, ospfd; install the package frr"
+
+
+@pytest.mark.parametrize(
+    "command", ["", "up", "status", "bottleneck", "traffic", "link", "link down", "link up", "exec", "down"]
+)
+def test_every_help_shows_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, ["lab", *command.split(), "--help"])
+    assert f"sojourn lab {command}".strip() in result.stdout.partition("Example")[2]

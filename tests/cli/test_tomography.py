@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
-from sojourn.core.errors import InputError, UsageError
+from sojourn.core.errors import InputError, UsageError, WorkerError
 
 SUMMARY = {
     "packets",
@@ -22,9 +25,12 @@ SUMMARY = {
     "mnt_mae_ms",
     "mnt_width_ms",
     "displacement",
+    "workers",
+    "loading_seconds",
     "seconds",
     "ms_per_delay",
     "ms_per_bound",
+    "bounds",
 }
 ROW = ["origin", "seq", "hop", "node", "delay_ns", "low_ns", "high_ns"]
 
@@ -58,6 +64,27 @@ def test_the_truth_adds_errors_to_the_summary(folder: Path) -> None:
     assert answer["summary"]["bounds_violated"] == 0
     assert 0 < answer["summary"]["mae_ms"] < 0.5 * answer["summary"]["mnt_mae_ms"]
     assert list(answer["hops"][0]) == ROW
+
+
+def test_baselines_are_compared_with_the_truth_as_well(folder: Path) -> None:
+    result = run(folder, "--truth", str(folder / "hops.csv"), "--baselines", "--format", "json")
+    summary = json.loads(result.stdout)["summary"]
+    assert summary.keys() >= SUMMARY | {"published_mae_ms", "published_displacement", "tracing_displacement"}
+    assert summary["mae_ms"] < summary["published_mae_ms"] < summary["mnt_mae_ms"]
+    assert summary["displacement"] <= summary["published_displacement"] < summary["tracing_displacement"]
+    without = json.loads(run(folder, "--truth", str(folder / "hops.csv"), "--format", "json").stdout)["summary"]
+    assert "published_mae_ms" not in without
+    literal = run(folder, "--truth", str(folder / "hops.csv"), "--method", "published", "--format", "json")
+    assert json.loads(literal.stdout)["summary"]["mae_ms"] == summary["published_mae_ms"]
+    mnt = run(folder, "--truth", str(folder / "hops.csv"), "--method", "mnt", "--baselines", "--format", "json")
+    assert json.loads(mnt.stdout)["summary"]["published_mae_ms"] == summary["published_mae_ms"]
+    assert "at a period of 10 s" in run(folder, "--truth", str(folder / "hops.csv"), "--baselines").stderr
+
+
+def test_baselines_without_a_truth_are_refused(folder: Path) -> None:
+    error = run(folder, "--baselines").exception
+    assert isinstance(error, UsageError)
+    assert "--truth HOPS" in str(error)
 
 
 def test_rows_have_one_line_for_each_packet_and_hop(folder: Path) -> None:
@@ -103,6 +130,43 @@ def test_methods_and_options_reach_the_estimate(folder: Path) -> None:
     assert usual["sums"] == "equations"
 
 
+def test_workers_change_nothing_but_the_time(folder: Path) -> None:
+    answers = [json.loads(run(folder, "--workers", n, "--format", "json").stdout) for n in ("1", "2")]
+    assert answers[0]["hops"] == answers[1]["hops"]
+    # The trace is too small for processes to be worth starting.
+    assert [answer["summary"]["workers"] for answer in answers] == [1, 1]
+
+
+def test_a_cluster_that_is_not_there_is_said_so_in_one_line(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    result = run(folder, "--cluster", address)
+    assert isinstance(result.exception, WorkerError)
+    assert str(result.exception) == f"{address}: no Dask scheduler answers; start one with: dask scheduler"
+    assert isinstance(run(folder, "--cluster", address, "--workers", "2").exception, UsageError)
+
+
+def test_linear_programs_narrow_the_bounds_and_are_counted(folder: Path) -> None:
+    truth = ("--truth", str(folder / "hops.csv"), "--format", "json")
+    usual = json.loads(run(folder, *truth).stdout)["summary"]
+    linear = json.loads(run(folder, "--bounds", "lp", "--cut", "500", *truth).stdout)["summary"]
+    assert (usual["bounds"], linear["bounds"]) == ("propagation", "lp")
+    assert linear["bound_width_ms"] < usual["bound_width_ms"]
+    assert linear["bounds_violated"] == linear["lp_unsolved"] == 0
+    assert linear["lp_solves"] > 0
+    assert linear["ms_per_bound"] > usual["ms_per_bound"]
+
+
+def test_linear_programs_can_be_asked_for_one_packet_alone(folder: Path) -> None:
+    packet = max(csv.DictReader((folder / "trace.csv").open()), key=lambda row: row["path"].count("-"))
+    words = ("--packet", f"{packet['origin']}:{packet['seq']}", "--format", "json")
+    answers = [json.loads(run(folder, *words, *more).stdout) for more in ((), ("--bounds", "lp"))]
+    for usual, linear in zip(answers[0]["hops"], answers[1]["hops"], strict=True):
+        assert usual["low_ns"] <= linear["low_ns"] <= linear["high_ns"] <= usual["high_ns"]
+    everywhere = json.loads(run(folder, "--bounds", "lp", "--format", "json").stdout)["summary"]
+    assert 0 < answers[1]["summary"]["lp_solves"] < everywhere["lp_solves"] / 2
+
+
 def test_rows_left_out_and_conflicts_are_told(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(
         "origin,seq,path,t0_s,t_sink_s,sum_of_delays_s\n2,0,2-0,0.100,0.130,\n2,1,2-0,0.110,0.120,\n2,x,2-0,0,1,\n"
@@ -110,9 +174,67 @@ def test_rows_left_out_and_conflicts_are_told(tmp_path: Path) -> None:
     result = run(tmp_path, "-v")
     assert result.exit_code == 0
     assert "ignored: 1 × seq that is no whole number" in result.stderr
-    assert "conflict: fifo of packets 2:0 and 2:1" in result.stderr
+    assert "conflict: fifo of packet 2:0 and 2:1" in result.stderr
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes(b"\xff\xfe\x00nothing")
     assert isinstance(run(tmp_path).exception, InputError)
+
+
+DAMAGES: list[dict[str, str]] = [
+    {"origin": "x"},
+    {"origin": "-3"},
+    {"seq": "1e400"},
+    {"seq": "-1"},
+    {"path": "3;2;0"},
+    {"path": ""},
+    {"path": "1-1-0"},
+    {"t0_s": "-5"},
+    {"t0_s": "NaN"},
+    {"t0_s": "1e300"},
+    {"t_sink_s": "0"},
+    {"t_sink_s": "soon"},
+    {"t_sink_s": "9e9"},
+    {"t_sink_s": ""},
+]
+SPOILT_SUMS = ("65.535", "x", "-1", "nan", "1e300", "")
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "parquet"])
+def test_damaged_rows_cost_their_packets_alone_and_every_bound_still_holds(
+    folder: Path, tmp_path: Path, ending: str
+) -> None:
+    rows = list(csv.DictReader((folder / "trace.csv").open()))
+    spoilt = [row | {"sum_of_delays_s": SPOILT_SUMS[k % 6]} if k % 7 == 0 else row for k, row in enumerate(rows)]
+    damaged = [row | DAMAGES[k // 10 % len(DAMAGES)] if k % 10 == 3 else row for k, row in enumerate(spoilt)]
+    damaged += spoilt[:5]  # and five of them twice
+    path = tmp_path / f"trace.{ending}"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(damaged)
+    if ending == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(damaged), path)
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in damaged))
+    else:
+        path.write_bytes(gzip.compress(text.getvalue().encode()) if ending == "csv.gz" else text.getvalue().encode())
+    words = ["tomography", str(path), "--truth", str(folder / "hops.csv"), "--format", "json", "-v", "--workers", "1"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0
+    counts = [int(line.split()[1]) for line in result.stderr.splitlines() if line.startswith("ignored: ")]
+    good = len(rows) - sum(1 for k in range(len(rows)) if k % 10 == 3) + 1  # one of the five was damaged at first
+    assert sum(counts) == len(damaged) - good
+    assert f"{sum(counts)} rows ignored" in result.stderr
+    assert "ignored: 4 × duplicate of a packet" in result.stderr
+    assert "× sum of delays that is no time, not used" in result.stderr
+    assert "× sum of delays that may have overflowed, not used" in result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["summary"]["packets"] == good
+    assert answer["summary"]["bounds_violated"] == 0
+    for hop in answer["hops"]:
+        assert hop["low_ns"] - 1_000 <= hop["delay_ns"] <= hop["high_ns"] + 1_000

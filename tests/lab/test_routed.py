@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from routed_worlds import six_routers, traces
+from routed_worlds import bring_up, six_routers, traces
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.lab.namespaces import Bottleneck, own_prefix
+from sojourn.lab import routed_traffic
+from sojourn.lab.namespaces import Bottleneck, own_prefix, remove_leftovers
 from sojourn.lab.routed import RoutedLab, routed_lab
+from sojourn.lab.routed_state import remove_stale_labs
+from sojourn.lab.routed_traffic import Traffic, send_traffic
 from sojourn.mplane.topology import TopologyBuilder
 
 pytestmark = [
@@ -26,7 +33,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[RoutedLab]:
+    mask = os.umask(0o077)  # the daemons are of another user, who must read their files all the same
     with routed_lab(six_routers(), hosts={"h1": "r1", "h2": "r6"}) as built:
+        os.umask(mask)
         built.wait_converged()
         yield built
     assert traces(own_prefix()) == []
@@ -36,10 +45,8 @@ def lab() -> Iterator[RoutedLab]:
 def converged(lab: RoutedLab) -> Iterator[RoutedLab]:
     """The lab with all links up and no bottleneck, before and after."""
     yield lab
-    for link in lab.plan.links:
-        lab.link_up(*link.names)
-        lab.set_bottleneck(*link.names, None)
-    lab.wait_converged()
+    lab.set_bottleneck("r1", "r2", None)
+    bring_up(lab)
 
 
 def test_packets_pass_from_host_to_host_over_the_routers(lab: RoutedLab) -> None:
@@ -86,6 +93,32 @@ def test_a_bottleneck_limits_one_direction_and_goes_away(converged: RoutedLab) -
     assert rate("r2", "r1") > 6_000_000
     converged.set_bottleneck("r1", "r2", None)
     assert rate("r1", "r2") > 6_000_000
+
+
+def test_traffic_is_marked_and_counted_and_several_run_at_once(converged: RoutedLab) -> None:
+    sender, receiver = converged.host("h1"), converged.host("h2")
+    with receiver.entered():
+        tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+    with tap, ThreadPoolExecutor(2) as pool:
+        tap.settimeout(30)
+        runs = [
+            pool.submit(send_traffic, sender, receiver, Traffic(rate=rate, seconds=1, dscp=dscp, data_bytes=500))
+            for rate, dscp in ((800_000, 46), (400_000, 10))
+        ]
+        marks = {tap.recv(2048)[1] for _ in range(250)}
+        reports = [run.result(60) for run in runs]
+    assert {46 << 2, 10 << 2} <= marks
+    assert [report.lost for report in reports] == [0, 0]
+    assert [report.packets for report in reports] == pytest.approx([200, 100], rel=0.1)
+
+
+def test_traffic_that_finds_no_way_says_so(converged: RoutedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed_traffic, "CONNECT_MS", 500)
+    converged.link_down("r6", "h2")
+    with pytest.raises(SojournError, match=r"^traffic from h1 to h2: iperf3 says: unable to connect"):
+        send_traffic(converged.host("h1"), converged.host("h2"), Traffic(rate=800_000, seconds=1))
+    converged.link_up("r6", "h2")
+    converged.host("h2").run("sh", "-c", f"until ping -c 1 -W 1 {converged.host('h1').address}; do sleep 0.1; done")
 
 
 def test_what_is_not_there_is_refused_by_name(lab: RoutedLab) -> None:
@@ -136,3 +169,31 @@ def test_latencies_delay_packets_or_are_refused_in_plain_words(lab: RoutedLab) -
             pass
     with routed_lab(far, latencies=False) as near:
         near.wait_converged()
+        # Labs lie side by side, although their addresses are the same.
+        assert near.router("a").address == lab.router("r1").address
+        assert lab.converged() is None
+
+
+def test_the_lab_of_a_killed_process_is_removed_by_the_next() -> None:
+    code = (
+        "import time\n"
+        "from routed_worlds import six_routers\n"
+        "from sojourn.lab.namespaces import own_prefix\n"
+        "from sojourn.lab.routed import routed_lab\n"
+        "with routed_lab(six_routers()):\n"
+        "    print(own_prefix(), flush=True)\n"
+        "    time.sleep(100)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
+    maker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    assert maker.stdout is not None
+    label = maker.stdout.readline().strip()
+    assert len(traces(label)) == 6 + 1 + 12  # namespaces, the directory, processes
+    remove_stale_labs()
+    assert len(traces(label)) == 6 + 1 + 12  # its maker runs
+    maker.kill()
+    maker.wait(10)
+    maker.stdout.close()
+    remove_leftovers()
+    remove_stale_labs()
+    assert traces(label) == []

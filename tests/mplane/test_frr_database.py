@@ -232,7 +232,7 @@ def test_sources_that_are_no_place_are_refused(source: str) -> None:
         read_live_topology(source)
 
 
-def test_names_come_from_a_file_of_two_columns(tmp_path: Path) -> None:
+def test_names_come_from_a_file_of_two_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "names.csv"
     path.write_text("router_id,name\n10.96.0.1,paris\n10.96.0.2,\n")
     with pytest.raises(TopologyError, match=r"names.csv:3: a router id or a name is missing"):
@@ -241,4 +241,8 @@ def test_names_come_from_a_file_of_two_columns(tmp_path: Path) -> None:
     assert read_router_names(path) == {"10.96.0.1": "paris", "10.96.0.2": "lyon"}
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SojournError, match="no CSV"):
+        read_router_names(path)
+    path.write_text("router_id,name\n10.96.0.1,paris\n")
+    monkeypatch.setattr(live, "MAX_NAMES_LETTERS", 20)
+    with pytest.raises(TopologyError, match="more than 20 letters"):
         read_router_names(path)

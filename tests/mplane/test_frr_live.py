@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from routed_worlds import six_routers
+from routed_worlds import bring_up, six_routers
 from sojourn.core.errors import TopologyError
 from sojourn.lab.routed import RoutedLab, routed_lab
 from sojourn.lab.routers import Router, daemon_pids
@@ -45,9 +45,7 @@ def lab() -> Iterator[RoutedLab]:
 @pytest.fixture
 def converged(lab: RoutedLab) -> Iterator[RoutedLab]:
     yield lab
-    for link in lab.plan.links:
-        lab.link_up(*link.names)
-    lab.wait_converged()
+    bring_up(lab)
 
 
 def source(lab: RoutedLab, router: str) -> str:
@@ -75,6 +73,18 @@ def test_every_router_tells_the_topology_that_was_built(lab: RoutedLab) -> None:
 
 def test_without_names_routers_are_their_ids(lab: RoutedLab) -> None:
     assert read_live_topology(source(lab, "r3")).names == tuple(NAMES)
+
+
+def test_on_a_router_itself_it_is_the_machines_or_one_of_a_pathspace(lab: RoutedLab) -> None:
+    router = lab.router("r1")
+    (router.folder / "other").mkdir()
+    (router.folder / "other" / "ospfd.vty").symlink_to("../ospfd.vty")
+    script = (
+        "from sojourn.mplane.live import read_live_topology\n"
+        "for source in ('frr:', 'frr:other'):\n"
+        "    print(read_live_topology(source).links)\n"
+    )
+    assert router.run(sys.executable, "-c", script) == "14\n14\n"
 
 
 def test_m_sets_after_a_failure_are_those_from_scratch(converged: RoutedLab) -> None:

@@ -117,6 +117,38 @@ def test_a_reading_that_fails_leaves_all_as_it_was() -> None:
     assert len(watch.history) == 1
 
 
+def test_changes_come_as_they_are_seen_and_failures_in_a_row_are_told_once() -> None:
+    network = Network(six_routers())
+    told: list[TopologyError] = []
+    watch = TopologyWatch(network.read, hold_ns=HOLD)
+    seen = []
+    # The network changes each time that the reader is told or a change is taken.
+    script = iter([without(six_routers(), "r1 r2"), None, six_routers()])
+
+    def go_on(error: TopologyError | None = None) -> None:
+        told.extend([error] if error else [])
+        topology = next(script, six_routers())
+        network.answers = topology is not None
+        if topology is not None:
+            network.now = topology
+
+    for change in watch.changes(every_ns=1_000_000, for_ns=60 * 10**9, told=go_on):
+        seen.append((len(change.gone), len(change.come)))
+        if len(seen) == 3:
+            break
+        go_on()
+    assert seen == [(0, 14), (2, 0), (0, 2)]
+    assert [str(error) for error in told] == ["frr: no answer"]
+
+
+def test_watching_ends_when_its_time_is_over_and_needs_a_first_answer() -> None:
+    network = Network(six_routers())
+    assert len(list(TopologyWatch(network.read, hold_ns=0).changes(every_ns=1_000_000, for_ns=20_000_000))) == 1
+    network.answers = False
+    with pytest.raises(TopologyError, match="no answer"):
+        next(TopologyWatch(network.read, hold_ns=0).changes(every_ns=1))
+
+
 def test_unknown_m_routers_and_negative_hold_times_are_refused() -> None:
     with pytest.raises(UsageError, match="there is no router 'paris'"):
         TopologyWatch(six_routers, ["paris"], hold_ns=0).poll(0)

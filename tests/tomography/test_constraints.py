@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collection_worlds import MS, simulated
 from sojourn.core.errors import ParameterError
-from sojourn.tomography.constraints import Bounds, ConstraintOptions, Sums, bound, learn_omega
+from sojourn.tomography.constraints import Bounds, ConstraintOptions, Sums, bound, learn_omega, tighten
 from sojourn.tomography.evaluation import evaluate, unknown_visits
 from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
 from sojourn.tomography.propagation import decided
@@ -222,3 +224,27 @@ def test_the_proof_of_order_agrees_with_its_plain_model_and_with_the_truth() -> 
 def test_negative_options_are_refused() -> None:
     with pytest.raises(ParameterError):
         ConstraintOptions(epsilon_ns=-1)
+
+
+@pytest.mark.parametrize("sums", [Sums.UPPER, Sums.EXACT])
+@pytest.mark.parametrize(("ack_loss", "period_s"), [(0.0, 10.0), (0.1, 0.5)])
+def test_bounds_are_a_fixpoint(ack_loss: float, period_s: float, sums: Sums) -> None:
+    """Passes skip what depends on no change; nothing may be skipped that would still tighten something."""
+    trace, _truth = simulated(100, 24, ack_loss, period_s=period_s, packets=20)
+    options = ConstraintOptions(sums=sums)
+    bounds = bound(trace, options)
+    again = tighten(trace, bounds, options)
+    assert bounds.rounds > 2
+    assert again.rounds == bounds.rounds + 1
+    for name in ("low_ns", "high_ns", "least_ns", "most_ns", "order"):
+        assert np.array_equal(getattr(again, name), getattr(bounds, name))
+
+
+def test_narrower_bounds_of_one_time_reach_the_others() -> None:
+    trace = make_trace([packet(3, 0, "3-2-1-0", 100, 120)])
+    bounds = bound(trace, PLAIN)
+    high = bounds.high_ns.copy()
+    high[1] = 110 * MS
+    tightened = tighten(trace, replace(bounds, high_ns=high, most_ns=np.full(4, 9 * MS)), PLAIN)
+    assert [arrivals(tightened, k) for k in range(4)] == [(100, 100), (102, 109), (111, 118), (120, 120)]
+    assert arrivals(bounds, 2) == (104, 118)  # the given ones stay as they are

@@ -13,6 +13,7 @@ import platform
 import socket
 import struct
 from enum import IntEnum
+from functools import cache
 
 from sojourn.core.errors import LiveCaptureError
 
@@ -37,14 +38,18 @@ class ProgramKind(IntEnum):
     XDP = 6
 
 
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def bpf_call(command: int, attributes: bytes) -> int:
     """The system call itself; what it returns. Failures are the kernel's `OSError`."""
     number = _SYSTEM_CALL.get(platform.machine())
     if number is None:
         raise OSError(0, f"bpf(2) is not known on {platform.machine()}")
-    library = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(attributes.ljust(_ATTRIBUTES, b"\0"), _ATTRIBUTES)
-    result = int(library.syscall(number, command, buffer, _ATTRIBUTES))
+    result = int(_library().syscall(number, command, buffer, _ATTRIBUTES))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -23,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example:  sojourn lab wireless --nodes 100 -w trace.csv --truth hops.csv",
+    epilog="Examples:  sojourn lab wireless --nodes 100 -w trace.csv,  sojourn lab up six.csv",
 )
 _BLOCK_PACKETS = 1 << 14
 

@@ -200,7 +200,8 @@ def traffic(
 
     wanted = Traffic(rate=parse_rate(rate), seconds=seconds, dscp=dscp, data_bytes=length, tcp=tcp)
     lab = _lab(name)
-    report = send_traffic(lab.node(source), lab.node(target), wanted)
+    with progress("lab traffic") as advance:
+        report = send_traffic(lab.node(source), lab.node(target), wanted, advance=advance)
     print_traffic(source, target, report, output_format or Format.TABLE)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from sojourn.core.errors import ParameterError, TopologyError, UsageError
 
 if TYPE_CHECKING:
     from sojourn.mplane.topology import Topology
-    from sojourn.mplane.watch import Change, TopologyWatch
+    from sojourn.mplane.watch import Change
 
 __all__ = ["WatchTimes", "watch_m_sets"]
 
@@ -49,33 +48,15 @@ def watch_m_sets(read: Callable[[bool], Topology], upgraded: list[str], times: W
     watch = TopologyWatch(lambda: read(False), upgraded, hold_ns=times.hold_ns)
     show = _print_text if how is Format.TABLE else _print_json
     try:
-        for change in _changes(watch, times):
+        for change in watch.changes(every_ns=times.every_ns, for_ns=times.for_ns, told=_say_silent):
             show(change, times.hold_ns)
             sys.stdout.flush()
     except KeyboardInterrupt:
         return
 
 
-def _changes(watch: TopologyWatch, times: WatchTimes) -> Iterator[Change]:
-    """Changes as they are seen; where the router does not answer, what held holds on."""
-    end = time.monotonic_ns() + times.for_ns if times.for_ns is not None else None
-    was_silent = False
-    while True:
-        try:
-            change = watch.poll(time.time_ns())
-            was_silent = False
-        except TopologyError as error:
-            if not watch.history:
-                raise
-            if not was_silent:
-                print(f"sojourn: {error}; the last m-sets hold until it answers", file=sys.stderr)
-            change, was_silent = None, True
-        if change is not None:
-            yield change
-        wait_ns = times.every_ns if end is None else min(times.every_ns, end - time.monotonic_ns())
-        if wait_ns <= 0:
-            return
-        time.sleep(wait_ns / 1e9)
+def _say_silent(error: TopologyError) -> None:
+    print(f"sojourn: {error}; the last m-sets hold until it answers", file=sys.stderr)
 
 
 def _changed_nodes(change: Change) -> Iterator[tuple[str, str, list[str], list[str]]]:

@@ -28,6 +28,7 @@ class PaperName(StrEnum):
     MPLANE = "mplane"
     BITS = "bits"
     IOTM = "iotm"
+    DOMO = "domo"
 
 
 class ScaleName(StrEnum):

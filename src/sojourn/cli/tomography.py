@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +19,7 @@ from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
+    from sojourn.core.executor import Executor
     from sojourn.tomography.constraints import Bounds, ConstraintOptions
     from sojourn.tomography.trace import CollectionTrace
 
@@ -28,16 +30,27 @@ _EXAMPLE = """\
 
   $ sojourn lab wireless --nodes 100 -w trace.csv --truth hops.csv
   $ sojourn tomography trace.csv
-  $ sojourn tomography trace.csv --packet 17:3
+  $ sojourn tomography trace.csv --packet 17:3 --bounds lp
   $ sojourn tomography trace.csv --truth hops.csv --format json | jq .summary
 """
+
+
+_CONFLICTS_SHOWN = 20
 
 
 class Method(StrEnum):
     """What the delays are estimated by."""
 
     DOMO = "domo"
+    PUBLISHED = "published"
     MNT = "mnt"
+
+
+class BoundsChoice(StrEnum):
+    """What the bounds are found by."""
+
+    PROPAGATION = "propagation"
+    LP = "lp"
 
 
 class SumsChoice(StrEnum):
@@ -57,9 +70,15 @@ def tomography(
     truth: Annotated[
         Path | None, typer.Option(metavar="HOPS", help="The truth of every hop: tell how far the answers are off.")
     ] = None,
-    method: Annotated[Method, typer.Option(help="domo: sums and node centres; mnt: the middle of MNT's bounds.")] = (
-        Method.DOMO
-    ),
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="With --truth: tell how far the baselines' answers are off as well.")
+    ] = False,
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="domo: sums and node centres; published: as in Domo's paper; mnt: the middle of MNT's bounds."
+        ),
+    ] = Method.DOMO,
     window: Annotated[float, typer.Option(min=0.1, help="Length of a window in generation periods.")] = 4.0,
     ratio: Annotated[float, typer.Option(min=0.05, max=1.0, help="Share of each window that is kept.")] = 0.5,
     omega: Annotated[
@@ -74,27 +93,50 @@ def tomography(
             help="Sums of delays are equations (exact) or upper bounds; auto: for the estimates, by the trace."
         ),
     ] = SumsChoice.AUTO,
+    bounds_by: Annotated[
+        BoundsChoice,
+        typer.Option("--bounds", help="lp: exact bounds by linear programs; much slower, and seldom much narrower."),
+    ] = BoundsChoice.PROPAGATION,
+    cut: Annotated[
+        int, typer.Option(min=10, metavar="N", help="Unknown times that a linear program looks at, at most.")
+    ] = 10_000,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Processes at most; by default one for each processor, 1 is none beside."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Work on a Dask cluster: its scheduler, tcp://HOST:PORT.")
+    ] = None,
     verbose: VerboseOption = False,
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
+    from sojourn.core.executor import open_executor
     from sojourn.tomography.constraints import ConstraintOptions, Sums
-    from sojourn.tomography.reading import read_trace
+    from sojourn.tomography.reading import read_trace, read_truth
 
+    if baselines and truth is None:
+        raise UsageError("--baselines compares answers with a truth", action="give it with --truth HOPS")
     how = choose_format(output_format, output)
     options = ConstraintOptions(
         omega_ns=None if omega is None else parse_duration(omega),
         epsilon_ns=parse_duration(epsilon),
         sums=Sums.UNUSED if method is Method.MNT else Sums(sums),
     )
-    with progress(trace_file.name) as advance:
+    with open_executor(workers, cluster) as executor, progress(trace_file.name) as advance:
         advance("reading", 0.0)
         trace = read_trace(trace_file)
         chosen = None if packet is None else _find_packet(trace, packet)
-        bounds, arrival, summary = _solve(trace, options, method, (window, ratio), advance)
+        task = _Task(trace, options, method, (window, ratio), bounds_by, cut, chosen)
+        bounds, arrival, summary = _solve(task, executor, advance)
         if truth is not None:
-            summary |= _compare(trace, bounds, arrival, truth, options)
+            true_ns = read_truth(truth, trace)
+            summary |= _compare(trace, bounds, arrival, true_ns, options)
+            if baselines:
+                summary |= _compare_baselines(trace, true_ns, replace(options, sums=Sums(sums)), (window, ratio))
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
@@ -110,43 +152,56 @@ def tomography(
     )
 
 
-def _solve(
-    trace: CollectionTrace,
-    options: ConstraintOptions,
-    method: Method,
-    window: tuple[float, float],
-    advance: Advance,
-) -> tuple[Bounds, Int64Array, dict[str, object]]:
+@dataclass(frozen=True)
+class _Task:
+    """What was asked for."""
+
+    trace: CollectionTrace
+    options: ConstraintOptions
+    method: Method
+    window: tuple[float, float]
+    bounds_by: BoundsChoice
+    cut: int
+    packet: int | None
+
+
+def _solve(task: _Task, executor: Executor, advance: Advance) -> tuple[Bounds, Int64Array, dict[str, object]]:
     """Bounds, arrival times, and what the run took."""
-    from sojourn.tomography.constraints import Sums, bound
+    from sojourn.tomography.constraints import Sums
     from sojourn.tomography.estimate import EstimateOptions, estimate
     from sojourn.tomography.evaluation import unknown_visits
     from sojourn.tomography.mnt import mnt_arrivals
+    from sojourn.tomography.published import PublishedOptions, published
     from sojourn.tomography.windows import WindowOptions
 
+    trace, options = task.trace, task.options
+    loading = _load()
     begin = perf_counter()
-    bounds = bound(trace, options)
+    bounds, bounding = _bound(task, executor, advance)
     bounded = perf_counter()
     unsolved = 0
-    if method is Method.MNT:
+    windowed = WindowOptions(periods=task.window[0], ratio=task.window[1])
+    if task.method is Method.MNT:
         arrival = mnt_arrivals(bounds)
+    elif task.method is Method.PUBLISHED:
+        literal = published(trace, bounds, options, PublishedOptions(window=windowed), advance=advance)
+        arrival, unsolved = literal.arrival_ns, literal.solves.get("unsolved", 0)
     else:
         how = EstimateOptions(
-            window=WindowOptions(periods=window[0], ratio=window[1]),
+            window=windowed,
             tolerance_ns=options.tolerance_ns,
             epsilon_ns=options.epsilon_ns,
         )
-        answer = estimate(trace, bounds, how, advance=advance)
+        answer = estimate(trace, bounds, how, executor=executor, advance=advance)
         arrival, unsolved = answer.arrival_ns, answer.solves.get("unsolved", 0)
     end = perf_counter()
     unknown = unknown_visits(trace)
-    per_unknown = 1e3 / max(len(unknown), 1)
     width = (bounds.most_ns - bounds.least_ns)[unknown]
     return (
         bounds,
         arrival,
         {
-            "method": str(method),
+            "method": str(task.method),
             "packets": len(trace),
             "unknowns": len(unknown),
             "bound_width_ms": float(width.mean() / 1e6) if len(unknown) else 0.0,
@@ -155,22 +210,58 @@ def _solve(
             "missing": trace.gaps,
             "conflicts": bounds.conflict_count,
             "unsolved": unsolved,
+            "workers": executor.used,
+            "loading_seconds": loading,
             "seconds": end - begin,
-            "ms_per_delay": (end - bounded) * per_unknown,
-            "ms_per_bound": (bounded - begin) * per_unknown,
+            "ms_per_delay": (end - bounded) * 1e3 / max(len(unknown), 1),
+            **bounding,
         },
     )
 
 
+def _load() -> float:
+    """Import what solves and load compiled kernels, by a trace of two packets; how many seconds that took."""
+    begin = perf_counter()
+    from sojourn.tomography.constraints import bound
+    from sojourn.tomography.estimate import estimate
+    from sojourn.tomography.trace import make_trace
+
+    tiny = make_trace([(2, k, [2, 1, 0], k, k + 30_000_000, 20_000_000) for k in range(2)])
+    estimate(tiny, bound(tiny))
+    return perf_counter() - begin
+
+
+def _bound(task: _Task, executor: Executor, advance: Advance) -> tuple[Bounds, dict[str, object]]:
+    """The bounds, and what they took: for each delay bounded, of one packet only where linear programs were."""
+    from sojourn.tomography.constraints import bound
+    from sojourn.tomography.evaluation import unknown_visits
+    from sojourn.tomography.published import published_bounds
+
+    trace = task.trace
+    begin = perf_counter()
+    bounds = (published_bounds if task.method is Method.PUBLISHED else bound)(trace, task.options)
+    unknown = unknown_visits(trace)
+    told: dict[str, object] = {"bounds": str(task.bounds_by)}
+    if task.bounds_by is BoundsChoice.LP:
+        from sojourn.tomography.bounds_lp import bound_linear
+
+        answer = bound_linear(
+            trace, bounds, task.options, cut=task.cut, packet=task.packet, executor=executor, advance=advance
+        )
+        bounds = answer.bounds
+        told |= {"lp_solves": answer.solves, "lp_unsolved": answer.unsolved}
+        if task.packet is not None:
+            unknown = unknown[trace.owner[unknown] == task.packet]
+    return bounds, {"ms_per_bound": (perf_counter() - begin) * 1e3 / max(len(unknown), 1), **told}
+
+
 def _compare(
-    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, truth: Path, options: ConstraintOptions
+    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, true_ns: Int64Array, options: ConstraintOptions
 ) -> dict[str, object]:
     """How far the answers are from the truth, and how far MNT's are."""
     from sojourn.tomography.evaluation import evaluate
     from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
-    from sojourn.tomography.reading import read_truth
 
-    true_ns = read_truth(truth, trace)
     ours = evaluate(trace, bounds, arrival, true_ns)
     baseline = mnt_bounds(trace, options)
     mnt = evaluate(trace, baseline, mnt_arrivals(baseline), true_ns)
@@ -182,6 +273,26 @@ def _compare(
         "mnt_mae_ms": mnt.mae_ms,
         "mnt_width_ms": mnt.bound_width_ms,
         "displacement": ours.displacement,
+    }
+
+
+def _compare_baselines(
+    trace: CollectionTrace, true_ns: Int64Array, options: ConstraintOptions, window: tuple[float, float]
+) -> dict[str, object]:
+    """How far Domo's answers as published are from the truth, and MessageTracing's order."""
+    from sojourn.tomography.evaluation import displacement, evaluate
+    from sojourn.tomography.message_tracing import logs_of, trace_messages
+    from sojourn.tomography.published import PublishedOptions, published, published_bounds
+    from sojourn.tomography.windows import WindowOptions
+
+    how = PublishedOptions(window=WindowOptions(periods=window[0], ratio=window[1]))
+    bounds = published_bounds(trace, options)
+    literal = evaluate(trace, bounds, published(trace, bounds, options, how).arrival_ns, true_ns)
+    order = trace_messages(trace, logs_of(trace, true_ns))
+    return {
+        "published_mae_ms": literal.mae_ms,
+        "published_displacement": literal.displacement,
+        "tracing_displacement": displacement(trace, order, true_ns),
     }
 
 
@@ -217,9 +328,11 @@ def _warn(trace: CollectionTrace, bounds: Bounds, *, verbose: bool) -> None:
         print(f"ignored: {count:,} × {reason}", file=sys.stderr)
     for reason, count in trace.notes.items():
         print(f"note: {count:,} × {reason}", file=sys.stderr)
-    for conflict in bounds.conflicts:
-        names = [f"{trace.origin[p]}:{trace.shown_sequence[p]}" for p in (conflict.packet, conflict.other)]
-        print(f"conflict: {conflict.kind} of packets {names[0]} and {names[1]}", file=sys.stderr)
+    for conflict in bounds.conflicts[:_CONFLICTS_SHOWN]:
+        names = sorted({f"{trace.origin[p]}:{trace.shown_sequence[p]}" for p in (conflict.packet, conflict.other)})
+        print(f"conflict: {conflict.kind} of packet {' and '.join(names)}", file=sys.stderr)
+    if bounds.conflict_count > _CONFLICTS_SHOWN:
+        print(f"conflict: {bounds.conflict_count - _CONFLICTS_SHOWN:,} more", file=sys.stderr)
 
 
 tomography.__doc__ = f"{tomography.__doc__}\n\n\b\n{_EXAMPLE}"

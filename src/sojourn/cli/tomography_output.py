@@ -104,9 +104,11 @@ def node_columns() -> list[TableColumn]:
 def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None:
     """A few lines beside the table, on stderr."""
     values = {name: value for name, value in summary.items() if isinstance(value, int | float)}
+    without = int((trace.sum_ns < 0).sum())
+    none = f" ({without:,} packets have none)" if without else ""
     print(
         f"{len(trace):,} packets, {values['unknowns']:,} delays to find, {trace.gaps:,} packets missing; "
-        f"sums of delays taken as {summary['sums']}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
+        f"sums of delays taken as {summary['sums']}{none}; bounds {values['bound_width_ms']:.1f} ms wide on average; "
         f"{values['seconds']:.1f} s",
         file=sys.stderr,
     )
@@ -115,5 +117,12 @@ def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None
             f"against the truth: mean error {values['mae_ms']:.2f} ms (MNT {values['mnt_mae_ms']:.2f} ms), "
             f"{values['share_under_4ms']:.0%} under 4 ms, {values['bounds_violated']:,} of {values['compared']:,} "
             f"outside their bounds (MNT's are {values['mnt_width_ms']:.1f} ms wide)",
+            file=sys.stderr,
+        )
+    if "published_mae_ms" in values:
+        print(
+            f"baselines: mean error as published {values['published_mae_ms']:.2f} ms; arrivals stand off by "
+            f"{values['displacement']:.2f} places in their order (as published {values['published_displacement']:.2f}, "
+            f"MessageTracing {values['tracing_displacement']:.2f}) at a period of {trace.period_ns / 1e9:.2g} s",
             file=sys.stderr,
         )

@@ -15,7 +15,8 @@
     ├── LiveCaptureError      an interface cannot be captured from, or no longer (exit 1)
     ├── StoreError            a store of epochs cannot be opened, read or written (exit 1)
     ├── ServerError           the query unit cannot be reached, or refuses (exit 1)
-    └── SourceError           a metric cannot be measured here, or its plug-in is broken (exit 1)
+    ├── SourceError           a metric cannot be measured here, or its plug-in is broken (exit 1)
+    └── WorkerError           workers or their cluster cannot be reached, or were lost (exit 1)
 
 A message has three parts: what is wrong, where (file, byte offset, field), what to do.
 """
@@ -37,6 +38,7 @@ __all__ = [
     "TopologyError",
     "UsageError",
     "WireError",
+    "WorkerError",
 ]
 
 
@@ -110,3 +112,7 @@ class ServerError(SojournError):
 
 class SourceError(SojournError):
     """A metric cannot be measured on this machine, or its plug-in cannot be used; ``where`` names it."""
+
+
+class WorkerError(SojournError):
+    """Batch work lost its workers, or a cluster cannot be used; ``where`` is its address."""

@@ -126,7 +126,8 @@ class Host:
 
     def run(self, *command: str, timeout: float = COMMAND_SECONDS) -> str:
         """Run a command to its end; what it printed. A failure or a timeout raises."""
-        return run_command(*self.within(*command), timeout=timeout)
+        where = f"{self.name}: {' '.join(command)}"
+        return run_command(*self.within(*command), where=where, timeout=timeout)
 
     def start(
         self,
@@ -311,9 +312,9 @@ def _set_namespace(descriptor: int) -> None:
         raise SojournError(f"cannot enter a namespace: {os.strerror(ctypes.get_errno())}", where="lab")
 
 
-def run_command(*command: str, given: str = "", timeout: float = COMMAND_SECONDS) -> str:
+def run_command(*command: str, given: str = "", where: str = "", timeout: float = COMMAND_SECONDS) -> str:
     """Run a command to its end, `given` on its stdin; what it printed. A failure or a timeout raises."""
-    place = " ".join(command)
+    place = where or " ".join(command)
     try:
         result = _finished(command, given, timeout)
     except subprocess.TimeoutExpired:

@@ -111,6 +111,8 @@ class RoutedLab:
     def _set_link(self, link: Link, state: str) -> None:
         for end in link.ends:
             _ip(self.node(end.node), [f"link set {end.interface} {state}"])
+        if link.is_host and state == "up":
+            _route_to_router(self.node(link.ends[1].node), link)
 
     def links_up(self) -> set[frozenset[str]]:
         """The links that are up, by the names of their ends."""
@@ -222,8 +224,12 @@ def _connect(plan: LabPlan, node: Host) -> None:
             _shape(node, end, None)
     _ip(node, lines)
     if not isinstance(node, Router):
-        gateway = next(other.address for _end, link in ends for other in link.ends if other.node != node.name)
-        _ip(node, [f"route add default via {gateway}"])
+        _route_to_router(node, ends[0][1])
+
+
+def _route_to_router(host: Host, link: Link) -> None:
+    """A host's default route, which goes when its link does."""
+    _ip(host, [f"route replace default via {link.ends[0].address}"])
 
 
 def _ip(node: Host, lines: list[str]) -> None:

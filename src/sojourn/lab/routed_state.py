@@ -65,9 +65,11 @@ class LabState:
         for _ in range(_ATTEMPTS):
             # Whoever takes the last lab down removes the directories above, maybe right now.
             with suppress(FileNotFoundError):
-                FOLDER.mkdir(parents=True, exist_ok=True)
+                for parent in (FOLDER.parent, FOLDER):
+                    with suppress(FileExistsError):
+                        make_readable(parent)
                 try:
-                    self.folder.mkdir()
+                    make_readable(self.folder)
                 except FileExistsError:
                     raise _there_already(self.name) from None
                 break
@@ -83,6 +85,12 @@ class LabState:
         unfinished = self.folder / f"{STATE}.new"
         unfinished.write_text(json.dumps(state))
         unfinished.replace(self.folder / STATE)
+
+
+def make_readable(folder: Path) -> None:
+    """Make a directory that the daemons' user can enter, whatever the caller's mask."""
+    folder.mkdir()
+    folder.chmod(0o755)
 
 
 def label_of(name: str) -> str:

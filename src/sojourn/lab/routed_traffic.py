@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,7 @@ MAX_SECONDS = 86_400
 MAX_RATE = 10**11
 MAX_DSCP = 63
 LISTEN_SECONDS = 20.0
+CONNECT_MS = 10_000
 # Besides the time it was asked for: connecting, and telling the result through full queues.
 EXTRA_SECONDS = 60.0
 _PORTS = (20_000, 60_000)
@@ -60,18 +64,30 @@ class TrafficReport:
     seconds: float
 
 
-def send_traffic(source: Host, target: Host, traffic: Traffic) -> TrafficReport:
-    """Send to a node's address; back when it is over."""
+def send_traffic(
+    source: Host, target: Host, traffic: Traffic, *, advance: Callable[[str, float], None] | None = None
+) -> TrafficReport:
+    """Send to a node's address; back when it is over. `advance` is told the share of the time that has passed."""
     if shutil.which("iperf3") is None:
         raise UsageError("there is no iperf3", where="traffic", action="install the package iperf3")
     server, port = _listen(target)
     options = ["-p", str(port), "-c", target.address, "-t", str(traffic.seconds), "-S", str(traffic.dscp << 2)]
     if not traffic.tcp:
         options += ["-u", "-l", str(traffic.data_bytes)]
-    options += ["-b", str(traffic.rate)]
-    with server:
-        printed = source.run("iperf3", "-J", *options, timeout=traffic.seconds + EXTRA_SECONDS)
-    return _report(printed, traffic, source.name)
+    options += ["-b", str(traffic.rate), "--connect-timeout", str(CONNECT_MS)]
+    with server, source.start("iperf3", "-J", *options, stdout=subprocess.PIPE) as client:
+        printed = _wait(client.process, traffic.seconds, advance or (lambda _step, _share: None))
+    return _report(printed, traffic, f"traffic from {source.name} to {target.name}")
+
+
+def _wait(process: subprocess.Popen[str], seconds: int, advance: Callable[[str, float], None]) -> str:
+    """What the client printed, at its end."""
+    start = time.monotonic()
+    while (passed := time.monotonic() - start) < seconds + EXTRA_SECONDS:
+        advance("sending", min(passed / seconds, 1.0))
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=0.2)[0]
+    raise SojournError(f"iperf3 did not end {EXTRA_SECONDS:g} s after its time", where="traffic")
 
 
 def _listen(target: Host) -> tuple[HostProcess, int]:
@@ -90,8 +106,10 @@ def _listen(target: Host) -> tuple[HostProcess, int]:
 
 def _report(printed: str, traffic: Traffic, where: str) -> TrafficReport:
     try:
-        end: dict[str, Any] = json.loads(printed)["end"]
-        received = end["sum_received"]
+        answer: dict[str, Any] = json.loads(printed)
+        if "error" in answer:
+            raise SojournError(f"iperf3 says: {str(answer['error'])[:200]}", where=where)
+        received = answer["end"]["sum_received"]
         rate, seconds = float(received["bits_per_second"]), float(received["seconds"])
         if traffic.tcp:
             return TrafficReport(None, None, None, rate, seconds)

@@ -71,6 +71,7 @@ class Router(Host):
     def configure(self, plan: LabPlan) -> None:
         """Write the configuration of both daemons."""
         self.folder.mkdir()
+        self.folder.chmod(0o755)
         try:
             shutil.chown(self.folder, _OWNER, _OWNER)
         except LookupError:
@@ -78,7 +79,9 @@ class Router(Host):
         header = f"hostname {plan.node(self.name).label}\nlog file /var/run/frr/{{}}.log warnings\n"
         for daemon, lines in zip(DAEMONS, ([], _ospf(plan, plan.node(self.name))), strict=True):
             text = header.format(daemon) + "\n".join(lines) + "\n"
-            (self.folder / f"{daemon}.conf").write_text(text)
+            path = self.folder / f"{daemon}.conf"
+            path.write_text(text)
+            path.chmod(0o644)  # the daemons' user reads it, whatever the caller's mask
 
     def start_daemon(self, daemon: str) -> None:
         """Start zebra or ospfd; back when it is ready."""

@@ -35,7 +35,7 @@ __all__ = ["SCHEME", "is_live", "read_live_topology", "read_router_names"]
 SCHEME = "frr:"
 MAX_BYTES = 64_000_000
 VTYSH_SECONDS = 20.0
-MAX_NAMES_BYTES = 16_000_000
+MAX_NAMES_LETTERS = 16_000_000
 _COMMANDS = ("show ip ospf database router json", "show ip ospf database network json")
 _PATHSPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -70,7 +70,11 @@ def read_router_names(path: Path) -> dict[str, str]:
     """Names by router id, from a CSV with the columns ``router_id`` and ``name``."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         try:
-            text = file.read(MAX_NAMES_BYTES + 1)
+            text = file.read(MAX_NAMES_LETTERS + 1)
+            if len(text) > MAX_NAMES_LETTERS:
+                raise TopologyError(
+                    f"more than {MAX_NAMES_LETTERS} letters", where=str(path), action="give a shorter file"
+                )
             rows = list(csv.DictReader(text.splitlines(), strict=True))
         except (UnicodeDecodeError, csv.Error) as error:
             raise TopologyError(f"no CSV: {error}", where=str(path)) from None

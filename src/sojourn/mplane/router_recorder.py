@@ -222,11 +222,9 @@ class RouterRecorder:
         self._read()
         for name, entering in self._entering.items():
             self._enter(name, entering, entering.take(until_ns))
-        for (ingress, egress), leaving in self._leaving.items():
-            seen = leaving.take(until_ns)
-            for segment in self._segments:
-                if (segment.ingress.name, segment.egress.name) == (ingress, egress):
-                    _leave(segment, seen)
+        left = {pair: leaving.take(until_ns) for pair, leaving in self._leaving.items()}
+        for segment in self._segments:
+            _leave(segment, left[segment.ingress.name, segment.egress.name])
         return [epoch for segment in self._segments for epoch in self._close(segment, until_ns)]
 
     def _read(self) -> None:

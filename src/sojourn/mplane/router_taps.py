@@ -67,7 +67,7 @@ class Tap:
         self._ring_bytes = ring_bytes
         self._options = options
         self._decoder = Decoder(options)
-        self._waiting: list[Seen] = [NOTHING]
+        self._waiting: list[Seen] = []
         self._dropped = 0
         self._longest = 0
         self._is_broken = False
@@ -147,9 +147,11 @@ class Tap:
 
     def take(self, until_ns: int) -> Seen:
         """The packets before a time, once, in the order of the ring."""
+        if not self._waiting:
+            return NOTHING
         seen = Seen.concatenate(self._waiting)
         due = seen.batch.time_ns < until_ns
-        self._waiting = [seen.select(~due)]
+        self._waiting = [] if due.all() else [seen.select(~due)]
         return seen.select(due)
 
 

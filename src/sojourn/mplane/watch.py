@@ -10,13 +10,14 @@ most `MAX_HISTORY`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.errors import ParameterError, TopologyError, UsageError
 from sojourn.mplane.msets import MSets, m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.paths import shortest_paths
 from sojourn.mplane.topology import Topology
@@ -79,6 +80,33 @@ class TopologyWatch:
         after = self._after_change(before, topology)
         self._history.append((now_ns, after))
         return Change(now_ns, before, after, tuple(sorted(old - fresh)), tuple(sorted(fresh - old)))
+
+    def changes(
+        self, *, every_ns: int, for_ns: int | None = None, told: Callable[[TopologyError], None] | None = None
+    ) -> Iterator[Change]:
+        """Changes as they are seen, reading again and again, for some time or for ever.
+
+        Where a later reading fails, what held holds on; `told` hears of the first of such readings in a row.
+        """
+        end = None if for_ns is None else time.monotonic_ns() + for_ns
+        is_silent = False
+        while True:
+            change = None
+            try:
+                change = self.poll(time.time_ns())
+                is_silent = False
+            except TopologyError as error:
+                if not self._history:
+                    raise
+                if not is_silent and told is not None:
+                    told(error)
+                is_silent = True
+            if change is not None:
+                yield change
+            wait_ns = every_ns if end is None else min(every_ns, end - time.monotonic_ns())
+            if wait_ns <= 0:
+                return
+            time.sleep(wait_ns / 1e9)
 
     def monitored(self, now_ns: int) -> dict[str, list[str]]:
         """By node the routers it monitors at a time, held ones among them."""

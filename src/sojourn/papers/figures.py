@@ -9,8 +9,9 @@ from typing import Literal
 
 from sojourn.core.errors import UsageError
 
-__all__ = ["Figure", "Line", "require_matplotlib", "write_figure"]
+__all__ = ["Figure", "Kind", "Line", "require_matplotlib", "write_figure"]
 
+Kind = Literal["paper", "literal", "joint", "baseline"]
 STYLES = {"paper": ":", "literal": "--", "joint": "-", "baseline": "-."}
 
 
@@ -21,7 +22,7 @@ class Line:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    kind: Literal["paper", "literal", "joint", "baseline"] = "joint"
+    kind: Kind = "joint"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ PAPERS = {
     "mplane": "sojourn.papers.mplane",
     "bits": "sojourn.papers.bits",
     "iotm": "sojourn.papers.iotm",
+    "domo": "sojourn.papers.domo",
 }
 
 

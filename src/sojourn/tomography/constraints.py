@@ -20,15 +20,17 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import ParameterError
+from sojourn.tomography.levels import node_levels
 from sojourn.tomography.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega"]
+__all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
 
 OMEGA_SHARE = 0.9
 FEWEST_DIRECT, SMALLEST = 20, 10
 ROUNDS = 200
 GROUPS_PER_VISIT = 16
+_WRITTEN, _WRITTEN_GROUPS = ("low_ns", "high_ns", "least_ns", "most_ns", "order"), ("is_sure", "is_out", "is_used")
 _KINDS = {ORDER: "order", FIFO: "fifo", SUM: "sum of delays"}
 
 
@@ -103,6 +105,8 @@ class Bounds:
 def learn_omega(trace: CollectionTrace) -> int:
     """ω learnt from the packets that went straight to the sink; 0 if there are too few.
 
+    Nodes further off may be faster than the sink's neighbours. Sums show it, as a packet's own delay is in its sum: ω
+    stays below the smallest one. So do totals, where nodes clearly differ: ω falls as the fastest node's level does.
     The smallest delay seen lies above the least possible one, by less than what separates the ten smallest but for 1 in
     500 traces (near its end a density is flat, so the gaps there are alike): that much is taken off before the margin.
     """
@@ -111,7 +115,13 @@ def learn_omega(trace: CollectionTrace) -> int:
     if len(delay) < FEWEST_DIRECT:
         return 0
     smallest = np.partition(delay, SMALLEST)[:SMALLEST]
-    return max(0, int(OMEGA_SHARE * (2 * smallest.min() - smallest.max())))
+    learnt = int(2 * smallest.min() - smallest.max())
+    sums = trace.sum_ns[trace.sum_ns >= 0]
+    if len(sums):
+        learnt = min(learnt, int(sums.min()))
+    level = node_levels(trace)
+    learnt = int(learnt * level[trace.is_visit].min() / level[trace.start[:-1][direct]].min())
+    return max(0, int(OMEGA_SHARE * learnt))
 
 
 def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> Bounds:
@@ -144,24 +154,40 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
     least_ns = learn_omega(trace) if options.omega_ns is None else options.omega_ns
     omega = np.full(len(trace.node), least_ns, np.int64)
     low, high, least, most = _order_bounds(trace, omega)
-    is_local = trace.hop == 0
     node_start, by_node = _visits_by_node(trace, low)
     first, second, left_out = find_pairs(node_start, by_node, low, high, options.epsilon_ns)
     groups = _groups(trace, low, high, options)
     order = np.zeros(len(first), np.int64)
+    is_exact = options.sums is Sums.EXACT
+    start = Bounds(low, high, least, most, first, second, order, groups, is_exact, omega, [], 0, left_out, 0)
+    return _propagated(trace, start, options)
+
+
+def tighten(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
+    """Propagate bounds that were narrowed by other means; the given ones stay as they are."""
+    groups = replace(bounds.groups, **{name: getattr(bounds.groups, name).copy() for name in _WRITTEN_GROUPS})
+    own = {name: getattr(bounds, name).copy() for name in _WRITTEN}
+    return _propagated(trace, replace(bounds, groups=groups, **own), options)
+
+
+def _propagated(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
+    """The bounds at their fixpoint; what `_WRITTEN` and `_WRITTEN_GROUPS` name is changed in place."""
+    groups = bounds.groups
     conflicts = np.zeros((CONFLICT_LIMIT, 3), np.int64)
+    owner = trace.owner
     rounds, found = propagate(
         trace.start,
+        owner,
         trace.node,
         trace.sink,
-        low,
-        high,
-        least,
-        most,
-        is_local,
-        first,
-        second,
-        order,
+        bounds.low_ns,
+        bounds.high_ns,
+        bounds.least_ns,
+        bounds.most_ns,
+        trace.hop == 0,
+        bounds.first,
+        bounds.second,
+        bounds.order,
         groups.start,
         groups.member,
         groups.before,
@@ -178,14 +204,15 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
         ROUNDS,
         conflicts,
     )
-    owner = trace.owner
     reported = [
         Conflict(_KINDS[kind], int(owner[x]), int(owner[y]))
         for kind, x, y in conflicts[: min(found, CONFLICT_LIMIT)].tolist()
     ]
-    is_exact = options.sums is Sums.EXACT
-    return Bounds(
-        low, high, least, most, first, second, order, groups, is_exact, omega, reported, found, left_out, rounds
+    return replace(
+        bounds,
+        conflicts=bounds.conflicts + reported,
+        conflict_count=bounds.conflict_count + found,
+        rounds=bounds.rounds + rounds,
     )
 
 

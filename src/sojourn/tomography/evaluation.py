@@ -16,7 +16,7 @@ from sojourn.core.errors import InputError
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Evaluation", "evaluate", "unknown_visits"]
+__all__ = ["Evaluation", "displacement", "displacements", "evaluate", "unknown_visits"]
 
 CLOSE_NS = 4_000_000
 ROUNDING_NS = 1_000
@@ -43,10 +43,7 @@ def unknown_visits(trace: CollectionTrace) -> Int64Array:
 
 def evaluate(trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, truth_ns: Int64Array) -> Evaluation:
     """How far estimates and bounds are from the truth; places without truth (-1) are left out."""
-    visit = unknown_visits(trace)
-    visit = visit[(truth_ns[visit] >= 0) & (truth_ns[visit + 1] >= 0)]
-    if not len(visit):
-        raise InputError("the truth has none of the trace's hops", action="give the truth of the same trace")
+    visit = _compared(trace, truth_ns)
     true_delay = truth_ns[visit + 1] - truth_ns[visit]
     error = np.abs(arrival_ns[visit + 1] - arrival_ns[visit] - true_delay)
     least, most = bounds.least_ns[visit], bounds.most_ns[visit]
@@ -59,12 +56,30 @@ def evaluate(trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, tru
         share_under_4ms=float((error < CLOSE_NS).mean()),
         bound_width_ms=float((most - least).mean() / NS_PER_MS),
         bounds_violated=int(outside.sum()),
-        displacement=_displacement(arrival_ns[visit], truth_ns[visit]),
+        displacement=displacement(trace, arrival_ns, truth_ns),
     )
 
 
-def _displacement(estimated: Int64Array, true: Int64Array) -> float:
-    ranks = [np.empty(len(times), np.int64) for times in (estimated, true)]
-    for rank, times in zip(ranks, (estimated, true), strict=True):
-        rank[np.argsort(times, kind="stable")] = np.arange(len(times))
-    return float(np.abs(ranks[0] - ranks[1]).mean())
+def displacement(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Array) -> float:
+    """How many places an unknown's arrival stands off in the order of all, on average."""
+    return float(displacements(trace, arrival, truth_ns).mean())
+
+
+def displacements(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Array) -> Int64Array:
+    """How many places each unknown's arrival stands off; `arrival` gives every place's time, or its rank."""
+    visit = _compared(trace, truth_ns)
+    ranks = [np.empty(len(visit), np.int64) for _order in range(2)]
+    for rank, times in zip(ranks, (arrival[visit], truth_ns[visit]), strict=True):
+        rank[np.argsort(times, kind="stable")] = np.arange(len(visit))
+    return np.asarray(np.abs(ranks[0] - ranks[1]))
+
+
+def _compared(trace: CollectionTrace, truth_ns: Int64Array) -> Int64Array:
+    """The unknowns whose truth is given."""
+    visit = unknown_visits(trace)
+    if not len(visit):
+        raise InputError("no packet of the trace has two hops", action="leave --truth out: there is nothing to compare")
+    visit = visit[(truth_ns[visit] >= 0) & (truth_ns[visit + 1] >= 0)]
+    if not len(visit):
+        raise InputError("the truth has none of the trace's hops", action="give the truth of the same trace")
+    return visit

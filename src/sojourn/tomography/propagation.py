@@ -6,7 +6,8 @@ that node or at another of the stretch that their paths share around it (a stret
 the order there is known). A constraint that contradicts the bounds is left out from then on and reported.
 
 Places, `low` and `high` are in ns; a visit is the place where a packet waits, the place behind it is its departure.
-Cost: a few passes over visits, pairs of visits that overlap at a node, and members of groups; about 1 µs for each.
+Cost: a pass over visits, pairs of visits that overlap at a node, and members of groups, about 1 µs for each; later
+passes look only at what depends on packets whose bounds have changed since.
 """
 
 from __future__ import annotations
@@ -138,21 +139,28 @@ def _order_pass(
     most: Int64Array,
     conflicts: Int64Array,
     found: int,
+    touched: Int64Array,
+    done: int,
 ) -> tuple[bool, int]:
     """Arrival and departure of each visit differ by at least `least` and at most `most`."""
     changed = False
     for p in range(len(start) - 1):
-        worst = 0
+        if touched[p] < done - 1:
+            continue
+        worst, moved = 0, False
         for v in range(start[p], start[p + 1] - 1):
             a = _raise(low, high, v + 1, low[v] + least[v])
             b = _lower(low, high, v + 1, high[v] + most[v])
-            changed |= a == 1 or b == 1
+            moved |= a == 1 or b == 1
             worst = max(worst, a, b)
         for v in range(start[p + 1] - 2, start[p] - 1, -1):
             a = _lower(low, high, v, high[v + 1] - least[v])
             b = _raise(low, high, v, low[v + 1] - most[v])
-            changed |= a == 1 or b == 1
+            moved |= a == 1 or b == 1
             worst = max(worst, a, b)
+        changed |= moved
+        if moved or worst == 2:
+            touched[p] = done
         if worst == 2:  # the least or most delay is wrong for this packet: ask nothing but the order of it
             found = _note(conflicts, found, ORDER, start[p], start[p])
             for v in range(start[p], start[p + 1] - 1):
@@ -213,9 +221,66 @@ def _sum_pass(
     return changed
 
 
+@inlined
+def _fifo_pass(
+    node: Int64Array,
+    sink: int,
+    low: Int64Array,
+    high: Int64Array,
+    is_local: BoolArray,
+    first: Int64Array,
+    second: Int64Array,
+    state: Int64Array,
+    spacing: int,
+    epsilon: int,
+    conflicts: Int64Array,
+    found: int,
+    owner: Int64Array,
+    touched: Int64Array,
+    done: int,
+) -> tuple[bool, int]:
+    """Who entered a queue first leaves it first, for pairs whose order is proved by now."""
+    changed = False
+    for k in range(len(first)):
+        x, y = first[k], second[k]
+        if touched[owner[x]] < done - 1 and touched[owner[y]] < done - 1:
+            continue
+        if state[k] == UNKNOWN:
+            state[k] = decided(x, y, node, low, high, is_local, sink, epsilon)
+        if state[k] != BEFORE and state[k] != AFTER:
+            continue
+        x, y = (y, x) if state[k] == AFTER else (x, y)
+        effect = _apply_order(x, y, low, high, is_local, spacing, epsilon)
+        if effect == 2:
+            state[k] = DISABLED
+            found = _note(conflicts, found, FIFO, x, y)
+        if effect > 0:  # of its four bounds some may have moved before one could not
+            touched[owner[x]], touched[owner[y]] = done, done
+        changed |= effect == 1
+    return changed, found
+
+
+@inlined
+def _is_touched(
+    g: int,
+    group_start: Int64Array,
+    member: Int64Array,
+    before: Int64Array,
+    owner: Int64Array,
+    touched: Int64Array,
+    done: int,
+) -> bool:
+    """Whether the bounds of a packet that a group depends on have changed since it was looked at."""
+    latest = touched[owner[before[g]]]
+    for k in range(group_start[g], group_start[g + 1]):
+        latest = max(latest, touched[owner[member[k]]])
+    return bool(latest >= done - 1)
+
+
 @kernel
 def propagate(
     start: Int64Array,
+    owner: Int64Array,
     node: Int64Array,
     sink: int,
     low: Int64Array,
@@ -248,22 +313,17 @@ def propagate(
     entered the queue after visit `before[g]`. `state` gets the proved order of each pair.
     """
     found = 0
+    # The round in which a packet's bounds last changed: what was looked at after that would give the same again.
+    touched = np.full(len(start) - 1, -1)
     for done in range(rounds):
-        changed, found = _order_pass(start, low, high, least, most, conflicts, found)
-        for k in range(len(first)):
-            x, y = first[k], second[k]
-            if state[k] == UNKNOWN:
-                state[k] = decided(x, y, node, low, high, is_local, sink, epsilon)
-            if state[k] != BEFORE and state[k] != AFTER:
-                continue
-            x, y = (y, x) if state[k] == AFTER else (x, y)
-            effect = _apply_order(x, y, low, high, is_local, spacing, epsilon)
-            if effect == 2:
-                state[k] = DISABLED
-                found = _note(conflicts, found, FIFO, x, y)
-            changed |= effect == 1
+        changed, found = _order_pass(start, low, high, least, most, conflicts, found, touched, done)
+        moved, found = _fifo_pass(
+            node, sink, low, high, is_local, first, second, state, spacing, epsilon,
+            conflicts, found, owner, touched, done,
+        )  # fmt: skip
+        changed |= moved
         for g in range(len(sums)):
-            if not is_used[g]:
+            if not is_used[g] or not _is_touched(g, group_start, member, before, owner, touched, done):
                 continue
             for k in range(group_start[g] + 1, group_start[g + 1]):
                 if not (is_sure[k] or is_out[k]):
@@ -276,7 +336,9 @@ def propagate(
             if effect == 2:
                 is_used[g] = False
                 found = _note(conflicts, found, SUM, last[g], before[g])
-            changed |= effect == 1
+            if effect == 1:
+                touched[owner[member[group_start[g] : group_start[g + 1]]]] = done
+                changed = True
         if not changed:
             return done + 1, found
     return rounds, found

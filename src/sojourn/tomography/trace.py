@@ -17,12 +17,14 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import InputError
 
-__all__ = ["MISSING", "CollectionTrace", "PacketRow", "make_trace"]
+__all__ = ["MISSING", "SUM_LIMIT_NS", "UNREADABLE", "CollectionTrace", "PacketRow", "make_trace", "packet_fault"]
 
 MISSING = -1  # a sum of delays that was not recorded or does not fit its two bytes
+UNREADABLE = -2  # a sum of delays that is no time: counted apart, not used either
 SUM_LIMIT_NS = 65_535_000_000
 LONGEST_PATH = 256
 LATEST_NS = 1 << 62
+LONGEST_NS = 1 << 50  # 13 days from origin to sink: sums of many such delays still fit
 _WRAPS = (1 << 8, 1 << 16, 1 << 32)
 _WRAP_ZONE = 8  # a sequence number that falls from this near a power of two to this near 0 has wrapped
 
@@ -99,7 +101,7 @@ class CollectionTrace:
 def make_trace(rows: Iterable[PacketRow], ignored: Counter[str] | None = None) -> CollectionTrace:
     """Columns from rows of any order; what cannot be used is counted by reason, and nothing usable is an error."""
     ignored, notes = Counter(ignored or {}), Counter[str]()
-    kept = [row for row in rows if not _count(ignored, _fault(row))]
+    kept = [row for row in rows if not _count(ignored, packet_fault(row))]
     if not kept:
         reasons = ", ".join(f"{count} × {reason}" for reason, count in ignored.items())
         raise InputError("the trace has no usable packet" + (f" ({reasons})" if reasons else ""))
@@ -122,7 +124,7 @@ def _count(counter: Counter[str], reason: str) -> bool:
     return bool(reason)
 
 
-def _fault(row: PacketRow) -> str:
+def packet_fault(row: PacketRow) -> str:
     """Why a packet cannot be used; empty when it can."""
     origin, sequence, path, t0, at_sink, _sum = row
     checks = (
@@ -135,6 +137,7 @@ def _fault(row: PacketRow) -> str:
         (t0 < 0 or at_sink < 0, "negative time"),
         (max(t0, at_sink) > LATEST_NS, "time out of range"),
         (at_sink <= t0, "arrival at the sink before the generation"),
+        (at_sink - t0 > LONGEST_NS, "delay of more than 13 days"),
     )
     return next((reason for is_wrong, reason in checks if is_wrong), "")
 
@@ -144,7 +147,8 @@ def _columns(rows: list[PacketRow], sink: int, ignored: Counter[str], notes: Cou
     origin, shown, t0, at_sink, sums = (np.array([row[k] for row in rows], np.int64) for k in (0, 1, 3, 4, 5))
     saturated = sums >= SUM_LIMIT_NS
     notes["sum of delays that may have overflowed, not used"] = int(saturated.sum())
-    notes["sum of delays missing"] = int((sums < 0).sum())
+    notes["sum of delays that is no time, not used"] = int((sums == UNREADABLE).sum())
+    notes["sum of delays missing"] = int((sums == MISSING).sum())
     notes["path with a loop"] = sum(len(set(row[2])) < len(row[2]) for row in rows)
     sums = np.where(saturated | (sums < 0), MISSING, sums)
     return CollectionTrace(

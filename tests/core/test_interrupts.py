@@ -1,0 +1,43 @@
+"""Ctrl-C that waits: held while a block runs, delivered after it, and never in processes started inside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sojourn.core.interrupts import interrupts_held
+
+
+def test_an_interrupt_comes_when_the_block_is_done() -> None:
+    steps = []
+
+    def run() -> None:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("still here")
+        steps.append("too far")
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert steps == ["still here"]
+
+
+def test_processes_started_in_the_block_never_see_it() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('survived')"
+    with interrupts_held():
+        held = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    free = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert held.stdout == "survived\n"
+    assert free.stdout == ""
+
+
+def test_a_block_within_a_block_holds_until_the_outer_one_is_done() -> None:
+    with interrupts_held():
+        with interrupts_held():
+            pass
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
