@@ -45,6 +45,7 @@ def test_two_workers_give_the_same_answers_as_one(
 def test_a_cluster_gives_the_same_answers_also_with_threads(tmp_path: Path) -> None:
     with dask_cluster(tmp_path, 1) as cluster:
         cluster.add_worker(threads=2)
+        cluster.wait_for_threads(3)
         for ack_loss, loss in LOSSES:
             trace, _truth = simulated(100, 71, ack_loss, loss)
             bounds = bound(trace)
