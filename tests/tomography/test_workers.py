@@ -74,7 +74,7 @@ def test_progress_comes_once_for_each_window(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_the_command_and_its_workers_without_a_traceback(tmp_path: Path, workers: int) -> None:
     sojourn = [sys.executable, "-m", "sojourn.cli.main"]
-    size = ["--nodes", "400", "--packets", "60", "--seed", "73"]
+    size = ["--nodes", "400", "--packets", "150", "--seed", "73"]
     subprocess.run([*sojourn, "lab", "wireless", *size, "-w", "trace.csv"], cwd=tmp_path, check=True)
     command = [*sojourn, "tomography", "trace.csv", "--workers", str(workers)]
     program = subprocess.Popen(
