@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sojourn.lab.namespaces import NAMESPACES
+from sojourn.lab.routed import RoutedLab
 from sojourn.lab.routed_state import FOLDER
 from sojourn.mplane.topology import Topology, TopologyBuilder
 
@@ -28,6 +29,15 @@ def six_routers() -> Topology:
         builder.add_link(source, target, str(weight), line=line)
     builder.add_missing_directions()
     return builder.finish()
+
+
+def bring_up(lab: RoutedLab) -> None:
+    """Let all links be up again, and routing converge."""
+    up = lab.links_up()
+    for link in lab.plan.links:
+        if frozenset(link.names) not in up:
+            lab.link_up(*link.names)
+    lab.wait_converged()
 
 
 def traces(label: str) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from routed_worlds import six_routers, traces
+from routed_worlds import bring_up, six_routers, traces
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab import routed_traffic
 from sojourn.lab.namespaces import Bottleneck, own_prefix, remove_leftovers
@@ -45,10 +45,8 @@ def lab() -> Iterator[RoutedLab]:
 def converged(lab: RoutedLab) -> Iterator[RoutedLab]:
     """The lab with all links up and no bottleneck, before and after."""
     yield lab
-    for link in lab.plan.links:
-        lab.link_up(*link.names)
-        lab.set_bottleneck(*link.names, None)
-    lab.wait_converged()
+    lab.set_bottleneck("r1", "r2", None)
+    bring_up(lab)
 
 
 def test_packets_pass_from_host_to_host_over_the_routers(lab: RoutedLab) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from routed_worlds import six_routers
+from routed_worlds import bring_up, six_routers
 from sojourn.core.errors import TopologyError
 from sojourn.lab.routed import RoutedLab, routed_lab
 from sojourn.lab.routers import Router, daemon_pids
@@ -45,9 +45,7 @@ def lab() -> Iterator[RoutedLab]:
 @pytest.fixture
 def converged(lab: RoutedLab) -> Iterator[RoutedLab]:
     yield lab
-    for link in lab.plan.links:
-        lab.link_up(*link.names)
-    lab.wait_converged()
+    bring_up(lab)
 
 
 def source(lab: RoutedLab, router: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collection_worlds import MS, simulated
 from sojourn.tomography import estimate as estimate_module
 from sojourn.tomography.constraints import ConstraintOptions, Sums, bound
-from sojourn.tomography.estimate import EstimateOptions, _medians, estimate
+from sojourn.tomography.estimate import EstimateOptions, estimate
 from sojourn.tomography.evaluation import Evaluation, evaluate
 from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
 from sojourn.tomography.program import Programs
@@ -43,6 +43,8 @@ def test_the_true_times_solve_every_program(ack_loss: float, loss: float) -> Non
         assert (values <= program.high + 0.002).all()
         delay = program.delay @ x + program.delay_known
         assert np.allclose(delay, (truth[program.visits + 1] - truth[program.visits]) / MS, atol=1e-6)
+        departure = program.departure @ x + program.departure_known
+        assert np.allclose(departure - departure[0], (truth[program.visits + 1] - truth[program.visits[0] + 1]) / MS)
         assert (program.pull @ x + program.pull_known <= 0.552).all()
         assert (len(program.pull_members) == 0) == bounds.is_exact
 
@@ -138,14 +140,6 @@ def test_progress_reaches_the_end() -> None:
     estimate(trace, bound(trace), advance=lambda _step, share: shares.append(share))
     assert shares == sorted(shares)
     assert shares[-1] == 1
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.floats(-1e3, 1e3)), min_size=1, max_size=60))
-def test_medians_by_group_agree_with_numpy(pairs: list[tuple[int, float]]) -> None:
-    names, group = np.unique([g for g, _value in pairs], return_inverse=True)
-    values = np.array([value for _g, value in pairs])
-    expected = [np.median(values[group == g]) for g in range(len(names))]
-    assert np.allclose(_medians(values, group, len(names)), expected)
 
 
 ROWS = st.lists(

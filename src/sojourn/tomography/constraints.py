@@ -20,13 +20,14 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import ParameterError
+from sojourn.tomography.levels import node_levels
 from sojourn.tomography.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
 from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
 
 OMEGA_SHARE = 0.9
-FEWEST_DIRECT, SMALLEST = 20, 10
+FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
 ROUNDS = 200
 GROUPS_PER_VISIT = 16
 _WRITTEN, _WRITTEN_GROUPS = ("low_ns", "high_ns", "least_ns", "most_ns", "order"), ("is_sure", "is_out", "is_used")
@@ -102,17 +103,25 @@ class Bounds:
 
 
 def learn_omega(trace: CollectionTrace) -> int:
-    """ω learnt from the packets that went straight to the sink; 0 if there are too few.
+    """ω learnt from the packets that went straight to the sink; 0 if those, or the nodes they are of, are too few.
 
+    Nodes further off may be faster than the sink's neighbours. Sums show it, as a packet's own delay is in its sum: ω
+    stays below the smallest one. So do totals, where nodes clearly differ: ω falls as the fastest node's level does.
     The smallest delay seen lies above the least possible one, by less than what separates the ten smallest but for 1 in
     500 traces (near its end a density is flat, so the gaps there are alike): that much is taken off before the margin.
     """
     direct = np.diff(trace.start) == 2
     delay = trace.sink_ns[direct] - trace.t0_ns[direct]
-    if len(delay) < FEWEST_DIRECT:
+    if len(delay) < FEWEST_DIRECT or len(np.unique(trace.origin[direct])) < FEWEST_NEIGHBOURS:
         return 0
     smallest = np.partition(delay, SMALLEST)[:SMALLEST]
-    return max(0, int(OMEGA_SHARE * (2 * smallest.min() - smallest.max())))
+    learnt = int(2 * smallest.min() - smallest.max())
+    sums = trace.sum_ns[trace.sum_ns >= 0]
+    if len(sums):
+        learnt = min(learnt, int(sums.min()))
+    level = node_levels(trace)
+    learnt = int(learnt * level[trace.is_visit].min() / level[trace.start[:-1][direct]].min())
+    return max(0, int(OMEGA_SHARE * learnt))
 
 
 def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> Bounds:

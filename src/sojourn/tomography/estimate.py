@@ -1,12 +1,11 @@
 """The most likely delay of every packet at every hop: a sparse quadratic program for each window.
 
-Delays at one node within a window are alike (Domo, Eq. 8). Instead of all pairs of them, each delay is held to its
-node's centre: that weighs every visit once, not by its node's traffic. Rounds alternate between the two: centres are
-medians of the last round's delays (the middle of the bounds at first), and delays minimise squared distances to them, a
-delay more than `HUBER_MS` off pulling no harder than one at that distance. All of it within the guaranteed bounds, the
-proved FIFO order and the sums. Where S may over-count (acknowledgements or packets lost) it is an upper bound which
-pulls its members up, with a penalty like the logarithm of what remains; harder in small groups, as those over-count
-least.
+Delays at one node are alike (Domo, Eq. 8). Instead of all pairs of them, each delay is held to its node's centre: that
+weighs every visit once, not by its node's traffic. Rounds alternate between the two: centres come from the last round's
+delays (an even division of the packets' times at first), and delays minimise squared distances to them; `likeness` says
+how. All of it within the guaranteed bounds, the proved FIFO order and the sums. Where S may over-count
+(acknowledgements or packets lost) it is an upper bound which pulls its members up, with a penalty like the logarithm of
+what remains; harder in small groups, as those over-count least.
 
 Guarantee: every answer lies within the bounds. Every solve's status is checked: what OSQP leaves unconverged Clarabel
 solves; what neither does is counted, and keeps its last round's answer or the middle of its bounds.
@@ -31,15 +30,15 @@ from sojourn.core.executor import Executor, LocalExecutor
 from sojourn.core.interrupts import interrupts_held
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds
+from sojourn.tomography.levels import node_levels
+from sojourn.tomography.likeness import Likeness
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions, windows
 
 __all__ = ["EstimateOptions", "Estimates", "estimate"]
 
-HUBER_MS = 3.0
-REMAINS_MS = 5.0  # what remains of S costs like log(1 + remains / REMAINS_MS)
-TINY = 1e-6
+REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
 NARROW = 0.55
 SECONDS_PER_PLACE = 15e-6  # about, of one processor, to see whether workers are worth starting
 OSQP_SETTINGS = {"verbose": False, "eps_abs": 0.05, "eps_rel": 1e-3, "max_iter": 2_000, "check_termination": 10}
@@ -51,7 +50,7 @@ class EstimateOptions:
 
     window: WindowOptions = field(default_factory=WindowOptions)
     rounds: int = 10
-    pull: float = 10.0
+    pull: float = 0.3
     tolerance_ns: int = 550_000
     epsilon_ns: int = 2_100_000
 
@@ -89,7 +88,7 @@ def estimate(
     pieces = list(windows(trace.t0_ns, trace.period_ns, options.window))
     seconds = SECONDS_PER_PLACE * len(trace.node) / options.window.ratio
     run = executor or LocalExecutor(1)
-    with closing(run.map(_WindowSolver(trace, bounds, options), pieces, seconds=seconds)) as solved:
+    with closing(run.map(_WindowSolver(trace, bounds, options, node_levels(trace)), pieces, seconds=seconds)) as solved:
         for window, (delay_ns, counts) in zip(pieces, solved, strict=True):
             solves.update(counts)
             is_kept = np.isin(window.packets, window.kept, assume_unique=True)
@@ -109,11 +108,11 @@ class _WindowSolver:
     Travels to workers without its programs; each thread there makes its own, as making one uses scratch space.
     """
 
-    def __init__(self, trace: CollectionTrace, bounds: Bounds, options: EstimateOptions) -> None:
-        self._given = trace, bounds, options
+    def __init__(self, trace: CollectionTrace, bounds: Bounds, options: EstimateOptions, level: FloatArray) -> None:
+        self._given = trace, bounds, options, level
         self._here = threading.local()
 
-    def __reduce__(self) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, EstimateOptions]]:
+    def __reduce__(self) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, EstimateOptions, FloatArray]]:
         return _WindowSolver, self._given
 
     def __call__(self, window: Window) -> tuple[Int64Array, Counter[str]]:
@@ -127,11 +126,11 @@ class _WindowSolver:
 
     def _makers(self) -> list[Programs]:
         if not hasattr(self._here, "makers"):
-            trace, bounds, options = self._given
+            trace, bounds, options, level = self._given
             # Sums pull their members to the edge of their tolerance: a narrow one is better, if it leaves a solution.
             tolerances = (int(NARROW * options.tolerance_ns), options.tolerance_ns)
             self._here.makers = [
-                Programs(trace, bounds, tolerance_ns=t, epsilon_ns=options.epsilon_ns) for t in tolerances
+                Programs(trace, bounds, tolerance_ns=t, epsilon_ns=options.epsilon_ns, level=level) for t in tolerances
             ]
         makers: list[Programs] = self._here.makers
         return makers
@@ -173,34 +172,24 @@ def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Coun
     x = np.zeros(program.delay.shape[1])
     if not len(x):
         return program.delay_known, True
-    solver = _Solver(program, solves)
+    solver, likeness = _Solver(program, solves), Likeness(program)
     for number in range(options.rounds):
-        delay = program.delay @ x + program.delay_known
-        centre = _medians(delay, program.node, program.nodes)[program.node]
-        weight = np.ones(len(delay)) if number == 0 else HUBER_MS / np.maximum(np.abs(delay - centre), HUBER_MS)
-        remains = np.zeros(len(program.pull_known))
-        if number:
-            remains = np.maximum(-(program.pull @ x + program.pull_known), 0)
-        better = solver.solve(weight, centre, _pull(program, options.pull, remains))
+        square, linear = likeness.objective()
+        better = solver.solve(square, linear + _pull(program, options.pull, likeness.scale, x, number))
         if better is None:
             return np.asarray(program.delay @ x + program.delay_known), False
         x = better
+        likeness.learn(x, number)
+        if likeness.is_rearranged:
+            solver.forget()
     return np.asarray(program.delay @ x + program.delay_known), True
 
 
-def _pull(program: WindowProgram, strength: float, remains: FloatArray) -> FloatArray:
+def _pull(program: WindowProgram, strength: float, scale: float, x: FloatArray, number: int) -> FloatArray:
     """The linear cost of the unknowns that pulls groups up to their sums: the slope of the penalty where it stands."""
-    slope = strength * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS_MS)
+    remains = np.maximum(-(program.pull @ x + program.pull_known), 0) if number else 0.0
+    slope = strength * scale**2 * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS * scale)
     return np.asarray(-(program.pull.T @ slope))
-
-
-def _medians(values: FloatArray, group: Int64Array, groups: int) -> FloatArray:
-    order = np.lexsort((values, group))
-    counts = np.bincount(group, minlength=groups)
-    start = np.cumsum(counts) - counts
-    ordered = values[order]
-    medians: FloatArray = (ordered[start + (counts - 1) // 2] + ordered[start + counts // 2]) / 2
-    return medians
 
 
 class _Solver:
@@ -210,35 +199,32 @@ class _Solver:
         self._program = program
         self._solves = solves
         self._problem: Any = None
+        self._last: Any = None
 
-    def solve(self, weight: FloatArray, centre: FloatArray, pull: FloatArray) -> FloatArray | None:
-        """The unknowns for weighted squares around the centres given; None if no solver gets there."""
+    def forget(self) -> None:
+        """The next program has another pattern."""
+        self._problem = None
+
+    def solve(self, square: sparse.csc_matrix, linear: FloatArray) -> FloatArray | None:
+        """The unknowns that minimise the objective given; None if no solver gets there."""
         program = self._program
-        square, linear = _objective(program.delay, weight, program.delay_known - centre)
-        linear += pull
         if self._problem is None:
             self._problem = _osqp(square, linear, program)
+            if self._last is not None:
+                self._problem.warm_start(x=self._last.x, y=self._last.y)
         else:
             self._problem.update(Px=square.data, q=linear)
         with interrupts_held():  # OSQP would take Ctrl-C for itself, and say so on stdout
             result = self._problem.solve(raise_error=False)
         if result.info.status == "solved":
             self._solves["osqp"] += 1
+            self._last = result
             return np.asarray(result.x)
         if result.info.status == "interrupted":
             raise KeyboardInterrupt
         x = _clarabel(square, linear, program)
         self._solves["clarabel"] += x is not None
         return x
-
-
-def _objective(
-    deviation: sparse.csr_matrix, weight: FloatArray, known: FloatArray
-) -> tuple[sparse.csc_matrix, FloatArray]:
-    """Upper triangle and linear part of the weighted squares of `deviation @ x + known`."""
-    weighted = sparse.diags(2 * weight) @ deviation
-    square = deviation.T @ weighted + TINY * sparse.identity(deviation.shape[1])
-    return sparse.triu(square, format="csc"), np.asarray(weighted.T @ known)
 
 
 def _osqp(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram) -> Any:

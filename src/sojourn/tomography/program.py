@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NS_PER_MS", "Programs", "WindowProgram"]
+__all__ = ["NS_PER_MS", "Programs", "WindowProgram", "ranges"]
 
 NS_PER_MS = 1e6
 LARGEST_PULL = 20  # groups with more members say little about each
@@ -27,14 +27,19 @@ LARGEST_PULL = 20  # groups with more members say little about each
 class WindowProgram:
     """Delays are `delay @ x + delay_known`, and `low <= rows @ x <= high` holds (bounds of x first); all in ms.
 
+    Every visit's departure, from some time on, is `departure @ x + departure_known`.
     `pull @ x + pull_known` is each whole group's sum of delays less S, which is at most 0 but for rounding.
     """
 
     visits: Int64Array
     node: Int64Array  # of every visit, numbered from 0 within the window
     nodes: int
+    is_summed: BoolArray  # of every visit: whether a sum speaks of its packet, at any node
+    level: FloatArray  # of every node: its usual delay over the whole trace, relative to the others'
     delay: sparse.csr_matrix
     delay_known: FloatArray
+    departure: sparse.csr_matrix
+    departure_known: FloatArray
     rows: sparse.csc_matrix
     low: FloatArray
     high: FloatArray
@@ -91,8 +96,17 @@ class _Rows:
 class Programs:
     """Makes the programs of a trace's windows; holds its proved pairs and its groups by packet."""
 
-    def __init__(self, trace: CollectionTrace, bounds: Bounds, *, tolerance_ns: int, epsilon_ns: int) -> None:
+    def __init__(
+        self,
+        trace: CollectionTrace,
+        bounds: Bounds,
+        *,
+        tolerance_ns: int,
+        epsilon_ns: int,
+        level: FloatArray | None = None,
+    ) -> None:
         self._trace, self._bounds = trace, bounds
+        self._level = np.ones(len(trace.node)) if level is None else level
         self._tolerance, self._epsilon = tolerance_ns / NS_PER_MS, epsilon_ns / NS_PER_MS
         self._local = np.full(len(trace.node), -1, np.int64)
         owner, is_local = trace.owner, trace.hop == 0
@@ -107,17 +121,22 @@ class Programs:
         self._slack = np.where(is_local[self._earlier] & ~is_local[self._later], self._epsilon, 0.0)
         self._group_of = np.full(len(trace), -1, np.int64)
         self._group_of[owner[bounds.groups.last]] = np.arange(len(bounds.groups.last))
+        groups = bounds.groups
+        speaks = np.repeat(groups.is_used, np.diff(groups.start)) & ~groups.is_out
+        self._is_summed = np.zeros(len(trace), np.bool_)
+        self._is_summed[owner[groups.member[speaks]]] = True
 
     def make(self, packets: Int64Array) -> WindowProgram:
         """The program of a window's packets."""
         trace, bounds = self._trace, self._bounds
         lengths = np.diff(trace.start)[packets]
-        places, offset = _ranges(trace.start[packets], lengths)
+        places, offset = ranges(trace.start[packets], lengths)
         self._local[places] = np.arange(len(places))
         times = _Times(bounds, places, self._local)
         # A packet that went straight to the sink has nothing unknown but says how long its node takes.
         visit = np.flatnonzero(offset < np.repeat(lengths - 1, lengths))
         delay, delay_known = times.differences(visit + 1, visit)
+        departure, departure_known = times.matrix(np.arange(len(visit)), visit + 1, np.ones(len(visit)), len(visit))
         pull, pull_known, pull_members, sums = self._sum_rows(times, packets)
         blocks = [
             _delay_rows(bounds, times, places[visit], visit, delay, delay_known),
@@ -125,7 +144,7 @@ class Programs:
             sums,
         ]
         self._local[places] = -1
-        nodes, node = np.unique(trace.node[places[visit]], return_inverse=True)
+        nodes, place, node = np.unique(trace.node[places[visit]], return_index=True, return_inverse=True)
         unknown_low, unknown_high = times.low[times.places], times.high[times.places]
         middle = (unknown_low + unknown_high) / 2
         rows = sparse.vstack([sparse.identity(times.unknowns), *(block.matrix for block in blocks)], format="csc")
@@ -134,8 +153,12 @@ class Programs:
             visits=places[visit],
             node=node,
             nodes=len(nodes),
+            is_summed=np.repeat(self._is_summed[packets], lengths - 1),
+            level=self._level[places[visit][place]],
             delay=delay,
             delay_known=delay_known + delay @ middle,
+            departure=departure,
+            departure_known=departure_known + departure @ middle,
             rows=rows,
             low=np.concatenate([unknown_low, *(block.low - block.known for block in blocks)]) - at_middle,
             high=np.concatenate([unknown_high, *(block.high - block.known for block in blocks)]) - at_middle,
@@ -146,7 +169,7 @@ class Programs:
 
     def _fifo_rows(self, times: _Times, packets: Int64Array) -> _Rows:
         """The first of two packets at a node arrives and leaves first, where the bounds leave that open."""
-        pairs, _offset = _ranges(self._pair_start[packets], np.diff(self._pair_start)[packets])
+        pairs, _offset = ranges(self._pair_start[packets], np.diff(self._pair_start)[packets])
         pairs = pairs[times.local[self._later[pairs]] >= 0]
         x, y = times.local[self._earlier[pairs]], times.local[self._later[pairs]]
         earlier, later = np.concatenate([x + 1, x]), np.concatenate([y + 1, y])
@@ -162,7 +185,7 @@ class Programs:
         used = used[used >= 0]
         used = used[groups.is_used[used]]
         counts = np.diff(groups.start)[used]
-        entry, _offset = _ranges(groups.start[used], counts)
+        entry, _offset = ranges(groups.start[used], counts)
         row = np.repeat(np.arange(len(used)), counts)
         possible = ~groups.is_out[entry]
         entry, row = entry[possible], row[possible]
@@ -192,7 +215,7 @@ class Programs:
         return at_most[pulled], known_most[pulled] - total[pulled], members[pulled], rows
 
 
-def _ranges(start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
+def ranges(start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The numbers from each start on, as many as its count, one range after the other; and each one's place in its."""
     offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     return np.repeat(start, count) + offset, offset
