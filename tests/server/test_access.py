@@ -21,6 +21,22 @@ QUESTION = {"metric": "disk_io", "node": "alpha", "from_ns": 0, "to_ns": 10**18,
 PACKET = {"origin": 1, "seq": 0, "path": [1, 0], "t0_s": 1.0, "t_sink_s": 1.01, "sum_of_delays_s": None}
 FIELD = "/api/v1/nodes/alpha/collections/field"
 STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
+SEGMENT = {
+    "kind": "link",
+    "hops": ["alpha", "beta"],
+    "dscp": 0,
+    "interval": 7,
+    "start_ns": 7 * 10**9,
+    "end_ns": 8 * 10**9,
+    "packets": 20,
+    "lost": 1,
+    "mean_ns": 1e6,
+    "low_ns": 9e5,
+    "high_ns": 1.2e6,
+    "std_ns": 1e5,
+    "method": "probes",
+    "void": None,
+}
 
 ENDPOINTS = {
     ("POST", "/api/v1/epochs"): (OWN_NODE, {"content": encode(make_epoch())}),
@@ -44,6 +60,8 @@ ENDPOINTS = {
     ("GET", f"{FIELD}/packets/{{origin}}/{{sequence}}"): (READERS, {}),
     ("GET", f"{FIELD}/hops"): (READERS, {}),
     ("GET", f"{FIELD}/nodes"): (READERS, {}),
+    ("POST", "/api/v1/segments"): (OWN_NODE, {"json": {"measurements": [SEGMENT]}}),
+    ("GET", "/api/v1/segments"): (READERS, {}),
     ("GET", "/metrics"): (READERS, {}),
 }
 

@@ -19,6 +19,8 @@ from sojourn.cli import (
     lab,
     lab_routed,
     mplane,
+    mplane_diagnose,
+    mplane_probe,
     nodes,
     plan,
     plan_iotm,
@@ -56,6 +58,8 @@ app.command()(flows)
 app.command()(tomography)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
+mplane_probe.add_to(mplane.app)
+mplane_diagnose.add_to(mplane.app)
 app.add_typer(mplane.app, name="mplane")
 lab_routed.add_to(lab.app)
 app.add_typer(lab.app, name="lab")

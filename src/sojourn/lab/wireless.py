@@ -47,6 +47,7 @@ class WirelessNetwork:
     ack_loss: float = 0.0
     loss: float = 0.0  # share of the packets at the sink that are taken out of the trace
     route_s: float = 25.0  # how long a node keeps a route
+    noise_db: float = NOISE_DB  # how far a node's noise scatters from one routing epoch to the next
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= MOST_NODES or self.packets_per_node < 1:
@@ -58,6 +59,8 @@ class WirelessNetwork:
             raise ParameterError("the network is too large to simulate", action="use fewer nodes or packets")
         if not (self.period_s > 0 and self.route_s > 0 and self.buffer >= 1 and self.retries >= 0):
             raise ParameterError("a network without period, route time or buffer", action="use values above 0")
+        if not self.noise_db >= 0:
+            raise ParameterError(f"noise that scatters by {self.noise_db} dB", action="use 0 or more")
         if not (0 <= self.ack_loss < 1 and 0 <= self.loss < 1):
             raise ParameterError(f"losses of {self.ack_loss} and {self.loss}", action="use shares from 0, below 1")
 
@@ -148,7 +151,7 @@ def _links(random: np.random.Generator, network: WirelessNetwork) -> tuple[Float
     np.fill_diagonal(distance, 1e9)
     shadow = random.normal(0, SHADOWING_DB, distance.shape)
     margin = PATH_LOSS_DB * np.log10(REACH / np.maximum(distance, 0.1)) + (shadow + shadow.T) / np.sqrt(2)
-    noise = random.normal(0, NOISE_DB, (network.epochs, 1, network.nodes))
+    noise = random.normal(0, network.noise_db, (network.epochs, 1, network.nodes))
     reception = 1 / (1 + np.exp(-np.clip((margin[None] - noise) / SLOPE_DB, -50, 50)))
     return reception, margin > -SLOPE_DB
 

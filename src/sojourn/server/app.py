@@ -15,10 +15,11 @@ from fastapi.responses import JSONResponse
 from sojourn import __version__
 from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.epochs.store import EpochStore
-from sojourn.server import epoch_routes, node_routes, query_routes, sink_routes, status_routes
+from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes
 from sojourn.server.assignments import AssignmentStore
 from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
+from sojourn.server.segments import SegmentStore
 from sojourn.server.sink_answers import SinkAnswers
 from sojourn.server.sink_store import SinkStore
 from sojourn.server.sink_worker import SinkWorker
@@ -53,12 +54,13 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.assignments = AssignmentStore(store)
     app.state.sinks = SinkStore(store, limits)
     app.state.sink_answers = SinkAnswers(store)
+    app.state.segments = SegmentStore(store)
     app.state.limits = limits
     app.state.rates = RateLimiter(limits)
     app.state.telemetry = Telemetry()
     app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
     app.add_exception_handler(SojournError, _explain)
-    for routes in (epoch_routes, node_routes, query_routes, sink_routes, status_routes):
+    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes):
         app.include_router(routes.router)
     return app
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
 from sojourn.core.errors import ServerError, UsageError
+from sojourn.mplane.measurement_rows import from_row, to_row
+from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.node.connection import checked_address, connect, detail_of
 from sojourn.node.transport import TransportError
 
@@ -70,3 +72,15 @@ class Client:
         """What a node measures."""
         streams: list[dict[str, Any]] = self._call("GET", f"/api/v1/nodes/{quote(node, safe='')}/streams")
         return streams
+
+    def segments(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
+        """What was measured of segments in intervals that begin in a range of time."""
+        asked = {"from_ns": from_ns, "to_ns": to_ns, **({"node": node} if node else {})}
+        rows = self._call("GET", "/api/v1/segments", params=asked)["measurements"]
+        return [from_row(row, where=self.server) for row in rows]
+
+    def add_segments(self, measurements: Sequence[SegmentMeasurement]) -> list[str]:
+        """Hand over what was measured of segments; what became of each."""
+        body = {"measurements": [to_row(one) for one in measurements]}
+        statuses: list[str] = self._call("POST", "/api/v1/segments", json=body)["statuses"]
+        return statuses
