@@ -21,9 +21,8 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 from scipy.special import ndtr
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.tomography.constraints import Bounds
-from sojourn.tomography.program import ranges
 from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["Posterior", "Posteriors"]
