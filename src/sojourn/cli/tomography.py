@@ -13,6 +13,7 @@ import typer
 
 from sojourn.cli.options import FormatOption, VerboseOption, WriteOption
 from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
+from sojourn.cli.tomography_intervals import compare_intervals, find_intervals
 from sojourn.cli.tomography_output import hop_blocks, node_blocks, node_columns, packet_columns, print_summary
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
@@ -115,8 +116,10 @@ def tomography(
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
     from sojourn.core.executor import open_executor
+    from sojourn.tomography.baselines import evaluate_baselines
     from sojourn.tomography.constraints import ConstraintOptions, Sums
     from sojourn.tomography.reading import read_trace, read_truth
+    from sojourn.tomography.windows import WindowOptions
 
     if baselines and truth is None:
         raise UsageError("--baselines compares answers with a truth", action="give it with --truth HOPS")
@@ -132,18 +135,24 @@ def tomography(
         chosen = None if packet is None else _find_packet(trace, packet)
         task = _Task(trace, options, method, (window, ratio), bounds_by, cut, chosen)
         bounds, arrival, summary = _solve(task, executor, advance)
+        likely = None
+        if method is Method.DOMO and (truth is not None or chosen is not None or how is not Format.TABLE):
+            likely, finding = find_intervals(trace, bounds, arrival, advance)
+            summary |= finding
         if truth is not None:
             true_ns = read_truth(truth, trace)
             summary |= _compare(trace, bounds, arrival, true_ns, options)
+            summary |= compare_intervals(trace, bounds, likely, true_ns)
             if baselines:
-                summary |= _compare_baselines(trace, true_ns, replace(options, sums=Sums(sums)), (window, ratio))
+                asked = replace(options, sums=Sums(sums))
+                summary |= evaluate_baselines(trace, true_ns, asked, WindowOptions(periods=window, ratio=ratio))
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
         print_summary(summary, trace)
         return
     write_rows(
-        hop_blocks(trace, bounds, arrival, chosen),
+        hop_blocks(trace, bounds, arrival, likely, chosen),
         how,
         path=output,
         name="hops",
@@ -273,26 +282,6 @@ def _compare(
         "mnt_mae_ms": mnt.mae_ms,
         "mnt_width_ms": mnt.bound_width_ms,
         "displacement": ours.displacement,
-    }
-
-
-def _compare_baselines(
-    trace: CollectionTrace, true_ns: Int64Array, options: ConstraintOptions, window: tuple[float, float]
-) -> dict[str, object]:
-    """How far Domo's answers as published are from the truth, and MessageTracing's order."""
-    from sojourn.tomography.evaluation import displacement, evaluate
-    from sojourn.tomography.message_tracing import logs_of, trace_messages
-    from sojourn.tomography.published import PublishedOptions, published, published_bounds
-    from sojourn.tomography.windows import WindowOptions
-
-    how = PublishedOptions(window=WindowOptions(periods=window[0], ratio=window[1]))
-    bounds = published_bounds(trace, options)
-    literal = evaluate(trace, bounds, published(trace, bounds, options, how).arrival_ns, true_ns)
-    order = trace_messages(trace, logs_of(trace, true_ns))
-    return {
-        "published_mae_ms": literal.mae_ms,
-        "published_displacement": literal.displacement,
-        "tracing_displacement": displacement(trace, order, true_ns),
     }
 
 

@@ -1,0 +1,28 @@
+"""The baselines against the truth of every hop: Domo as published, and MessageTracing's order."""
+
+from __future__ import annotations
+
+from sojourn.core.arrays import Int64Array
+from sojourn.tomography.constraints import ConstraintOptions
+from sojourn.tomography.evaluation import displacement, evaluate
+from sojourn.tomography.message_tracing import logs_of, trace_messages
+from sojourn.tomography.published import PublishedOptions, published, published_bounds
+from sojourn.tomography.trace import CollectionTrace
+from sojourn.tomography.windows import WindowOptions
+
+__all__ = ["evaluate_baselines"]
+
+
+def evaluate_baselines(
+    trace: CollectionTrace, truth_ns: Int64Array, options: ConstraintOptions, window: WindowOptions
+) -> dict[str, float]:
+    """Mean error and displacement as published, and the displacement of MessageTracing's order."""
+    bounds = published_bounds(trace, options)
+    answer = published(trace, bounds, options, PublishedOptions(window=window))
+    literal = evaluate(trace, bounds, answer.arrival_ns, truth_ns)
+    order = trace_messages(trace, logs_of(trace, truth_ns))
+    return {
+        "published_mae_ms": literal.mae_ms,
+        "published_displacement": literal.displacement,
+        "tracing_displacement": displacement(trace, order, truth_ns),
+    }
