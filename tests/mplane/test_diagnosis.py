@@ -149,6 +149,28 @@ def test_silence_after_speech_is_a_change() -> None:
     assert result.summary == "nothing passes a>x>m any more"
 
 
+def with_means(seed: int, means_ms: list[float]):
+    """A world whose m>y>n has other means in its last intervals."""
+    rows = world(seed)
+    changed = PATH.segments[2]
+    for i, mean in enumerate(means_ms):
+        place = next(j for j, one in enumerate(rows) if one.segment == changed and number(one) == BEFORE + i)
+        rows[place] = replace(rows[place], mean_ns=mean * MS, low_ns=mean * MS, high_ns=mean * MS)
+    return rows
+
+
+def test_a_change_in_every_interval_is_told_however_it_varies() -> None:
+    result = diagnose(PATH, with_means(500_016, [9.0, 12.0, 120.0]), PLAN)
+    assert (result.verdict, str(result.cause.segment)) == (Verdict.CHANGED, "m>y>n")
+
+
+def test_one_outlier_is_neither_a_change_nor_nothing() -> None:
+    result = diagnose(PATH, with_means(500_017, [2.0, 2.0, 60.0]), PLAN)
+    assert result.verdict is Verdict.TOO_THIN
+    assert "m>y>n by +19" in result.summary
+    assert "its intervals now differ" in result.summary
+
+
 def test_changes_below_the_least_are_not_told() -> None:
     fault = Fault(PATH.segments[1], BEFORE, 99, delay_ns=3 * MS)
     assert is_right(diagnosed(500_014, fault), fault)

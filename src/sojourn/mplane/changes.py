@@ -36,7 +36,10 @@ _LOST_WORDS = ("lost", "no report", "not sent")
 
 @dataclass(frozen=True)
 class Change:
-    """A change with its 95 % interval, and whether it is beyond what chance does at the rate that was asked for."""
+    """A change with its 95 % interval, and whether it is beyond what chance does at the rate that was asked for.
+
+    `is_unusual` is the same by what chance did before alone; `is_apart` that every single interval now is beyond it.
+    """
 
     value: float
     low: float
@@ -44,11 +47,13 @@ class Change:
     variance: float
     freedom: float
     is_significant: bool
+    is_unusual: bool = False
+    is_apart: bool = False
 
     @property
     def is_clear(self) -> bool:
-        """Significant, and told apart from 0 by its own interval."""
-        return self.is_significant and not self.low <= 0 <= self.high
+        """Significant and told apart from 0 by its own interval, or in every interval now."""
+        return self.is_apart or (self.is_significant and not self.low <= 0 <= self.high)
 
 
 def usable(measurements: Sequence[SegmentMeasurement]) -> list[SegmentMeasurement]:
@@ -85,7 +90,20 @@ def delay_change(
     half = _student(0.975, shown) * math.sqrt(variance)
     # Without a change the variance is at least as well known as it was before.
     reach = _student(1 - false_alarms / 2, max(freedom, shown)) * math.sqrt(variance)
-    return Change(value, value - half, value + half, variance, shown, abs(value) > reach)
+    usual = _student(1 - false_alarms / 2, freedom)
+    single = usual * math.sqrt(one * (1 + old_weight / len(old)))
+    nearest = float(np.abs(new_means - old_means.mean()).min())
+    one_way = bool((new_means > old_means.mean()).all() or (new_means < old_means.mean()).all())
+    return Change(
+        value,
+        value - half,
+        value + half,
+        variance,
+        shown,
+        abs(value) > reach,
+        is_unusual=abs(value) > usual * math.sqrt(parts[0][0]),
+        is_apart=one_way and nearest > single,
+    )
 
 
 def _means(measurements: Sequence[SegmentMeasurement]) -> FloatArray:

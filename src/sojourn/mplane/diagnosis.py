@@ -191,6 +191,13 @@ def _compare(
     if thin:
         summary = f"too thin: {thin[0]}" + (f", and {len(thin) - 1} more segments" if len(thin) > 1 else "")
         return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments, None, thin)
+    unclear = next((one for one in segments if _is_unclear(one, least)), None)
+    if unclear is not None and unclear.delay is not None:
+        bounds = f"95 %: {_signed(unclear.delay.low)} to {_signed(unclear.delay.high)}"
+        summary = (
+            f"too thin: {unclear.segment} by {_signed(unclear.delay.value)}, but its intervals now differ ({bounds})"
+        )
+        return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments)
     summary = f"nothing changed by {format_duration(least)} or more, beyond what chance does"
     return Diagnosis(path, Verdict.NOTHING, summary, before, now, delay, segments)
 
@@ -252,6 +259,11 @@ def _is_told(change: SegmentChange, least_ns: float, least_loss: float) -> bool:
     is_slower = delay is not None and delay.is_clear and abs(change.contribution) >= least_ns
     is_lossier = loss is not None and loss.is_clear and abs(loss.value) >= least_loss
     return is_slower or is_lossier or change.is_silent
+
+
+def _is_unclear(change: SegmentChange, least_ns: float) -> bool:
+    """Whether a segment is not as it was, though it cannot be told by how much."""
+    return change.delay is not None and change.delay.is_unusual and abs(change.contribution) >= least_ns
 
 
 def _main_cause(causes: Sequence[SegmentChange]) -> SegmentChange | None:

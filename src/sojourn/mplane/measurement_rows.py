@@ -66,7 +66,8 @@ def from_row(row: object, *, where: str = "measurement") -> SegmentMeasurement:
 
 
 def _segment(kind: object, hops: object, where: str) -> Segment:
-    if kind not in set(SegmentKind) or not isinstance(hops, list) or not all(_is_text(hop) for hop in hops):
+    is_kind = isinstance(kind, str) and kind in set(SegmentKind)
+    if not is_kind or not isinstance(hops, list) or not all(_is_text(hop) for hop in hops):
         raise InputError("no kind and hops of a segment", where=where, action="hops are routers' names")
     if len(hops) > MAX_HOPS:
         raise InputError(f"{len(hops)} hops", where=where, action=f"a segment has at most {MAX_HOPS}")

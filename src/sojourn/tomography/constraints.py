@@ -18,7 +18,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array
+from sojourn.core.arrays import BoolArray, Int64Array, ranges
 from sojourn.core.errors import ParameterError
 from sojourn.tomography.levels import node_levels
 from sojourn.tomography.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
@@ -300,8 +300,7 @@ def _possible_members(
     end = np.minimum(np.searchsorted(closes[sorter], latest, side="left") + 1, len(closes))
     count = np.minimum(end - begin, GROUPS_PER_VISIT)
     visit = np.repeat(forwarded, count)
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    group = sorter[np.repeat(begin, count) + offset]
+    group = sorter[ranges(begin, count)[0]]
     possible = trace.node[visit] == trace.origin[own[group]]
     possible &= high[visit] + epsilon_ns > opens_ns[group]
     possible &= low[visit] <= trace.t0_ns[own[group]]

@@ -21,9 +21,8 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 from scipy.special import ndtr
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.tomography.constraints import Bounds
-from sojourn.tomography.program import ranges
 from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["Posterior", "Posteriors"]
@@ -281,7 +280,7 @@ def _truncated(
     square = np.where(is_far, 1 / np.maximum(nearest**2, 1), square)
     shift = np.where(is_narrow & ~is_far, (low + high) / 2, np.clip(shift, low, high))
     square = np.minimum(np.where(is_narrow & ~is_far, (high - low) ** 2 / 12, square), 1)
-    return centre + spread * shift, spread**2 * np.maximum(square, 1e-6)
+    return np.clip(centre + spread * shift, least, most), spread**2 * np.maximum(square, 1e-6)
 
 
 def _solve(

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NS_PER_MS", "Programs", "WindowProgram", "ranges"]
+__all__ = ["NS_PER_MS", "Programs", "WindowProgram"]
 
 NS_PER_MS = 1e6
 LARGEST_PULL = 20  # groups with more members say little about each
@@ -213,12 +213,6 @@ class Programs:
         may_pull = has_unknown & whole & groups.is_whole[used]
         pulled = np.flatnonzero(may_pull & (members <= LARGEST_PULL) & (not is_exact))
         return at_most[pulled], known_most[pulled] - total[pulled], members[pulled], rows
-
-
-def ranges(start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The numbers from each start on, as many as its count, one range after the other; and each one's place in its."""
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(start, count) + offset, offset
 
 
 def _delay_rows(
