@@ -1,6 +1,6 @@
 """`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md.
 
-``coverage`` (of intervals, not timed, only by name) goes to docs/maths/coverage.md.
+``coverage`` and ``tomography-intervals`` (of intervals, not timed, only by name) go to docs/maths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def write(page: Path, name: str, lines: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    names = [a for a in arguments if not a.startswith("-")] or list(TABLES)
+    names = [a.replace("-", "_") for a in arguments if not a.startswith("-")] or list(TABLES)
     cores = len(os.sched_getaffinity(0))
     use_one_core()
     for name in names:

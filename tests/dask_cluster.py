@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sojourn.core.cluster import ClusterExecutor
+from sojourn.core.errors import WorkerError
+
 __all__ = ["Cluster", "dask_cluster"]
 
 PATIENCE_S = 120
@@ -36,9 +39,24 @@ class Cluster:
             self._start("worker", "--host", "127.0.0.1", "--nthreads", str(threads), "--no-nanny", "--no-dashboard")
         )
 
+    def wait_for_threads(self, threads: int) -> None:
+        """Workers may take long to start where others use the machine."""
+        limit = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with ClusterExecutor(self.address) as executor:
+                    if executor.workers == threads:
+                        return
+            except WorkerError:
+                pass
+            assert time.monotonic() < limit, (self._folder / "worker.log").read_text()
+
     def _start(self, kind: str, *words: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--scheduler-file", str(self._file), *words]
-        environment = {**os.environ, "DASK_DISTRIBUTED__WORKER__USE_FILE_LOCKING": "False"}
+        paths = (
+            f"{Path(__file__).resolve().parent}:{os.environ.get('PYTHONPATH', '')}"  # workers import tests' functions
+        )
+        environment = {**os.environ, "PYTHONPATH": paths, "DASK_DISTRIBUTED__WORKER__USE_FILE_LOCKING": "False"}
         with (self._folder / f"{kind}.log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder, env=environment)
 
@@ -51,11 +69,13 @@ class Cluster:
 
 @contextmanager
 def dask_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """A scheduler with so many workers of one thread each; the workers may still be starting."""
+    """A scheduler with so many workers of one thread each."""
     cluster = Cluster(folder)
     try:
         for _ in range(workers):
             cluster.add_worker()
+        if workers:
+            cluster.wait_for_threads(workers)
         yield cluster
     finally:
         cluster.end()

@@ -30,9 +30,12 @@ SUMMARY = {
     "seconds",
     "ms_per_delay",
     "ms_per_bound",
+    "ms_per_interval",
+    "interval_coverage",
+    "interval_width_ms",
     "bounds",
 }
-ROW = ["origin", "seq", "hop", "node", "delay_ns", "low_ns", "high_ns"]
+ROW = ["origin", "seq", "hop", "node", "delay_ns", "low_ns", "high_ns", "likely_low_ns", "likely_high_ns"]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,9 @@ def test_the_truth_adds_errors_to_the_summary(folder: Path) -> None:
     assert answer["summary"]["bounds_violated"] == 0
     assert 0 < answer["summary"]["mae_ms"] < 0.5 * answer["summary"]["mnt_mae_ms"]
     assert list(answer["hops"][0]) == ROW
+    # 0.94 to 0.98 in twelve other networks of this kind, with a deviation of 0.01: 0.87 is a fault and no chance.
+    assert 0.87 < answer["summary"]["interval_coverage"] <= 1
+    assert 0 < answer["summary"]["interval_width_ms"] < answer["summary"]["bound_width_ms"]
 
 
 def test_baselines_are_compared_with_the_truth_as_well(folder: Path) -> None:
@@ -94,6 +100,8 @@ def test_rows_have_one_line_for_each_packet_and_hop(folder: Path) -> None:
     assert len(rows) == len(hops)
     for row in rows:
         assert int(row["low_ns"]) - 1_000 <= int(row["delay_ns"]) <= int(row["high_ns"]) + 1_000
+        assert int(row["low_ns"]) - 1_000 <= int(row["likely_low_ns"]) <= int(row["delay_ns"])
+        assert int(row["delay_ns"]) <= int(row["likely_high_ns"]) <= int(row["high_ns"]) + 1_000
 
 
 def test_parquet_goes_to_a_file(folder: Path) -> None:
@@ -110,6 +118,37 @@ def test_one_packet_is_shown_hop_by_hop(folder: Path) -> None:
     assert [row["node"] for row in rows] == [int(node) for node in packet["path"].split("-")[:-1]]
     total_ns = (float(packet["t_sink_s"]) - float(packet["t0_s"])) * 1e9
     assert sum(row["delay_ns"] for row in rows) == pytest.approx(total_ns, abs=1_000)
+
+
+def test_a_packet_s_table_has_its_intervals(folder: Path) -> None:
+    packet = max(csv.DictReader((folder / "trace.csv").open()), key=lambda row: row["path"].count("-"))
+    lines = run(folder, "--packet", f"{packet['origin']}:{packet['seq']}").stdout.splitlines()
+    assert lines[0].split()[-3:] == ["likely", "from", "to"]
+    assert len(lines) == packet["path"].count("-") + 1
+
+
+def test_the_table_tells_how_many_delays_their_intervals_hold(folder: Path) -> None:
+    result = run(folder, "--truth", str(folder / "hops.csv"))
+    assert "95 % intervals hold" in result.stderr
+
+
+def test_the_baseline_has_no_intervals(folder: Path) -> None:
+    answer = json.loads(run(folder, "--method", "mnt", "--truth", str(folder / "hops.csv"), "--format", "json").stdout)
+    assert answer["summary"]["interval_coverage"] is None
+    assert {row["likely_low_ns"] for row in answer["hops"]} == {None}
+    rows = list(csv.DictReader(run(folder, "--method", "mnt", "--format", "csv").stdout.splitlines()))
+    assert {row["likely_high_ns"] for row in rows} == {""}
+
+
+def test_a_parquet_file_has_the_same_columns_whatever_the_method(folder: Path) -> None:
+    from pyarrow import parquet
+
+    for method in ("domo", "mnt"):
+        assert run(folder, "--method", method, "-w", str(folder / f"{method}.parquet")).exit_code == 0
+    domo, mnt = (parquet.read_table(folder / f"{method}.parquet") for method in ("domo", "mnt"))
+    assert domo.schema == mnt.schema
+    assert domo["likely_low_ns"].null_count == 0
+    assert mnt["likely_low_ns"].null_count == len(mnt)
 
 
 @pytest.mark.parametrize("name", ["17", "a:b", "-1:2", "99:99", "1:" + "9" * 50])

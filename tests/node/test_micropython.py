@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.node.delay_unit import DelayUnit, pack, unpack
 from sojourn.node.rtt_unit import RttUnit
 from sojourn.node.unit import Instance, NodeUnit
 from sojourn.sketches.bucket_array import SPREADINGS
@@ -65,6 +66,24 @@ def make_rtt_events(seed: int) -> list[tuple[str, int, int, int]]:
     return sorted(events, key=lambda event: event[3])
 
 
+def make_delay_events(seed: int) -> list[tuple[str, int, int]]:
+    """What happens to 200 packets at a node with a queue of 12, too short now and then, on a clock of 30 bits."""
+    draw = random.Random(seed)
+    events: list[tuple[str, int, int]] = []
+    queue: list[int] = []
+    now = 2**30 - 10**6
+    for packet in range(200):
+        now += draw.randint(0, 60_000)
+        events.append(("generated" if draw.random() < 0.3 else "received", packet, now % 2**30))
+        queue.append(packet)
+        while queue and draw.random() < 0.5:
+            for _ in range(draw.randint(0, 4)):
+                now += draw.randint(1_000, 20_000)
+                events.append(("sent", queue[0], now % 2**30))
+            events.append(("done", queue.pop(0), 0))
+    return events
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
     """What the program printed on MicroPython, by the first word of the line."""
@@ -75,11 +94,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str
             pytest.fail(f"{reason}, and CI skips nothing")
         pytest.skip(reason)
     cases = tmp_path_factory.mktemp("micropython") / "cases.py"
-    cases.write_text(f"CASES = {make_cases(1)!r}\nSIZES = {SIZES!r}\nRTT_EVENTS = {make_rtt_events(2)!r}\n")
+    cases.write_text(
+        f"CASES = {make_cases(1)!r}\nSIZES = {SIZES!r}\nRTT_EVENTS = {make_rtt_events(2)!r}\n"
+        f"DELAY_EVENTS = {make_delay_events(3)!r}\n"
+    )
     lines: dict[str, list[list[str]]] = {}
-    for program in ("micropython_program.py", "memory_program.py"):
+    for program in ("micropython_program.py", "memory_program.py", "delay_program.py"):
         command = ["node", HERE / "run_micropython.mjs", PORT, HERE / program]
-        command += [SOURCE / "unit.py", SOURCE / "rtt_unit.py", cases]
+        command += [SOURCE / "unit.py", SOURCE / "rtt_unit.py", SOURCE / "delay_unit.py", cases]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert result.returncode == 0, result.stderr + result.stdout[-2000:]
         for line in result.stdout.splitlines():
@@ -121,6 +143,32 @@ def test_round_trips_are_those_of_cpython(printed: dict[str, list[list[str]]]) -
             (unit.sent if what == "sent" else unit.acknowledged)(instance, number, time_ns)
     assert [line[0] for line in printed["rtt"]] == [epoch.hex() for epoch in unit.closing("node", "rtt")]
     assert len(printed["rtt"]) == 2
+
+
+def test_sums_of_delays_are_those_of_cpython_and_take_little(
+    printed: dict[str, list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = DelayUnit(12, ticks_per_second=10**6, clock_bits=30)
+    slots: dict[int, int] = {}
+    frames = bytearray()
+    for what, packet, ticks in make_delay_events(3):
+        if what == "done":
+            unit.done(slots.pop(packet))
+        elif what != "sent":
+            slots[packet] = getattr(unit, what)(ticks)
+        elif (value := unit.sent(slots[packet], ticks)) is not None:
+            frames += b"\0\0"
+            pack(frames, len(frames) - 2, value)
+    assert printed["delay-frames"] == [[frames.hex(), str(unit.refused)]]
+    sums = [unpack(frames, at) for at in range(0, len(frames), 2)]
+    assert unit.refused > 0
+    assert len(sums) > 50
+    assert None in sums
+    assert len(set(sums)) > 40
+    code, whole = (int(text) for text in printed["delay-memory"][0])
+    with capsys.disabled():
+        print(f"\nMicroPython heap: {code} B code of the delay unit (from source), {whole} B with 12 slots")
+    assert 9 * 12 < whole < 1024
 
 
 def test_buckets_take_tens_of_bytes(printed: dict[str, list[list[str]]], capsys: pytest.CaptureFixture[str]) -> None:

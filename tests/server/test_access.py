@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,25 @@ from sojourn.server.tokens import Role, TokenStore
 EVERYONE = {"admin", "viewer", "alpha", "beta"}
 READERS, OWN_NODE = {"admin", "viewer"}, {"admin", "alpha"}
 QUESTION = {"metric": "disk_io", "node": "alpha", "from_ns": 0, "to_ns": 10**18, "live": False}
+PACKET = {"origin": 1, "seq": 0, "path": [1, 0], "t0_s": 1.0, "t_sink_s": 1.01, "sum_of_delays_s": None}
+FIELD = "/api/v1/nodes/alpha/collections/field"
 STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
+SEGMENT = {
+    "kind": "link",
+    "hops": ["alpha", "beta"],
+    "dscp": 0,
+    "interval": 7,
+    "start_ns": 7 * 10**9,
+    "end_ns": 8 * 10**9,
+    "packets": 20,
+    "lost": 1,
+    "mean_ns": 1e6,
+    "low_ns": 9e5,
+    "high_ns": 1.2e6,
+    "std_ns": 1e5,
+    "method": "probes",
+    "void": None,
+}
 
 ENDPOINTS = {
     ("POST", "/api/v1/epochs"): (OWN_NODE, {"content": encode(make_epoch())}),
@@ -34,6 +53,15 @@ ENDPOINTS = {
     ("POST", "/api/v1/nodes/alpha/requests/{request_id}"): (OWN_NODE, {"content": b""}),
     ("GET", "/api/v1/keys"): (READERS, {}),
     ("POST", "/api/v1/query"): (READERS, {"json": QUESTION}),
+    ("GET", "/api/v1/collections"): (READERS, {}),
+    ("GET", FIELD): (READERS | OWN_NODE, {}),
+    ("POST", f"{FIELD}/packets"): (OWN_NODE, {"json": [PACKET]}),
+    ("POST", f"{FIELD}/close"): (OWN_NODE, {}),
+    ("GET", f"{FIELD}/packets/{{origin}}/{{sequence}}"): (READERS, {}),
+    ("GET", f"{FIELD}/hops"): (READERS, {}),
+    ("GET", f"{FIELD}/nodes"): (READERS, {}),
+    ("POST", "/api/v1/segments"): (OWN_NODE, {"json": {"measurements": [SEGMENT]}}),
+    ("GET", "/api/v1/segments"): (READERS, {}),
     ("GET", "/metrics"): (READERS, {}),
 }
 
@@ -41,17 +69,19 @@ ENDPOINTS = {
 def test_the_table_of_endpoints_is_complete(shared_unit: Unit) -> None:
     described = json.loads(shared_unit.client().get("/openapi.json").text)["paths"]
     stated = {(m.upper(), path) for path, methods in described.items() for m in methods}
-    ours = {(m, p.replace("/alpha", "/{node}").replace("/disk", "/{stream}")) for m, p in ENDPOINTS}
+    names = {"/alpha": "/{node}", "/disk": "/{stream}", "/field": "/{collection}"}
+    ours = {(m, re.sub("/alpha|/disk|/field", lambda name: names[name[0]], p)) for m, p in ENDPOINTS}
     assert stated == ours | {("GET", "/health")}
 
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=lambda text: text)
 def test_only_the_roles_meant_may_use_an_endpoint(shared_unit: Unit, method: str, path: str) -> None:
     allowed, how = ENDPOINTS[method, path]
-    path = path.format(sequence=0, request_id="none")
+    path = path.format(sequence=0, request_id="none", origin=1)
     with shared_unit.client("admin") as admin:
         admin.put("/api/v1/nodes/alpha/streams/disk", json=STREAM)
         admin.post("/api/v1/epochs", content=encode(make_epoch()))
+        admin.post(f"{FIELD}/packets", json=[PACKET])
     for who in EVERYONE:
         with shared_unit.client(who) as client:
             status = client.request(method, path, **how).status_code

@@ -19,6 +19,7 @@ from sojourn.tomography.constraints import bound
 from sojourn.tomography.estimate import estimate
 from sojourn.tomography.evaluation import evaluate
 from sojourn.tomography.mnt import mnt_arrivals, mnt_bounds
+from sojourn.tomography.published import published, published_bounds
 from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 
@@ -27,17 +28,18 @@ World = tuple[CollectionTrace, np.ndarray]
 
 @dataclass(frozen=True)
 class Errors:
-    """Mean absolute errors in ms: ours, MNT's, of the middle of our bounds, of times divided evenly among hops."""
+    """Mean absolute errors in ms: ours, MNT's, as published, of the middle of our bounds, of times divided evenly."""
 
     ours: float
     mnt: float
+    published: float
     middle: float
     even: float
     violated: int
 
     @property
     def best_other(self) -> float:
-        return min(self.mnt, self.middle, self.even)
+        return min(self.mnt, self.published, self.middle, self.even)
 
 
 def evenly(trace: CollectionTrace) -> Int64Array:
@@ -49,7 +51,7 @@ def evenly(trace: CollectionTrace) -> Int64Array:
 
 def errors(world: World) -> Errors:
     trace, truth = world
-    bounds, baseline = bound(trace), mnt_bounds(trace)
+    bounds, baseline, literal = bound(trace), mnt_bounds(trace), published_bounds(trace)
     answer = estimate(trace, bounds).arrival_ns
     assert ((answer >= bounds.low_ns) & (answer <= bounds.high_ns)).all()
     ours, *others = (
@@ -57,6 +59,7 @@ def errors(world: World) -> Errors:
         for given, arrival in (
             (bounds, answer),
             (baseline, mnt_arrivals(baseline)),
+            (literal, published(trace, literal).arrival_ns),
             (bounds, mnt_arrivals(bounds)),
             (bounds, evenly(trace)),
         )

@@ -32,8 +32,7 @@ def judged(trace: CollectionTrace, truth: np.ndarray) -> tuple[Evaluation, Evalu
 def test_the_true_times_solve_every_program(ack_loss: float, loss: float) -> None:
     trace, truth = simulated(225, 51, ack_loss, loss, 3.0)
     bounds = bound(trace)
-    level = np.ones(len(trace.node))
-    programs = Programs(trace, bounds, tolerance_ns=550_000, epsilon_ns=2_100_000, level=level)
+    programs = Programs(trace, bounds, tolerance_ns=550_000, epsilon_ns=2_100_000)
     for packets in (np.arange(len(trace)), np.arange(100, 900)):
         program = programs.make(packets)
         places = np.concatenate([np.arange(trace.start[p], trace.start[p + 1]) for p in packets])

@@ -45,6 +45,7 @@ def test_two_workers_give_the_same_answers_as_one(
 def test_a_cluster_gives_the_same_answers_also_with_threads(tmp_path: Path) -> None:
     with dask_cluster(tmp_path, 1) as cluster:
         cluster.add_worker(threads=2)
+        cluster.wait_for_threads(3)
         for ack_loss, loss in LOSSES:
             trace, _truth = simulated(100, 71, ack_loss, loss)
             bounds = bound(trace)
@@ -73,7 +74,7 @@ def test_progress_comes_once_for_each_window(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_the_command_and_its_workers_without_a_traceback(tmp_path: Path, workers: int) -> None:
     sojourn = [sys.executable, "-m", "sojourn.cli.main"]
-    size = ["--nodes", "400", "--packets", "60", "--seed", "73"]
+    size = ["--nodes", "400", "--packets", "150", "--seed", "73"]
     subprocess.run([*sojourn, "lab", "wireless", *size, "-w", "trace.csv"], cwd=tmp_path, check=True)
     command = [*sojourn, "tomography", "trace.csv", "--workers", str(workers)]
     program = subprocess.Popen(

@@ -13,7 +13,23 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import agent, demo, lab, lab_routed, mplane, nodes, plan, plan_iotm, query, reproduce, serve, token
+from sojourn.cli import (
+    agent,
+    demo,
+    lab,
+    lab_routed,
+    mplane,
+    mplane_diagnose,
+    mplane_probe,
+    nodes,
+    plan,
+    plan_iotm,
+    query,
+    reproduce,
+    serve,
+    sink,
+    token,
+)
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
@@ -42,6 +58,8 @@ app.command()(flows)
 app.command()(tomography)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
+mplane_probe.add_to(mplane.app)
+mplane_diagnose.add_to(mplane.app)
 app.add_typer(mplane.app, name="mplane")
 lab_routed.add_to(lab.app)
 app.add_typer(lab.app, name="lab")
@@ -51,6 +69,7 @@ app.command(name="serve", help=serve.HELP, epilog=serve.EXAMPLE)(serve.serve)
 app.command(name="query", help=query.HELP, epilog=query.EXAMPLE)(query.query)
 app.command(name="nodes", help=nodes.HELP, epilog=nodes.EXAMPLE)(nodes.nodes)
 app.add_typer(token.app, name="token")
+app.add_typer(sink.app, name="sink")
 
 
 def _print_version(wanted: bool) -> None:

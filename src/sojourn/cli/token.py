@@ -44,7 +44,7 @@ def _tokens(data: str | None) -> Iterator[TokenStore]:
 
 @app.command(epilog="Example:  sojourn token create --role node --node gateway-7")
 def create(
-    role: Annotated[RoleName, typer.Option(help="admin: all; viewer: read and ask; node: write its own epochs.")],
+    role: Annotated[RoleName, typer.Option(help="admin: all; viewer: read and ask; node: write what is its own.")],
     node: Annotated[str | None, typer.Option(metavar="NAME", help="The node that a node's token is for.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it in the list.")] = None,
     data: DataOption = None,

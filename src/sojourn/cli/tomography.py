@@ -13,6 +13,7 @@ import typer
 
 from sojourn.cli.options import FormatOption, VerboseOption, WriteOption
 from sojourn.cli.output import Advance, Format, choose_format, progress, write_rows
+from sojourn.cli.tomography_intervals import compare_intervals, find_intervals
 from sojourn.cli.tomography_output import hop_blocks, node_blocks, node_columns, packet_columns, print_summary
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
@@ -134,9 +135,14 @@ def tomography(
         chosen = None if packet is None else _find_packet(trace, packet)
         task = _Task(trace, options, method, (window, ratio), bounds_by, cut, chosen)
         bounds, arrival, summary = _solve(task, executor, advance)
+        likely = None
+        if method is Method.DOMO and (truth is not None or chosen is not None or how is not Format.TABLE):
+            likely, finding = find_intervals(trace, bounds, arrival, advance)
+            summary |= finding
         if truth is not None:
             true_ns = read_truth(truth, trace)
             summary |= _compare(trace, bounds, arrival, true_ns, options)
+            summary |= compare_intervals(trace, bounds, likely, true_ns)
             if baselines:
                 asked = replace(options, sums=Sums(sums))
                 summary |= evaluate_baselines(trace, true_ns, asked, WindowOptions(periods=window, ratio=ratio))
@@ -146,7 +152,7 @@ def tomography(
         print_summary(summary, trace)
         return
     write_rows(
-        hop_blocks(trace, bounds, arrival, chosen),
+        hop_blocks(trace, bounds, arrival, likely, chosen),
         how,
         path=output,
         name="hops",

@@ -12,6 +12,7 @@ from sojourn.core.units import format_duration
 if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
     from sojourn.tomography.constraints import Bounds
+    from sojourn.tomography.intervals import Intervals
     from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["hop_blocks", "node_blocks", "node_columns", "packet_columns", "print_summary"]
@@ -19,7 +20,9 @@ __all__ = ["hop_blocks", "node_blocks", "node_columns", "packet_columns", "print
 _BLOCK_ROWS = 1 << 14
 
 
-def hop_blocks(trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, packet: int | None) -> Iterator[Block]:
+def hop_blocks(
+    trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, likely: Intervals | None, packet: int | None
+) -> Iterator[Block]:
     """One row for each packet and hop; of one packet only if it is given."""
     import numpy as np
 
@@ -29,6 +32,8 @@ def hop_blocks(trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, pack
         visits = visits[owner[visits] == packet]
     for begin in range(0, max(len(visits), 1), _BLOCK_ROWS):
         rows = visits[begin : begin + _BLOCK_ROWS]
+        # Numbers that are missing rather than None, so that a Parquet file has the same columns whatever the method.
+        none = np.ma.MaskedArray(np.zeros(len(rows), np.int64), mask=True)
         yield {
             "origin": trace.origin[owner[rows]],
             "seq": trace.shown_sequence[owner[rows]],
@@ -37,6 +42,8 @@ def hop_blocks(trace: CollectionTrace, bounds: Bounds, arrival: Int64Array, pack
             "delay_ns": arrival[rows + 1] - arrival[rows],
             "low_ns": bounds.least_ns[rows],
             "high_ns": bounds.most_ns[rows],
+            "likely_low_ns": none if likely is None else likely.low_ns[rows],
+            "likely_high_ns": none if likely is None else likely.high_ns[rows],
         }
 
 
@@ -49,46 +56,19 @@ def packet_columns() -> list[TableColumn]:
         TableColumn("delay_ns", "delay", format_duration),
         TableColumn("low_ns", "at least", format_duration),
         TableColumn("high_ns", "at most", format_duration),
+        TableColumn("likely_low_ns", "likely from", format_duration),
+        TableColumn("likely_high_ns", "to", format_duration),
     ]
 
 
 def node_blocks(trace: CollectionTrace, arrival: Int64Array) -> Iterator[Block]:
-    """Nodes with the longest mean delay first.
-
-    A packet is in the queue from its arrival until the packet ahead of it has left; the rest is sending.
-    """
+    """Nodes with the longest mean delay first."""
     import numpy as np
+
+    from sojourn.tomography.node_delays import node_delays
 
     visits = np.flatnonzero(trace.is_visit)
-    nodes, place = np.unique(trace.node[visits], return_inverse=True)
-    came, left = arrival[visits], arrival[visits + 1]
-    delay = left - came
-    queued = _queued(place, came, left)
-    order = np.lexsort((delay, place))
-    counts = np.bincount(place, minlength=len(nodes))
-    starts = np.cumsum(counts) - counts
-    total = np.bincount(place, delay, len(nodes))
-    p95 = delay[order][starts + np.ceil(0.95 * counts).astype(np.int64) - 1]
-    slowest = np.argsort(-total / counts, kind="stable")
-    yield {
-        "node": nodes[slowest],
-        "mean_ns": np.rint(total / counts).astype(np.int64)[slowest],
-        "p95_ns": p95[slowest],
-        "queue_share": (np.bincount(place, queued, len(nodes)) / np.maximum(total, 1))[slowest],
-        "packets": counts[slowest],
-    }
-
-
-def _queued(place: Int64Array, came: Int64Array, left: Int64Array) -> Int64Array:
-    """How long each visit waited for the packet ahead of it at its node."""
-    import numpy as np
-
-    order = np.lexsort((came, left, place))
-    ahead, behind = order[:-1], order[1:]
-    waits = np.minimum(np.maximum(left[ahead] - came[behind], 0), left[behind] - came[behind])
-    queued = np.zeros(len(place), np.int64)
-    queued[behind] = np.where(place[ahead] == place[behind], waits, 0)
-    return queued
+    yield vars(node_delays(trace.node[visits], arrival[visits], arrival[visits + 1]))
 
 
 def node_columns() -> list[TableColumn]:
@@ -117,6 +97,12 @@ def print_summary(summary: Mapping[str, object], trace: CollectionTrace) -> None
             f"against the truth: mean error {values['mae_ms']:.2f} ms (MNT {values['mnt_mae_ms']:.2f} ms), "
             f"{values['share_under_4ms']:.0%} under 4 ms, {values['bounds_violated']:,} of {values['compared']:,} "
             f"outside their bounds (MNT's are {values['mnt_width_ms']:.1f} ms wide)",
+            file=sys.stderr,
+        )
+    if "interval_coverage" in values:
+        print(
+            f"95 % intervals hold {values['interval_coverage']:.1%} of the delays that are not known and are "
+            f"{values['interval_width_ms']:.1f} ms wide on average",
             file=sys.stderr,
         )
     if "published_mae_ms" in values:

@@ -21,6 +21,7 @@ __all__ = [
     "NamesOption",
     "TopologyArgument",
     "live_reader",
+    "live_source",
     "read_source",
     "title_of",
 ]
@@ -66,7 +67,18 @@ def read_source(source: str, *, directed: bool | None = None, names: Path | None
 
 def live_reader(source: str, *, names: Path | None = None) -> Callable[[bool], Topology] | None:
     """A function that reads a live topology, told whether it needs links; None where the source is a file."""
-    from sojourn.mplane.live import is_live, read_live_topology, read_router_names
+    from sojourn.mplane.live import read_live_topology
+
+    found = live_source(source, names=names)
+    if found is None:
+        return None
+    place, known = found
+    return lambda needs_links: read_live_topology(place, names=known, needs_links=needs_links)
+
+
+def live_source(source: str, *, names: Path | None = None) -> tuple[str, dict[str, str]] | None:
+    """The router that a live source means, and routers' names by their ids; None where the source is a file."""
+    from sojourn.mplane.live import is_live, read_router_names
 
     known: dict[str, str] = {}
     if source.startswith(_LAB):
@@ -75,7 +87,7 @@ def live_reader(source: str, *, names: Path | None = None) -> Callable[[bool], T
         return None
     if names is not None:
         known |= read_router_names(names)
-    return lambda needs_links: read_live_topology(source, names=known, needs_links=needs_links)
+    return source, known
 
 
 def _in_lab(source: str) -> tuple[str, dict[str, str]]:

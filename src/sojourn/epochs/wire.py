@@ -31,7 +31,7 @@ from sojourn.epochs.packing import pack_table, packed_size, unpack_table
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES, AnySketch
 
-__all__ = ["MAX_EPOCH_BYTES", "VERSION", "decode", "encode", "read_epochs", "write_epochs"]
+__all__ = ["MAX_EPOCH_BYTES", "VERSION", "decode", "encode", "load_item", "read_epochs", "write_epochs"]
 
 VERSION = 1
 MAX_EPOCH_BYTES = 64 << 20
@@ -86,7 +86,7 @@ def decode(data: bytes) -> Epoch:
     if len(data) > MAX_EPOCH_BYTES:
         raise WireError(f"{len(data)} bytes exceed {MAX_EPOCH_BYTES}", where="epoch")
     stream = io.BytesIO(data)
-    epoch = _decode_outer(_load(stream, "epoch", depth=1))
+    epoch = _decode_outer(load_item(stream, "epoch", depth=1))
     if stream.read(1):
         raise WireError("bytes follow the epoch", where="epoch", action="send one epoch at a time")
     return epoch
@@ -107,7 +107,7 @@ def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
     while source.begin():
         start = source.offset - 1
         try:
-            yield _decode_outer(_load(source, "epoch", depth=1))
+            yield _decode_outer(load_item(source, "epoch", depth=1))
         except WireError as error:
             raise WireError(
                 error.what,
@@ -154,14 +154,14 @@ class _BoundedReader(io.RawIOBase):
 
 
 def _reject_tag(*_: object) -> object:
-    raise WireError("CBOR tags are not part of the format", where="epoch")
+    raise WireError("CBOR tags are not part of the format", where="message")
 
 
 # Every tag that the library would otherwise interpret on its own.
 _TAGS = (*range(6), *range(25, 38), *range(43, 44), 52, 54, 100, 256, *range(258, 262), 1004, 43000, 55799)
 
 
-def _load(stream: object, where: str, *, depth: int) -> object:
+def load_item(stream: object, where: str, *, depth: int, what: str = "an epoch") -> object:
     """One CBOR item, by the strictest reading the library has."""
     try:
         return cbor2.load(
@@ -174,9 +174,9 @@ def _load(stream: object, where: str, *, depth: int) -> object:
             strict_hashable_types=True,
         )
     except cbor2.CBORDecodeEOF:
-        raise WireError("the data ends early", where=where, action="send the whole epoch") from None
+        raise WireError("the data ends early", where=where, action="send all of it") from None
     except (cbor2.CBORError, ValueError, OverflowError) as error:
-        raise WireError(f"not the CBOR of an epoch ({str(error)[:80]})", where=where) from None
+        raise WireError(f"not the CBOR of {what} ({str(error)[:80]})", where=where) from None
 
 
 def _decode_outer(outer: object) -> Epoch:
@@ -196,7 +196,7 @@ def _decode_outer(outer: object) -> Epoch:
             "the check does not match the body", where="check", action="the epoch was damaged; send it again"
         )
     stream = io.BytesIO(body)
-    items = _load(stream, "body", depth=3)
+    items = load_item(stream, "body", depth=3)
     if stream.read(1):
         raise WireError("bytes follow the body", where="body")
     if not isinstance(items, list) or len(items) != BODY_FIELDS:

@@ -47,6 +47,7 @@ class WirelessNetwork:
     ack_loss: float = 0.0
     loss: float = 0.0  # share of the packets at the sink that are taken out of the trace
     route_s: float = 25.0  # how long a node keeps a route
+    noise_db: float = NOISE_DB  # how far a node's noise scatters from one routing epoch to the next
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= MOST_NODES or self.packets_per_node < 1:
@@ -58,6 +59,8 @@ class WirelessNetwork:
             raise ParameterError("the network is too large to simulate", action="use fewer nodes or packets")
         if not (self.period_s > 0 and self.route_s > 0 and self.buffer >= 1 and self.retries >= 0):
             raise ParameterError("a network without period, route time or buffer", action="use values above 0")
+        if not self.noise_db >= 0:
+            raise ParameterError(f"noise that scatters by {self.noise_db} dB", action="use 0 or more")
         if not (0 <= self.ack_loss < 1 and 0 <= self.loss < 1):
             raise ParameterError(f"losses of {self.ack_loss} and {self.loss}", action="use shares from 0, below 1")
 
@@ -86,18 +89,21 @@ class CollectionRun:
     node: Int64Array
     arrival_ns: Int64Array
     lost: dict[str, int]
+    log: FloatArray  # what the nodes' radios did, if asked for: kind (see `wireless_events`), node, packet, seconds
+    number: Int64Array  # what the log calls each packet
 
     def __len__(self) -> int:
         return len(self.origin)
 
 
-def run_collection(network: WirelessNetwork, seed: int) -> CollectionRun:
-    """Simulate the network; the same seed gives the same run."""
+def run_collection(network: WirelessNetwork, seed: int, *, log_rows: int = 0) -> CollectionRun:
+    """Simulate the network; the same seed gives the same run, whatever of it is logged."""
     random = np.random.default_rng(seed)
     sink = 0
     reception, audible = _links(random, network)
     parents = _routes(random, reception, sink)
     origin, sequence, generated_s = _generations(random, network, sink)
+    log = np.full((log_rows, 4), -1.0)
     visited, arrival_s, hops, sum_s, losses = simulate(
         origin,
         generated_s,
@@ -112,6 +118,7 @@ def run_collection(network: WirelessNetwork, seed: int) -> CollectionRun:
         network.ack_loss,
         np.array(TIMING),
         int(random.integers(1 << 31)),
+        log,
     )
     delivered = visited[np.arange(len(hops)), hops] == sink
     seen = delivered & (random.uniform(size=len(hops)) >= network.loss)
@@ -130,6 +137,8 @@ def run_collection(network: WirelessNetwork, seed: int) -> CollectionRun:
         node=visited[chosen][place],
         arrival_ns=np.rint(arrival_s[chosen][place] * 1e9).astype(np.int64),
         lost=lost,
+        log=log[log[:, 0] >= 0],
+        number=chosen,
     )
 
 
@@ -142,7 +151,7 @@ def _links(random: np.random.Generator, network: WirelessNetwork) -> tuple[Float
     np.fill_diagonal(distance, 1e9)
     shadow = random.normal(0, SHADOWING_DB, distance.shape)
     margin = PATH_LOSS_DB * np.log10(REACH / np.maximum(distance, 0.1)) + (shadow + shadow.T) / np.sqrt(2)
-    noise = random.normal(0, NOISE_DB, (network.epochs, 1, network.nodes))
+    noise = random.normal(0, network.noise_db, (network.epochs, 1, network.nodes))
     reception = 1 / (1 + np.exp(-np.clip((margin[None] - noise) / SLOPE_DB, -50, 50)))
     return reception, margin > -SLOPE_DB
 

@@ -15,10 +15,12 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 
-__all__ = ["LONGEST_PATH", "simulate"]
+__all__ = ["ARRIVE", "ATTEMPT", "DONE", "GENERATE", "LONGEST_PATH", "RECEIVED", "simulate"]
 
 LONGEST_PATH = 64
 GENERATE, ATTEMPT, ARRIVE = 0, 1, 2
+# In the log alone: an attempt by which the next node got the packet, and a packet that left the queue.
+RECEIVED, DONE = 3, 4
 
 
 @inlined
@@ -103,6 +105,14 @@ def _hand_over(
     return True
 
 
+@inlined
+def _note(log: FloatArray, noted: int, kind: int, node: int, packet: int, time: float) -> int:
+    """Write an event down while there is room for it; how many there have been."""
+    if noted < len(log):
+        log[noted, 0], log[noted, 1], log[noted, 2], log[noted, 3] = kind, node, packet, time
+    return noted + 1
+
+
 @kernel
 def simulate(
     origin: Int64Array,
@@ -118,6 +128,7 @@ def simulate(
     ack_loss: float,
     timing: FloatArray,
     seed: int,
+    log: FloatArray,
 ) -> tuple[Int64Array, FloatArray, Int64Array, FloatArray, Int64Array]:
     """Visited nodes and arrival times of every packet (sink's included), hops made, S as sent, and losses.
 
@@ -125,7 +136,8 @@ def simulate(
     `reception[e, a, b]` is the chance that a frame of a reaches b. `timing` holds, in seconds: processing before the
     first back-off, least and most initial back-off, most congestion back-off, start of frame after the decision to
     send, frame time, wait for an acknowledgement, least and most wait before a repetition. Losses: full buffer,
-    retries used up, path too long.
+    retries used up, path too long. What each node's radio does goes to `log` while it has rows: kind, node, packet and
+    time stamp.
     """
     np.random.seed(seed)
     processing, least, most, congested, start, frame, acknowledge, wait_least, wait_most = timing
@@ -144,6 +156,7 @@ def simulate(
     times, codes = np.empty(heap_size), np.empty(heap_size, np.int64)
     senders, ends, on_air = np.empty(nodes, np.int64), np.empty(nodes), 0
     size = _schedule_generations(times, codes, generated_s)
+    noted = 0
     while size > 0:
         now, code = times[0], codes[0]
         size = _pop(times, codes, size)
@@ -153,6 +166,7 @@ def simulate(
             node = origin[packet] if kind == GENERATE else visited[packet, hops[packet]]
             if kind == GENERATE:
                 visited[packet, 0], arrival[packet, 0] = node, now
+            noted = _note(log, noted, kind, node, packet, arrival[packet, hops[packet]])
             if length[node] == buffer:
                 losses[0] += 1
                 continue
@@ -178,7 +192,9 @@ def simulate(
         senders[on_air], ends[on_air] = node, stamp + frame
         on_air += 1
         attempts[node] += 1
-        if reaches and not received[node] and hops[packet] == hop:
+        is_first = reaches and not received[node] and hops[packet] == hop
+        noted = _note(log, noted, RECEIVED if is_first else ATTEMPT, node, packet, stamp)
+        if is_first:
             received[node] = True
             sums[packet] = collected[node] + delay if hop == 0 else sums[packet]
             has_it = _hand_over(packet, hop, parent, stamp, visited, arrival, hops, losses)
@@ -190,6 +206,7 @@ def simulate(
         if not (done or gives_up):
             size = _push(times, codes, size, free_at + np.random.uniform(wait_least, wait_most), node * 3 + ATTEMPT)
             continue
+        noted = _note(log, noted, DONE, node, packet, stamp)
         losses[1] += gives_up and not received[node]
         # A local packet takes the sum with it; its own delay was added when it was sent.
         collected[node] = 0.0 if hop == 0 else collected[node] + delay

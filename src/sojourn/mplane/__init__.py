@@ -1,4 +1,4 @@
-"""MPlane: which routers to upgrade, what every router and server then measures, and measuring inside a router.
+"""MPlane: which routers to upgrade, what each node then measures, measuring it, and which segment of a path is slow.
 
 ================  ==========================================================================================
 module            answers
@@ -13,6 +13,12 @@ module            answers
 `measurements`    what was measured of a segment in an interval
 `router_epochs`   how an m-router's intervals are sent, and what they say of its segments
 `router_recorder` recording them: taps, Start and End messages, an LDA at each end of every pair and class
+`probes`          probing links and virtual links; `reflector` is the far end, `probe_messages` what they say
+`probe_estimates` what the probes of an interval say of their segment
+`path_segments`   the segments of the paths from one router to another
+`station`         a path's delay, deviation and loss, put together from its segments
+`changes`         whether a segment changed, beyond what chance does
+`diagnosis`       which segment explains a path's change
 ================  ==========================================================================================
 
 Paper: §II and §VI of Kompella et al., "Router Support for Fine-Grained Latency Measurements"; an *m-router* is an

@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sojourn.server.tokens import Role, Token
 
-__all__ = ["admins", "bearer", "must_be_node", "nodes", "readers"]
+__all__ = ["admins", "bearer", "everyone", "must_be_node", "nodes", "readers"]
 
 _BEARER = HTTPBearer(auto_error=False, description="a token made by `sojourn token create`")
 
@@ -45,6 +45,7 @@ def _allowed(*roles: Role) -> Callable[[Token], Token]:
 admins = Depends(_allowed(Role.ADMIN))
 readers = Depends(_allowed(Role.ADMIN, Role.VIEWER))
 nodes = Depends(_allowed(Role.ADMIN, Role.NODE))
+everyone = Depends(_allowed(Role.ADMIN, Role.VIEWER, Role.NODE))
 
 
 def must_be_node(token: Token, node: str) -> None:

@@ -9,15 +9,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from sojourn import __version__
 from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.epochs.store import EpochStore
-from sojourn.server import epoch_routes, node_routes, query_routes, status_routes
+from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes
 from sojourn.server.assignments import AssignmentStore
 from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
+from sojourn.server.segments import SegmentStore
+from sojourn.server.sink_answers import SinkAnswers
+from sojourn.server.sink_store import SinkStore
+from sojourn.server.sink_worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.tokens import TokenStore
 
@@ -31,12 +36,15 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.live = LiveDesk(most_pending=limits.pending_requests)
+        app.state.worker = SinkWorker(app.state.sinks, app.state.telemetry, limits)
+        app.state.worker.start()
         yield
+        await run_in_threadpool(app.state.worker.stop)
 
     app = FastAPI(
         title="Sojourn query unit",
         version=__version__,
-        summary="Epochs in, answers out.",
+        summary="Epochs and packets in, answers out.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -44,12 +52,15 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.store = store
     app.state.tokens = TokenStore(store)
     app.state.assignments = AssignmentStore(store)
+    app.state.sinks = SinkStore(store, limits)
+    app.state.sink_answers = SinkAnswers(store)
+    app.state.segments = SegmentStore(store)
     app.state.limits = limits
     app.state.rates = RateLimiter(limits)
     app.state.telemetry = Telemetry()
     app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
     app.add_exception_handler(SojournError, _explain)
-    for routes in (epoch_routes, node_routes, query_routes, status_routes):
+    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes):
         app.include_router(routes.router)
     return app
 

@@ -11,23 +11,29 @@ from sojourn.core.errors import WireError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import read_epochs
 
-__all__ = ["CBOR", "read_body_epochs"]
+__all__ = ["CBOR", "read_body", "read_body_epochs"]
 
 CBOR = "application/cbor"
 
 
 async def read_body_epochs(request: Request, *, may_be_empty: bool = False) -> list[Epoch]:
     """The epochs of a request; 400 if any is malformed, 413 if the body or their number is too large."""
-    limits = request.app.state.limits
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limits.body_bytes:
-            raise HTTPException(413, f"the body exceeds {limits.body_bytes} bytes")
-    epochs = await run_in_threadpool(_decode, bytes(body), limits.batch_epochs)
+    body = await read_body(request)
+    epochs = await run_in_threadpool(_decode, body, request.app.state.limits.batch_epochs)
     if not epochs and not may_be_empty:
         raise HTTPException(400, "the body holds no epoch")
     return epochs
+
+
+async def read_body(request: Request) -> bytes:
+    """All bytes of a request; 413 as soon as they are too many."""
+    most = request.app.state.limits.body_bytes
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise HTTPException(413, f"the body exceeds {most} bytes")
+    return bytes(body)
 
 
 def _decode(body: bytes, most: int) -> list[Epoch]:

@@ -27,6 +27,11 @@ class Limits:
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
     pending_requests: int = 100
+    batch_packets: int = 10_000
+    collections: int = 100  # of one node
+    collection_packets: int = 50_000_000
+    window_packets: int = 50_000
+    window_places: int = 500_000  # nodes on the paths of all packets of a window
 
 
 class RateLimiter:

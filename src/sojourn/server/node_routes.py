@@ -21,6 +21,7 @@ from sojourn.server.models import (
     StreamInfo,
     Tags,
 )
+from sojourn.server.names import checked_name
 from sojourn.server.tokens import Token
 
 __all__ = ["router"]
@@ -37,13 +38,6 @@ router = APIRouter(
         429: {"model": Problem, "description": "too many requests"},
     },
 )
-
-
-def _checked(name: str) -> str:
-    """A node's or stream's name that an epoch could carry."""
-    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 200 or not name.isprintable():
-        raise HTTPException(400, "a name has 1 to 200 bytes of printable text")
-    return name
 
 
 @router.get("/nodes")
@@ -66,7 +60,7 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
 @router.put("/nodes/{node}/tags")
 def set_tags(request: Request, node: str, body: Tags, _token: Annotated[Token, admins]) -> Tags:
     """Replace a node's tags, by which groups of nodes are asked together."""
-    request.app.state.store.set_tags(_checked(node), [_checked(tag) for tag in body.tags])
+    request.app.state.store.set_tags(checked_name(node), [checked_name(tag) for tag in body.tags])
     return body
 
 
@@ -99,7 +93,7 @@ def announce_stream(
     """A node says what a stream of it measures; the answer tells the last sequence number stored."""
     must_be_node(token, node)
     store = request.app.state.store
-    store.announce(StreamRecord(_checked(node), _checked(stream), body.metric, body.unit, body.granularity))
+    store.announce(StreamRecord(checked_name(node), checked_name(stream), body.metric, body.unit, body.granularity))
     return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=store.last_sequence(node, stream))
 
 
@@ -114,7 +108,7 @@ def get_assignments(request: Request, node: str, token: Annotated[Token, nodes])
 @router.put("/nodes/{node}/assignments/{stream}")
 def assign(request: Request, node: str, stream: str, body: Assignment, _token: Annotated[Token, admins]) -> Assignments:
     """Tell a node to record a stream, or to record it otherwise."""
-    request.app.state.assignments.assign(_checked(node), _checked(stream), body.configuration)
+    request.app.state.assignments.assign(checked_name(node), checked_name(stream), body.configuration)
     version, streams = request.app.state.assignments.of(node)
     return Assignments(version=version, streams=streams)
 

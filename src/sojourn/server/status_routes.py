@@ -37,4 +37,4 @@ def health(request: Request) -> Health:
 def metrics(request: Request, _token: Annotated[Token, readers]) -> Response:
     """Counters in Prometheus' text format."""
     state = request.app.state
-    return Response(state.telemetry.render(state.store.totals()), media_type=MEDIA_TYPE)
+    return Response(state.telemetry.render(state.store.totals() | state.sinks.totals()), media_type=MEDIA_TYPE)

@@ -13,6 +13,9 @@ _STORED = {
     "epoch_bytes": "Bytes of epochs stored",
     "nodes": "Nodes known",
     "instances": "Keys in the directory",
+    "collections": "Collections of sinks",
+    "packets": "Packets of sinks stored",
+    "windows": "Windows of collections solved, ever",
 }
 
 
@@ -24,6 +27,15 @@ class Telemetry:
         self.requests = Counter("sojourn_requests", "Requests answered", ["method", "status"], registry=self._registry)
         self.epochs = Counter("sojourn_epochs_received", "Epochs received", ["status"], registry=self._registry)
         self.query_seconds = Histogram("sojourn_query_seconds", "Time to answer a query", registry=self._registry)
+        self.packets = Counter(
+            "sojourn_packets_received", "Packets of sinks received", ["status"], registry=self._registry
+        )
+        self.packets_solved = Counter(
+            "sojourn_packets_solved", "Packets whose hops were found", registry=self._registry
+        )
+        self.window_seconds = Histogram(
+            "sojourn_window_seconds", "Time to solve a window of a collection", registry=self._registry
+        )
         self._stored = {
             name: Gauge(f"sojourn_stored_{name}", text, registry=self._registry) for name, text in _STORED.items()
         }

@@ -1,8 +1,8 @@
 """Tokens: who may do what.
 
 A token is ``sojourn_ID_SECRET``; its secret has 256 random bits, so a plain SHA-256 of it is kept and nothing that
-could be guessed. Roles: an *admin* may do all; a *viewer* reads and asks; a *node* writes its own epochs, announces its
-own streams and reads what it is assigned.
+could be guessed. Roles: an *admin* may do all; a *viewer* reads and asks; a *node* writes its own epochs and packets,
+announces its own streams and reads what it is assigned.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array
+from sojourn.core.arrays import BoolArray, Int64Array, ranges
 from sojourn.core.errors import ParameterError
 from sojourn.tomography.levels import node_levels
 from sojourn.tomography.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
@@ -27,7 +27,7 @@ from sojourn.tomography.trace import CollectionTrace
 __all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
 
 OMEGA_SHARE = 0.9
-FEWEST_DIRECT, SMALLEST = 20, 10
+FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
 ROUNDS = 200
 GROUPS_PER_VISIT = 16
 _WRITTEN, _WRITTEN_GROUPS = ("low_ns", "high_ns", "least_ns", "most_ns", "order"), ("is_sure", "is_out", "is_used")
@@ -103,7 +103,7 @@ class Bounds:
 
 
 def learn_omega(trace: CollectionTrace) -> int:
-    """ω learnt from the packets that went straight to the sink; 0 if there are too few.
+    """ω learnt from the packets that went straight to the sink; 0 if those, or the nodes they are of, are too few.
 
     Nodes further off may be faster than the sink's neighbours. Sums show it, as a packet's own delay is in its sum: ω
     stays below the smallest one. So do totals, where nodes clearly differ: ω falls as the fastest node's level does.
@@ -112,7 +112,7 @@ def learn_omega(trace: CollectionTrace) -> int:
     """
     direct = np.diff(trace.start) == 2
     delay = trace.sink_ns[direct] - trace.t0_ns[direct]
-    if len(delay) < FEWEST_DIRECT:
+    if len(delay) < FEWEST_DIRECT or len(np.unique(trace.origin[direct])) < FEWEST_NEIGHBOURS:
         return 0
     smallest = np.partition(delay, SMALLEST)[:SMALLEST]
     learnt = int(2 * smallest.min() - smallest.max())
@@ -300,8 +300,7 @@ def _possible_members(
     end = np.minimum(np.searchsorted(closes[sorter], latest, side="left") + 1, len(closes))
     count = np.minimum(end - begin, GROUPS_PER_VISIT)
     visit = np.repeat(forwarded, count)
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    group = sorter[np.repeat(begin, count) + offset]
+    group = sorter[ranges(begin, count)[0]]
     possible = trace.node[visit] == trace.origin[own[group]]
     possible &= high[visit] + epsilon_ns > opens_ns[group]
     possible &= low[visit] <= trace.t0_ns[own[group]]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int64Array, ranges
 from sojourn.core.errors import UsageError
 from sojourn.tomography.constraints import Bounds
-from sojourn.tomography.system import UNLIMITED_NS, System, ranges
+from sojourn.tomography.system import UNLIMITED_NS, System
 
 __all__ = ["NS_PER_MS", "LinearProgram"]
 
@@ -76,9 +76,9 @@ class LinearProgram:
     def _rows(self, bounds: Bounds) -> tuple[sparse.csr_matrix, FloatArray, FloatArray]:
         """The rows that touch the sub-graph and say more than the bounds of its unknowns."""
         system, inside = self._system, self._inside
-        rows = np.unique(system.row[ranges(system.row_start[inside], np.diff(system.row_start)[inside])])
+        rows = np.unique(system.row[ranges(system.row_start[inside], np.diff(system.row_start)[inside])[0]])
         counts = np.diff(system.start)[rows]
-        entry = ranges(system.start[rows], counts)
+        entry, _offset = ranges(system.start[rows], counts)
         begin = np.cumsum(counts) - counts
         later, earlier = system.later[entry], system.earlier[entry]
         to, from_ = self.column(later), self.column(earlier)

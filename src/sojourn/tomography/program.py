@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
@@ -130,7 +130,7 @@ class Programs:
         """The program of a window's packets."""
         trace, bounds = self._trace, self._bounds
         lengths = np.diff(trace.start)[packets]
-        places, offset = _ranges(trace.start[packets], lengths)
+        places, offset = ranges(trace.start[packets], lengths)
         self._local[places] = np.arange(len(places))
         times = _Times(bounds, places, self._local)
         # A packet that went straight to the sink has nothing unknown but says how long its node takes.
@@ -169,7 +169,7 @@ class Programs:
 
     def _fifo_rows(self, times: _Times, packets: Int64Array) -> _Rows:
         """The first of two packets at a node arrives and leaves first, where the bounds leave that open."""
-        pairs, _offset = _ranges(self._pair_start[packets], np.diff(self._pair_start)[packets])
+        pairs, _offset = ranges(self._pair_start[packets], np.diff(self._pair_start)[packets])
         pairs = pairs[times.local[self._later[pairs]] >= 0]
         x, y = times.local[self._earlier[pairs]], times.local[self._later[pairs]]
         earlier, later = np.concatenate([x + 1, x]), np.concatenate([y + 1, y])
@@ -185,7 +185,7 @@ class Programs:
         used = used[used >= 0]
         used = used[groups.is_used[used]]
         counts = np.diff(groups.start)[used]
-        entry, _offset = _ranges(groups.start[used], counts)
+        entry, _offset = ranges(groups.start[used], counts)
         row = np.repeat(np.arange(len(used)), counts)
         possible = ~groups.is_out[entry]
         entry, row = entry[possible], row[possible]
@@ -213,12 +213,6 @@ class Programs:
         may_pull = has_unknown & whole & groups.is_whole[used]
         pulled = np.flatnonzero(may_pull & (members <= LARGEST_PULL) & (not is_exact))
         return at_most[pulled], known_most[pulled] - total[pulled], members[pulled], rows
-
-
-def _ranges(start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The numbers from each start on, as many as its count, one range after the other; and each one's place in its."""
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(start, count) + offset, offset
 
 
 def _delay_rows(

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import sparse
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int64Array, ranges
 from sojourn.core.interrupts import interrupts_held
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Groups, Sums
@@ -150,8 +150,7 @@ def _candidates(trace: CollectionTrace, own: Int64Array, previous: Int64Array) -
         first = np.searchsorted(trace.t0_ns[own[at_node]], trace.t0_ns[packet], side="right")
         last = np.searchsorted(trace.t0_ns[previous[own[at_node]]], trace.sink_ns[packet], side="left")
         count = np.maximum(last - first, 0)
-        offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        groups.append(at_node[np.repeat(first, count) + offset])
+        groups.append(at_node[ranges(first, count)[0]])
         members.append(np.repeat(forwarded[visits], count))
     return np.concatenate(groups), np.concatenate(members)
 

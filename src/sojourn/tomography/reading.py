@@ -27,13 +27,12 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import InputError
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, UNREADABLE, CollectionTrace, PacketRow, make_trace
 
-__all__ = ["packet_row", "read_trace", "read_truth"]
+__all__ = ["TRACE_COLUMNS", "packet_row", "read_packets", "read_trace", "read_truth"]
 
 MOST_ROWS = 50_000_000
 LONGEST_LINE = 1 << 16
-LARGEST_NODE = 1 << 31
 LATEST_S = 1e10
-_TRACE_COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
+TRACE_COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
 _TRUTH_COLUMNS = ("origin", "seq", "hop_index", "node", "t_arrival_s")
 _NO_TEXT = "\ufffd"  # what stands for bytes that are no UTF-8
 _ABSENT: Any = object()  # what a CSV row that ends early has in its last columns
@@ -50,8 +49,8 @@ class _DamageError(Exception):
 def read_trace(path: Path) -> CollectionTrace:
     """The trace in a file; its kind is known by the name's ending."""
     faults: Counter[str] = Counter()
-    rows = [row for fields in _rows(path, _TRACE_COLUMNS, faults) if (row := packet_row(fields, faults)) is not None]
-    action = f"give a trace with the columns {', '.join(_TRACE_COLUMNS)}"
+    rows = list(read_packets(path, faults))
+    action = f"give a trace with the columns {', '.join(TRACE_COLUMNS)}"
     if not (rows or faults):
         what = "it has no row" if path.stat().st_size else "it is empty"
         raise InputError(what, where=str(path), action=action)
@@ -59,6 +58,13 @@ def read_trace(path: Path) -> CollectionTrace:
         return make_trace(rows, faults)
     except InputError as error:
         raise InputError(error.what, where=str(path), action=action) from None
+
+
+def read_packets(path: Path, faults: Counter[str]) -> Iterator[PacketRow]:
+    """The packets in a file, one by one; rows that cannot be read are counted by reason."""
+    for fields in _rows(path, TRACE_COLUMNS, faults):
+        if (row := packet_row(fields, faults)) is not None:
+            yield row
 
 
 def read_truth(path: Path, trace: CollectionTrace) -> Int64Array:
@@ -210,7 +216,7 @@ def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Mapping[str,
 def packet_row(fields: Mapping[str, Any], faults: Counter[str]) -> PacketRow | None:
     """A row from its fields by the columns' names; None, and counted by reason, if it cannot be read."""
     try:
-        if any(fields.get(name) is _ABSENT for name in _TRACE_COLUMNS):
+        if any(fields.get(name) is _ABSENT for name in TRACE_COLUMNS):
             raise _RowError("row with fewer columns than the header")
         if fields["t_sink_s"] in (None, ""):
             raise _RowError("packet that was not delivered")
@@ -247,12 +253,9 @@ def _path(value: Any) -> list[int]:
     if not isinstance(parts, list):
         raise _RowError("path that is neither text nor list")
     try:
-        nodes = [int(part) if isinstance(part, str) else _whole(part, "node") for part in parts]
+        return [int(part) if isinstance(part, str) else _whole(part, "node") for part in parts]
     except (TypeError, ValueError, OverflowError, _RowError):
         raise _RowError("path that is no sequence of nodes such as 14-5-0") from None
-    if any(node > LARGEST_NODE for node in nodes):
-        raise _RowError("unknown node")
-    return nodes
 
 
 def _time(value: Any, name: str) -> int:

@@ -19,7 +19,7 @@ from sojourn.tomography.constraints import Bounds, ConstraintOptions, Sums
 from sojourn.tomography.propagation import ROUNDING_NS
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["UNLIMITED_NS", "System", "linear_system", "ranges"]
+__all__ = ["UNLIMITED_NS", "System", "linear_system"]
 
 UNLIMITED_NS = 1 << 62
 
@@ -85,12 +85,6 @@ def linear_system(trace: CollectionTrace, bounds: Bounds, options: ConstraintOpt
         row_start=np.searchsorted(ends[arranged], np.arange(unknowns + 1)).astype(np.int64),
         row=rows[arranged],
     )
-
-
-def ranges(start: Int64Array, count: Int64Array) -> Int64Array:
-    """The numbers from each start on, as many as its count, one range after the other."""
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(start, count) + offset
 
 
 def _single(later: Int64Array, earlier: Int64Array, low: Int64Array, high: Int64Array) -> _Rows:

@@ -24,6 +24,8 @@ UNREADABLE = -2  # a sum of delays that is no time: counted apart, not used eith
 SUM_LIMIT_NS = 65_535_000_000
 LONGEST_PATH = 256
 LATEST_NS = 1 << 62
+LARGEST_NODE = 1 << 31
+LARGEST_SEQUENCE = 1 << 40  # unwrapped, they still fit 63 bits
 LONGEST_NS = 1 << 50  # 13 days from origin to sink: sums of many such delays still fit
 _WRAPS = (1 << 8, 1 << 16, 1 << 32)
 _WRAP_ZONE = 8  # a sequence number that falls from this near a power of two to this near 0 has wrapped
@@ -107,7 +109,6 @@ def make_trace(rows: Iterable[PacketRow], ignored: Counter[str] | None = None) -
         raise InputError("the trace has no usable packet" + (f" ({reasons})" if reasons else ""))
     sink = Counter(row[2][-1] for row in kept).most_common(1)[0][0]
     kept = [row for row in kept if not _count(ignored, "" if row[2][-1] == sink else "path that ends elsewhere")]
-    kept = [row for row in kept if not _count(ignored, "path through the sink" if sink in row[2][:-1] else "")]
     kept.sort(key=lambda row: (row[4], row[3]))
     unique: dict[tuple[int, int, int], PacketRow] = {}
     for row in kept:
@@ -130,10 +131,12 @@ def packet_fault(row: PacketRow) -> str:
     checks = (
         (len(path) < 2, "path without a hop"),
         (len(path) > LONGEST_PATH, f"path of more than {LONGEST_PATH} nodes"),
-        (any(node < 0 for node in path) or origin < 0, "unknown node"),
+        (any(not 0 <= node <= LARGEST_NODE for node in path) or origin < 0, "unknown node"),
         (not path or path[0] != origin, "path that starts elsewhere than at the origin"),
         (any(a == b for a, b in pairwise(path)), "path with a hop from a node to itself"),
+        (bool(path) and path[-1] in path[:-1], "path through the sink"),
         (sequence < 0, "negative sequence number"),
+        (sequence > LARGEST_SEQUENCE, "sequence number out of range"),
         (t0 < 0 or at_sink < 0, "negative time"),
         (max(t0, at_sink) > LATEST_NS, "time out of range"),
         (at_sink <= t0, "arrival at the sink before the generation"),

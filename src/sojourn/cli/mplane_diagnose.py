@@ -1,0 +1,158 @@
+"""`sojourn mplane path` and `sojourn mplane diagnose`: what the monitoring station knows of a path."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.mplane_source import (
+    FilesArgument,
+    FromOption,
+    ToOption,
+    TopologyOption,
+    UpgradedOption,
+    read_path,
+    read_range,
+    read_segments,
+)
+from sojourn.cli.topology_source import DirectedOption, NamesOption
+from sojourn.core.errors import UsageError
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["add_to"]
+
+_FOREVER_NS = 2**63 - 1
+ServerOption = Annotated[
+    str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Ask a query unit instead of files.")
+]
+TokenOption = Annotated[
+    str | None, typer.Option(metavar="TOKEN", help="A viewer's or admin's token; by default $SOJOURN_TOKEN.")
+]
+DscpOption = Annotated[int, typer.Option(min=0, max=63, help="The class of traffic.")]
+StationFormat = Annotated[str, typer.Option("--format", metavar="FORMAT", help="table or json.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands sub-commands of `sojourn mplane`."""
+    app.command(epilog="Example:  sojourn mplane path --from a --to f -t net.csv --upgraded b,e a.jsonl b.epochs")(path)
+    app.command(
+        epilog="Example:  sojourn mplane diagnose --from a --to f -t net.csv --upgraded b,e "
+        "--server http://127.0.0.1:8080 --baseline -10m..-5m"
+    )(diagnose)
+
+
+def path(
+    source: FromOption,
+    target: ToOption,
+    topology: TopologyOption,
+    files: FilesArgument = None,
+    upgraded: UpgradedOption = None,
+    names: NamesOption = None,
+    between: Annotated[
+        str | None, typer.Option(metavar="TIME..TIME", help="Intervals that begin in this range; default the last 10.")
+    ] = None,
+    dscp: DscpOption = 0,
+    directed: DirectedOption = None,
+    server: ServerOption = None,
+    token: TokenOption = None,
+    output_format: StationFormat = "table",
+) -> None:
+    """Put a path's delay, deviation and loss together from its segments, and compare with probes over all of it.
+
+    A segment that was not measured leaves the answer incomplete, and is named.
+    """
+    from sojourn.cli.mplane_path_output import print_state
+    from sojourn.mplane.station import by_segment, path_state
+
+    _check_format(output_format)
+    known = read_path(topology, source, target, upgraded, directed=directed, names=names)
+    since, until = read_range(between, where="--between") if between else (0, _FOREVER_NS)
+    if between is None and server is not None:
+        since = time.time_ns() - 60_000_000_000
+    measurements = read_segments(files, server, token, since, until)
+    if between is None and measurements:
+        longest = max(one.end_ns - one.start_ns for one in measurements)
+        since = max(one.end_ns for one in measurements) - 10 * longest
+        measurements = [one for one in measurements if one.start_ns >= since]
+    found, whole = by_segment(measurements, known, dscp=dscp)
+    print_state(path_state(known, found, whole), output_format)
+
+
+def diagnose(
+    source: FromOption,
+    target: ToOption,
+    topology: TopologyOption,
+    files: FilesArgument = None,
+    upgraded: UpgradedOption = None,
+    names: NamesOption = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME..TIME", help="What to compare with; by default the first half of the data."),
+    ] = None,
+    now: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When the intervals of now end; by default with the newest.")
+    ] = None,
+    intervals: Annotated[int, typer.Option(min=2, max=1000, help="How many intervals are now.")] = 3,
+    dscp: DscpOption = 0,
+    least: Annotated[
+        str, typer.Option(metavar="TIME|%", help="The least change of delay to tell; a share is of the path's delay.")
+    ] = "5%",
+    least_loss: Annotated[str, typer.Option(metavar="%", help="The least change of loss to tell.")] = "0.1%",
+    false_alarms: Annotated[
+        str, typer.Option(metavar="%", help="How often a diagnosis may blame a segment where nothing changed.")
+    ] = "1%",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="With --server and no --baseline: how far back to look.")
+    ] = "-10m",
+    directed: DirectedOption = None,
+    server: ServerOption = None,
+    token: TokenOption = None,
+    output_format: StationFormat = "table",
+) -> None:
+    """Name the segment that made a path slow or lossy: now against a baseline, with an interval for each change.
+
+    Says "nothing changed", "cleared" after an earlier change, or "too thin" and why, when that is the answer.
+    """
+    from sojourn.cli.mplane_path_output import print_diagnosis
+    from sojourn.core.times import parse_time
+    from sojourn.core.units import parse_share
+    from sojourn.mplane.diagnosis import DiagnosisPlan, Window
+    from sojourn.mplane.diagnosis import diagnose as diagnose_path
+
+    _check_format(output_format)
+    known = read_path(topology, source, target, upgraded, directed=directed, names=names)
+    before = Window(*read_range(baseline, where="--baseline")) if baseline else None
+    until = parse_time(now) if now else None
+    from_ns = before.from_ns if before else parse_time(since) if server else 0
+    measurements = read_segments(files, server, token, from_ns, until if until is not None else _FOREVER_NS)
+    share, least_ns = _least(least)
+    plan = DiagnosisPlan(
+        now_ns=until,
+        before=before,
+        intervals=intervals,
+        dscp=dscp,
+        least_share=share,
+        least_ns=least_ns,
+        least_loss=parse_share(least_loss),
+        false_alarms=parse_share(false_alarms),
+    )
+    result = diagnose_path(known, measurements, plan)
+    print_diagnosis(result, output_format)
+    for note in result.notes:
+        print(f"sojourn: {note}", file=sys.stderr)
+
+
+def _least(text: str) -> tuple[float, int]:
+    from sojourn.core.units import parse_duration, parse_share
+
+    return (parse_share(text), 0) if text.strip().endswith("%") else (0.0, parse_duration(text))
+
+
+def _check_format(text: str) -> None:
+    if text not in ("table", "json"):
+        raise UsageError(f"there is no format {text[:40]!r}", where="--format", action="use table or json")

@@ -1,0 +1,58 @@
+"""Measurements of segments over HTTP: probers write, the monitoring station reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request
+
+from sojourn.core.errors import InputError
+from sojourn.mplane.measurement_rows import from_row, measured_by, to_row
+from sojourn.server.access import must_be_node, nodes, readers
+from sojourn.server.models import Problem
+from sojourn.server.segment_models import SegmentResults, SegmentRow, SegmentRows
+from sojourn.server.tokens import Token
+
+__all__ = ["router"]
+
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["segments"],
+    responses={
+        400: {"model": Problem, "description": "not a measurement, or too much was asked for"},
+        401: {"model": Problem, "description": "no valid token"},
+        403: {"model": Problem, "description": "another node's segment"},
+        429: {"model": Problem, "description": "too many requests"},
+    },
+)
+
+Nanoseconds = Annotated[int, Query(ge=0, lt=2**63, description="ns since the Unix epoch")]
+
+
+@router.post("/segments")
+def add_segments(request: Request, body: SegmentRows, token: Annotated[Token, nodes]) -> SegmentResults:
+    """Store measurements of segments, all or none; a node's token writes those that the node itself measured."""
+    measurements = []
+    for number, row in enumerate(body.measurements):
+        try:
+            measurements.append(from_row(row.model_dump(), where=f"measurement {number}"))
+        except InputError as error:
+            raise HTTPException(400, str(error)) from None
+    for one in measurements:
+        must_be_node(token, measured_by(one.segment))
+    statuses = request.app.state.segments.add(measurements)
+    return SegmentResults(statuses=[status.value for status in statuses])
+
+
+@router.get("/segments")
+def list_segments(
+    request: Request,
+    _token: Annotated[Token, readers],
+    from_ns: Nanoseconds = 0,
+    to_ns: Nanoseconds = 2**63 - 1,
+    node: Annotated[str | None, Query(max_length=200)] = None,
+    segment: Annotated[str | None, Query(max_length=20_000, description="a>x>b, or a>[r]>b")] = None,
+) -> SegmentRows:
+    """The intervals that begin in a range of time, oldest first: probed ones, and those of LDAs inside routers."""
+    found = request.app.state.segments.between(from_ns, to_ns, node=node, segment=segment)
+    return SegmentRows(measurements=[SegmentRow.model_validate(to_row(one)) for one in found])

@@ -1,0 +1,144 @@
+"""Measurements of segments: what probers send, and what routers' epochs say, kept and asked for together.
+
+A probed interval is known by its node, segment, class, method and start: the same row again is a duplicate, another one
+a conflict, and neither changes what is there. What LDAs inside routers measured is not kept twice: it is read from
+their epochs when asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    delete,
+    insert,
+    select,
+)
+from sqlalchemy.exc import IntegrityError
+
+from sojourn.core.errors import UsageError
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.store import EpochStore, Status
+from sojourn.epochs.store_tables import EPOCHS
+from sojourn.epochs.wire import decode
+from sojourn.mplane.measurement_rows import from_row, measured_by, to_line
+from sojourn.mplane.measurements import SegmentMeasurement
+from sojourn.mplane.router_epochs import RouterStream, segment_measurements
+
+__all__ = ["MAX_ROWS", "SegmentStore"]
+
+# Rows that one answer may hold; epochs that it may rest on.
+MAX_ROWS = 20_000
+MAX_EPOCHS = 40_000
+_METADATA = MetaData()
+_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+
+MEASUREMENTS = Table(
+    "segment_measurements",
+    _METADATA,
+    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("node", String(200), nullable=False),
+    Column("segment", Text, nullable=False),
+    Column("dscp", Integer, nullable=False),
+    Column("method", String(200), nullable=False),
+    Column("start_ns", BigInteger, nullable=False),
+    Column("end_ns", BigInteger, nullable=False),
+    Column("row", Text, nullable=False),
+    UniqueConstraint("node", "segment", "dscp", "method", "start_ns", name="measurement_identity"),
+    Index("measurements_by_time", "start_ns"),
+)
+
+
+class SegmentStore:
+    """The measurements of one store."""
+
+    def __init__(self, store: EpochStore) -> None:
+        self._store = store
+        with store.transaction(writes=True) as connection:
+            _METADATA.create_all(connection)
+
+    def add(self, measurements: Sequence[SegmentMeasurement]) -> list[Status]:
+        """Store rows in one transaction; what became of each."""
+        with self._store.transaction(writes=True) as connection:
+            return [self._add_one(connection, one) for one in measurements]
+
+    def _add_one(self, connection: Connection, one: SegmentMeasurement) -> Status:
+        identity: dict[str, object] = {
+            "node": measured_by(one.segment),
+            "segment": f"{one.segment.kind} {json.dumps(one.segment.hops, ensure_ascii=False)}",
+            "dscp": one.dscp,
+            "method": one.method,
+            "start_ns": one.start_ns,
+        }
+        text = to_line(one)
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(MEASUREMENTS).values(**identity, end_ns=one.end_ns, row=text))
+        except IntegrityError:
+            here = [MEASUREMENTS.c[name] == value for name, value in identity.items()]
+            held = connection.execute(select(MEASUREMENTS.c.row).where(*here)).scalar()
+            return Status.DUPLICATE if held == text else Status.CONFLICT
+        return Status.STORED
+
+    def between(
+        self, from_ns: int, to_ns: int, *, node: str | None = None, segment: str | None = None
+    ) -> list[SegmentMeasurement]:
+        """The intervals that begin in ``from_ns … to_ns``, in time order; of a node, or of a segment by its text."""
+        found = [*self._probed(from_ns, to_ns, node), *self._inside_routers(from_ns, to_ns, node)]
+        chosen = [one for one in found if segment is None or str(one.segment) == segment]
+        if len(chosen) > MAX_ROWS:
+            raise _too_many(f"{len(chosen)} measurements")
+        return sorted(chosen, key=lambda one: (one.start_ns, one.segment, one.dscp))
+
+    def _probed(self, from_ns: int, to_ns: int, node: str | None) -> list[SegmentMeasurement]:
+        query = select(MEASUREMENTS.c.row).where(MEASUREMENTS.c.start_ns.between(from_ns, to_ns)).limit(MAX_ROWS + 1)
+        if node is not None:
+            query = query.where(MEASUREMENTS.c.node == node)
+        with self._store.transaction() as connection:
+            rows = connection.execute(query).scalars().all()
+        if len(rows) > MAX_ROWS:
+            raise _too_many(f"more than {MAX_ROWS} measurements")
+        return [from_row(json.loads(text)) for text in rows]
+
+    def _inside_routers(self, from_ns: int, to_ns: int, node: str | None) -> list[SegmentMeasurement]:
+        epochs: list[Epoch] = []
+        for owner, name in self._router_streams(node):
+            stream = RouterStream.parse(name)
+            if stream is None:
+                continue
+            first, last = -(-from_ns // stream.interval_ns), to_ns // stream.interval_ns
+            wanted = (EPOCHS.c.node == owner) & (EPOCHS.c.stream == name) & EPOCHS.c.sequence.between(first, last)
+            with self._store.transaction() as connection:
+                held = connection.execute(select(EPOCHS.c.data).where(wanted).limit(MAX_EPOCHS + 1)).scalars().all()
+            if len(epochs) + len(held) > MAX_EPOCHS:
+                raise _too_many(f"more than {MAX_EPOCHS} epochs")
+            epochs += [decode(data) for data in held]
+        return segment_measurements(epochs)
+
+    def _router_streams(self, node: str | None) -> list[tuple[str, str]]:
+        """Node and name of the streams that routers' epochs came in."""
+        query = select(EPOCHS.c.node, EPOCHS.c.stream).where(EPOCHS.c.stream.like("router:%")).distinct()
+        if node is not None:
+            query = query.where(EPOCHS.c.node == node)
+        with self._store.transaction() as connection:
+            return [(row.node, row.stream) for row in connection.execute(query)]
+
+    def remove_before(self, time_ns: int) -> int:
+        """Forget the probed intervals that ended before; how many."""
+        with self._store.transaction(writes=True) as connection:
+            return connection.execute(delete(MEASUREMENTS).where(MEASUREMENTS.c.end_ns < time_ns)).rowcount
+
+
+def _too_many(what: str) -> UsageError:
+    return UsageError(f"{what} lie in the range", where="segments", action="ask for a shorter one, or for one node")

@@ -1,0 +1,304 @@
+"""The store of collections: packets of sinks, appended; windows of them, taken and answered.
+
+Guarantee: packets that `append` counts as stored are on disk (see `EpochStore`). Origin, sequence number and generation
+time identify a packet: the same again is a duplicate, another path, arrival or sum is a conflict, and neither changes
+what is there. A packet generated before what has been solved is late: stored, used beside others, never answered.
+Writers of one collection take turns by its row. Memory: one batch, or the packets of one window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from sojourn.core.errors import UsageError
+from sojourn.epochs.store import EpochStore
+from sojourn.server.limits import Limits
+from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, COUNTERS, METADATA, PACKETS
+from sojourn.tomography.stretches import PacketAnswer, SolvedStretch, Stretch, packet_key
+from sojourn.tomography.trace import PacketRow
+
+__all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "to_row"]
+
+WORD, LONG = np.dtype("<u4"), np.dtype("<i8")
+CHUNK = 500
+MOST_DIRECT = 32
+LONGEST_WAY_NS = 3_600 * 10**9  # a packet that took longer is not looked for beside others
+
+
+@dataclass(frozen=True)
+class CollectionState:
+    """A collection's row: counters, and how far it is solved."""
+
+    id: int
+    node: str
+    name: str
+    created_ns: int
+    begin_ns: int | None
+    close_ns: int | None
+    period_ns: int | None
+    newest_ns: int | None
+    longest_ns: int
+    may_be_exact: bool
+    packets: int
+    duplicates: int
+    conflicts: int
+    late: int
+    refused: int
+    windows: int
+    solved: int
+    left_out: int
+    contradictions: int
+    unsolved: int
+
+    @property
+    def open(self) -> int:
+        """Packets whose window has not been solved."""
+        return self.packets - self.late - self.solved - self.left_out
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What became of the packets of one batch; late ones are among the stored."""
+
+    stored: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    late: int = 0
+
+
+@dataclass(frozen=True)
+class StoredPacket:
+    """A packet with its number in the store."""
+
+    id: int
+    row: PacketRow
+
+
+def to_row(record: Row[Any]) -> PacketRow:
+    """A packet as tomography takes it."""
+    path = np.frombuffer(record.path, WORD).tolist()
+    return record.origin, record.sequence, path, record.t0_ns, record.sink_ns, record.sum_ns
+
+
+def _values(collection: int, row: PacketRow) -> dict[str, object]:
+    origin, sequence, path, t0, at_sink, total = row
+    return {
+        "collection": collection,
+        "origin": origin,
+        "sequence": sequence,
+        "t0_ns": t0,
+        "sink_ns": at_sink,
+        "sum_ns": total,
+        "path": np.array(path, WORD).tobytes(),
+        "direct_ns": at_sink - t0 if len(path) == 2 else None,
+    }
+
+
+class SinkStore:
+    """Collections in the database of an `EpochStore`."""
+
+    def __init__(self, store: EpochStore, limits: Limits) -> None:
+        self._store, self._limits = store, limits
+        with store.transaction(writes=True) as connection:
+            METADATA.create_all(connection)
+
+    def collections(self) -> list[CollectionState]:
+        """All collections, by node and name."""
+        with self._store.transaction() as connection:
+            rows = connection.execute(select(COLLECTIONS).order_by(COLLECTIONS.c.node, COLLECTIONS.c.name)).all()
+        return [_state(row) for row in rows]
+
+    def find(self, node: str, name: str) -> CollectionState | None:
+        """A node's collection, if there is one."""
+        here = (COLLECTIONS.c.node == node) & (COLLECTIONS.c.name == name)
+        with self._store.transaction() as connection:
+            row = connection.execute(select(COLLECTIONS).where(here)).one_or_none()
+        return None if row is None else _state(row)
+
+    def state(self, collection: int) -> CollectionState:
+        """A collection by its number."""
+        with self._store.transaction() as connection:
+            return _state(connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one())
+
+    def append(self, node: str, name: str, rows: Sequence[PacketRow], *, refused: int = 0) -> tuple[int, Appended]:
+        """Add packets in one transaction; the collection (made if it is new) and what became of them."""
+        try:
+            return self._append(node, name, rows, refused)
+        except IntegrityError:
+            # Another query unit made the collection at the same time: now it is there.
+            return self._append(node, name, rows, refused)
+
+    def _append(self, node: str, name: str, rows: Sequence[PacketRow], refused: int) -> tuple[int, Appended]:
+        with self._store.transaction(writes=True) as connection:
+            state = self._locked(connection, node, name)
+            if state.packets + len(rows) > self._limits.collection_packets:
+                raise UsageError(
+                    f"it would hold more than {self._limits.collection_packets:,} packets",
+                    where=f"{node}/{name}",
+                    action="begin another collection",
+                )
+            fresh, result = self._sorted_out(connection, state, rows)
+            for begin in range(0, len(fresh), CHUNK):
+                connection.execute(insert(PACKETS), [_values(state.id, row) for row in fresh[begin : begin + CHUNK]])
+            added = {
+                "packets": result.stored,
+                "duplicates": result.duplicates,
+                "conflicts": result.conflicts,
+                "late": result.late,
+                "refused": refused,
+            }
+            changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items() if count}
+            if fresh:
+                changes["newest_ns"] = max([row[3] for row in fresh] + [state.newest_ns or 0])
+                changes["longest_ns"] = max([row[4] - row[3] for row in fresh] + [state.longest_ns])
+            if changes:
+                connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
+        return state.id, result
+
+    def _locked(self, connection: Connection, node: str, name: str) -> CollectionState:
+        """The collection's row, which no other writer has meanwhile; a new one if there is none."""
+        here = (COLLECTIONS.c.node == node) & (COLLECTIONS.c.name == name)
+        row = connection.execute(select(COLLECTIONS).where(here).with_for_update()).one_or_none()
+        if row is not None:
+            return _state(row)
+        of_node = select(func.count()).select_from(COLLECTIONS).where(COLLECTIONS.c.node == node)
+        if connection.execute(of_node).scalar_one() >= self._limits.collections:
+            raise UsageError(
+                f"the node has {self._limits.collections} collections already",
+                where=f"{node}/{name}",
+                action="append to one of them",
+            )
+        values = {"node": node, "name": name, "created_ns": time.time_ns(), "longest_ns": 0, "may_be_exact": True}
+        connection.execute(insert(COLLECTIONS).values(**values, **dict.fromkeys(COUNTERS, 0)))
+        return _state(connection.execute(select(COLLECTIONS).where(here).with_for_update()).one())
+
+    def _sorted_out(
+        self, connection: Connection, state: CollectionState, rows: Sequence[PacketRow]
+    ) -> tuple[list[PacketRow], Appended]:
+        """The packets that are new, and the numbers of all."""
+        times = sorted({row[3] for row in rows})
+        known: dict[tuple[int, int, int], PacketRow] = {}
+        for begin in range(0, len(times), CHUNK):
+            there = PACKETS.c.t0_ns.in_(times[begin : begin + CHUNK])
+            query = select(PACKETS).where((PACKETS.c.collection == state.id) & there)
+            for record in connection.execute(query):
+                row = to_row(record)
+                known[packet_key(row)] = row
+        fresh: list[PacketRow] = []
+        duplicates = conflicts = late = 0
+        for row in rows:
+            held = known.setdefault(packet_key(row), row)
+            if held is row:
+                fresh.append(row)
+                late += state.begin_ns is not None and row[3] < state.begin_ns
+            elif tuple(held) == tuple(row):
+                duplicates += 1
+            else:
+                conflicts += 1
+        return fresh, Appended(len(fresh), duplicates, conflicts, late)
+
+    def request_close(self, collection: int) -> None:
+        """Ask for everything that has come so far to be solved, without waiting for what comes after it."""
+        changes = {"close_ns": COLLECTIONS.c.newest_ns}
+        with self._store.transaction(writes=True) as connection:
+            connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == collection).values(changes))
+
+    def first_time(self, collection: int, since_ns: int) -> int | None:
+        """The earliest generation at or after a time."""
+        here = (PACKETS.c.collection == collection) & (PACKETS.c.t0_ns >= since_ns)
+        with self._store.transaction() as connection:
+            first: int | None = connection.execute(select(func.min(PACKETS.c.t0_ns)).where(here)).scalar()
+        return first
+
+    def latest(self, collection: int, until_ns: int, limit: int) -> list[PacketRow]:
+        """The packets generated last before a time."""
+        here = (PACKETS.c.collection == collection) & (PACKETS.c.t0_ns < until_ns)
+        query = select(PACKETS).where(here).order_by(PACKETS.c.t0_ns.desc()).limit(limit)
+        with self._store.transaction() as connection:
+            return [to_row(record) for record in connection.execute(query)]
+
+    def quickest(self, collection: int) -> list[PacketRow]:
+        """The packets that went straight to the sink in the shortest times, enough to learn the least delay from."""
+        direct = (PACKETS.c.collection == collection) & PACKETS.c.direct_ns.is_not(None)
+        query = select(PACKETS).where(direct).order_by(PACKETS.c.direct_ns).limit(MOST_DIRECT)
+        with self._store.transaction() as connection:
+            return [to_row(record) for record in connection.execute(query)]
+
+    def load(self, state: CollectionState, stretch: Stretch, limit: int) -> list[StoredPacket]:
+        """The packets that a stretch rests on, the earliest generated first, up to a limit."""
+        here = (
+            (PACKETS.c.collection == state.id)
+            & (PACKETS.c.t0_ns >= stretch.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
+            & (PACKETS.c.t0_ns < stretch.until_ns)
+            & (PACKETS.c.sink_ns >= stretch.since_ns)
+        )
+        query = select(PACKETS).where(here).order_by(PACKETS.c.t0_ns, PACKETS.c.id).limit(limit)
+        with self._store.transaction() as connection:
+            return [StoredPacket(record.id, to_row(record)) for record in connection.execute(query)]
+
+    def keep(
+        self,
+        state: CollectionState,
+        stretch: Stretch,
+        packets: Sequence[StoredPacket],
+        solved: SolvedStretch,
+        *,
+        period_ns: int,
+    ) -> bool:
+        """Store a stretch's answers and go on behind it; false if another query unit was faster.
+
+        Packets of the stretch that came while it was solved are late.
+        """
+        kept = [packet for packet in packets if stretch.begin_ns <= packet.row[3] < stretch.end_ns]
+        answers = [(packet.id, solved.answers.get(packet_key(packet.row))) for packet in kept]
+        here = (
+            (PACKETS.c.collection == state.id)
+            & (PACKETS.c.t0_ns >= stretch.begin_ns)
+            & (PACKETS.c.t0_ns < stretch.end_ns)
+        )
+        same = COLLECTIONS.c.begin_ns.is_(None) if state.begin_ns is None else COLLECTIONS.c.begin_ns == state.begin_ns
+        with self._store.transaction(writes=True) as connection:
+            ours = select(COLLECTIONS.c.id).where((COLLECTIONS.c.id == state.id) & same).with_for_update()
+            if connection.execute(ours).scalar() is None:
+                return False
+            there = connection.execute(select(func.count()).select_from(PACKETS).where(here)).scalar_one()
+            found = sum(answer is not None for _id, answer in answers)
+            added = {
+                "late": there - len(kept),
+                "windows": 1,
+                "solved": found,
+                "left_out": len(kept) - found,
+                "contradictions": solved.conflicts,
+                "unsolved": 0 if solved.is_solved else 1,
+            }
+            for begin in range(0, len(answers), CHUNK):
+                some = [{"packet": number, "data": _packed(a)} for number, a in answers[begin : begin + CHUNK]]
+                connection.execute(insert(ANSWERS), some)
+            changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
+            changes |= {"begin_ns": stretch.end_ns, "period_ns": period_ns, "may_be_exact": solved.may_be_exact}
+            connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
+        return True
+
+    def totals(self) -> dict[str, int]:
+        """How much is stored."""
+        counted = [func.coalesce(func.sum(COLLECTIONS.c[name]), 0) for name in ("packets", "windows")]
+        with self._store.transaction() as connection:
+            collections, packets, windows = connection.execute(select(func.count(), *counted)).one()
+        return {"collections": int(collections), "packets": int(packets), "windows": int(windows)}
+
+
+def _state(row: Row[Any]) -> CollectionState:
+    return CollectionState(**{field.name: getattr(row, field.name) for field in fields(CollectionState)})
+
+
+def _packed(answer: PacketAnswer | None) -> bytes:
+    if answer is None:
+        return b""
+    return np.array([answer.delay_ns, answer.low_ns, answer.high_ns], LONG).tobytes()

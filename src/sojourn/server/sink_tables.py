@@ -1,0 +1,71 @@
+"""The tables of collections: what sinks sent, and the answers found; the same for SQLite and PostgreSQL.
+
+Packets and answers are only ever added. A collection's row carries its counters and how far its windows are solved; it
+changes in the transaction that adds the packets or the answers, so that both are always of one mind.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+__all__ = ["ANSWERS", "COLLECTIONS", "COUNTERS", "METADATA", "PACKETS"]
+
+_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+METADATA = MetaData()
+
+COUNTERS = (
+    "packets", "duplicates", "conflicts", "late", "refused", "windows", "solved", "left_out", "contradictions",
+    "unsolved",
+)  # fmt: skip
+
+COLLECTIONS = Table(
+    "collections",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("node", String(200), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("created_ns", BigInteger, nullable=False),
+    Column("begin_ns", BigInteger),  # packets generated before have been solved, or are late
+    Column("close_ns", BigInteger),  # up to here everything was asked to be solved
+    Column("period_ns", BigInteger),
+    Column("newest_ns", BigInteger),  # the latest generation time
+    Column("longest_ns", BigInteger, nullable=False),  # the longest way of a packet to the sink
+    Column("may_be_exact", Boolean, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in COUNTERS),
+    UniqueConstraint("node", "name", name="collection_identity"),
+)
+
+PACKETS = Table(
+    "sink_packets",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("collection", BigInteger, nullable=False),
+    Column("origin", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("t0_ns", BigInteger, nullable=False),
+    Column("sink_ns", BigInteger, nullable=False),
+    Column("sum_ns", BigInteger, nullable=False),
+    Column("path", LargeBinary, nullable=False),  # 32-bit words, lowest byte first
+    Column("direct_ns", BigInteger),  # the delay of a packet that went straight to the sink
+    UniqueConstraint("collection", "origin", "sequence", "t0_ns", name="packet_identity"),
+    Index("sink_packets_by_time", "collection", "t0_ns"),
+    Index("sink_packets_direct", "collection", "direct_ns"),
+)
+
+ANSWERS = Table(
+    "sink_answers",
+    METADATA,
+    Column("packet", BigInteger, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),  # delays, least, most: 64-bit words; empty if left out
+)

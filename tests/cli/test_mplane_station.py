@@ -1,0 +1,171 @@
+"""`sojourn mplane probe`, `reflect`, `path` and `diagnose`: answers for people and programs, refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from segment_worlds import MS, SECOND, START_NS, Fault, line_path, world
+from sojourn.cli.main import app
+from sojourn.core.errors import SojournError
+from sojourn.epochs.wire import encode
+from sojourn.mplane.measurement_rows import to_line
+from sojourn.mplane.measurements import SegmentKind
+from sojourn.mplane.router_epochs import RouterStream, Side, void_epoch
+
+SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
+PATH = line_path()
+FAULT = Fault(PATH.segments[1], 20, 26, delay_ns=5 * MS)
+NET = "source,target,weight\na,x,1\nx,m,1\nm,y,1\ny,n,1\nn,b,1\n"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    (tmp_path / "net.csv").write_text(NET)
+    return tmp_path / "net.csv"
+
+
+def measured(folder: Path, name: str, **how) -> Path:
+    path = folder / name
+    path.write_text("".join(to_line(one) for one in world(5, **how)))
+    return path
+
+
+def ask(command: str, net: Path, *words: object) -> str:
+    given = ["mplane", command, "--from", "a", "--to", "b", "-t", str(net), "--undirected", "--upgraded", "m,n"]
+    result = CliRunner().invoke(app, [*given, *map(str, words)])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_a_diagnosis_has_the_promised_shape(net: Path, tmp_path: Path) -> None:
+    rows = measured(tmp_path, "m.jsonl", intervals=26, fault=FAULT)
+    answer = json.loads(ask("diagnose", net, rows, "--format", "json"))
+    assert {"path", "change_ns", "low_ns", "high_ns", "verdict", "segments"} <= set(answer)
+    assert answer["path"] == "a>x>m>y>n>b"
+    assert answer["verdict"] == "changed"
+    assert answer["low_ns"] < 5 * MS < answer["high_ns"]
+    first = answer["segments"][0]
+    assert {"segment", "kind", "share", "change_ns", "low_ns", "high_ns", "evidence"} <= set(first)
+    assert (first["segment"], first["kind"]) == ("x>[m]>y", "router")
+    assert first["low_ns"] < 5 * MS < first["high_ns"]
+
+
+def test_a_diagnosis_reads_well(net: Path, tmp_path: Path) -> None:
+    rows = measured(tmp_path, "m.jsonl", intervals=26, fault=FAULT)
+    lines = ask("diagnose", net, rows).splitlines()
+    assert lines[0] == "a>x>m>y>n>b: changed"
+    assert lines[1].startswith("x>[m]>y: delay +")
+    assert "x>[m]>y" in lines[4]
+
+
+def test_baseline_and_now_choose_the_windows(net: Path, tmp_path: Path) -> None:
+    rows = measured(tmp_path, "m.jsonl", intervals=36, fault=FAULT)
+    begin = START_NS // SECOND
+    how = ("--baseline", f"{begin}..{begin + 20}", "--format", "json")
+    verdicts = {
+        now: json.loads(ask("diagnose", net, rows, *how, "--now", begin + now))["verdict"] for now in (23, 26, 36)
+    }
+    assert verdicts == {23: "changed", 26: "changed", 36: "cleared"}
+    assert json.loads(ask("diagnose", net, rows, *how, "--now", begin + 26, "--least", "9ms"))["verdict"] != "changed"
+
+
+def test_a_path_is_put_together_and_what_is_missing_is_named(net: Path, tmp_path: Path) -> None:
+    rows = measured(tmp_path, "m.jsonl", intervals=12, wander=0.0)
+    answer = json.loads(ask("path", net, rows, "--format", "json"))
+    assert answer["complete"]
+    assert answer["low_ns"] < 10 * MS < answer["high_ns"]
+    assert len(answer["segments"]) == 5
+    rows.write_text("".join(line for line in rows.read_text().splitlines(keepends=True) if '"m", "y", "n"' not in line))
+    shown = ask("path", net, rows)
+    assert "incomplete: m>y>n: not measured" in shown
+    assert json.loads(ask("path", net, rows, "--format", "json"))["mean_ns"] is None
+
+
+def test_routers_epochs_are_read_from_files(net: Path, tmp_path: Path) -> None:
+    stream = RouterStream("x", "y", 0, SECOND, Side.INGRESS)
+    (tmp_path / "m.epochs").write_bytes(encode(void_epoch("m", stream, START_NS // SECOND)))
+    probes = tmp_path / "p.jsonl"
+    rows = [one for one in world(5, intervals=2) if one.segment.kind is not SegmentKind.ROUTER]
+    probes.write_text("".join(map(to_line, rows)))
+    shown = ask("path", net, probes, tmp_path / "m.epochs")
+    assert "x>[m]>y: void in all 1 intervals" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("diagnose --from a --to b -t {net} --undirected", "there are no measurements; give FILE"),
+        ("diagnose --from a --to b -t {net} --undirected --baseline now x", "no range of time; write TIME..TIME"),
+        ("diagnose --from a --to b -t {net} --undirected --baseline now..-5m x", "ends before it begins"),
+        ("diagnose --from a --to zz -t {net} --undirected x", "there is no router 'zz'"),
+        ("path --from a --to b -t {net} --undirected --format xml x", "--format: there is no format 'xml'"),
+        ("probe --from a --to b", "there is nothing to probe; give --to and --address"),
+        ("probe --from a --to b --address there", "--address: 'there' is no address"),
+        ("probe --from a --to b --address ::1 --rate 1e9", "too small or large for a rate"),
+        ("probe --from a --to b --address ::1 --stamp later", "--stamp: 'later' is no moment of sending"),
+        ("probe --from a --to b --address ::1 --key 12", "--key: that is no key; write 16 hex digits"),
+        ("reflect --allow everyone", "--allow: 'everyone' is no network"),
+        ("reflect --listen here", "--listen: 'here' is no address"),
+        ("reflect --listen 203.0.113.9", "203.0.113.9:8621: "),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(net: Path, words: str, text: str) -> None:
+    result = CliRunner().invoke(app, ["mplane", *words.format(net=net).split()])
+    assert isinstance(result.exception, SojournError), result.output
+    assert text in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def finished(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SOJOURN, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> None:
+    key = "0123456789abcdef"
+    with open(tmp_path / "log", "w") as log:
+        words = [
+            *SOJOURN,
+            "reflect",
+            "--listen",
+            "127.0.0.1",
+            "--port",
+            "18621",
+            "--allow",
+            "127.0.0.0/8",
+            "--key",
+            key,
+        ]
+        reflector = subprocess.Popen(words, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while "reflecting" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        words = ["probe", "--from", "a", "--to", "b", "--via", "x", "--address", "127.0.0.1", "--port", "18621"]
+        how = ["--interval", "300ms", "--rate", "50", "--count", "2", "--raw", str(tmp_path / "raw"), "--key", key]
+        result = subprocess.run([*SOJOURN, *words, *how], capture_output=True, text=True, timeout=120, check=False)
+        stranger = [*how[:-1], "f" * 16, "--count", "1"]
+        ignored = subprocess.run(
+            [*SOJOURN, *words, *stranger], capture_output=True, text=True, timeout=120, check=False
+        )
+    finally:
+        reflector.send_signal(signal.SIGINT)
+        assert reflector.wait(60) == 0
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (result.returncode, len(rows)) == (0, 2), result.stderr
+    assert all(row["hops"] == ["a", "x", "b"] and row["void"] is None and row["mean_ns"] > 0 for row in rows)
+    probes = [json.loads(line) for line in (tmp_path / "raw").read_text().splitlines()]
+    mine = [one for one in probes if one["received_ns"]]
+    assert len(mine) == sum(row["packets"] for row in rows)
+    assert all(one["delay_ns"] == one["received_ns"] - one["sent_ns"] for one in mine)
+    assert json.loads(ignored.stdout)["void"] == "no report: the reflector does not answer"
+    assert "ignored: stranger" in (tmp_path / "log").read_text()
