@@ -194,7 +194,8 @@ def hops(
             blocks = _hop_pages(client.hops(collection, **_range(start, end)))
         else:
             blocks = iter([_packet_block(client.packet(collection, *_packet_name(packet)), packet)])
-        write_rows(blocks, how, path=output, name="hops", table=packet_columns())
+        shown = [column for column in packet_columns() if column.name in _HOP_FIELDS]
+        write_rows(blocks, how, path=output, name="hops", table=shown)
 
 
 def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:
