@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from sojourn.cli.topology_source import DirectedOption
 from sojourn.core.errors import ServerError, SojournError, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def probe(
         Path | None,
         typer.Option(metavar="FILE", help="With --m-set: CSV router_id,name; a router's id is its address."),
     ] = None,
+    directed: DirectedOption = None,
     hold: Annotated[
         str, typer.Option(metavar="TIME", help="With --m-set: how long old targets are probed on after a change.")
     ] = "10s",
@@ -145,7 +147,7 @@ def probe(
         seed=seed,
         key=_key(key),
     )
-    source = _Targets(node, m_set, upgraded or [], names, port) if m_set else None
+    source = _Targets(node, m_set, upgraded or [], names, port, directed) if m_set else None
     targets = source.read() if source else [_target(node, to, via, address, port)]
     with ExitStack() as stack:
         put = stack.enter_context(_destination(server, token, write))
@@ -208,7 +210,9 @@ def _target(node: str, to: str | None, via: str | None, address: str | None, por
 class _Targets:
     """A node's m-set as targets, read from a topology that may change; a live router's id is its address."""
 
-    def __init__(self, node: str, topology: str, upgraded: list[str], names: Path | None, port: int) -> None:
+    def __init__(
+        self, node: str, topology: str, upgraded: list[str], names: Path | None, port: int, directed: bool | None
+    ) -> None:
         from sojourn.cli.topology_source import live_reader, live_source
         from sojourn.mplane.live import read_router_names
         from sojourn.mplane.topology_files import read_topology
@@ -221,7 +225,7 @@ class _Targets:
         self._addresses = {name: router for router, name in known.items()}
 
         def reader() -> Topology:
-            return read(False) if read else read_topology(Path(topology))
+            return read(False) if read else read_topology(Path(topology), directed=directed)
 
         self._watch = TopologyWatch(reader, self._marked(reader()), hold_ns=0)
 
