@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collection_worlds import MS, simulated
-from sojourn.tomography import estimate as estimate_module
+from sojourn.tomography import solver
 from sojourn.tomography.constraints import ConstraintOptions, Sums, bound
 from sojourn.tomography.estimate import EstimateOptions, estimate
 from sojourn.tomography.evaluation import Evaluation, evaluate
@@ -100,7 +100,7 @@ def test_what_osqp_leaves_unconverged_clarabel_solves(monkeypatch: pytest.Monkey
     bounds = bound(trace)
     expected = estimate(trace, bounds)
     assert expected.solves.keys() <= {"osqp", "relaxed"}
-    monkeypatch.setitem(estimate_module.OSQP_SETTINGS, "max_iter", 1)
+    monkeypatch.setitem(solver.OSQP_SETTINGS, "max_iter", 1)
     answer = estimate(trace, bounds)
     assert answer.solves["clarabel"] > 0
     assert np.abs(answer.arrival_ns - expected.arrival_ns).mean() < 0.1 * MS
@@ -109,8 +109,8 @@ def test_what_osqp_leaves_unconverged_clarabel_solves(monkeypatch: pytest.Monkey
 def test_what_nobody_solves_keeps_the_middle_of_its_bounds_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, _truth = simulated(60, 58)
     bounds = bound(trace)
-    monkeypatch.setitem(estimate_module.OSQP_SETTINGS, "max_iter", 1)
-    monkeypatch.setattr(estimate_module, "_clarabel", lambda *_problem: None)
+    monkeypatch.setitem(solver.OSQP_SETTINGS, "max_iter", 1)
+    monkeypatch.setattr(solver, "_clarabel", lambda *_problem: None)
     answer = estimate(trace, bounds)
     assert answer.solves.keys() == {"relaxed", "unsolved"}
     middle = mnt_arrivals(bounds)

@@ -19,20 +19,17 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.errors import UsageError
+from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.executor import Executor, LocalExecutor
-from sojourn.core.interrupts import interrupts_held
-from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds
+from sojourn.tomography.keeping import keep_delays
 from sojourn.tomography.levels import node_levels
 from sojourn.tomography.likeness import Likeness
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
+from sojourn.tomography.solver import Solver
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions, windows
 
@@ -41,7 +38,6 @@ __all__ = ["EstimateOptions", "Estimates", "estimate"]
 REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
 NARROW = 0.55
 SECONDS_PER_PLACE = 15e-6  # about, of one processor, to see whether workers are worth starting
-OSQP_SETTINGS = {"verbose": False, "eps_abs": 0.05, "eps_rel": 1e-3, "max_iter": 2_000, "check_termination": 10}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +87,7 @@ def estimate(
     with closing(run.map(_WindowSolver(trace, bounds, options, node_levels(trace)), pieces, seconds=seconds)) as solved:
         for window, (delay_ns, counts) in zip(pieces, solved, strict=True):
             solves.update(counts)
-            is_kept = np.isin(window.packets, window.kept, assume_unique=True)
-            _keep(
-                trace.start, window.packets, is_kept, delay_ns,
-                bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival,
-            )  # fmt: skip
+            keep_delays(trace, bounds, window, delay_ns, arrival)
             done += len(window.kept)
             if advance is not None:
                 advance("solving windows", done / len(trace))
@@ -136,34 +128,6 @@ class _WindowSolver:
         return makers
 
 
-@kernel
-def _keep(
-    start: Int64Array,
-    packets: Int64Array,
-    is_kept: BoolArray,
-    delay: Int64Array,
-    low: Int64Array,
-    high: Int64Array,
-    least: Int64Array,
-    most: Int64Array,
-    arrival: Int64Array,
-) -> None:
-    """Take over the delays of the packets kept as arrivals, each brought into what is left of its bounds.
-
-    A solver meets bounds only to its tolerance; going from the origin on, an arrival within reach of the one before
-    always exists, as the bounds are a fixpoint.
-    """
-    visit = 0
-    for k in range(len(packets)):
-        for place in range(start[packets[k]], start[packets[k] + 1] - 1):
-            if is_kept[k]:
-                earliest = max(low[place + 1], arrival[place] + least[place])
-                latest = min(high[place + 1], arrival[place] + most[place])
-                within = max(min(arrival[place] + delay[visit], latest), earliest)
-                arrival[place + 1] = max(min(within, high[place + 1]), low[place + 1])
-            visit += 1
-
-
 def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Counter[str]) -> tuple[FloatArray, bool]:
     """The delays of the program's visits in ms, and whether every round had a solution.
 
@@ -172,7 +136,7 @@ def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Coun
     x = np.zeros(program.delay.shape[1])
     if not len(x):
         return program.delay_known, True
-    solver, likeness = _Solver(program, solves), Likeness(program)
+    solver, likeness = Solver(program, solves), Likeness(program)
     for number in range(options.rounds):
         square, linear = likeness.objective()
         better = solver.solve(square, linear + _pull(program, options.pull, likeness.scale, x, number))
@@ -190,65 +154,3 @@ def _pull(program: WindowProgram, strength: float, scale: float, x: FloatArray, 
     remains = np.maximum(-(program.pull @ x + program.pull_known), 0) if number else 0.0
     slope = strength * scale**2 * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS * scale)
     return np.asarray(-(program.pull.T @ slope))
-
-
-class _Solver:
-    """Solves a window's rounds, each from where the last one ended, and counts by whom."""
-
-    def __init__(self, program: WindowProgram, solves: Counter[str]) -> None:
-        self._program = program
-        self._solves = solves
-        self._problem: Any = None
-        self._last: Any = None
-
-    def forget(self) -> None:
-        """The next program has another pattern."""
-        self._problem = None
-
-    def solve(self, square: sparse.csc_matrix, linear: FloatArray) -> FloatArray | None:
-        """The unknowns that minimise the objective given; None if no solver gets there."""
-        program = self._program
-        if self._problem is None:
-            self._problem = _osqp(square, linear, program)
-            if self._last is not None:
-                self._problem.warm_start(x=self._last.x, y=self._last.y)
-        else:
-            self._problem.update(Px=square.data, q=linear)
-        with interrupts_held():  # OSQP would take Ctrl-C for itself, and say so on stdout
-            result = self._problem.solve(raise_error=False)
-        if result.info.status == "solved":
-            self._solves["osqp"] += 1
-            self._last = result
-            return np.asarray(result.x)
-        if result.info.status == "interrupted":
-            raise KeyboardInterrupt
-        x = _clarabel(square, linear, program)
-        self._solves["clarabel"] += x is not None
-        return x
-
-
-def _osqp(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram) -> Any:
-    """The program set up for OSQP."""
-    try:
-        import osqp
-    except ImportError:
-        raise UsageError("tomography needs the osqp package", action="install sojourn[tomography]") from None
-    problem = osqp.OSQP()
-    problem.setup(square, linear, program.rows, program.low, program.high, **OSQP_SETTINGS)
-    return problem
-
-
-def _clarabel(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram) -> FloatArray | None:
-    """The program's solution by an interior-point method: slower, but it gets there."""
-    try:
-        import clarabel
-    except ImportError:
-        raise UsageError("tomography needs the clarabel package", action="install sojourn[tomography]") from None
-    above, below = np.isfinite(program.high), np.isfinite(program.low)
-    stacked = sparse.vstack([program.rows[above], -program.rows[below]], format="csc")
-    limits = np.concatenate([program.high[above], -program.low[below]])
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    cones = [clarabel.NonnegativeConeT(len(limits))]
-    solution = clarabel.DefaultSolver(square, linear, stacked, limits, cones, settings).solve()
-    return np.asarray(solution.x) if str(solution.status) in ("Solved", "AlmostSolved") else None

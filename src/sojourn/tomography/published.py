@@ -30,12 +30,13 @@ import numpy as np
 from scipy import sparse
 
 from sojourn.core.arrays import FloatArray, Int64Array, ranges
-from sojourn.core.interrupts import interrupts_held
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Groups, Sums
-from sojourn.tomography.estimate import Estimates, _clarabel, _keep, _osqp
+from sojourn.tomography.estimate import Estimates
+from sojourn.tomography.keeping import keep_delays
 from sojourn.tomography.mnt import mnt_bounds
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
+from sojourn.tomography.solver import Solver
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import WindowOptions, windows
 
@@ -81,11 +82,7 @@ def published(
             solves["relaxed" if programs is not makers[-1] else "unsolved"] += 1
         if delay is not None:
             delay_ns = np.rint(delay * NS_PER_MS).astype(np.int64)
-            is_kept = np.isin(window.packets, window.kept, assume_unique=True)
-            _keep(
-                trace.start, window.packets, is_kept, delay_ns,
-                bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival,
-            )  # fmt: skip
+            keep_delays(trace, bounds, window, delay_ns, arrival)
         done += len(window.kept)
         if advance is not None:
             advance("solving windows", done / len(trace))
@@ -191,15 +188,9 @@ def _solve(program: WindowProgram, t0_ns: Int64Array, alike_ns: int | None, solv
         program, square, linear = _around_means(program)
     else:
         square, linear = _differences(program, *alike_pairs(program.node, t0_ns, alike_ns))
-    with interrupts_held():  # as in `estimate`
-        result = _osqp(square, linear, program).solve(raise_error=False)
-    if result.info.status == "interrupted":
-        raise KeyboardInterrupt
-    is_solved = result.info.status == "solved"
-    x = np.asarray(result.x) if is_solved else _clarabel(square, linear, program)
+    x = Solver(program, solves).solve(square, linear)
     if x is None:
         return None
-    solves["osqp" if is_solved else "clarabel"] += 1
     return np.asarray(program.delay @ x[:unknowns] + program.delay_known)
 
 
