@@ -1,10 +1,11 @@
 """A routed network inside this machine: namespaces for routers and hosts, veth pairs for links, real OSPF.
 
->>> from sojourn.lab.routed import routed_lab                        # doctest: +SKIP
->>> with routed_lab(topology, hosts={"h1": "r1", "h2": "r6"}) as lab:  # doctest: +SKIP
-...     lab.wait_converged()
-...     lab.router("r1").run("ip", "route")
-...     lab.link_down("r1", "r2")
+::
+
+    with routed_lab(topology, hosts={"h1": "r1", "h2": "r6"}) as lab:
+        lab.wait_converged()
+        lab.router("r1").run("ip", "route")
+        lab.link_down("r1", "r2")
 
 `routed_lab` builds it and removes it whatever happens; `sojourn.lab.routed_state` keeps labs that outlive their maker
 and removes what others left behind. `sojourn.lab.routed_plan` says who has which address and interface.
