@@ -9,6 +9,8 @@ arrays through inlined functions for every packet: Numba counts the references t
 per array and call) and does not see that the counts cancel. A function that allocates nothing can do without, as its
 caller holds the arrays; one that allocates fails to compile, so nothing can be freed too early.
 
+Where nothing can be cached (a user without a home, sources that are read-only) kernels are compiled in every process.
+
 A cached kernel is compiled anew when its own file changes, not when one that it inlines does: `make` clears the caches
 after any change.
 """
@@ -24,24 +26,31 @@ __all__ = ["borrowing_inlined", "borrowing_kernel", "inlined", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_BORROWING: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-
 
 def kernel(function: F) -> F:
     """Compile `function` with Numba, cached on disk, without the GIL."""
-    return cast(F, njit(cache=True, nogil=True)(function))
+    return _compiled(function)
 
 
 def inlined(function: F) -> F:
     """Compile `function` so that LLVM inlines it into the kernels that call it."""
-    return cast(F, njit(cache=True, nogil=True, forceinline=True)(function))
+    return _compiled(function, forceinline=True)
 
 
 def borrowing_kernel(function: F) -> F:
     """`kernel` for functions that allocate nothing."""
-    return cast(F, njit(**_BORROWING)(function))
+    return _compiled(function, _nrt=False)
 
 
 def borrowing_inlined(function: F) -> F:
     """`inlined` for functions that allocate nothing."""
-    return cast(F, njit(forceinline=True, **_BORROWING)(function))
+    return _compiled(function, _nrt=False, forceinline=True)
+
+
+def _compiled(function: F, **options: Any) -> F:
+    try:
+        return cast(F, njit(cache=True, nogil=True, **options)(function))
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return cast(F, njit(nogil=True, **options)(function))
