@@ -232,10 +232,11 @@ def test_every_flow_agrees_with_tcpdump(run: LiveRun, reference: Row) -> None:
 
 
 def test_intervals_of_the_live_sketch_hold_the_truth(run: LiveRun) -> None:
+    """95 % of about a hundred flows: fewer than 85 once in 40,000 runs."""
     answered = [row for row in run.measured["flows"] if row["mean_ns"] is not None]
     inside = [row for row in answered if row["low_ns"] - 1 <= row["true_mean_ns"] <= row["high_ns"] + 1]
     assert len(answered) >= 0.5 * len(run.measured["flows"])
-    assert len(inside) >= 0.9 * len(answered)
+    assert len(inside) >= 0.85 * len(answered)
     assert all(row["reason"] for row in run.measured["flows"] if row["mean_ns"] is None)
 
 
