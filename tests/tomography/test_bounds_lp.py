@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from collection_worlds import MS, simulated
+from collection_worlds import CONTRADICTING_TRACES, MS, simulated
 from sojourn.core.errors import ParameterError
 from sojourn.core.executor import LocalExecutor
 from sojourn.tomography import bounds_lp, linear_program
@@ -230,31 +230,9 @@ def test_a_trace_of_single_hops_has_nothing_to_bound() -> None:
     assert (answer.asked, answer.solves) == (0, 0)
 
 
-ROWS = st.lists(
-    st.tuples(
-        st.integers(1, 5),
-        st.integers(0, 6),
-        st.lists(st.integers(1, 5), max_size=5),
-        st.integers(0, 300),
-        st.integers(1, 120),
-        st.integers(-1, 90),
-    ),
-    min_size=1,
-    max_size=40,
-)
-
-
 @settings(max_examples=40)
-@given(ROWS, st.sampled_from(list(Sums)), st.integers(0, 5))
-def test_traces_that_contradict_themselves_keep_sound_bounds(
-    rows: list[tuple[int, int, list[int], int, int, int]], sums: Sums, omega_ms: int
-) -> None:
-    packets = [
-        (origin, sequence, [origin, *way, 0], t0 * MS, (t0 + stay) * MS, total * MS if total >= 0 else MISSING)
-        for origin, sequence, way, t0, stay, total in rows
-    ]
-    packets.append((9, 0, [9, 0], 0, MS, MISSING))
-    trace = make_trace(packets)
+@given(CONTRADICTING_TRACES, st.sampled_from(list(Sums)), st.integers(0, 5))
+def test_traces_that_contradict_themselves_keep_sound_bounds(trace: CollectionTrace, sums: Sums, omega_ms: int) -> None:
     options = ConstraintOptions(omega_ns=omega_ms * MS, sums=sums)
     bounds = bound(trace, options)
     answer = bound_linear(trace, bounds, options)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collection_worlds import MS, simulated
+from collection_worlds import CONTRADICTING_TRACES, MS, simulated
 from sojourn.tomography import intervals as intervals_module
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.estimate import estimate
@@ -147,30 +147,10 @@ def test_the_same_trace_has_the_same_intervals_and_progress_reaches_the_end() ->
     assert shares[-1] == 1
 
 
-ROWS = st.lists(
-    st.tuples(
-        st.integers(1, 5),
-        st.integers(0, 6),
-        st.lists(st.integers(1, 5), max_size=5),
-        st.integers(0, 300),
-        st.integers(1, 120),
-        st.integers(-1, 90),
-    ),
-    min_size=1,
-    max_size=40,
-)
-
-
-@given(ROWS, st.sampled_from(list(Sums)), st.integers(0, 5))
+@given(CONTRADICTING_TRACES, st.sampled_from(list(Sums)), st.integers(0, 5))
 def test_traces_that_contradict_themselves_get_intervals_around_their_estimates(
-    rows: list[tuple[int, int, list[int], int, int, int]], sums: Sums, omega_ms: int
+    trace: CollectionTrace, sums: Sums, omega_ms: int
 ) -> None:
-    packets = [
-        (origin, sequence, [origin, *way, 0], t0 * MS, (t0 + stay) * MS, total * MS if total >= 0 else MISSING)
-        for origin, sequence, way, t0, stay, total in rows
-    ]
-    packets.append((9, 0, [9, 0], 0, MS, MISSING))
-    trace = make_trace(packets)
     bounds = bound(trace, ConstraintOptions(omega_ns=omega_ms * MS, sums=sums))
     arrival = mnt_arrivals(bounds)
     likely = intervals(trace, bounds, arrival)
