@@ -190,10 +190,9 @@ class _Model:
         misfit += 2 * float(np.log(np.diag(factor)).sum()) - float(half @ half)
         return precision, side, float(misfit)
 
-    def posterior(self, vary: float, between: float) -> tuple[FloatArray, FloatArray]:
-        """Flows' means and deviations."""
+    def posterior(self, precision: FloatArray, side: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Flows' means and deviations by such equations."""
         flows = self.flows
-        precision, side, _ = self.equations(vary, between)
         covariance = np.linalg.inv(precision)
         unknown = covariance @ side
         variance = np.diag(covariance)[:flows] + covariance[-1, -1] + 2 * covariance[:flows, -1]
@@ -228,12 +227,14 @@ def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> tuple[FloatArr
 
 def _averaged(model: _Model, vary: float, average: float) -> tuple[FloatArray, FloatArray]:
     """Flows' means and deviations, over all deviations between flows by their likelihood; all are as likely before."""
-    between = (BETWEEN * average) ** 2
-    misfit = np.array([model.equations(vary, value)[2] for value in between])
+    solved = [model.equations(vary, value) for value in (BETWEEN * average) ** 2]
+    misfit = np.array([value for _, _, value in solved])
     weight = BETWEEN * np.exp((misfit.min() - misfit) / 2)
     weight /= weight.sum()
     found = [
-        (share, model.posterior(vary, value)) for share, value in zip(weight, between, strict=True) if share > 1e-4
+        (share, model.posterior(precision, side))
+        for share, (precision, side, _) in zip(weight, solved, strict=True)
+        if share > 1e-4
     ]
     share = np.array([part for part, _ in found])[:, None] / sum(part for part, _ in found)
     means, deviations = (np.array([posterior[k] for _, posterior in found]) for k in (0, 1))
