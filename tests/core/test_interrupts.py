@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -24,6 +26,29 @@ def test_an_interrupt_comes_when_the_block_is_done() -> None:
     with pytest.raises(KeyboardInterrupt):
         run()
     assert steps == ["still here"]
+
+
+def test_an_interrupt_that_another_thread_takes_waits_as_well() -> None:
+    steps = []
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)  # its mask holds nothing back, so the kernel hands it the signal
+    other.start()
+
+    def run() -> None:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            steps.append("still here")
+        steps.append("too far")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        done.set()
+        other.join()
+    assert steps == ["still here"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_processes_started_in_the_block_never_see_it() -> None:
