@@ -114,7 +114,7 @@ def test_entering_a_host_is_undone_even_by_an_exception() -> None:
 
 
 def test_a_process_that_ignores_the_request_is_ended_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sojourn.lab.namespaces.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("sojourn.lab.namespaces.STOP_SECONDS", 2.0)
     with two_hosts() as network:
         script = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
         deaf = network.sender.start("sh", "-c", script, stdout=subprocess.PIPE)
