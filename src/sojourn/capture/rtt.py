@@ -13,12 +13,13 @@ Memory: fixed by `RttLimits`, 14 MB by default. Time: O(1) per packet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.capture.reasons import counts_by_text
 from sojourn.capture.rtt_mqtt import MQTT_PORT, read_messages
 from sojourn.capture.rtt_samples import SAMPLE_WORDS, RttSamples, write_sample
 from sojourn.capture.rtt_state import (
@@ -45,10 +46,10 @@ from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel
 
-__all__ = ["RttLimits", "RttMeter", "RttOptions", "RttSamples", "measure_rtt"]
+__all__ = ["RttLimits", "RttMeter", "RttOptions", "RttSamples"]
 
 _ICMP, _TCP, _ICMP6 = 1, 6, 58
-_ECHO_REQUEST, _ECHO_REPLY = (8, 128), (0, 129)
+_ECHO_REQUEST = (8, 128)
 
 # Bits of what is asked for: one per kind, and SEQ/ACK even where there are time stamps.
 _TIMESTAMPS, _SEQ, _HANDSHAKE, _MESSAGES = (
@@ -250,8 +251,7 @@ class RttMeter:
     @property
     def ignored(self) -> dict[str, int]:
         """How often something was left out, by reason; reasons that did not occur are absent."""
-        counts = self._tables.counts
-        return {text: int(counts[reason]) for reason, text in COUNT_TEXTS.items() if counts[reason]}
+        return counts_by_text(self._tables.counts, COUNT_TEXTS)
 
     def feed(self, batch: TransportBatch) -> Iterator[RttSamples]:
         """Take in the next packets; gives what they completed, at most 65,536 samples at a time."""
@@ -277,9 +277,3 @@ def _check(batch: TransportBatch) -> None:
     for name, column in vars(batch).items():
         if name != "data" and len(column) != len(batch):
             raise ParameterError(f"column {name} has {len(column)} rows, expected {len(batch)}", where="rtt")
-
-
-def measure_rtt(batches: Iterable[TransportBatch], meter: RttMeter) -> Iterator[RttSamples]:
-    """The samples of a capture or of an interface, as they are completed."""
-    for batch in batches:
-        yield from meter.feed(batch)
