@@ -105,7 +105,7 @@ def test_while_it_lasts_it_is_changed_and_not_cleared() -> None:
     ("is_there", "text"),
     [
         (lambda one: not 3 <= number(one) < BEFORE, "3 usable intervals before, 6 are needed"),
-        (lambda one: number(one) <= BEFORE, "1 usable intervals now, 2 are needed"),
+        (lambda one: number(one) <= BEFORE, "1 usable interval now, 2 are needed"),
         (lambda one: str(one.segment) != "m>y>n", "m>y>n: 0 usable intervals now, 2 are needed"),
     ],
     ids=["little before", "little now", "a segment without any"],

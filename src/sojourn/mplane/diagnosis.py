@@ -195,7 +195,8 @@ def _compare(
     if cause is not None:
         return Diagnosis(path, Verdict.CHANGED, _told(cause, delay), before, now, delay, segments, cause, thin)
     if thin:
-        summary = f"too thin: {thin[0]}" + (f", and {len(thin) - 1} more segments" if len(thin) > 1 else "")
+        more = {0: "", 1: "; so is one more segment"}.get(len(thin) - 1, f"; so are {len(thin) - 1} more segments")
+        summary = f"too thin: {thin[0]}{more}"
         return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments, None, thin)
     unclear = next((one for one in segments if _is_unclear(one, least)), None)
     if unclear is not None and unclear.delay is not None:

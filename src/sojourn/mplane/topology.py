@@ -85,6 +85,11 @@ class Topology:
         """Whether a link leads from one router to another."""
         return bool(np.any(self.target[self.first[source] : self.first[source + 1]] == target))
 
+    def has_way_back(self) -> bool:
+        """Whether any two routers have a link each way."""
+        ends = set(zip(self.source.tolist(), self.target.tolist(), strict=True))
+        return any((v, u) in ends for u, v in ends)
+
     def without(self, links: Sequence[tuple[int, int]]) -> Topology:
         """The topology after links (router, router) have failed; both ways are two links."""
         failed = {(int(u), int(v)) for u, v in links}
