@@ -10,6 +10,7 @@ from scipy.special import digamma, gammaln, logsumexp, xlog1py
 from scipy.stats import norm
 
 from iotm_worlds import disk_world, message_world
+from sojourn.core.batches import MeasurementBatch
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.iotm_likelihood import EXACT_UP_TO, log_likelihood, most_likely_sums
 from sojourn.estimation.iotm_literal import estimate_means_literally, estimate_sums_literally
@@ -124,7 +125,9 @@ def test_both_forms_of_the_likelihood_agree_where_they_meet() -> None:
 def test_without_measurements_there_is_no_sum() -> None:
     assert most_likely_sum(np.zeros(5), 0, n=20, m=5) == 0
     empty = BucketArray(BucketArrayParameters(buckets=20, per_instance=5))
-    assert estimate_sums_literally(empty, np.arange(1, dtype=np.uint64), unit="x")[0].reason is Reason.NOTHING_RECORDED
+    assert (
+        estimate_sums_literally([empty], np.arange(1, dtype=np.uint64), unit="x")[0].reason is Reason.NOTHING_RECORDED
+    )
 
 
 def test_its_error_is_of_the_order_of_the_value_and_its_interval_says_so() -> None:
@@ -132,16 +135,38 @@ def test_its_error_is_of_the_order_of_the_value_and_its_interval_says_so() -> No
     errors, inside = [], []
     for seed in range(25):
         world = disk_world(seed, spreading="random")
-        answers = estimate_sums_literally(world.epochs[0], world.ids, unit="operations")
+        answers = estimate_sums_literally(world.epochs[:1], world.ids, unit="operations")
         errors += [abs(a.value - t) / t for a, t in zip(answers, world.total, strict=True)]
         inside += [a.contains(t) for a, t in zip(answers, world.total, strict=True)]
     assert 0.5 < np.median(errors) < 2
     assert np.mean(inside) >= 0.90
 
 
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_intervals_hold_over_many_epochs_and_nodes_that_do_not_collide_alike(nodes: int) -> None:
+    """Sixteen arrays of 30 instances, most of them small: 300 answers, seeded, so the share is the same every time."""
+    ids, inside = np.arange(1, 31, dtype=np.uint64), []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        rates = np.minimum(20 * rng.pareto(1.2, len(ids)) + 5, 1500)
+        truth, arrays = np.zeros(len(ids)), []
+        for node in range(nodes):
+            for epoch in range(16 // nodes):
+                who = rng.permutation(np.repeat(np.arange(len(ids)), rng.poisson(rates)))
+                value = rng.integers(1, 20, len(who))
+                np.add.at(truth, who, value)
+                salt = 1000 * seed + 100 * node + epoch
+                parameters = BucketArrayParameters(buckets=64, per_instance=4, bits=40, spreading="random", salt=salt)
+                arrays.append(BucketArray(parameters, seed=salt))
+                arrays[-1].record_batch(MeasurementBatch.of(ids[who], value, np.zeros(len(who), np.int64)))
+        answers = estimate_sums_literally(arrays, ids, unit="operations")
+        inside += [answer.contains(total) for answer, total in zip(answers, truth, strict=True)]
+    assert 0.90 <= np.mean(inside) <= 0.99
+
+
 def test_with_thousands_of_buckets_it_works() -> None:
     world = disk_world(2, spreading="random", buckets=4000)
-    answers = estimate_sums_literally(world.epochs[0], world.ids, unit="operations")
+    answers = estimate_sums_literally(world.epochs[:1], world.ids, unit="operations")
     assert np.median([abs(a.value - t) / t for a, t in zip(answers, world.total, strict=True)]) < 0.05
 
 

@@ -12,6 +12,7 @@ Shahzad and Ganji, "IoTm", §II-C and III.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.iotm_likelihood import most_likely_sums
 from sojourn.estimation.moment import SharedCounters, ratio_of
+from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray
 
 __all__ = ["estimate_means_literally", "estimate_sums_literally"]
@@ -28,20 +30,32 @@ __all__ = ["estimate_means_literally", "estimate_sums_literally"]
 METHOD = "iotm literal"
 
 
-def estimate_sums_literally(sketch: BucketArray, instance_id: UInt64Array, *, unit: str) -> list[Answer]:
-    """The sum of each instance's measurements, each for itself."""
-    if not sketch.recorded:
+def estimate_sums_literally(sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str) -> list[Answer]:
+    """The sum of each instance's measurements in all epochs together, each instance for itself.
+
+    Moments and their variances add up before an interval is made of them: the parts' own intervals end at 0, and in the
+    middle of such a one there is more than there was.
+    """
+    if not any(sketch.recorded for sketch in sketches):
         return [Unanswered(Reason.NOTHING_RECORDED)] * len(instance_id)
-    column = sketch.column("sum")
-    shared, total = SharedCounters(column), float(column.sum())
-    own_buckets = _buckets(sketch, instance_id)
-    values = most_likely_sums(column[own_buckets], total, n=len(column)).tolist()
+    values, moments = np.zeros(len(instance_id)), np.zeros((len(instance_id), 3))
+    for sketch in sketches:
+        column, own = sketch.column("sum"), _buckets(sketch, instance_id)
+        values += most_likely_sums(column[own], float(column.sum()), n=len(column))
+        moments += _moments(SharedCounters(column), own)
+    recorded = sum(sketch.recorded for sketch in sketches)
     answers: list[Answer] = []
-    for own, value in zip(own_buckets, values, strict=True):
-        moment, half = shared.sum_of(np.unique(own))
+    for value, (moment, variance, degrees) in zip(values.tolist(), moments.tolist(), strict=True):
+        half = student_95(round(degrees)) * math.sqrt(max(variance, 0.0))
         low, high = max(moment - half, 0.0), max(moment + half, 0.0)
-        answers.append(Estimate(value, min(low, value), max(high, value), sketch.recorded, METHOD, unit))
+        answers.append(Estimate(value, min(low, value), max(high, value), recorded, METHOD, unit))
     return answers
+
+
+def _moments(shared: SharedCounters, own: Int64Array) -> FloatArray:
+    """Each instance's sum by moments, its variance and the degrees of freedom of that."""
+    rows = [shared.sums_of(np.unique(row)) for row in own]
+    return np.array([(sums[0], spread[0, 0], degrees) for sums, spread, degrees in rows])
 
 
 def estimate_means_literally(
