@@ -131,10 +131,21 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     again.close()
 
 
-def test_old_epochs_can_be_forgotten(store: EpochStore) -> None:
-    store.add([epoch(i, first_ns=10_000 * i) for i in range(5)])
-    assert store.remove_before(20_000) == 2
-    assert store.last_sequence("n", "disk") == 4
+def test_old_epochs_are_forgotten_a_few_at_a_time(store: EpochStore) -> None:
+    for i in range(5):
+        store.add([epoch(i, first_ns=10_000 * i)], now_ns=10_000 * i + 500)
+    assert [store.remove_some_before(30_000, limit=2) for _ in range(3)] == [2, 1, 0]
+    assert [e.sequence for e in store.epochs("n", "disk", 0, 10**9)] == [3, 4]
+
+
+def test_what_came_late_or_from_a_wrong_clock_is_not_forgotten_at_once(store: EpochStore) -> None:
+    store.add([epoch(0, first_ns=100)], now_ns=10**6)
+    store.add([epoch(1, first_ns=10**6)], now_ns=100)
+    store.add([Epoch("n", "disk", 2, BucketArray(PARAMETERS))], now_ns=100)
+    store.add([epoch(3, first_ns=100)], now_ns=100)
+    assert [store.remove_some_before(10**5, limit=9) for _ in range(2)] == [2, 0]
+    assert [e.sequence for e in store.epochs("n", "disk", 0, 10**9)] == [0, 1]
+    assert [store.remove_some_before(10**7, limit=9) for _ in range(2)] == [2, 0]
 
 
 def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:

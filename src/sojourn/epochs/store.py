@@ -322,10 +322,24 @@ class EpochStore:
             instances = connection.execute(select(func.count()).select_from(INSTANCES)).scalar() or 0
         return {"epochs": epochs, "epoch_bytes": size, "nodes": nodes, "instances": instances}
 
-    def remove_before(self, time_ns: int) -> int:
-        """Forget the epochs whose measurements are all older; how many."""
-        with self.transaction(writes=True) as connection:
-            return connection.execute(delete(EPOCHS).where(EPOCHS.c.last_ns < time_ns)).rowcount
+    def remove_some_before(self, time_ns: int, *, limit: int) -> int:
+        """Forget at most some of the epochs that came, and were measured, before a time; how many, 0 when none is left.
+
+        Numbers grow as epochs come, so the first rows are the oldest: what is kept is not looked through.
+        """
+        columns = EPOCHS.c.id, EPOCHS.c.received_ns, func.coalesce(EPOCHS.c.last_ns, EPOCHS.c.received_ns)
+        after = -1
+        while True:
+            oldest = select(*columns).where(EPOCHS.c.id > after).order_by(EPOCHS.c.id).limit(limit)
+            with self.transaction() as connection:
+                rows = connection.execute(oldest).all()
+            old = [number for number, received, last in rows if max(received, last) < time_ns]
+            if old:
+                with self.transaction(writes=True) as connection:
+                    return connection.execute(delete(EPOCHS).where(EPOCHS.c.id.in_(old))).rowcount
+            if not rows or all(received >= time_ns for _, received, _ in rows):
+                return 0
+            after = rows[-1][0]
 
 
 def _chunks(values: Sequence[int], size: int = 500) -> Iterator[Sequence[int]]:

@@ -107,10 +107,12 @@ class KeyInfo(_Model):
 
 
 class LiveAsked(_Model):
-    """A request to a node: snapshots of these streams."""
+    """A request to a node: what these streams measured in a range of time and is not stored yet."""
 
     id: str
     streams: list[str]
+    from_ns: Nanoseconds
+    to_ns: Nanoseconds
 
 
 class Query(_Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from sojourn.server.tokens import Role, TokenStore
 __all__ = ["ServeOptions", "first_token", "serve"]
 
 BACKLOG = 2048
+LEAST_KEEP_NS = 60 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +33,13 @@ class ServeOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    keep_ns: int | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
+        if self.keep_ns is not None and self.keep_ns < LEAST_KEEP_NS:
+            raise UsageError("epochs are kept for a minute or longer", where="--keep-epochs", action="write 30d or 12h")
 
     @property
     def scheme(self) -> str:
@@ -57,6 +62,7 @@ def first_token(store: EpochStore) -> str | None:
 
 def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) -> None:
     """Serve until stopped; `announce` is told the URL and the first token once connections are accepted."""
+    _log_to_stderr()
     store = open_store(options.data)
     try:
         listening = _listen(options)
@@ -64,7 +70,7 @@ def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) ->
         shown = f"[{host}]" if ":" in host else host
         announce(f"{options.scheme}://{shown}:{port}", first_token(store))
         configuration = uvicorn.Config(
-            create_app(store, limits=options.limits),
+            create_app(store, limits=options.limits, keep_ns=options.keep_ns),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -76,6 +82,16 @@ def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) ->
         uvicorn.Server(configuration).run(sockets=[listening])
     finally:
         store.close()
+
+
+def _log_to_stderr() -> None:
+    """What the unit does on its own is said in the manner of all commands."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sojourn: %(message)s"))
+    log = logging.getLogger("sojourn")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def _listen(options: ServeOptions) -> socket.socket:
