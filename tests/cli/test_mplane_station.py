@@ -151,7 +151,8 @@ def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> 
             assert time.monotonic() < deadline
             time.sleep(0.05)
         words = ["probe", "--from", "a", "--to", "b", "--via", "x", "--address", "127.0.0.1", "--port", "18621"]
-        how = ["--interval", "300ms", "--rate", "50", "--count", "2", "--raw", str(tmp_path / "raw"), "--key", key]
+        how = ["--interval", "300ms", "--rate", "50", "--seed", "1", "--count", "2", "--raw", str(tmp_path / "raw")]
+        how += ["--key", key]
         result = subprocess.run([*SOJOURN, *words, *how], capture_output=True, text=True, timeout=120, check=False)
         stranger = [*how[:-1], "f" * 16, "--count", "1"]
         ignored = subprocess.run(
