@@ -71,6 +71,8 @@ def test_nodes_with_a_tag_are_added_up(filled: Unit) -> None:
 
 def test_an_unknown_instance_and_an_empty_range_have_reasons(filled: Unit) -> None:
     assert ask(filled, instance="nobody[1]")[0]["reason"] == "unknown instance"
+    assert ask(filled, instance="p")[0]["notes"] == ["seen in the range: p[0], p[1], p[2]"]
+    assert "p[2]" in ask(filled, instance="p[22]")[0]["notes"][0]
     assert ask(filled, from_ns=20 * SECOND, to_ns=30 * SECOND)[0]["reason"] == "no epochs in range"
 
 

@@ -68,6 +68,7 @@ class Node(_Model):
     last_seen_ns: int
     tags: list[str]
     listening: bool = Field(description="whether it can be asked about its current epoch now")
+    metrics: list[str] = Field(description="what its streams measure")
 
 
 class Tags(_Model):

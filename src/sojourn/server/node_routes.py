@@ -44,6 +44,9 @@ router = APIRouter(
 async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: str | None = None) -> list[Node]:
     """All nodes that ever sent something, or those with a tag."""
     records = await run_in_threadpool(request.app.state.store.nodes, tag=tag)
+    metrics: dict[str, set[str]] = {}
+    for stream in await run_in_threadpool(request.app.state.store.streams):
+        metrics.setdefault(stream.node, set()).add(stream.metric)
     listening = request.app.state.live.is_listening
     return [
         Node(
@@ -52,6 +55,7 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
             last_seen_ns=record.last_seen_ns,
             tags=list(record.tags),
             listening=listening(record.name),
+            metrics=sorted(metrics.get(record.name, ())),
         )
         for record in records
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -24,6 +25,8 @@ from sojourn.estimation.queries import (
 from sojourn.server.live import LiveDesk, LiveReply
 
 __all__ = ["Found", "QueryEngine", "Question"]
+
+MOST_ALIKE, MOST_COMPARED = 5, 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +152,9 @@ def _answers(held: list[_StreamEpochs], question: Question) -> list[Found]:
         groups = together if question.range.method == "literal" else [item.epochs for item in held]
         parts = [answer_instances(epochs, instance, question.range, unit=unit)[0] for epochs in groups]
     live = any(item.live for item in held)
-    return [Found(question.instance, _together(parts, question), unit, live, _needs_keys(held, question))]
+    answer = _together(parts, question)
+    notes = (*_needs_keys(held, question), *_alike(held, question, answer))
+    return [Found(question.instance, answer, unit, live, notes)]
 
 
 def _needs_keys(held: list[_StreamEpochs], question: Question) -> tuple[str, ...]:
@@ -159,6 +164,16 @@ def _needs_keys(held: list[_StreamEpochs], question: Question) -> tuple[str, ...
     if all(listed_instances(item.epochs) is not None for item in held):
         return ()
     return ("joint decoding needs the epochs' lists of keys, some have none: answered literally",)
+
+
+def _alike(held: list[_StreamEpochs], question: Question, found: RangeAnswer) -> tuple[str, ...]:
+    """Names that an unknown one may stand for."""
+    if question.instance is None or found.answer != Unanswered(Reason.UNKNOWN_INSTANCE):
+        return ()
+    names = {name for item in held for name in (listed_instances(item.epochs) or {}).values()}
+    begun = [name for name in sorted(names) if name.startswith(f"{question.instance}[")]
+    close = begun or get_close_matches(question.instance, sorted(names)[:MOST_COMPARED], MOST_ALIKE)
+    return (f"seen in the range: {', '.join(close[:MOST_ALIKE])}",) if close else ()
 
 
 def _together(parts: list[RangeAnswer], question: Question) -> RangeAnswer:

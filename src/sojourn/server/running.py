@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -38,6 +39,8 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
+        if self.certificate is not None and self.private_key is not None:
+            _check_pair(self.certificate, self.private_key)
         if self.keep_ns is not None and self.keep_ns < LEAST_KEEP_NS:
             raise UsageError("epochs are kept for a minute or longer", where="--keep-epochs", action="write 30d or 12h")
 
@@ -52,6 +55,16 @@ class ServeOptions:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def _check_pair(certificate: Path, private_key: Path) -> None:
+    """Refuse what could not be served with, before anybody is told an address."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private_key)
+    except OSError as error:
+        what = error.strerror or str(error)
+        files = f"{certificate}, {private_key}"
+        raise UsageError(what, where=files, action="give a certificate and its private key, both PEM") from None
 
 
 def first_token(store: EpochStore) -> str | None:
@@ -106,6 +119,6 @@ def _listen(options: ServeOptions) -> socket.socket:
         raise ServerError(
             error.strerror or str(error),
             where=f"{options.host}:{options.port}",
-            action="choose another --port, or stop what listens there",
+            action="choose another --host or --port, or stop what listens there",
         ) from None
     return listening
