@@ -36,13 +36,22 @@ def serve(
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
     ] = None,
     private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+    keep_epochs: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
+    ] = None,
 ) -> None:
     """Serve until Ctrl-C."""
+    from sojourn.core.units import parse_duration
     from sojourn.server.running import ServeOptions
     from sojourn.server.running import serve as run
 
     options = ServeOptions(
-        data=data or str(default_data()), host=host, port=port, certificate=certificate, private_key=private_key
+        data=data or str(default_data()),
+        host=host,
+        port=port,
+        certificate=certificate,
+        private_key=private_key,
+        keep_ns=None if keep_epochs is None else parse_duration(keep_epochs),
     )
 
     def announce(url: str, token: str | None) -> None:
