@@ -88,7 +88,8 @@ def send(
 def _packets(trace: str, faults: Counter[str], *, follow: bool, is_over: Callable[[], bool]) -> Iterator[PacketRow]:
     """The packets of a file or of stdin, which may not have ended."""
     from sojourn.tomography.packet_lines import growing_lines, packets_of_lines
-    from sojourn.tomography.reading import LONGEST_LINE, read_packets
+    from sojourn.tomography.reading import read_packets
+    from sojourn.tomography.row_files import LONGEST_LINE
 
     if trace == "-":
         return packets_of_lines(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE), b""), faults, where="stdin")
