@@ -146,7 +146,8 @@ def tomography(
             summary |= compare_intervals(trace, bounds, likely, true_ns)
             if baselines:
                 asked = replace(options, sums=Sums(sums))
-                summary |= evaluate_baselines(trace, true_ns, asked, WindowOptions(periods=window, ratio=ratio))
+                windowed = WindowOptions(periods=window, ratio=ratio)
+                summary |= evaluate_baselines(trace, true_ns, asked, windowed, executor=executor, advance=advance)
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
@@ -194,7 +195,8 @@ def _solve(task: _Task, executor: Executor, advance: Advance) -> tuple[Bounds, I
     if task.method is Method.MNT:
         arrival = mnt_arrivals(bounds)
     elif task.method is Method.PUBLISHED:
-        literal = published(trace, bounds, options, PublishedOptions(window=windowed), advance=advance)
+        how_published = PublishedOptions(window=windowed)
+        literal = published(trace, bounds, options, how_published, executor=executor, advance=advance)
         arrival, unsolved = literal.arrival_ns, literal.solves.get("unsolved", 0)
     else:
         how = EstimateOptions(
