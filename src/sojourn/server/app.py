@@ -21,6 +21,7 @@ from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
 from sojourn.server.segments import SegmentStore
 from sojourn.server.sink_answers import SinkAnswers
+from sojourn.server.sink_late import LatePackets
 from sojourn.server.sink_store import SinkStore
 from sojourn.server.sink_worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
@@ -36,7 +37,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.live = LiveDesk(most_pending=limits.pending_requests)
-        app.state.worker = SinkWorker(app.state.sinks, app.state.telemetry, limits)
+        app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         app.state.worker.start()
         yield
         await run_in_threadpool(app.state.worker.stop)
