@@ -22,6 +22,7 @@ from sojourn.server.live import LiveDesk
 from sojourn.server.segments import SegmentStore
 from sojourn.server.sink_answers import SinkAnswers
 from sojourn.server.sink_late import LatePackets
+from sojourn.server.sink_retention import SinkRetention
 from sojourn.server.sink_store import SinkStore
 from sojourn.server.sink_worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
@@ -39,7 +40,10 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         app.state.live = LiveDesk(most_pending=limits.pending_requests)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         app.state.worker.start()
+        retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
+        retention.start()
         yield
+        await run_in_threadpool(retention.stop)
         await run_in_threadpool(app.state.worker.stop)
 
     app = FastAPI(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from sojourn.epochs.store import EpochStore
-from sojourn.server.sink_store import CHUNK, CollectionState, StoredPacket, packed, to_row
+from sojourn.server.sink_store import CHUNK, CollectionState, StoredPacket, is_there, packed, to_row
 from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, LATE, PACKETS
 from sojourn.tomography.stretches import SolvedStretch, Stretch, packet_key
 
@@ -47,8 +47,7 @@ class LatePackets:
         """Store the answers of the late packets that a stretch was solved for; how many were found."""
         asked = {packet.id: packet for packet in packets if stretch.begin_ns <= packet.row[3] < stretch.end_ns}
         with self._store.transaction(writes=True) as connection:
-            ours = select(COLLECTIONS.c.id).where(COLLECTIONS.c.id == state.id).with_for_update()
-            if connection.execute(ours).scalar() is None:
+            if not is_there(connection, state):
                 return 0
             # Those that another query unit has answered meanwhile, or that were removed, are late no more.
             late = list(_late_among(connection, list(asked)))

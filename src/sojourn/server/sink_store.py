@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sojourn.core.errors import UsageError
@@ -24,7 +24,7 @@ from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, COUNTERS, LATE, MET
 from sojourn.tomography.stretches import PacketAnswer, SolvedStretch, Stretch, packet_key
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "packed", "to_row"]
+__all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "is_there", "packed", "to_row"]
 
 WORD, LONG = np.dtype("<u4"), np.dtype("<i8")
 CHUNK = 500
@@ -122,10 +122,11 @@ class SinkStore:
             row = connection.execute(select(COLLECTIONS).where(here)).one_or_none()
         return None if row is None else _state(row)
 
-    def state(self, collection: int) -> CollectionState:
-        """A collection by its number."""
+    def state(self, collection: int) -> CollectionState | None:
+        """A collection by its number, unless it was removed."""
         with self._store.transaction() as connection:
-            return _state(connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one())
+            row = connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one_or_none()
+        return None if row is None else _state(row)
 
     def append(self, node: str, name: str, rows: Sequence[PacketRow], *, refused: int = 0) -> tuple[int, Appended]:
         """Add packets in one transaction; the collection (made if it is new) and what became of them."""
@@ -264,10 +265,10 @@ class SinkStore:
             & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
             & (PACKETS.c.t0_ns < stretch.end_ns)
         )
-        same = COLLECTIONS.c.begin_ns.is_(None) if state.begin_ns is None else COLLECTIONS.c.begin_ns == state.begin_ns
+        reached = COLLECTIONS.c.begin_ns
+        same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
         with self._store.transaction(writes=True) as connection:
-            ours = select(COLLECTIONS.c.id).where((COLLECTIONS.c.id == state.id) & same).with_for_update()
-            if connection.execute(ours).scalar() is None:
+            if not is_there(connection, state, same):
                 return False
             records = connection.execute(select(PACKETS.c.id, PACKETS.c.t0_ns).where(here))
             there = {record.id: record.t0_ns for record in records}
@@ -302,6 +303,13 @@ class SinkStore:
 
 def _state(row: Row[Any]) -> CollectionState:
     return CollectionState(**{field.name: getattr(row, field.name) for field in fields(CollectionState)})
+
+
+def is_there(connection: Connection, state: CollectionState, also: ColumnElement[bool] | None = None) -> bool:
+    """Whether the collection is still there (numbers are given again), and as told; no other writer has it then."""
+    here = (COLLECTIONS.c.id == state.id) & (COLLECTIONS.c.created_ns == state.created_ns)
+    query = select(COLLECTIONS.c.id).where(here if also is None else here & also).with_for_update()
+    return connection.execute(query).scalar() is not None
 
 
 def _note_late(connection: Connection, state: CollectionState, rows: Sequence[PacketRow]) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["ANSWERS", "COLLECTIONS", "COUNTERS", "LATE", "METADATA", "PACKETS"]
+__all__ = ["ANSWERS", "COLLECTIONS", "COUNTERS", "LATE", "METADATA", "PACKETS", "RECEIVED"]
 
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 METADATA = MetaData()
@@ -71,6 +71,13 @@ LATE = Table(
     Column("t0_ns", BigInteger, nullable=False),
     Column("is_due", Boolean, nullable=False),  # whether its answer was asked for
     Index("sink_late_by_time", "collection", "t0_ns"),
+)
+
+RECEIVED = Table(
+    "sink_received",
+    METADATA,
+    Column("received_ns", BigInteger, primary_key=True, autoincrement=False),  # by then …
+    Column("last_packet", BigInteger, nullable=False),  # … packets up to this number had come
 )
 
 ANSWERS = Table(

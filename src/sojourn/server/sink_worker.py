@@ -76,6 +76,11 @@ class SinkWorker:
         """Why the collection's next window could not be solved, if so."""
         return self._troubles.get(collection, (0.0, None))[1]
 
+    def forget(self, collection: int) -> None:
+        """The collection was removed, and its number may be given again."""
+        self._guesses.pop(collection, None)
+        self._troubles.pop(collection, None)
+
     def _run(self) -> None:
         while (collection := self._waiting.get()) is not None and not self._stopping.is_set():
             self._look(collection)
@@ -105,6 +110,8 @@ class SinkWorker:
     def _solve_next(self, collection: int) -> bool:
         """Solve the collection's next window, and late packets behind it; false if there is nothing to solve yet."""
         state = self._store.state(collection)
+        if state is None:
+            return False
         planned = self._plan(state)
         if planned is None:
             return self._solve_late(state, only_due=True)
@@ -113,7 +120,8 @@ class SinkWorker:
             solved = self._solve(state, stretch, packets)
         if self._store.keep(state, stretch, packets, solved, period_ns=period_ns):
             self._telemetry.packets_solved.inc(len(solved.answers))
-        self._solve_late(self._store.state(collection), only_due=False)
+        if (after := self._store.state(collection)) is not None:
+            self._solve_late(after, only_due=False)
         return True
 
     def _solve_late(self, state: CollectionState, *, only_due: bool) -> bool:
