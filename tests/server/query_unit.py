@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,10 @@ from sojourn.server.app import create_app
 from sojourn.server.limits import Limits
 from sojourn.server.tokens import Role, TokenStore
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from waiting import PATIENCE_SECONDS, eventually
 
 PARAMETERS = BucketArrayParameters(buckets=16, per_instance=2, bits=24, count_bits=16)
-LIMITS = Limits(body_bytes=100_000, batch_epochs=20, requests_per_second=10_000, burst=10_000, live_seconds=1.0)
+LIMITS = Limits(body_bytes=100_000, batch_epochs=20, requests_per_second=10_000, burst=10_000, live_seconds=60.0)
 
 
 def make_epoch(
@@ -49,7 +49,7 @@ class Unit:
 
     def client(self, who: str | None = "admin", **options) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.tokens[who]}"} if who else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=120, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, **options)
 
 
 def bound_socket() -> socket.socket:
@@ -79,9 +79,8 @@ def running_unit(
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    eventually(lambda: server.started, pause=0.01)
     yield Unit(f"http://127.0.0.1:{listening.getsockname()[1]}", store, texts)
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(PATIENCE_SECONDS)
     store.close()

@@ -103,7 +103,7 @@ def test_the_current_epoch_is_asked_for_and_added_once(filled: Unit) -> None:
     current = make_epoch(10, time_ns=11 * SECOND, values=(100, 0, 0))
 
     def answer_one() -> None:
-        asked = transport.next_question(10)
+        asked = transport.next_question(60)
         assert asked is not None
         assert asked.streams == ("disk",)
         transport.answer(asked, [encode(stored), encode(current)])
@@ -114,7 +114,7 @@ def test_the_current_epoch_is_asked_for_and_added_once(filled: Unit) -> None:
         while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
             pass
     (answer,) = ask(filled, live=True)
-    node.join(timeout=10)
+    node.join()
     assert (answer["value"], answer["live"], answer["epochs"]) == (160, True, 11)
 
 
