@@ -101,6 +101,7 @@ def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
             (total,) = ask(unit)
             assert total["value"] == sum(range(waiting))
             assert (total["live"], total["epochs"], total["notes"]) == (True, waiting, [])
+            eventually(lambda: is_listening(unit))
             (part,) = ask(unit, from_ns=11 * second, to_ns=20 * second)
             assert part["value"] == sum(range(10, 20))
             assert part["live"] is True
