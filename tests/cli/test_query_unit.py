@@ -38,7 +38,7 @@ def run(*arguments: str) -> str:
         (["--tls-cert", "a", "--tls-key", "b"], "a, b: No such file.*PEM"),
         (["--data", "paper://shelf"], "'paper' cannot be opened"),
         (["--host", "192.0.2.1"], "choose another --host or --port"),
-        (["--keep-epochs", "1s"], "a minute or longer"),
+        (["--keep-epochs", "10ms"], "less than a second"),
         (["--keep-epochs", "a while"], "not a duration"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
