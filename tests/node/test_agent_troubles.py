@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, bound_socket, make_epoch, running_unit
 
-from node.test_agent import PLUGIN, Node, ask, is_listening
 from sojourn.core.errors import StoreError
 from sojourn.epochs.store import open_store
 from sojourn.node import spool as spool_module
@@ -19,6 +18,7 @@ from sojourn.node.http import HttpTransport
 from sojourn.node.spool import Spool
 from sojourn.server.limits import Limits
 from sojourn.server.tokens import Role, TokenStore
+from tally_node import PLUGIN, Node, ask, is_listening
 from waiting import PATIENCE_SECONDS, eventually
 
 LIMITS = Limits(requests_per_second=10_000, burst=10_000, live_seconds=60.0)
@@ -43,14 +43,7 @@ def unit(tmp_path: Path) -> Iterator[Unit]:
 def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
     made = Node(tmp_path, unit.url, unit.tokens["alpha"])
     yield made
-    end(made)
-
-
-def end(node: Node) -> None:
-    """However the test went, no agent stays behind."""
-    if node.process is not None and node.process.poll() is None:
-        node.process.kill()
-        node.process.communicate()
+    made.end()
 
 
 def test_what_was_measured_while_the_query_unit_was_away_from_the_start_is_stored_and_can_be_asked(
@@ -79,7 +72,7 @@ def test_what_was_measured_while_the_query_unit_was_away_from_the_start_is_store
         assert ask(unit, live=False)[0]["value"] == sum(node.truth.values()) + earlier
         next(running, None)
     finally:
-        end(node)
+        node.end()
 
 
 def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
@@ -107,7 +100,7 @@ def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
             assert part["live"] is True
             assert part["covered"] == [{"from_ns": s * second, "to_ns": s * second} for s in range(11, 21)]
         finally:
-            end(node)
+            node.end()
     next(running, None)
 
 
