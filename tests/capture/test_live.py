@@ -20,7 +20,7 @@ from plain_pcap import frame_bytes, read_pcap
 from live_hosts import Tcpdump, send_datagrams, wait_for_listener, wait_for_tcpdump
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.frames import Frames
-from sojourn.capture.live import LiveCapture, keep, start_together, stop_together
+from sojourn.capture.live import LiveCapture, keep, start_together
 from sojourn.core.errors import LiveCaptureError, ParameterError
 from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
 from waiting import PATIENCE_SECONDS, eventually
@@ -45,6 +45,14 @@ def network() -> Iterator[Network]:
 def capture_on(host: Host, interface: str = "eth0", expression: str = "", **options: object) -> LiveCapture:
     with host.entered():
         return LiveCapture(interface, filter=PacketFilter(expression), **options)  # type: ignore[arg-type]
+
+
+def stop_together(captures: list[LiveCapture]) -> int:
+    """Stop all at one moment, whose time is returned."""
+    moment = time.time_ns()
+    for capture in captures:
+        capture.stop(moment)
+    return moment
 
 
 def numbers_of(packets: list[bytes]) -> list[int]:
