@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,10 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from live_hosts import Tcpdump, wait_for_tcpdump
 from router_worlds import END, START, TrueInterval, drop_messages, neighbours, send_bursts, true_intervals
 from sojourn.epochs.store import open_store
 from sojourn.epochs.wire import decode
-from sojourn.lab.namespaces import Bottleneck, Host, HostProcess, two_hosts
+from sojourn.lab.namespaces import Bottleneck, Host, two_hosts
 from sojourn.mplane.router_epochs import Void, segment_measurements
 from sojourn.node.local import spooled_epochs
 from sojourn.server.tokens import Role, TokenStore
@@ -105,14 +105,6 @@ def are_enough(rows: list[Row]) -> bool:
     return all(full[dscp] >= LEAST_ROWS for dscp in CLASSES) and lost > LEAST_LOST
 
 
-def dump(host: Host, interface: str, path: Path) -> HostProcess:
-    options = ("--time-stamp-precision=nano", "-B", "32768", "-s", "128", "-U", "-Z", "root")
-    process = host.start("tcpdump", "-i", interface, "-w", str(path), *options, stderr=subprocess.PIPE)
-    assert process.process.stderr is not None
-    assert "listening on" in process.process.stderr.readline()
-    return process
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RouterRun:
     folder = tmp_path_factory.mktemp("router")
@@ -124,7 +116,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RouterRun:
         with router.entered(), socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        dumps = [dump(router, name, folder / f"{name}.pcap") for name in ("left", "right")]
+        dumps = [Tcpdump(router, name, folder / f"{name}.pcap") for name in ("left", "right")]
         where = ("--server", f"http://127.0.0.1:{port}", "--token", token, "-w", str(folder / "spool"))
         command = RouterCommand(router, folder, *neighbours(network), "--dscp", "0,46", *where)
         eventually(lambda: is_capturing(router, len(dumps)), "the router does not capture")
@@ -140,8 +132,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RouterRun:
         eventually(lambda: store.totals()["epochs"] >= 2 * len(command.rows()), "the server does not get everything")
         rows, said = command.finish()
         server.stop()
-        for process in dumps:
-            process.stop(signal.SIGINT)
+        wait_for_tcpdump(network.sender, network.receiver.address, dumps)
+        for dump in dumps:
+            dump.finish()
         truth = true_intervals(folder / "left.pcap", folder / "right.pcap")
     stored = [decode(data) for data in _all_epochs(store)]
     streams = {stream.name for stream in store.streams(node="r")}
