@@ -101,10 +101,22 @@ class Station:
             lambda: f"{self.usable(first_ns, segments)}\n{self.logs()}",
         )
 
+    def words(self, command: str) -> tuple[str, ...]:
+        path = ("mplane", command, "--from", "a", "--to", "f", *self.routing, "--format", "json")
+        return (*SOJOURN, *path, "--server", self.url, "--token", self.token)
+
     def ask(self, command: str, *options: str) -> dict:
-        words = ("mplane", command, "--from", "a", "--to", "f", *self.routing, "--format", "json")
-        server = ("--server", self.url, "--token", self.token)
-        return json.loads(self.host.run(*SOJOURN, *words, *server, *options, timeout=WAIT_SECONDS))
+        return json.loads(self.host.run(*self.words(command), *options, timeout=WAIT_SECONDS))
+
+    @contextmanager
+    def watched(self, *options: str) -> Iterator[Callable[[], list[tuple[str, str]]]]:
+        """What `diagnose --watch` has said so far: verdicts and causes."""
+        path = self.folder / "watch.jsonl"
+        with open(path, "w") as out, self.host.start(*self.words("diagnose"), *options, "--watch", stdout=out):
+            yield lambda: [
+                (row["verdict"], row["cause"])
+                for row in map(json.loads, path.read_text().rpartition("\n")[0].splitlines())
+            ]
 
     def logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-400:]}" for path in sorted(self.folder.glob("*.log")))
@@ -229,20 +241,25 @@ def test_a_bottleneck_is_named_within_three_intervals_and_cleared_after(
     station: Station, before: str, node: str, neighbour: str, segment: str
 ) -> None:
     how = ("--baseline", before, "--least", f"{LEAST_NS}ns")
-    station.lab.set_bottleneck(node, neighbour, SLOW)
-    found = three_intervals_later(station, *how)
-    assert (found["verdict"], found["cause"]) == ("changed", segment), (found["summary"], found["segments"])
-    assert found["segments"][0]["segment"] == segment
-    assert found["segments"][0]["share"] > 0.5
-    assert found["segments"][0]["change_ns"] > LEAST_NS
-    station.lab.set_bottleneck(node, neighbour, None)
-    answer: dict = {}
+    with station.watched(*how) as told:
+        wait_until(lambda: bool(told()), station.logs)
+        station.lab.set_bottleneck(node, neighbour, SLOW)
+        found = three_intervals_later(station, *how)
+        assert (found["verdict"], found["cause"]) == ("changed", segment), (found["summary"], found["segments"])
+        assert found["segments"][0]["segment"] == segment
+        assert found["segments"][0]["share"] > 0.5
+        assert found["segments"][0]["change_ns"] > LEAST_NS
+        wait_until(lambda: ("changed", segment) in told(), told)
+        station.lab.set_bottleneck(node, neighbour, None)
+        answer: dict = {}
 
-    def is_cleared() -> bool:
-        answer.update(station.ask("diagnose", *how))
-        return (answer["verdict"], answer["cause"]) == ("cleared", segment)
+        def is_cleared() -> bool:
+            answer.update(station.ask("diagnose", *how))
+            return (answer["verdict"], answer["cause"]) == ("cleared", segment)
 
-    wait_until(is_cleared, lambda: (answer["summary"], answer["segments"]))
+        wait_until(is_cleared, lambda: (answer["summary"], answer["segments"]))
+        wait_until(lambda: ("cleared", segment) in told(), told)
+        assert told().index(("changed", segment)) < told().index(("cleared", segment))
 
 
 def test_measurement_goes_on_while_a_link_fails(station: Station, before: str) -> None:

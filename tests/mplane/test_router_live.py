@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,7 @@ from live_hosts import Tcpdump, wait_for_tcpdump
 from router_worlds import END, START, TrueInterval, drop_messages, neighbours, send_bursts, true_intervals
 from sojourn.epochs.store import open_store
 from sojourn.epochs.wire import decode
-from sojourn.lab.namespaces import Bottleneck, Host, two_hosts
+from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
 from sojourn.mplane.router_epochs import Void, segment_measurements
 from sojourn.node.local import spooled_epochs
 from sojourn.server.tokens import Role, TokenStore
@@ -76,6 +77,16 @@ def eventually(condition: Any, what: str) -> None:
         time.sleep(0.1)
 
 
+def send_until(network: Network, seeds: Iterator[int], condition: Callable[[], bool], what: str) -> None:
+    """Send bursts of both classes, for a second or more, until a condition holds."""
+
+    def is_met() -> bool:
+        send_bursts(network, 1.0, CLASSES, seed=next(seeds))
+        return condition()
+
+    eventually(is_met, what)
+
+
 def is_capturing(host: Host, others: int = 0) -> bool:
     """Whether the rings are there beside others': two ingress taps and two egress taps."""
     return len(host.run("ss", "--packet", "-H").splitlines()) >= 4 + others
@@ -120,21 +131,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RouterRun:
         where = ("--server", f"http://127.0.0.1:{port}", "--token", token, "-w", str(folder / "spool"))
         command = RouterCommand(router, folder, *neighbours(network), "--dscp", "0,46", *where)
         eventually(lambda: is_capturing(router, len(dumps)), "the router does not capture")
-        send_bursts(network, 2.0, CLASSES, seed=1)
-        eventually(lambda: "will try again" in command.err.read_text(), "nobody misses the server")
+        seeds = count(1)
+        # The first interval may begin some time after capturing does.
+        send_until(network, seeds, lambda: "will try again" in command.err.read_text(), "nobody misses the server")
         serve = ("-m", "sojourn.cli.main", "serve", "--data", str(folder / "data"), "--port", port)
         server = router.start(sys.executable, *serve)
-        deadline, seeds = time.monotonic() + PATIENCE_SECONDS, count(2)
-        while not are_enough(command.rows()):
-            assert time.monotonic() < deadline, command.err.read_text()
-            send_bursts(network, 1.0, CLASSES, seed=next(seeds))
-        # Two of each interval; the last ones are yet to come.
-        eventually(lambda: store.totals()["epochs"] >= 2 * len(command.rows()), "the server does not get everything")
+        send_until(network, seeds, lambda: are_enough(command.rows()), "there are not enough intervals")
+        quiet = time.monotonic() + 5  # the last intervals close some seconds after their traffic; two epochs of each
+        eventually(
+            lambda: time.monotonic() > quiet and store.totals()["epochs"] >= 2 * len(command.rows()),
+            "the server does not get everything",
+        )
         rows, said = command.finish()
         server.stop()
         wait_for_tcpdump(network.sender, network.receiver.address, dumps)
-        for dump in dumps:
-            dump.finish()
+        assert [dump.finish() for dump in dumps] == [0, 0]
         truth = true_intervals(folder / "left.pcap", folder / "right.pcap")
     stored = [decode(data) for data in _all_epochs(store)]
     streams = {stream.name for stream in store.streams(node="r")}

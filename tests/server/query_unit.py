@@ -52,7 +52,15 @@ class Unit:
         return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, **options)
 
 
-def running_unit(directory: Path, limits: Limits = LIMITS) -> Iterator[Unit]:
+def bound_socket() -> socket.socket:
+    """A port of loopback that is taken, where nobody listens yet."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+def running_unit(directory: Path, limits: Limits = LIMITS, *, listening: socket.socket | None = None) -> Iterator[Unit]:
+    """A unit on a free port, or on a socket that is bound already."""
     store = open_store(directory)
     tokens = TokenStore(store)
     texts = {
@@ -61,8 +69,7 @@ def running_unit(directory: Path, limits: Limits = LIMITS) -> Iterator[Unit]:
         "alpha": tokens.create(Role.NODE, name="n", node="alpha")[1],
         "beta": tokens.create(Role.NODE, name="n", node="beta")[1],
     }
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listening = listening or bound_socket()
     server = uvicorn.Server(
         uvicorn.Config(create_app(store, limits=limits), log_level="warning", timeout_graceful_shutdown=1)
     )
