@@ -39,9 +39,12 @@ def serve(
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
     ] = None,
     private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+    keep_epochs: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
+    ] = None,
     keep_collections: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
+        typer.Option(metavar="TIME", help="Forget packets of sinks after this time, such as 30d; by default never."),
     ] = None,
 ) -> None:
     """Serve until Ctrl-C."""
@@ -55,6 +58,7 @@ def serve(
         port=port,
         certificate=certificate,
         private_key=private_key,
+        keep_ns=None if keep_epochs is None else parse_duration(keep_epochs),
         limits=Limits(keep_collections_ns=_kept(keep_collections, "--keep-collections")),
     )
 

@@ -19,6 +19,7 @@ from sojourn.server import epoch_routes, node_routes, query_routes, segment_rout
 from sojourn.server.assignments import AssignmentStore
 from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
+from sojourn.server.retention import EpochKeeper
 from sojourn.server.segments import SegmentStore
 from sojourn.server.sink_answers import SinkAnswers
 from sojourn.server.sink_late import LatePackets
@@ -31,20 +32,25 @@ from sojourn.server.tokens import TokenStore
 __all__ = ["create_app"]
 
 
-def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
-    """The application on an open store."""
+def create_app(store: EpochStore, *, limits: Limits | None = None, keep_ns: int | None = None) -> FastAPI:
+    """The application on an open store; epochs are kept for a time, or for ever."""
     limits = limits or Limits()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.live = LiveDesk(most_pending=limits.pending_requests)
+        app.state.live = LiveDesk(most_pending=limits.pending_requests, most_bytes=limits.live_bytes)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         app.state.worker.start()
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
         retention.start()
+        keeper = None if keep_ns is None else EpochKeeper(store, app.state.telemetry, keep_ns)
+        if keeper is not None:
+            keeper.start()
         yield
         await run_in_threadpool(retention.stop)
         await run_in_threadpool(app.state.worker.stop)
+        if keeper is not None:
+            await run_in_threadpool(keeper.stop)
 
     app = FastAPI(
         title="Sojourn query unit",

@@ -26,6 +26,7 @@ class Limits:
     callers: int = 10_000
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
+    live_bytes: int = 64 << 20  # of one node's answer about what is not stored yet
     pending_requests: int = 100
     batch_packets: int = 10_000
     collections: int = 100  # of one node

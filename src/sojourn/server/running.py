@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -19,6 +21,7 @@ from sojourn.server.tokens import Role, TokenStore
 __all__ = ["ServeOptions", "first_token", "serve"]
 
 BACKLOG = 2048
+LEAST_KEEP_NS = 60 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +34,15 @@ class ServeOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    keep_ns: int | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
+        if self.certificate is not None and self.private_key is not None:
+            _check_pair(self.certificate, self.private_key)
+        if self.keep_ns is not None and self.keep_ns < LEAST_KEEP_NS:
+            raise UsageError("epochs are kept for a minute or longer", where="--keep-epochs", action="write 30d or 12h")
 
     @property
     def scheme(self) -> str:
@@ -49,6 +57,16 @@ class ServeOptions:
             return self.host == "localhost"
 
 
+def _check_pair(certificate: Path, private_key: Path) -> None:
+    """Refuse what could not be served with, before anybody is told an address."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private_key)
+    except OSError as error:
+        what = error.strerror or str(error)
+        files = f"{certificate}, {private_key}"
+        raise UsageError(what, where=files, action="give a certificate and its private key, both PEM") from None
+
+
 def first_token(store: EpochStore) -> str | None:
     """An admin's token if there is none yet at all."""
     tokens = TokenStore(store)
@@ -57,6 +75,7 @@ def first_token(store: EpochStore) -> str | None:
 
 def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) -> None:
     """Serve until stopped; `announce` is told the URL and the first token once connections are accepted."""
+    _log_to_stderr()
     store = open_store(options.data)
     try:
         listening = _listen(options)
@@ -64,7 +83,7 @@ def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) ->
         shown = f"[{host}]" if ":" in host else host
         announce(f"{options.scheme}://{shown}:{port}", first_token(store))
         configuration = uvicorn.Config(
-            create_app(store, limits=options.limits),
+            create_app(store, limits=options.limits, keep_ns=options.keep_ns),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -76,6 +95,16 @@ def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) ->
         uvicorn.Server(configuration).run(sockets=[listening])
     finally:
         store.close()
+
+
+def _log_to_stderr() -> None:
+    """What the unit does on its own is said in the manner of all commands."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sojourn: %(message)s"))
+    log = logging.getLogger("sojourn")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def _listen(options: ServeOptions) -> socket.socket:
@@ -90,6 +119,6 @@ def _listen(options: ServeOptions) -> socket.socket:
         raise ServerError(
             error.strerror or str(error),
             where=f"{options.host}:{options.port}",
-            action="choose another --port, or stop what listens there",
+            action="choose another --host or --port, or stop what listens there",
         ) from None
     return listening
