@@ -59,9 +59,7 @@ def bound_socket() -> socket.socket:
     return bound
 
 
-def running_unit(
-    directory: Path, limits: Limits = LIMITS, *, listening: socket.socket | None = None, keep_ns: int | None = None
-) -> Iterator[Unit]:
+def running_unit(directory: Path, limits: Limits = LIMITS, *, listening: socket.socket | None = None) -> Iterator[Unit]:
     """A unit on a free port, or on a socket that is bound already."""
     store = open_store(directory)
     tokens = TokenStore(store)
@@ -73,9 +71,7 @@ def running_unit(
     }
     listening = listening or bound_socket()
     server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(store, limits=limits, keep_ns=keep_ns), log_level="warning", timeout_graceful_shutdown=1
-        )
+        uvicorn.Config(create_app(store, limits=limits), log_level="warning", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

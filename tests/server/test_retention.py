@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from query_unit import make_epoch, running_unit
+from query_unit import LIMITS, make_epoch, running_unit
+from typer.testing import CliRunner
 
+from sojourn.cli.main import app
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import open_store
-from sojourn.server.running import ServeOptions
 
 HOUR = 3600 * 10**9
 
@@ -24,7 +26,7 @@ def test_old_epochs_go_in_the_background_and_are_counted(tmp_path: Path, caplog:
     store.add([make_epoch(5000 + i, time_ns=now) for i in range(10)], now_ns=now)
     store.close()
     caplog.set_level(logging.INFO, logger="sojourn")
-    running = running_unit(tmp_path, keep_ns=HOUR)
+    running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=HOUR))
     unit = next(running)
     end = time.monotonic() + 60
     with unit.client("viewer") as client:
@@ -48,6 +50,9 @@ def test_without_a_time_nothing_goes(tmp_path: Path) -> None:
     next(running, None)
 
 
-def test_a_time_that_keeps_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a minute or longer"):
-        ServeOptions(data=str(tmp_path), keep_ns=10**9)
+@pytest.mark.parametrize("option", ["--keep-epochs", "--keep-collections"])
+def test_a_time_that_keeps_nothing_is_refused(tmp_path: Path, option: str) -> None:
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "unit"), option, "10ms"])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{option}: '10ms' is less than a second; write 30d or 12h"
+    assert not (tmp_path / "unit").exists()

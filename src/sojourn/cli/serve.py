@@ -15,6 +15,7 @@ from sojourn.core.units import parse_duration
 __all__ = ["EXAMPLE", "HELP", "DataOption", "default_data", "serve"]
 
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
+LEAST_KEPT_NS = 10**9
 EXAMPLE = "Example:  sojourn serve --data /var/lib/sojourn --port 8080"
 
 
@@ -44,7 +45,7 @@ def serve(
     ] = None,
     keep_collections: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Forget packets of sinks after this time, such as 30d; by default never."),
+        typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
     ] = None,
 ) -> None:
     """Serve until Ctrl-C."""
@@ -58,8 +59,10 @@ def serve(
         port=port,
         certificate=certificate,
         private_key=private_key,
-        keep_ns=None if keep_epochs is None else parse_duration(keep_epochs),
-        limits=Limits(keep_collections_ns=_kept(keep_collections, "--keep-collections")),
+        limits=Limits(
+            keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
+            keep_collections_ns=_kept(keep_collections, "--keep-collections"),
+        ),
     )
 
     def announce(url: str, token: str | None) -> None:
@@ -78,6 +81,6 @@ def _kept(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     kept_ns = parse_duration(text)
-    if kept_ns <= 0:
-        raise UsageError(f"{text!r} keeps nothing", where=option, action="give a time such as 30d")
+    if kept_ns < LEAST_KEPT_NS:
+        raise UsageError(f"{text!r} is less than a second", where=option, action="write 30d or 12h")
     return kept_ns

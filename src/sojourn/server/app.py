@@ -32,25 +32,23 @@ from sojourn.server.tokens import TokenStore
 __all__ = ["create_app"]
 
 
-def create_app(store: EpochStore, *, limits: Limits | None = None, keep_ns: int | None = None) -> FastAPI:
-    """The application on an open store; epochs are kept for a time, or for ever."""
+def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
+    """The application on an open store."""
     limits = limits or Limits()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.live = LiveDesk(most_pending=limits.pending_requests, most_bytes=limits.live_bytes)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
-        app.state.worker.start()
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
-        retention.start()
-        keeper = None if keep_ns is None else EpochKeeper(store, app.state.telemetry, keep_ns)
-        if keeper is not None:
-            keeper.start()
+        running: list[SinkWorker | SinkRetention | EpochKeeper] = [app.state.worker, retention]
+        if limits.keep_epochs_ns is not None:
+            running.append(EpochKeeper(store, app.state.telemetry, limits.keep_epochs_ns))
+        for part in running:
+            part.start()
         yield
-        await run_in_threadpool(retention.stop)
-        await run_in_threadpool(app.state.worker.stop)
-        if keeper is not None:
-            await run_in_threadpool(keeper.stop)
+        for part in reversed(running):
+            await run_in_threadpool(part.stop)
 
     app = FastAPI(
         title="Sojourn query unit",

@@ -33,6 +33,7 @@ class Limits:
     collection_packets: int = 50_000_000
     window_packets: int = 50_000
     window_places: int = 500_000  # nodes on the paths of all packets of a window
+    keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
     keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none
 
 

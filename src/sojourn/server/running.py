@@ -21,7 +21,6 @@ from sojourn.server.tokens import Role, TokenStore
 __all__ = ["ServeOptions", "first_token", "serve"]
 
 BACKLOG = 2048
-LEAST_KEEP_NS = 60 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +33,12 @@ class ServeOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     limits: Limits = field(default_factory=Limits)
-    keep_ns: int | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
         if self.certificate is not None and self.private_key is not None:
             _check_pair(self.certificate, self.private_key)
-        if self.keep_ns is not None and self.keep_ns < LEAST_KEEP_NS:
-            raise UsageError("epochs are kept for a minute or longer", where="--keep-epochs", action="write 30d or 12h")
 
     @property
     def scheme(self) -> str:
@@ -83,7 +79,7 @@ def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) ->
         shown = f"[{host}]" if ":" in host else host
         announce(f"{options.scheme}://{shown}:{port}", first_token(store))
         configuration = uvicorn.Config(
-            create_app(store, limits=options.limits, keep_ns=options.keep_ns),
+            create_app(store, limits=options.limits),
             log_level="warning",
             access_log=False,
             server_header=False,
