@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 
 # Workers share the cores: threads of linear algebra on small matrices would wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell starts what runs in the background deaf to Ctrl-C, and all that it starts in turn.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "sojourn", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

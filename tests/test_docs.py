@@ -52,7 +52,7 @@ def test_shell_examples_run(page: Path, shell_environment: dict[str, str], folde
             text=True,
             cwd=folder,
             env=shell_environment,
-            timeout=300,
+            timeout=1200,
             check=False,
         )
         assert result.returncode == 0, f"{command}\n{result.stderr}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -121,10 +121,6 @@ def samples_of(
         for s in meter.feed(batch_of(packets[start : start + chunk], snap=snap)):
             found += [Sample(t, f, r, Kind(k), Note(n)) for t, f, r, _, k, n in s.rows()]
     return found
-
-
-def without_notes(samples: Iterable[Sample]) -> list[Sample]:
-    return [replace(s, note=Note.NONE) for s in samples]
 
 
 def nanoseconds(text: str) -> int:

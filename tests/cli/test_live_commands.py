@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from live_hosts import wait_for_captures
 from sojourn.cli.main import app
-from sojourn.core.errors import SojournError
+from sojourn.core.errors import SojournError, WireError
+from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import read_epochs
 from sojourn.lab.namespaces import Host, HostProcess, Network, two_hosts
+from waiting import PATIENCE_SECONDS, eventually
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 and not os.environ.get("CI"),
@@ -94,39 +99,40 @@ def router_of(network: Network) -> Host:
     return network.router
 
 
-def wait_for_captures(host: Host, count: int) -> None:
-    """Until so many packet sockets of the host receive."""
-    deadline = time.monotonic() + 30
-    while host.run("cat", "/proc/net/packet").count(" 0003 ") < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def start(host: Host, *arguments: str) -> HostProcess:
     return host.start(*SOJOURN, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def outcome(running: HostProcess) -> tuple[int, str, str]:
-    out, err = running.process.communicate(timeout=30)
+    out, err = running.process.communicate(timeout=PATIENCE_SECONDS)
     return running.process.returncode, out, err
+
+
+def is_caught(running: HostProcess, number: signal.Signals) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{running.process.pid}/status").read_text())
+    assert caught is not None
+    return bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 @needs_root
 def test_one_ctrl_c_answers_and_a_second_ends_the_program(network: Network) -> None:
     router = router_of(network)
-    running = [start(router, "measure", "-i", "left", "-i", "right", "--format", "json", "icmp") for _ in range(2)]
+    running = [
+        start(router, "measure", "-i", "left", "-i", "right", "--max-delay", delay, "--format", "json", "icmp")
+        for delay in ("1s", "10min")
+    ]
     with network.sender.start("ping", "-i", "0.02", network.receiver.address):
         wait_for_captures(router, 4)
         time.sleep(2.5)
         for command in running:
             command.process.send_signal(signal.SIGINT)
-        time.sleep(0.4)
+        # The other one waits ten minutes for packets on their way; from the first Ctrl-C on, signals end it.
+        eventually(lambda: not is_caught(running[1], signal.SIGTERM))
         running[1].process.send_signal(signal.SIGINT)
-        begun = time.monotonic()
         code, out, err = outcome(running[1])
         assert (code, out) == (130, "")
         assert "Traceback" not in err
-        assert time.monotonic() - begun < 3
         code, out, err = outcome(running[0])
     assert code == 0, err
     answer = json.loads(out)
@@ -144,8 +150,8 @@ def test_the_way_back_is_measured_with_reverse(network: Network) -> None:
     (flow,) = json.loads(out)["flows"]
     assert (flow["src_ip"], flow["dest_ip"]) == (network.receiver.address, network.sender.address)
     assert flow["lost"] == 0
-    assert 15 <= flow["packets"] <= 55
-    assert 0 < flow["mean_ns"] < 10_000_000
+    assert 5 <= flow["packets"] <= 55
+    assert 0 < flow["mean_ns"] < 200_000_000
 
 
 @needs_root
@@ -184,13 +190,17 @@ def test_a_kill_leaves_every_closed_epoch(network: Network, tmp_path: Path) -> N
     running = start(network.sender, "record", "-i", "eth0", *options)
     wait_for_captures(network.sender, 1)
     network.sender.run("ping", "-c", "20", "-i", "0.1", network.receiver.address)
-    # Nothing passes any more, and the last epoch closes all the same: at the latest 0.5 s after its start, plus 0.2 s
-    # for what may still be handed over and two polls of 0.2 s.
-    time.sleep(2)
+
+    def written() -> list[Epoch]:
+        with target.open("rb") as file, suppress(WireError):  # the last one may be half written
+            return [epoch for epoch in read_epochs(file) if epoch.stream == "segment"]
+        return []
+
+    # Nothing passes any more, and the last epoch closes all the same.
+    eventually(lambda: sum(epoch.recorded for epoch in written()) == 20)
     running.process.kill()
-    running.process.wait(5)
-    with target.open("rb") as file:
-        epochs = [epoch for epoch in read_epochs(file) if epoch.stream == "segment"]
+    running.process.wait(PATIENCE_SECONDS)
+    epochs = written()
     assert sum(epoch.recorded for epoch in epochs) == 20
     assert len(epochs) >= 4
     assert {epoch.node for epoch in epochs} == {"eth0"}

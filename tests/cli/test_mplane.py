@@ -63,7 +63,8 @@ def test_the_table_and_what_it_does_not_show(star: Path, tmp_path: Path) -> None
     result = run("upgrade", star, "--count", 3, "--plot", tmp_path / "plan.svg")
     assert result.returncode == 0
     assert "probe hop count" in result.stdout
-    assert "9 ordered pairs of routers have no path and are left out, such as a to hub" in result.stderr
+    assert "9 ordered pairs of routers have no path and are left out, such as a to hub; no link is" in result.stderr
+    assert "listed both ways: --undirected lets each lead both" in result.stderr
     assert "the last 3 upgrades save nothing: 0 suffice" in result.stderr
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
 

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 
 from segment_worlds import MS, SECOND, START_NS, Fault, line_path, world
 from sojourn.cli.main import app
+from sojourn.cli.mplane_diagnose_watch import RecentSegments
 from sojourn.core.errors import SojournError
 from sojourn.epochs.wire import encode
+from sojourn.mplane.diagnosis import Window
 from sojourn.mplane.measurement_rows import to_line
-from sojourn.mplane.measurements import SegmentKind
+from sojourn.mplane.measurements import SegmentKind, SegmentMeasurement
 from sojourn.mplane.router_epochs import RouterStream, Side, void_epoch
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
@@ -100,9 +102,70 @@ def test_routers_epochs_are_read_from_files(net: Path, tmp_path: Path) -> None:
     assert "x>[m]>y: void in all 1 intervals" in shown
 
 
+def growing(folder: Path, intervals: int) -> Path:
+    """The same measurements up to some interval, put in place at once."""
+    path, rows = folder / "m.jsonl", world(5, intervals=40, fault=FAULT)
+    part = folder / "part"
+    part.write_text("".join(to_line(one) for one in rows if one.start_ns < START_NS + intervals * SECOND))
+    part.replace(path)
+    return path
+
+
+@pytest.mark.parametrize("how", ["json", "table"])
+def test_a_watch_prints_a_line_for_every_new_verdict_until_ctrl_c(net: Path, tmp_path: Path, how: str) -> None:
+    begin = START_NS // SECOND
+    rows = growing(tmp_path, 20)
+    path = ["--from", "a", "--to", "b", "-t", str(net), "--undirected", "--upgraded", "m,n"]
+    words = [*SOJOURN, "diagnose", *path, str(rows), "--baseline", f"{begin}..{begin + 15}", "--format", how]
+    command = [*words, "--watch", "--every", "100ms"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        lines = []
+        for intervals in (20, 26, 40):
+            growing(tmp_path, intervals)
+            lines.append(watching.stdout.readline())
+        watching.send_signal(signal.SIGINT)
+        rest, said = watching.communicate(timeout=300)
+    assert (watching.returncode, rest, said) == (0, "", "")
+    if how == "json":
+        found = [(answer["verdict"], answer["cause"]) for answer in map(json.loads, lines)]
+        assert found == [("nothing changed", None), ("changed", "x>[m]>y"), ("cleared", "x>[m]>y")]
+        return
+    assert [line[10:].partition("  ")[0] for line in lines] == ["a>x>m>y>n>b"] * 3
+    told = [line[10:].partition("  ")[2] for line in lines]
+    for text, begins in zip(told, ("nothing changed by", "changed: x>[m]>y: delay +", "cleared: x>[m]>y"), strict=True):
+        assert text.startswith(begins)
+
+
+def test_a_watch_ends_after_its_time(net: Path, tmp_path: Path) -> None:
+    rows = growing(tmp_path, 26)
+    assert len(ask("diagnose", net, rows, "--watch", "--for", "1ms").splitlines()) == 1
+
+
+def test_a_watch_asks_a_query_unit_for_what_is_new_and_keeps_the_baseline() -> None:
+    asked: list[int] = []
+    held = world(5, intervals=900)
+
+    def read(since: int, until: int) -> list[SegmentMeasurement]:
+        asked.append(since)
+        return [one for one in held if since <= one.start_ns <= until and one.end_ns <= now]
+
+    before = Window(START_NS, START_NS + 20 * SECOND)
+    recent = RecentSegments(read, before, keep_ns=60 * SECOND)
+    for now in (START_NS + 300 * SECOND, START_NS + 301 * SECOND, START_NS + 900 * SECOND):
+        rows = recent.rows(now)
+        numbers = {(one.start_ns - START_NS) // SECOND for one in rows}
+        end = (now - START_NS) // SECOND
+        assert numbers == {*range(20), *range(end - 60, end)}
+        assert len(rows) == len(numbers) * len(PATH.segments)
+    assert asked == [START_NS, START_NS + 240 * SECOND, START_NS + 241 * SECOND]
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        ("diagnose --from a --to b -t {net} --undirected --watch --now now x", "leave --now or --watch out"),
+        ("diagnose --from a --to b -t {net} --undirected --watch --every 1ms x", "times of a watch are out of range"),
         ("diagnose --from a --to b -t {net} --undirected", "there are no measurements; give FILE"),
         ("diagnose --from a --to b -t {net} --undirected --baseline now x", "no range of time; write TIME..TIME"),
         ("diagnose --from a --to b -t {net} --undirected --baseline now..-5m x", "ends before it begins"),
@@ -151,7 +214,8 @@ def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> 
             assert time.monotonic() < deadline
             time.sleep(0.05)
         words = ["probe", "--from", "a", "--to", "b", "--via", "x", "--address", "127.0.0.1", "--port", "18621"]
-        how = ["--interval", "300ms", "--rate", "50", "--count", "2", "--raw", str(tmp_path / "raw"), "--key", key]
+        how = ["--interval", "300ms", "--rate", "50", "--seed", "1", "--count", "2", "--raw", str(tmp_path / "raw")]
+        how += ["--key", key]
         result = subprocess.run([*SOJOURN, *words, *how], capture_output=True, text=True, timeout=120, check=False)
         stranger = [*how[:-1], "f" * 16, "--count", "1"]
         ignored = subprocess.run(

@@ -25,7 +25,7 @@ def answer(*arguments: str, exit_code: int = 0) -> dict:
     ("arguments", "words"),
     [
         (["lds", "--flows", "0", "--rate", "10"], "0 flows"),
-        (["lds", "--flows", "10", "--rate", "nan"], "--rate is nan"),
+        (["lds", "--flows", "10", "--rate", "nan"], "'nan' is not a number"),
         (["lds", "--flows", "10", "--rate", "1e300"], "packets in an epoch"),
         (["lds", "--flows", "100", "--rate", "10"], "cannot share 10 packets"),
         (["lds", "--flows", "99999999999", "--rate", "1e9"], "99999999999 flows"),
@@ -85,7 +85,7 @@ def test_a_memory_too_small_for_the_error_is_said_and_fails() -> None:
 
 
 def test_published_sizes_alone_need_no_simulation() -> None:
-    lds = answer("plan", "lds", "--flows", "100000", "--rate", "2e6", "--method", "published")
+    lds = answer("plan", "lds", "--flows", "100k", "--rate", "2M", "--method", "published")
     assert lds["plan"] is None
     assert lds["published"]["rows"] == 3
     assert lds["published"]["memory_bytes"] > 0

@@ -7,6 +7,8 @@ import gzip
 import io
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -185,7 +187,8 @@ def test_a_cluster_that_is_not_there_is_said_so_in_one_line(folder: Path) -> Non
     assert isinstance(run(folder, "--cluster", address, "--workers", "2").exception, UsageError)
 
 
-def test_linear_programs_narrow_the_bounds_and_are_counted(folder: Path) -> None:
+def test_linear_programs_narrow_the_bounds_and_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sojourn.tomography.constraints.COMBINATIONS", 0)  # which leaves more for the programs to find
     truth = ("--truth", str(folder / "hops.csv"), "--format", "json")
     usual = json.loads(run(folder, *truth).stdout)["summary"]
     linear = json.loads(run(folder, "--bounds", "lp", "--cut", "500", *truth).stdout)["summary"]
@@ -277,3 +280,26 @@ def test_damaged_rows_cost_their_packets_alone_and_every_bound_still_holds(
     assert answer["summary"]["bounds_violated"] == 0
     for hop in answer["hops"]:
         assert hop["low_ns"] - 1_000 <= hop["delay_ns"] <= hop["high_ns"] + 1_000
+
+
+def test_a_trace_may_come_from_stdin(folder: Path) -> None:
+    words = (sys.executable, "-m", "sojourn.cli.main", "tomography", "-", "--format", "csv", "--workers", "1")
+    with (folder / "trace.csv").open("rb") as trace:
+        piped = subprocess.run(words, stdin=trace, capture_output=True, text=True, timeout=300, check=True)
+    assert piped.stdout == run(folder, "--format", "csv", "--workers", "1").stdout
+
+
+def test_a_damaged_trace_is_said_to_be(folder: Path, tmp_path: Path) -> None:
+    whole = gzip.compress((folder / "trace.csv").read_bytes())
+    (tmp_path / "trace.csv.gz").write_bytes(whole[: len(whole) // 2])
+    result = CliRunner().invoke(app, ["tomography", str(tmp_path / "trace.csv.gz")])
+    assert result.exit_code == 0
+    assert "the trace is damaged; it was read up to there" in result.stderr
+    assert "rows ignored" not in result.stderr
+
+
+def test_a_truth_that_cannot_be_read_is_said_before_anything_is_solved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sojourn.tomography.constraints.bound", None)
+    assert isinstance(run(folder, "--truth", str(folder / "none.csv")).exception, FileNotFoundError)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sojourn.core.errors import ParameterError, SketchFullError, SojournError, UsageError, WireError
 from sojourn.core.estimates import Estimate, Reason, Unanswered
-from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration
+from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_number
 
 
 def test_an_interval_holds_its_value() -> None:
@@ -41,7 +41,7 @@ def test_no_answer_is_false_and_has_a_reason() -> None:
 
 @pytest.mark.parametrize(
     ("text", "nanoseconds"),
-    [("1", 10**9), ("10 ms", 10**7), ("2.5us", 2500), ("1h", 3600 * 10**9), ("7ns", 7)],
+    [("1", 10**9), ("10 ms", 10**7), ("2.5us", 2500), ("1h", 3600 * 10**9), ("30d", 30 * 86_400 * 10**9), ("7ns", 7)],
 )
 def test_durations(text: str, nanoseconds: int) -> None:
     assert parse_duration(text) == nanoseconds
@@ -50,6 +50,19 @@ def test_durations(text: str, nanoseconds: int) -> None:
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("1MB", 10**6), ("16KiB", 16384), ("1.5 kb", 1500)])
 def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("7", 7), ("20k", 20_000), ("1.5 M", 1.5e6), ("2e6", 2e6), ("-3", -3), ("1e3k", 1e6)]
+)
+def test_numbers(text: str, number: float) -> None:
+    assert parse_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "nan", "inf", "1e400", "1e308k", "3 kb", "--3"])
+def test_what_is_no_number_is_said_with_an_example(text: str) -> None:
+    with pytest.raises(ParameterError, match="is not a number; write it like 20000, 20k"):
+        parse_number(text)
 
 
 @pytest.mark.parametrize("text", ["", "MB", "1 parsec", "1e9", "--3", "1.5.2s", "9" * 5000 + "x"])

@@ -14,7 +14,7 @@ import pytest
 from segment_worlds import MS, SECOND, START_NS, Fault, law_of, line_path, measured, row, world
 from sojourn.core.errors import ParameterError
 from sojourn.mplane.changes import delay_change
-from sojourn.mplane.diagnosis import Diagnosis, DiagnosisPlan, Verdict, Window, diagnose
+from sojourn.mplane.diagnosis import Diagnosis, DiagnosisPlan, Verdict, Window, diagnose, new_verdicts
 
 PATH = line_path()
 BEFORE = 20
@@ -105,7 +105,7 @@ def test_while_it_lasts_it_is_changed_and_not_cleared() -> None:
     ("is_there", "text"),
     [
         (lambda one: not 3 <= number(one) < BEFORE, "3 usable intervals before, 6 are needed"),
-        (lambda one: number(one) <= BEFORE, "1 usable intervals now, 2 are needed"),
+        (lambda one: number(one) <= BEFORE, "1 usable interval now, 2 are needed"),
         (lambda one: str(one.segment) != "m>y>n", "m>y>n: 0 usable intervals now, 2 are needed"),
     ],
     ids=["little before", "little now", "a segment without any"],
@@ -130,6 +130,20 @@ def test_too_few_packets_and_void_intervals_are_too_thin() -> None:
     assert result.verdict is Verdict.TOO_THIN
     assert "0 usable intervals now (3 void)" in result.summary
     assert result.delay is None
+
+
+def test_of_diagnoses_in_a_row_those_that_say_something_else_are_news() -> None:
+    fault = Fault(PATH.segments[1], BEFORE + 5, BEFORE + 15, delay_ns=6 * MS)
+    rows = world(500_003, intervals=BEFORE + 30, fault=fault)
+    plans = [replace(PLAN, now_ns=START_NS + (BEFORE + n) * SECOND, false_alarms=1e-4) for n in range(3, 31)]
+    news = list(new_verdicts(diagnose(PATH, rows, plan) for plan in plans))
+    assert [(one.verdict, one.cause.segment if one.cause else None) for one in news] == [
+        (Verdict.NOTHING, None),
+        (Verdict.TOO_THIN, None),
+        (Verdict.CHANGED, fault.segment),
+        (Verdict.TOO_THIN, None),
+        (Verdict.CLEARED, fault.segment),
+    ]
 
 
 def number(one) -> int:

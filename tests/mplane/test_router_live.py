@@ -10,21 +10,23 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from live_hosts import Tcpdump, wait_for_tcpdump
 from router_worlds import END, START, TrueInterval, drop_messages, neighbours, send_bursts, true_intervals
 from sojourn.epochs.store import open_store
 from sojourn.epochs.wire import decode
-from sojourn.lab.namespaces import Bottleneck, Host, HostProcess, two_hosts
+from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
 from sojourn.mplane.router_epochs import Void, segment_measurements
 from sojourn.node.local import spooled_epochs
 from sojourn.server.tokens import Role, TokenStore
@@ -39,9 +41,11 @@ pytestmark = [
 
 CLASSES = {0: (40, 1000), 46: (20, 300)}
 BOTTLENECK = Bottleneck(20_000_000, queue_bytes=30_000)
-TRAFFIC_SECONDS = 4.0
-PATIENCE_SECONDS = 60.0
+# Far beyond what anything here takes: a machine may be busy.
+PATIENCE_SECONDS = 300.0
 STAMPS_APART_NS = 50_000
+# Intervals of so many packets are compared in delay, so many of each class; packets lost in all of them.
+LEAST_PACKETS, LEAST_ROWS, LEAST_LOST = 60, 6, 100
 SEGMENT = "sender>[r]>receiver"
 
 Row = dict[str, Any]
@@ -73,6 +77,16 @@ def eventually(condition: Any, what: str) -> None:
         time.sleep(0.1)
 
 
+def send_until(network: Network, seeds: Iterator[int], condition: Callable[[], bool], what: str) -> None:
+    """Send bursts of both classes, for a second or more, until a condition holds."""
+
+    def is_met() -> bool:
+        send_bursts(network, 1.0, CLASSES, seed=next(seeds))
+        return condition()
+
+    eventually(is_met, what)
+
+
 def is_capturing(host: Host, others: int = 0) -> bool:
     """Whether the rings are there beside others': two ingress taps and two egress taps."""
     return len(host.run("ss", "--packet", "-H").splitlines()) >= 4 + others
@@ -88,16 +102,18 @@ class RouterRun:
 
     def compared(self) -> list[tuple[Row, TrueInterval]]:
         """Usable rows with their truth."""
-        rows = [row for row in self.rows if row["segment"] == SEGMENT and row["void"] is None]
-        return [(row, self.truth[row["interval"], row["dscp"]]) for row in rows]
+        return [(row, self.truth[row["interval"], row["dscp"]]) for row in usable(self.rows)]
 
 
-def dump(host: Host, interface: str, path: Path) -> HostProcess:
-    options = ("--time-stamp-precision=nano", "-B", "32768", "-s", "128", "-U", "-Z", "root")
-    process = host.start("tcpdump", "-i", interface, "-w", str(path), *options, stderr=subprocess.PIPE)
-    assert process.process.stderr is not None
-    assert "listening on" in process.process.stderr.readline()
-    return process
+def usable(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["segment"] == SEGMENT and row["void"] is None]
+
+
+def are_enough(rows: list[Row]) -> bool:
+    """Whether there is something to compare; messages may be lost in a full queue, which voids their interval."""
+    full = Counter(row["dscp"] for row in usable(rows) if row["packets"] - row["lost"] >= LEAST_PACKETS + 10)
+    lost = sum(row["lost"] for row in usable(rows))
+    return all(full[dscp] >= LEAST_ROWS for dscp in CLASSES) and lost > LEAST_LOST
 
 
 @pytest.fixture(scope="module")
@@ -111,20 +127,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RouterRun:
         with router.entered(), socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        dumps = [dump(router, name, folder / f"{name}.pcap") for name in ("left", "right")]
+        dumps = [Tcpdump(router, name, folder / f"{name}.pcap") for name in ("left", "right")]
         where = ("--server", f"http://127.0.0.1:{port}", "--token", token, "-w", str(folder / "spool"))
-        command = RouterCommand(router, folder, *neighbours(network), "--dscp", "0,46", "--interval", "500ms", *where)
+        command = RouterCommand(router, folder, *neighbours(network), "--dscp", "0,46", *where)
         eventually(lambda: is_capturing(router, len(dumps)), "the router does not capture")
-        send_bursts(network, TRAFFIC_SECONDS / 2, CLASSES, seed=1)
-        eventually(lambda: "will try again" in command.err.read_text(), "nobody misses the server")
+        seeds = count(1)
+        # The first interval may begin some time after capturing does.
+        send_until(network, seeds, lambda: "will try again" in command.err.read_text(), "nobody misses the server")
         serve = ("-m", "sojourn.cli.main", "serve", "--data", str(folder / "data"), "--port", port)
         server = router.start(sys.executable, *serve)
-        send_bursts(network, TRAFFIC_SECONDS / 2, CLASSES, seed=2)
-        eventually(lambda: store.totals()["epochs"] > 0, "the server gets nothing")
+        send_until(network, seeds, lambda: are_enough(command.rows()), "there are not enough intervals")
+        quiet = time.monotonic() + 5  # the last intervals close some seconds after their traffic; two epochs of each
+        eventually(
+            lambda: time.monotonic() > quiet and store.totals()["epochs"] >= 2 * len(command.rows()),
+            "the server does not get everything",
+        )
         rows, said = command.finish()
         server.stop()
-        for process in dumps:
-            process.stop(signal.SIGINT)
+        wait_for_tcpdump(network.sender, network.receiver.address, dumps)
+        assert [dump.finish() for dump in dumps] == [0, 0]
         truth = true_intervals(folder / "left.pcap", folder / "right.pcap")
     stored = [decode(data) for data in _all_epochs(store)]
     streams = {stream.name for stream in store.streams(node="r")}
@@ -143,32 +164,33 @@ def _all_epochs(store: Any) -> list[bytes]:
 
 def test_counts_of_packets_and_losses_are_exact(run: RouterRun) -> None:
     compared = run.compared()
-    assert len(compared) >= 10
     assert {row["dscp"] for row, _ in compared} == set(CLASSES)
     for row, truth in compared:
         assert abs(row["packets"] - len(truth.sent)) <= truth.doubtful, row
         assert abs(row["lost"] - (len(truth.sent) - len(truth.delays))) <= truth.doubtful, row
-    assert sum(row["lost"] for row, _ in compared) > 100
+    assert sum(row["lost"] for row, _ in compared) > LEAST_LOST
 
 
 def test_means_and_deviations_are_those_of_exact_matching(run: RouterRun) -> None:
     """All within three 95 % half-widths (1 of 10⁸ is not, each) and the stamps' differences; half within one (1 of 10⁹
-    runs has fewer)."""
+    runs has fewer). Of 6,000 such intervals in a simulated queue no mean was off by 4 %, no deviation by 10 %."""
+    compared = [(row, truth) for row, truth in run.compared() if len(truth.delays) >= LEAST_PACKETS]
+    assert len(compared) >= LEAST_ROWS * len(CLASSES)
     inside = 0
-    for row, truth in run.compared():
+    for row, truth in compared:
         delays = np.array(truth.delays)
         half = (row["high_ns"] - row["low_ns"]) / 2
         error = abs(row["mean_ns"] - delays.mean())
         assert error <= 3 * half + STAMPS_APART_NS, row
-        assert error <= 0.1 * delays.mean() + STAMPS_APART_NS, row
+        assert error <= 0.2 * delays.mean() + STAMPS_APART_NS, row
         assert row["std_ns"] == pytest.approx(delays.std(), rel=0.6), row
         inside += error <= half + STAMPS_APART_NS
-    assert inside >= len(run.compared()) / 2
+    assert inside >= len(compared) / 2
 
 
 def test_the_class_and_the_queue_show(run: RouterRun) -> None:
     """The bucket empties a burst of up to 30 kB in 12 ms: that is what packets wait inside the router."""
-    means = [row["mean_ns"] for row, _ in run.compared()]
+    means = [row["mean_ns"] for row, truth in run.compared() if len(truth.delays) >= LEAST_PACKETS]
     assert 1_000_000 < np.mean(means) < 12_500_000
 
 
@@ -181,7 +203,7 @@ def test_the_query_unit_gets_every_epoch_although_it_was_away(run: RouterRun) ->
         assert (m.packets, m.lost, m.mean_ns, m.std_ns, m.void) == tuple(
             row[name] for name in ("packets", "lost", "mean_ns", "std_ns", "void")
         )
-    assert "router:sender>receiver:dscp46:500ms:ingress" in run.streams
+    assert "router:sender>receiver:dscp46:1000ms:ingress" in run.streams
     assert re.search(r" 0 waiting", run.said)
 
 
@@ -237,26 +259,27 @@ def test_a_ring_that_missed_packets_voids_and_recording_goes_on_and_leaves_nothi
         eventually(lambda: is_capturing(router), "the router does not capture")
         deadline = time.monotonic() + PATIENCE_SECONDS
 
-        def count(void: Void | None) -> int:
+        def passed(void: Void | None) -> int:
             """Rows so far, after some more traffic."""
             assert time.monotonic() < deadline, command.err.read_text()
             send_bursts(network, 0.1, {0: (5, 50)}, seed=9)
             return sum(row["void"] == (str(void) if void else None) for row in command.rows())
 
-        while not count(None):
+        while not passed(None):
             pass
-        command.running.process.send_signal(signal.SIGSTOP)
-        send_bursts(network, 2.0, {0: (5, 50)}, seed=8)  # the ring's 16 blocks hold 60 ms each
-        command.running.process.send_signal(signal.SIGCONT)
-        while not count(Void.INGRESS_DROPS):
+        while "the kernel had no room for" not in command.err.read_text():
+            command.running.process.send_signal(signal.SIGSTOP)
+            send_bursts(network, 2.0, {0: (5, 50)}, seed=8)  # the ring's 16 blocks hold 60 ms each
+            command.running.process.send_signal(signal.SIGCONT)
+            passed(None)
+        while not passed(Void.INGRESS_DROPS):
             pass
-        assert "the kernel had no room for" in command.err.read_text()
         for state in ("down", "up"):
             router.run("ip", "link", "set", "right", state)
             eventually(lambda s=state: "is down" in command.err.read_text() or s == "up", "nobody notices")
         eventually(lambda: "right: is captured again" in command.err.read_text(), "the interface is not captured again")
-        usable = count(None)
-        while count(None) == usable:
+        before_long = passed(None)
+        while passed(None) == before_long:
             pass
         command.running.process.kill()
         command.running.process.wait(PATIENCE_SECONDS)

@@ -101,6 +101,7 @@ def test_repeated_labels_parallel_links_and_loops_are_told(tmp_path: Path) -> No
     assert topology.names == ("x 1", "x 2")
     assert topology.weight.tolist() == [3, 3]
     assert topology.remarks == (
+        "2 routers share a label with others: their ids are part of their names",
         "1 parallel links left out, the lightest kept",
         "1 links from a router to itself left out",
     )

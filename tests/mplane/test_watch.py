@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from plain_paths import topologies
 from routed_worlds import six_routers
-from sojourn.core.errors import ParameterError, TopologyError, UsageError
+from sojourn.core.errors import ParameterError, SojournError, TopologyError, UsageError
 from sojourn.mplane import watch as watch_module
 from sojourn.mplane.msets import m_sets
 from sojourn.mplane.paths import shortest_paths
+from sojourn.mplane.polling import Patience
 from sojourn.mplane.topology import Topology, TopologyBuilder
 from sojourn.mplane.watch import TopologyWatch, renumbered
 
@@ -119,20 +120,20 @@ def test_a_reading_that_fails_leaves_all_as_it_was() -> None:
 
 def test_changes_come_as_they_are_seen_and_failures_in_a_row_are_told_once() -> None:
     network = Network(six_routers())
-    told: list[TopologyError] = []
+    told: list[SojournError] = []
     watch = TopologyWatch(network.read, hold_ns=HOLD)
     seen = []
     # The network changes each time that the reader is told or a change is taken.
     script = iter([without(six_routers(), "r1 r2"), None, six_routers()])
 
-    def go_on(error: TopologyError | None = None) -> None:
+    def go_on(error: SojournError | None = None) -> None:
         told.extend([error] if error else [])
         topology = next(script, six_routers())
         network.answers = topology is not None
         if topology is not None:
             network.now = topology
 
-    for change in watch.changes(every_ns=1_000_000, for_ns=60 * 10**9, told=go_on):
+    for change in watch.changes(Patience(1_000_000, 600 * 10**9), told=go_on):
         seen.append((len(change.gone), len(change.come)))
         if len(seen) == 3:
             break
@@ -143,10 +144,10 @@ def test_changes_come_as_they_are_seen_and_failures_in_a_row_are_told_once() -> 
 
 def test_watching_ends_when_its_time_is_over_and_needs_a_first_answer() -> None:
     network = Network(six_routers())
-    assert len(list(TopologyWatch(network.read, hold_ns=0).changes(every_ns=1_000_000, for_ns=20_000_000))) == 1
+    assert len(list(TopologyWatch(network.read, hold_ns=0).changes(Patience(1_000_000, 20_000_000)))) == 1
     network.answers = False
     with pytest.raises(TopologyError, match="no answer"):
-        next(TopologyWatch(network.read, hold_ns=0).changes(every_ns=1))
+        next(TopologyWatch(network.read, hold_ns=0).changes(Patience(1)))
 
 
 def test_unknown_m_routers_and_negative_hold_times_are_refused() -> None:

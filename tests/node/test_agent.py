@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from query_unit import Unit, running_unit
 
 from sojourn.epochs.store import StreamRecord
 from sojourn.epochs.wire import decode
+from waiting import PATIENCE_SECONDS, eventually
 
 PLUGIN = '''
 from sojourn.core.keys import ProcessKey
@@ -84,8 +86,16 @@ count_bits = 16
     def stop(self, number: int = signal.SIGTERM) -> str:
         assert self.process is not None
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=60)
+        _, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
         return errors
+
+    def spooled(self) -> int:
+        """What the epochs in its spool hold in all; less where one changes its name just now."""
+        total = 0
+        for path in (path for path in self.spool.iterdir() if path.suffix in (".epoch", ".sent")):
+            with suppress(FileNotFoundError):
+                total += int(decode(path.read_bytes()).sketch.column("sum").sum())
+        return total
 
     def count(self, rounds: int = 10) -> None:
         """Some more work by five processes, of very different amounts."""
@@ -119,13 +129,6 @@ def ask(unit: Unit, **question) -> list[dict]:
     return response.json()
 
 
-def until(condition, seconds: float = 40.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.1)
-
-
 def is_plausible(answer: dict, truth: float) -> bool:
     """Within three times the 95 % interval: when epochs close differs from run to run, and chance must not fail a test.
 
@@ -142,16 +145,17 @@ def is_listening(unit: Unit) -> bool:
 
 def test_a_query_over_stored_and_current_epochs_equals_the_truth(unit: Unit, node: Node) -> None:
     node.start()
-    until(lambda: is_listening(unit))
+    eventually(lambda: is_listening(unit))
     for _ in range(15):
         node.count()
         time.sleep(0.15)
-    until(lambda: unit.store.totals()["epochs"] >= 2)
+    eventually(lambda: unit.store.totals()["epochs"] >= 2)
     node.count()
+    stored = unit.store.totals()["epochs"]
     (total,) = ask(unit)
     assert total["value"] == sum(node.truth.values())
     assert total["live"] is True
-    assert unit.store.totals()["epochs"] < total["epochs"] + 2
+    assert total["epochs"] >= stored
     answers = ask(unit, top=10)
     assert [answer["instance"] for answer in answers[:2]] == ["proc4[1]", "proc3[1]"]
     assert all(is_plausible(answer, node.truth[answer["instance"]]) for answer in answers), answers
@@ -163,10 +167,11 @@ def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> Non
     text = node.configuration.read_text()
     node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
     node.start()
-    until(node.spool.exists)
+    eventually(node.spool.exists)
     for _ in range(10):
         node.count()
         time.sleep(0.2)
+    eventually(lambda: node.spooled() == sum(node.truth.values()))
     errors = node.stop()
     assert "cannot be reached" in errors
     waiting = list(node.spool.glob("*.epoch")) + list(node.spool.glob("*.sent"))
@@ -174,7 +179,7 @@ def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> Non
     node.configuration.write_text(text)
     node.tally.write_text("")
     node.start()
-    until(lambda: not any(node.spool.glob("*.epoch")) and unit.store.totals()["epochs"] >= len(waiting))
+    eventually(lambda: not any(node.spool.glob("*.epoch")) and unit.store.totals()["epochs"] >= len(waiting))
     node.stop()
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
 
@@ -197,36 +202,45 @@ def calls_of(process: subprocess.Popen) -> int:
     return int(lines["syscr"]) + int(lines["syscw"])
 
 
-def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epochs(unit: Unit, node: Node) -> None:
+def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epochs(
+    unit: Unit, node: Node, tmp_path: Path
+) -> None:
+    """Of three that share their buckets; how many others the machine runs, and how busy they are, nobody knows."""
     text = node.configuration.read_text()
-    stream = '[streams.disk]\nmetric = "disk_io"\nmethod = "system_calls"\nepoch = "500ms"\nbuckets = 256\n'
+    stream = '[streams.disk]\nmetric = "disk_io"\nmethod = "system_calls"\nepoch = "500ms"\nbuckets = 64\n'
+    stream += 'instances = ["agents-writer*"]\n'
     node.configuration.write_text(text[: text.index("[streams.tally]")] + stream)
     node.start()
-    until(lambda: is_listening(unit))
-    with subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE, text=True) as writer:
-        try:
+    eventually(lambda: is_listening(unit))
+    program = tmp_path / "agents-writer"  # the kernel names a process by its program
+    program.symlink_to(sys.executable)
+    with ExitStack() as stack:
+        command = [program, "-I", "-S", "-c", WRITER]
+        writers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(3)]
+        for writer in writers:
+            stack.callback(writer.kill)
+        for writer in writers:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "done\n"
-            key = f"{Path(f'/proc/{writer.pid}/comm').read_text().strip()}[{writer.pid}]"
-            time.sleep(0.3)
+        for writer in writers:
             truth = calls_of(writer)
-            (answer,) = ask(unit, metric="disk_io", instance=key)
+            (answer,) = ask(unit, metric="disk_io", instance=f"agents-writer[{writer.pid}]")
             assert answer["live"] is True
             assert answer["epochs"] >= 2
-            assert is_plausible(answer, truth), (answer, truth)
-            assert abs(answer["value"] / truth - 1) < 0.4, "every process of the machine shares the buckets"
-        finally:
-            writer.kill()
+            # A call counts when it returns: the last ones maybe only now.
+            assert any(is_plausible(answer, truth + late) for late in range(3)), (answer, truth)
+            assert abs(answer["value"] / truth - 1) < 0.4
 
 
 def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) -> None:
     text = node.configuration.read_text()
     node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
     node.start()
-    until(node.spool.exists)
+    eventually(node.spool.exists)
     for _ in range(8):
         node.count()
         time.sleep(0.2)
+    eventually(lambda: node.spooled() == sum(node.truth.values()))
     node.stop()
     options = ["--metric", "tally", "--instance", "proc3[1]", "--from", "-10m", "--format", "json"]
     command = [sys.executable, "-m", "sojourn.cli.main", "query", "--spool", str(node.spool), *options]
@@ -236,25 +250,28 @@ def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) ->
     unit.store.announce(StreamRecord("alpha", "tally", "tally", "operations", "process"))
     unit.store.add(epochs)
     (there,) = ask(unit, instance="proc3[1]", live=False)
-    assert local["value"] == there["value"]
-    assert (local["low"], local["high"], local["epochs"]) == (there["low"], there["high"], there["epochs"])
+    assert local["value"] == pytest.approx(there["value"], rel=1e-9)
+    assert local["epochs"] == there["epochs"]
+    # Epochs come in another order, and so does rounding.
+    assert (local["low"], local["high"]) == pytest.approx((there["low"], there["high"]), rel=1e-9)
     assert is_plausible(local, node.truth["proc3[1]"])
 
 
 def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, node: Node) -> None:
-    text = node.configuration.read_text().replace('epoch = "500ms"', 'epoch = "1h"')
-    node.configuration.write_text(text)
+    day = 86_400
+    days = next(days for days in (7, 6, 5) if time.time() % (days * day) < (days - 0.1) * day)  # none that ends soon
+    node.configuration.write_text(node.configuration.read_text().replace('epoch = "500ms"', f'epoch = "{days}d"'))
     node.start()
-    until(lambda: is_listening(unit))
+    eventually(lambda: is_listening(unit))
     node.count()
-    until(lambda: any(node.spool.glob("*.open")))
+    eventually(lambda: any(node.spool.glob("*.open")))
     noted = decode(next(node.spool.glob("*.open")).read_bytes())
     assert int(noted.sketch.column("sum").sum()) == sum(node.truth.values())
     node.stop(signal.SIGKILL)
-    until(lambda: not is_listening(unit), 5)
+    eventually(lambda: not is_listening(unit))
     node.tally.write_text("")
     node.start()
-    until(lambda: unit.store.totals()["epochs"] == 1)
+    eventually(lambda: unit.store.totals()["epochs"] == 1)
     assert "ended without closing" in node.stop()
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
 
@@ -268,9 +285,9 @@ def test_streams_can_be_assigned_from_afar(unit: Unit, node: Node) -> None:
         assert broken.status_code == 200
         client.put("/api/v1/nodes/alpha/assignments/remote", json={"configuration": assignment})
     node.start()
-    until(lambda: bool(unit.store.streams(node="alpha")))
+    eventually(lambda: bool(unit.store.streams(node="alpha")))
     node.count()
-    until(lambda: unit.store.totals()["epochs"] >= 1)
+    eventually(lambda: unit.store.totals()["epochs"] >= 1)
     errors = node.stop()
     assert "broken cannot be recorded" in errors or "'nothing' is no metric" in errors
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
@@ -280,7 +297,7 @@ def test_a_wrong_token_ends_the_agent_with_a_word(node: Node, unit: Unit, tmp_pa
     (tmp_path / "token").write_text(unit.tokens["beta"])
     node.start()
     assert node.process is not None
-    _, errors = node.process.communicate(timeout=60)
+    _, errors = node.process.communicate(timeout=PATIENCE_SECONDS)
     assert node.process.returncode == 1
     assert "not alpha" in errors
     assert "Traceback" not in errors
@@ -302,7 +319,7 @@ def test_a_wrong_configuration_is_explained(node: Node, change, word: str) -> No
     node.configuration.write_text(change(node.configuration.read_text()))
     node.start()
     assert node.process is not None
-    _, errors = node.process.communicate(timeout=60)
+    _, errors = node.process.communicate(timeout=PATIENCE_SECONDS)
     assert node.process.returncode in (1, 2)
     assert word in errors
     assert "Traceback" not in errors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.core.errors import ParameterError, StoreError
+from sojourn.core.errors import ParameterError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode
 from sojourn.node import spool as spool_module
@@ -118,16 +118,52 @@ def test_a_damaged_file_is_put_aside_and_reported(tmp_path: Path) -> None:
     assert path.with_suffix(".damaged").exists()
 
 
+def _full(_descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path, limit_bytes=1 << 20)
 
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(spool_module.os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left"):
-        spool.put(epoch(0))
+    monkeypatch.setattr(spool_module.os, "fsync", _full)
+    spool.put(epoch(0))
+    assert "No space left" in str(spool.trouble)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_full_disk_refuses_waits_in_memory_and_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(encode(epoch(0)))
+    spool = Spool(tmp_path, limit_bytes=8 * size)
+    with monkeypatch.context() as disk:
+        disk.setattr(spool_module.os, "fsync", _full)
+        for sequence in range(100):
+            spool.put(epoch(sequence))
+        assert spool.unwritten == len(spool) < 100, "memory is bounded, too: by merging"
+        assert spool.size_bytes <= spool.limit_bytes
+        (sent,) = spool.mark_sent(spool.oldest(1, most_bytes=1))
+        assert sent.in_doubt
+    assert total(spool) == 1000
+    spool.write_down()
+    assert spool.unwritten == 0
+    assert spool.trouble is None
+    again = Spool(tmp_path, limit_bytes=1 << 20)
+    assert total(again) == 1000
+    assert [entry.path.name for entry in again.oldest(1, most_bytes=1)] == [sent.path.name]
+    again.remove([sent])
+    assert total(Spool(tmp_path, limit_bytes=1 << 20)) == total(again)
+
+
+def test_epochs_of_some_streams_and_times_are_found_the_newest_first(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit_bytes=1 << 20)
+    for sequence in range(6):
+        spool.put(epoch(sequence))
+    times = {entry.epoch.sequence: entry.epoch.first_ns for entry in spool.oldest(10, most_bytes=10**6)}
+    stream = spool.oldest(1, most_bytes=1)[0].epoch.stream
+    found = spool.newest({stream}, times[2], times[4])
+    assert [one.sequence for one in found] == [4, 3, 2]
+    assert spool.newest({"another"}, times[0], times[5]) == []
 
 
 def test_a_bound_that_holds_nothing_is_refused(tmp_path: Path) -> None:

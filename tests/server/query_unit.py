@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,10 @@ from sojourn.server.app import create_app
 from sojourn.server.limits import Limits
 from sojourn.server.tokens import Role, TokenStore
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from waiting import PATIENCE_SECONDS, eventually
 
 PARAMETERS = BucketArrayParameters(buckets=16, per_instance=2, bits=24, count_bits=16)
-LIMITS = Limits(body_bytes=100_000, batch_epochs=20, requests_per_second=10_000, burst=10_000, live_seconds=1.0)
+LIMITS = Limits(body_bytes=100_000, batch_epochs=20, requests_per_second=10_000, burst=10_000, live_seconds=60.0)
 
 
 def make_epoch(
@@ -49,10 +49,18 @@ class Unit:
 
     def client(self, who: str | None = "admin", **options) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.tokens[who]}"} if who else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, **options)
 
 
-def running_unit(directory: Path, limits: Limits = LIMITS) -> Iterator[Unit]:
+def bound_socket() -> socket.socket:
+    """A port of loopback that is taken, where nobody listens yet."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+def running_unit(directory: Path, limits: Limits = LIMITS, *, listening: socket.socket | None = None) -> Iterator[Unit]:
+    """A unit on a free port, or on a socket that is bound already."""
     store = open_store(directory)
     tokens = TokenStore(store)
     texts = {
@@ -61,16 +69,14 @@ def running_unit(directory: Path, limits: Limits = LIMITS) -> Iterator[Unit]:
         "alpha": tokens.create(Role.NODE, name="n", node="alpha")[1],
         "beta": tokens.create(Role.NODE, name="n", node="beta")[1],
     }
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listening = listening or bound_socket()
     server = uvicorn.Server(
         uvicorn.Config(create_app(store, limits=limits), log_level="warning", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    eventually(lambda: server.started, pause=0.01)
     yield Unit(f"http://127.0.0.1:{listening.getsockname()[1]}", store, texts)
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(PATIENCE_SECONDS)
     store.close()

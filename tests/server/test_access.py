@@ -127,7 +127,7 @@ def test_secrets_are_not_in_the_store(tmp_path: Path) -> None:
     store.close()
     held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert token.id.encode() in held
-    assert text.rpartition("_")[2].encode() not in held
+    assert text.split("_", 2)[2].encode() not in held  # the secret, which may have such a sign itself
 
 
 def test_a_token_of_a_node_names_it_and_no_other_does(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_token_of_a_node_names_it_and_no_other_does(tmp_path: Path) -> None:
 
 
 def test_callers_that_ask_too_often_are_told_when_to_come_back(tmp_path: Path) -> None:
-    slow = Limits(requests_per_second=0.5, burst=3)
+    slow = Limits(requests_per_second=0.001, burst=3)
     for unit in running_unit(tmp_path, slow):
         with unit.client("viewer") as client, unit.client("admin") as other, unit.client(None) as nobody:
             statuses = [client.get("/api/v1/nodes").status_code for _ in range(5)]

@@ -10,6 +10,7 @@ from query_unit import Unit, make_epoch
 from schemathesis import GenerationMode
 
 from sojourn.epochs.store import StreamRecord
+from waiting import PATIENCE_SECONDS
 
 
 @schemathesis.serializer("application/cbor", "application/x-ndjson")
@@ -48,7 +49,7 @@ def test_nothing_that_is_sent_makes_the_server_fail(shared_unit: Unit, mode: Gen
         def send(case) -> None:
             if case.path.endswith("/requests") and case.method == "GET":
                 case.query = {**(case.query or {}), "wait": 0}
-            response = case.call(headers=headers, timeout=20)
+            response = case.call(headers=headers, timeout=PATIENCE_SECONDS)
             assert response.status_code < 500, (case.path, response.text)
 
         try:

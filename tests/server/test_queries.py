@@ -71,6 +71,8 @@ def test_nodes_with_a_tag_are_added_up(filled: Unit) -> None:
 
 def test_an_unknown_instance_and_an_empty_range_have_reasons(filled: Unit) -> None:
     assert ask(filled, instance="nobody[1]")[0]["reason"] == "unknown instance"
+    assert ask(filled, instance="p")[0]["notes"] == ["seen in the range: p[0], p[1], p[2]"]
+    assert "p[2]" in ask(filled, instance="p[22]")[0]["notes"][0]
     assert ask(filled, from_ns=20 * SECOND, to_ns=30 * SECOND)[0]["reason"] == "no epochs in range"
 
 
@@ -101,7 +103,7 @@ def test_the_current_epoch_is_asked_for_and_added_once(filled: Unit) -> None:
     current = make_epoch(10, time_ns=11 * SECOND, values=(100, 0, 0))
 
     def answer_one() -> None:
-        asked = transport.next_question(10)
+        asked = transport.next_question(60)
         assert asked is not None
         assert asked.streams == ("disk",)
         transport.answer(asked, [encode(stored), encode(current)])
@@ -112,8 +114,46 @@ def test_the_current_epoch_is_asked_for_and_added_once(filled: Unit) -> None:
         while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
             pass
     (answer,) = ask(filled, live=True)
-    node.join(timeout=10)
+    node.join()
     assert (answer["value"], answer["live"], answer["epochs"]) == (160, True, 11)
+
+
+def test_an_epoch_that_is_sent_while_its_node_is_asked_is_not_missed(filled: Unit) -> None:
+    transport = HttpTransport(filled.url, filled.tokens["alpha"], node="alpha")
+
+    def send_then_answer() -> None:
+        asked = transport.next_question(10)
+        assert asked is not None
+        transport.send([encode(make_epoch(10, time_ns=11 * SECOND, values=(100, 0, 0)))])
+        transport.answer(asked, [])
+
+    node = threading.Thread(target=send_then_answer)
+    node.start()
+    with filled.client("viewer") as client:
+        while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
+            pass
+    (answer,) = ask(filled, live=True)
+    node.join(timeout=10)
+    assert (answer["value"], answer["epochs"]) == (160, 11)
+
+
+def test_a_range_that_has_ended_is_live_only_with_epochs_that_were_not_sent(filled: Unit) -> None:
+    transport = HttpTransport(filled.url, filled.tokens["alpha"], node="alpha")
+
+    def answer_two() -> None:
+        for epochs in ([], [encode(make_epoch(10, time_ns=11 * SECOND))]):
+            asked = transport.next_question(10)
+            assert asked is not None
+            assert (asked.from_ns, asked.to_ns) == (0, 10**12)
+            transport.answer(asked, epochs)
+
+    node = threading.Thread(target=answer_two)
+    node.start()
+    with filled.client("viewer") as client:
+        while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
+            pass
+    assert [ask(filled, live=True)[0]["live"] for _ in range(2)] == [False, True]
+    node.join(timeout=10)
 
 
 def test_a_silent_node_is_named_and_the_stored_part_answered(filled: Unit) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +17,7 @@ from sojourn.server.client import Client
 from sojourn.server.outbox import SegmentOutbox
 from sojourn.server.segments import SegmentStore
 from sojourn.sketches.lda import Lda, LdaParameters
+from waiting import eventually
 
 SECOND = 10**9
 LDA = LdaParameters(rows=8, count_bits=16, sum_bits=64, digest_bits=0)
@@ -134,13 +133,6 @@ def test_old_measurements_can_be_removed(unit: Unit) -> None:
     assert [one.interval for one in store.between(0, 10**18)] == [2, 3]
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_an_outbox_keeps_what_cannot_be_sent_and_sends_it_later(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "PAUSE_SECONDS", 0.05)
     said: list[str] = []
@@ -149,10 +141,10 @@ def test_an_outbox_keeps_what_cannot_be_sent_and_sends_it_later(unit: Unit, monk
         with box:
             for number in range(3):
                 box.put(probed(number))
-            wait_for(lambda: bool(said))
+            eventually(lambda: said)
             assert "cannot be reached" in said[0]
             box._client = admin
-            wait_for(lambda: box.sent == 3)
+            eventually(lambda: box.sent == 3)
         assert len(said) == 1, "said once, and nothing was left"
         assert len(admin.segments(0, 10**18)) == 3
 

@@ -21,6 +21,7 @@ from sojourn.tomography.estimate import estimate
 from sojourn.tomography.evaluation import evaluate
 from sojourn.tomography.packet_wire import encode_packets
 from sojourn.tomography.trace import CollectionTrace
+from waiting import PATIENCE_SECONDS
 
 CBOR = {"Content-Type": "application/cbor"}
 
@@ -84,11 +85,11 @@ def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Clie
             token.write_text(process.stdout.readline().rsplit(" ", 1)[1].strip())
         headers = {"Authorization": f"Bearer {token.read_text()}"}
         transport = httpx.HTTPTransport(retries=5)
-        with httpx.Client(base_url=url, headers=headers, timeout=60, transport=transport) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_SECONDS, transport=transport) as client:
             yield process, client
     finally:
         process.kill()
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE_SECONDS)
         process.stdout.close()
         process.stderr.close()
 
@@ -99,7 +100,7 @@ def test_a_killed_query_unit_has_what_it_acknowledged_and_goes_on_where_it_was(t
     with serving(tmp_path) as (process, client):
         assert client.post(f"{FIELD}/packets", content=half, headers=CBOR).json()["stored"] == len(rows) // 2
         process.send_signal(signal.SIGKILL)
-        assert process.wait(timeout=20) == -signal.SIGKILL
+        assert process.wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
     with serving(tmp_path) as (process, client):
         taken_up = settled(client)
         assert taken_up["packets"] == len(rows) // 2
@@ -107,10 +108,10 @@ def test_a_killed_query_unit_has_what_it_acknowledged_and_goes_on_where_it_was(t
         result = client.post(f"{FIELD}/packets", content=encode_packets(rows), headers=CBOR).json()
         assert (result["stored"], result["duplicates"]) == (len(rows) - len(rows) // 2, len(rows) // 2)
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE_SECONDS)
     with serving(tmp_path) as (process, client):
         state = closed(client)
         assert (state["packets"], state["solved"], state["late"]) == (len(rows), len(rows), 0)
         assert len(all_hops(client)) == sum(len(row[2]) - 1 for row in rows)
         process.terminate()
-        assert process.wait(timeout=60) in (0, -signal.SIGTERM)
+        assert process.wait(timeout=PATIENCE_SECONDS) in (0, -signal.SIGTERM)

@@ -10,6 +10,7 @@ import psutil
 
 from sojourn.sources.cpu import CpuTime
 from sojourn.sources.processes import NS_PER_TICK
+from waiting import eventually
 
 BURN = "end = time.process_time() + {0}\nwhile time.process_time() < end: pass"
 USED = "use = resource.getrusage(resource.RUSAGE_SELF); result = use.ru_utime + use.ru_stime"
@@ -26,8 +27,9 @@ def test_cpu_time_is_within_a_tick_of_the_kernels_own_account(worker: Any, total
             burn(worker, 0.07)
             totals.add(source.poll(time.time_ns()))
         used = worker.do(USED) - before
-    # A tick is lost or won at each end; some more is used for getting and answering orders.
-    assert abs(totals.of(worker.key()) - used * 1e9) <= 2 * NS_PER_TICK
+    # At each end a tick is lost or won twice, of the program's time and of the kernel's; some more is used for getting
+    # and answering orders.
+    assert abs(totals.of(worker.key()) - used * 1e9) <= 5 * NS_PER_TICK
     assert used > 0.27
 
 
@@ -48,11 +50,12 @@ def test_a_process_that_starts_later_counts_whole(worker: Any, totals: Any, tmp_
         key = later.key()
         later.end()
         assert not source.poll(time.time_ns()).batch.value.tolist().count(0)
-    assert abs(totals.of(key) / 1e9 - reference.user - reference.system) <= 0.03
+    assert abs(totals.of(key) / 1e9 - reference.user - reference.system) <= 0.1
     assert any("ended" in reason for reason in source.ignored)
 
 
 def test_idle_processes_give_no_rows(worker: Any) -> None:
+    eventually(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_SLEEPING)
     with CpuTime() as source:
         time.sleep(0.1)
         found = source.poll(time.time_ns())

@@ -72,8 +72,8 @@ def test_each_direct_write_is_one_operation_of_its_process(writer: Any, totals: 
     assert totals.of(writer.key()) == between
     times = totals.times[writer.key()]
     assert times == sorted(times)
-    # The two clocks are read one after the other: some µs apart.
-    assert start - 1_000_000 <= times[0] <= times[-1] <= end + 1_000_000
+    # The two clocks are read one after the other: some µs apart, or more where the machine is held up between them.
+    assert start - 10**9 <= times[0] <= times[-1] <= end + 10**9
 
 
 @needs_root
@@ -105,7 +105,7 @@ def test_an_ended_process_has_the_name_it_had(writer: Any, totals: Any, tmp_path
     with TracedDiskIo() as source:
         command = ["dd", "if=/dev/zero", f"of={tmp_path / 'data'}", "bs=4096", "count=200", "oflag=direct"]
         done = subprocess.Popen([*command, "conv=notrunc"], stderr=subprocess.DEVNULL)
-        assert done.wait(30) == 0
+        assert done.wait(120) == 0
         totals.add(source.poll(0))
     assert 200 <= totals.of(f"dd[{done.pid}]") <= 200 + PAGED_IN
     assert writer.process.poll() is None

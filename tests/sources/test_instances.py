@@ -37,9 +37,9 @@ def test_a_pattern_describes_the_whole_text(pattern: str, key: str, fits: bool) 
 
 def test_a_pattern_of_many_stars_takes_no_time() -> None:
     key = ProcessKey("a" * 190, 1)
-    start = time.perf_counter()
+    start = time.process_time()
     assert not InstancePatterns(["*a" * 200 + "b"]).match(key)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 @pytest.mark.parametrize("patterns", [[], [""], ["x" * 1000], ["*"] * 101])

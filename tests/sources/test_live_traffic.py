@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sojourn.capture.live_reader import HANDED_OVER_NS
+from live_hosts import send_datagrams
 from sojourn.core.errors import LiveCaptureError
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.sources.registry import AnySource, new_source
+from sojourn.sources.source import SourceBatch
+from waiting import eventually
 
 pytestmark = [
     pytest.mark.xdist_group("live"),
@@ -25,7 +28,6 @@ pytestmark = [
 
 PORT = 7777
 PAYLOAD, HEADERS = 100, 28
-HANDED_OVER = HANDED_OVER_NS / 1e9
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +45,20 @@ def opened(host: Host, metric: str, **options: Any) -> AnySource:
 
 def send(host: Host, address: str, count: int, src_port: int) -> str:
     """Send datagrams; the text of their flow's key."""
-    with host.entered():
-        endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with endpoint:
-        endpoint.bind(("", src_port))
-        for _ in range(count):
-            endpoint.sendto(bytes(PAYLOAD), (address, PORT))
+    send_datagrams(host, address, count, PORT, size=PAYLOAD, src_port=src_port)
     return f"{host.address}:{src_port} > {address}:{PORT} udp"
+
+
+def polled(source: AnySource, count: int) -> list[SourceBatch[Any]]:
+    """Polls until so many rows have come, and one more."""
+    found: list[SourceBatch[Any]] = []
+
+    def has_come() -> bool:
+        found.append(source.poll(time.time_ns()))
+        return sum(map(len, found)) >= count
+
+    eventually(has_come)
+    return [*found, source.poll(time.time_ns())]
 
 
 @pytest.mark.parametrize(("metric", "each"), [("flow_packets", 1), ("flow_bytes", PAYLOAD + HEADERS)])
@@ -60,10 +69,10 @@ def test_flows_are_counted_while_they_pass(network: Network, totals: Any, metric
         for count in (100, 0, 50):
             one = send(network.sender, network.receiver.address, count, 40001)
             other = send(network.sender, network.receiver.address, 2 * count, 40002)
-            time.sleep(HANDED_OVER)
-            found = source.poll(time.time_ns())
-            with_traffic.append(len(found))
-            totals.add(found)
+            found = polled(source, 3 * count)
+            with_traffic.append(sum(map(len, found)))
+            for part in found:
+                totals.add(part)
     finally:
         source.close()
     assert with_traffic == [300, 0, 150]
@@ -74,36 +83,39 @@ def test_flows_are_counted_while_they_pass(network: Network, totals: Any, metric
 
 def test_a_poll_of_a_quiet_interface_does_not_wait(network: Network) -> None:
     source = opened(network.receiver, "packets", filter="udp port 9")
-    start = time.perf_counter()
+    lasted = []
     for _ in range(20):
+        start = time.perf_counter()
         assert len(source.poll(time.time_ns())) == 0
+        lasted.append(time.perf_counter() - start)
     source.close()
-    assert time.perf_counter() - start < 1.0
+    assert min(lasted) < 0.05
 
 
 def test_packets_come_with_the_keys_of_their_flows(network: Network) -> None:
     source = opened(network.receiver, "packets", filter="udp", direction="in")
     key = send(network.sender, network.receiver.address, 30, 40003)
-    time.sleep(HANDED_OVER)
-    found = source.poll(time.time_ns())
+    found = polled(source, 30)
     source.close()
-    assert len(found.batch) == 30
-    assert len(set(found.batch.packet_id.tolist())) == 30
-    assert [str(key) for key in found.keys] == [key]
+    packets = [packet for part in found for packet in part.batch.packet_id.tolist()]
+    assert len(packets) == len(set(packets)) == 30
+    assert [str(key) for part in found for key in part.keys] == [key]
 
 
 def test_round_trips_of_pings_are_measured(network: Network, totals: Any) -> None:
     source = opened(network.sender, "rtt", filter="icmp")
     said = network.sender.run("ping", "-c", "20", "-i", "0.01", network.receiver.address)
-    time.sleep(HANDED_OVER)
-    found = source.poll(time.time_ns())
+    found = polled(source, 20)
     source.close()
-    totals.add(found)
-    mean_ms = float(said.rpartition("= ")[2].split("/")[1])
+    for part in found:
+        totals.add(part)
     assert list(totals.all) == [f"{network.receiver.address} > {network.sender.address} icmp"]
-    assert len(found) == 20
-    # ping also waits for the kernel to wake it, before and after.
-    assert 0 < found.batch.value.mean() / 1e6 <= mean_ms
+    ours = np.concatenate([part.batch.value for part in found])
+    theirs = [float(time_ms) for time_ms in re.findall(r"time=([\d.]+) ms", said)]
+    assert len(ours) == len(theirs) == 20
+    # ping also counts how long the kernel takes to send; where the machine was held up, either may be longer.
+    assert (ours > 0).all()
+    assert np.median(ours) / 1e6 <= np.median(theirs)
 
 
 def test_an_interface_that_does_not_exist_is_told() -> None:

@@ -62,7 +62,7 @@ def test_this_process_is_read_as_psutil_reads_it() -> None:
     reference = psutil.Process()
     times = reference.cpu_times()
     assert process.comm == Path("/proc/self/comm").read_bytes().strip()
-    assert abs(process.cpu_ticks * NS_PER_TICK / 1e9 - times.user - times.system) <= 0.1
+    assert abs(process.cpu_ticks * NS_PER_TICK / 1e9 - times.user - times.system) <= 1
     assert abs(process.start * NS_PER_TICK / 1e9 + psutil.boot_time() - reference.create_time()) <= 1.1
     assert os.getpid() in pids
 

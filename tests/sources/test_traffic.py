@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sojourn.capture.reader import open_capture
-from sojourn.capture.rtt import RttMeter, measure_rtt
+from sojourn.capture.rtt import RttMeter
 from sojourn.core.batches import MeasurementBatch, PacketBatch
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.core.keys import key_id
@@ -67,7 +67,8 @@ def test_packets_come_as_the_capture_has_them(capture: str) -> None:
 def test_round_trip_times_are_those_of_the_meter(shared_data: Path, name: str) -> None:
     capture = str(shared_data / "captures" / name)
     with open_capture(capture) as reader:
-        samples = list(measure_rtt((transport for _, transport in reader.with_transport()), RttMeter()))
+        meter = RttMeter()
+        samples = [found for _, transport in reader.with_transport() for found in meter.feed(transport)]
         names = {int(i): str(key) for i, key in zip(reader.flows.ids, reader.flows.keys(), strict=True)}
     flow_id = np.concatenate([found.flow_id for found in samples])
     with new_source("rtt", capture=capture) as source:

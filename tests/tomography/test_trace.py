@@ -190,7 +190,7 @@ def test_a_file_without_the_columns_or_damaged_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("trace.csv", b"", "it is empty; give a trace with the columns origin"),
+        ("trace.csv", b"", "it is empty; give a file with the columns origin"),
         ("trace.jsonl", b"", "it is empty"),
         ("trace.csv", HEADER.encode(), "it has no row"),
         ("trace.csv.gz", gzip.compress(HEADER.encode()), "it has no row"),

@@ -58,7 +58,7 @@ from sojourn.capture.live_socket import (
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import LiveCaptureError, ParameterError
 
-__all__ = ["Direction", "LiveCapture", "LiveStatistics", "keep", "start_together", "stop_together"]
+__all__ = ["Direction", "LiveCapture", "LiveStatistics", "keep", "start_together"]
 
 Direction = Literal["in", "out", "both"]
 
@@ -316,14 +316,6 @@ def start_together(captures: Sequence[LiveCapture]) -> int:
     moment = time.time_ns()
     for capture in waiting:
         capture._start_ns = moment
-    return moment
-
-
-def stop_together(captures: Sequence[LiveCapture]) -> int:
-    """Stop all captures at one common moment, whose time is returned."""
-    moment = time.time_ns()
-    for capture in captures:
-        capture.stop(moment)
     return moment
 
 

@@ -16,7 +16,6 @@ from sojourn.core.kernels import inlined, kernel
 from sojourn.core.memory_kernels import big_16, big_32, byte_at, signed, word_at
 
 __all__ = [
-    "MORE_FRAGMENTS",
     "OFFSET_BITS",
     "FragmentTable",
     "has_ports",
@@ -26,7 +25,6 @@ __all__ = [
     "share_ports",
 ]
 
-MORE_FRAGMENTS = 0x8000
 OFFSET_BITS = 0x1FFF
 _IPV4_BYTES, _IPV6_BYTES = 20, 40
 _CUT = -1 - int(SkipReason.IP_HEADER_CUT)

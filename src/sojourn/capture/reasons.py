@@ -6,13 +6,17 @@ that was decoded all the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
 
 __all__ = ["NOTE_TEXTS", "REASON_TEXTS", "Note", "SkipReason", "counts_by_text"]
+
+_Reason = TypeVar("_Reason", bound=IntEnum)
 
 
 class SkipReason(IntEnum):
@@ -65,7 +69,7 @@ NOTE_TEXTS = {
 }
 
 
-def counts_by_text(counts: Int64Array, texts: dict[SkipReason, str] | dict[Note, str]) -> dict[str, int]:
+def counts_by_text(counts: Int64Array, texts: Mapping[_Reason, str]) -> dict[str, int]:
     """The counts that are not 0, by their texts.
 
     >>> counts_by_text(np.array([0, 2, 0, 0]), NOTE_TEXTS)

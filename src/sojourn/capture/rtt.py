@@ -13,12 +13,13 @@ Memory: fixed by `RttLimits`, 14 MB by default. Time: O(1) per packet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.capture.reasons import counts_by_text
 from sojourn.capture.rtt_mqtt import MQTT_PORT, read_messages
 from sojourn.capture.rtt_samples import SAMPLE_WORDS, RttSamples, write_sample
 from sojourn.capture.rtt_state import (
@@ -26,7 +27,6 @@ from sojourn.capture.rtt_state import (
     EMPTY,
     FLAGS,
     NEWEST_TSVAL,
-    TIME,
     TSVAL_KNOWN,
     Count,
     Kind,
@@ -34,11 +34,11 @@ from sojourn.capture.rtt_state import (
     RttLimits,
     RttTables,
     UInt32Array,
-    add_pending,
+    await_once,
     find_connection,
-    find_pending,
     pending_key,
     signed,
+    take_pending,
 )
 from sojourn.capture.rtt_tcp import acknowledge, echo_timestamp, open_connection, send_segment
 from sojourn.capture.transport import ACK, FIN, HAS_SACK, HAS_TIMESTAMPS, RST, SYN, TransportBatch
@@ -46,10 +46,10 @@ from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel
 
-__all__ = ["RttLimits", "RttMeter", "RttOptions", "RttSamples", "measure_rtt"]
+__all__ = ["RttLimits", "RttMeter", "RttOptions", "RttSamples"]
 
 _ICMP, _TCP, _ICMP6 = 1, 6, 58
-_ECHO_REQUEST, _ECHO_REPLY = (8, 128), (0, 129)
+_ECHO_REQUEST = (8, 128)
 
 # Bits of what is asked for: one per kind, and SEQ/ACK even where there are time stamps.
 _TIMESTAMPS, _SEQ, _HANDSHAKE, _MESSAGES = (
@@ -88,12 +88,7 @@ class RttOptions:
 
 @borrowing_inlined
 def _tcp(
-    connections: Int64Array,
-    words: UInt32Array,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
+    tables: RttTables,
     written: int,
     data: UInt8Array,
     now: int,
@@ -110,62 +105,51 @@ def _tcp(
     length: int,
     captured: int,
     mask: int,
-    max_rtt_ns: int,
-    idle_ns: int,
 ) -> int:
     """One TCP segment: what it answers first, then what it sends."""
     if flow_id == reverse_id:
-        counts[Count.SAME_ENDS] += 1
+        tables.counts[Count.SAME_ENDS] += 1
         return written
     if (flags & RST) != 0:
-        counts[Count.RESET] += 1
+        tables.counts[Count.RESET] += 1
         return written
     low_id = min(flow_id, reverse_id)
-    place = find_connection(connections, words, times, counts, low_id, now, idle_ns)
+    place = find_connection(tables, low_id, now)
     row = 2 * place + (0 if flow_id == low_id else 1)
     reverse_row = row ^ 1
     has_timestamps = (flags & HAS_TIMESTAMPS) != 0
     if (flags & SYN) != 0:
         written = open_connection(
-            words, times, counts, samples, written, row, reverse_row, flow_id, (flags & ACK) != 0,
-            seq, ack, length, now, max_rtt_ns, (mask & _HANDSHAKE) != 0,
+            tables, written, row, reverse_row, flow_id, (flags & ACK) != 0, seq, ack, length, now,
+            (mask & _HANDSHAKE) != 0,
         )  # fmt: skip
         if has_timestamps:
-            words[row, NEWEST_TSVAL] = tsval
-            words[row, FLAGS] |= TSVAL_KNOWN
+            tables.words[row, NEWEST_TSVAL] = tsval
+            tables.words[row, FLAGS] |= TSVAL_KNOWN
         return written
     wanted_seq = (mask & _SEQ_ALWAYS) != 0 or ((mask & _SEQ) != 0 and not has_timestamps)
     wanted_timestamps = (mask & _TIMESTAMPS) != 0
     if (flags & ACK) != 0:
         if has_timestamps and wanted_timestamps:
-            written = echo_timestamp(
-                words, times, pending, counts, samples, written, reverse_row, flow_id, reverse_id,
-                tsecr, now, max_rtt_ns,
-            )  # fmt: skip
+            written = echo_timestamp(tables, written, reverse_row, flow_id, reverse_id, tsecr, now)
         written = acknowledge(
-            words, times, pending, counts, samples, written, reverse_row, flow_id, reverse_id, ack,
-            (flags & HAS_SACK) != 0, sack_high, now, max_rtt_ns, (mask & _HANDSHAKE) != 0, wanted_seq,
+            tables, written, reverse_row, flow_id, reverse_id, ack, (flags & HAS_SACK) != 0, sack_high, now,
+            (mask & _HANDSHAKE) != 0, wanted_seq,
         )  # fmt: skip
     if is_mqtt and length > 0:
         written = read_messages(
-            data, offset, length, captured, words, times, pending, counts, samples, written, row,
-            reverse_row, flow_id, reverse_id, seq, now, max_rtt_ns,
-        )  # fmt: skip
+            tables, written, data, offset, length, captured, row, reverse_row, flow_id, reverse_id, seq, now
+        )
     send_segment(
-        words, pending, counts, row, flow_id, seq, length, (flags & FIN) != 0, has_timestamps, tsval,
-        now, max_rtt_ns, wanted_timestamps, wanted_seq,
+        tables, row, flow_id, seq, length, (flags & FIN) != 0, has_timestamps, tsval, now,
+        wanted_timestamps, wanted_seq,
     )  # fmt: skip
     return written
 
 
 @borrowing_inlined
 def _echo(
-    connections: Int64Array,
-    words: UInt32Array,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
+    tables: RttTables,
     written: int,
     now: int,
     flow_id: int,
@@ -173,39 +157,24 @@ def _echo(
     message: int,
     identifier: int,
     sequence: int,
-    max_rtt_ns: int,
-    idle_ns: int,
 ) -> int:
     """An ICMP echo request or reply; a request that is repeated unanswered gives no sample."""
     number = (identifier & 0xFFFF) << 16 | (sequence & 0xFFFF)
     if message in _ECHO_REQUEST:
-        key = pending_key(flow_id, _ICMP_KIND, number)
-        place = find_pending(pending, key)
-        if place >= 0 and now - pending[place, TIME] <= max_rtt_ns:
-            pending[place, TIME] = EMPTY
-            counts[Count.ICMP_REPEATED] += 1
-        else:
-            add_pending(pending, counts, key, 0, now, max_rtt_ns)
+        await_once(tables, pending_key(flow_id, _ICMP_KIND, number), now, False, Count.ICMP_REPEATED)
         return written
-    place = find_pending(pending, pending_key(reverse_id, _ICMP_KIND, number))
-    if place < 0:
+    sent = take_pending(tables, pending_key(reverse_id, _ICMP_KIND, number))
+    if sent == EMPTY:
         return written
-    sent = pending[place, TIME]
-    pending[place, TIME] = EMPTY
     low_id = min(flow_id, reverse_id)
-    row = 2 * find_connection(connections, words, times, counts, low_id, now, idle_ns)
+    row = 2 * find_connection(tables, low_id, now)
     row += 0 if reverse_id == low_id else 1
-    return write_sample(samples, written, times, counts, row, flow_id, now, sent, max_rtt_ns, _ICMP_KIND, _NO_NOTE)
+    return write_sample(tables, written, row, flow_id, now, sent, _ICMP_KIND, _NO_NOTE)
 
 
 @borrowing_kernel
 def _measure(
-    connections: Int64Array,
-    words: UInt32Array,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
+    tables: RttTables,
     first: int,
     data: UInt8Array,
     time_ns: Int64Array,
@@ -224,16 +193,15 @@ def _measure(
     payload_bytes: Int64Array,
     payload_captured: Int64Array,
     mask: int,
-    max_rtt_ns: int,
-    idle_ns: int,
 ) -> tuple[int, int]:
     """Take in rows from `first` on until they end or the samples' buffer may overflow.
 
     Returns the row to continue at and the number of samples written.
     """
+    counts = tables.counts
     written = 0
     for i in range(first, len(time_ns)):
-        if written > samples.shape[0] - _MOST_PER_PACKET:
+        if written > tables.samples.shape[0] - _MOST_PER_PACKET:
             return i, written
         number = protocol[i]
         if number == _TCP:
@@ -248,10 +216,9 @@ def _measure(
                 counts[Count.PAYLOAD_OUT_OF_RANGE] += 1
                 is_mqtt = False
             written = _tcp(
-                connections, words, times, pending, counts, samples, written, data, time_ns[i],
-                signed(flow_id[i]), signed(reverse_id[i]), is_mqtt, signed(flags[i]),
-                signed(seq[i]), signed(ack[i]), signed(tsval[i]), signed(tsecr[i]),
-                signed(sack_high[i]), offset, length, captured, mask, max_rtt_ns, idle_ns,
+                tables, written, data, time_ns[i], signed(flow_id[i]), signed(reverse_id[i]), is_mqtt,
+                signed(flags[i]), signed(seq[i]), signed(ack[i]), signed(tsval[i]), signed(tsecr[i]),
+                signed(sack_high[i]), offset, length, captured, mask,
             )  # fmt: skip
         elif number in (_ICMP, _ICMP6):
             message = signed(flags[i])
@@ -260,9 +227,8 @@ def _measure(
                 counts[Count.OTHER_ICMP] += 1
             elif (mask & (1 << _ICMP_KIND)) != 0:
                 written = _echo(
-                    connections, words, times, pending, counts, samples, written, time_ns[i],
-                    signed(flow_id[i]), signed(reverse_id[i]), message, signed(ack[i]),
-                    signed(seq[i]), max_rtt_ns, idle_ns,
+                    tables, written, time_ns[i], signed(flow_id[i]), signed(reverse_id[i]), message,
+                    signed(ack[i]), signed(seq[i]),
                 )  # fmt: skip
         else:
             counts[Count.OTHER_PROTOCOL] += 1
@@ -274,40 +240,36 @@ class RttMeter:
 
     def __init__(self, options: RttOptions | None = None) -> None:
         self.options = options or RttOptions()
-        self.tables = RttTables(self.options.limits)
+        self._tables = RttTables.empty(self.options.limits, np.zeros((_BUFFER_SAMPLES, SAMPLE_WORDS), np.int64))
         self.packets = 0
-        self._buffer = np.zeros((_BUFFER_SAMPLES, SAMPLE_WORDS), np.int64)
 
     @property
     def memory_bytes(self) -> int:
         """All that is kept, whatever the traffic."""
-        return self.tables.memory_bytes + self._buffer.nbytes
+        return self._tables.memory_bytes
 
     @property
     def ignored(self) -> dict[str, int]:
         """How often something was left out, by reason; reasons that did not occur are absent."""
-        counts = self.tables.counts
-        return {text: int(counts[reason]) for reason, text in COUNT_TEXTS.items() if counts[reason]}
+        return counts_by_text(self._tables.counts, COUNT_TEXTS)
 
     def feed(self, batch: TransportBatch) -> Iterator[RttSamples]:
         """Take in the next packets; gives what they completed, at most 65,536 samples at a time."""
         _check(batch)
         self.packets += len(batch)
-        tables, limits = self.tables, self.options.limits
         # One type, whether a file is mapped or a ring is written to: the kernel is compiled once.
         data = batch.data.view()
         data.flags.writeable = False
         row = 0
         while row < len(batch):
             row, written = _measure(
-                tables.connections, tables.words, tables.times, tables.pending, tables.counts, self._buffer,
-                row, data, batch.time_ns, batch.flow_id, batch.reverse_id, batch.protocol,
+                self._tables, row, data, batch.time_ns, batch.flow_id, batch.reverse_id, batch.protocol,
                 batch.src_port, batch.dest_port, batch.flags, batch.seq, batch.ack, batch.tsval,
                 batch.tsecr, batch.sack_high, batch.payload_offset, batch.payload_bytes,
-                batch.payload_captured, self.options.mask, limits.max_rtt_ns, limits.idle_ns,
+                batch.payload_captured, self.options.mask,
             )  # fmt: skip
             if written:
-                yield RttSamples.from_buffer(self._buffer[:written])
+                yield RttSamples.from_buffer(self._tables.samples[:written])
 
 
 def _check(batch: TransportBatch) -> None:
@@ -315,9 +277,3 @@ def _check(batch: TransportBatch) -> None:
     for name, column in vars(batch).items():
         if name != "data" and len(column) != len(batch):
             raise ParameterError(f"column {name} has {len(column)} rows, expected {len(batch)}", where="rtt")
-
-
-def measure_rtt(batches: Iterable[TransportBatch], meter: RttMeter) -> Iterator[RttSamples]:
-    """The samples of a capture or of an interface, as they are completed."""
-    for batch in batches:
-        yield from meter.feed(batch)

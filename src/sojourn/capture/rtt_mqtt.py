@@ -22,19 +22,18 @@ from sojourn.capture.rtt_state import (
     MQTT_KNOWN,
     MQTT_NEXT,
     SPACE_PING,
-    TIME,
     WORD,
     Count,
     Kind,
     Note,
-    UInt32Array,
-    add_pending,
-    find_pending,
+    RttTables,
+    await_once,
     pending_key,
     serial_difference,
     signed,
+    take_pending,
 )
-from sojourn.core.arrays import Int64Array, UInt8Array
+from sojourn.core.arrays import UInt8Array
 from sojourn.core.kernels import borrowing_inlined
 
 __all__ = ["MQTT_PORT", "read_messages"]
@@ -78,42 +77,18 @@ def _remaining_length(data: UInt8Array, start: int, stop: int) -> tuple[int, int
 
 
 @borrowing_inlined
-def _await(
-    pending: Int64Array,
-    counts: Int64Array,
-    flow_id: int,
-    space: int,
-    number: int,
-    repeated: bool,
-    now: int,
-    max_rtt_ns: int,
-) -> None:
-    """Await the answer to a message, unless it is awaited already: then neither can be told apart."""
-    key = pending_key(flow_id, space, number)
-    place = find_pending(pending, key)
-    if place >= 0 and now - pending[place, TIME] <= max_rtt_ns:
-        pending[place, TIME] = EMPTY
-        counts[Count.MQTT_REPEATED] += 1
-    elif repeated:
-        counts[Count.MQTT_REPEATED] += 1
-    else:
-        add_pending(pending, counts, key, 0, now, max_rtt_ns)
-
-
-@borrowing_inlined
 def _read_publish(
+    tables: RttTables,
     data: UInt8Array,
+    first: int,
     body: int,
     message_stop: int,
     captured_stop: int,
-    first: int,
-    pending: Int64Array,
-    counts: Int64Array,
     flow_id: int,
     now: int,
-    max_rtt_ns: int,
 ) -> None:
     """Find the packet id of a PUBLISH with QoS 1, behind its topic."""
+    counts = tables.counts
     if body + 2 > message_stop:
         counts[Count.MQTT_MALFORMED] += 1
         return
@@ -131,88 +106,66 @@ def _read_publish(
     if packet_id == 0:
         counts[Count.MQTT_MALFORMED] += 1
         return
-    _await(pending, counts, flow_id, _MQTT, packet_id, (first & 8) != 0, now, max_rtt_ns)
+    await_once(tables, pending_key(flow_id, _MQTT, packet_id), now, (first & 8) != 0, Count.MQTT_REPEATED)
 
 
 @borrowing_inlined
-def _answer(
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
-    written: int,
-    reverse_row: int,
-    flow_id: int,
-    key: np.uint64,
-    now: int,
-    max_rtt_ns: int,
-) -> int:
+def _answer(tables: RttTables, written: int, reverse_row: int, flow_id: int, key: np.uint64, now: int) -> int:
     """End the sample of an awaited message."""
-    place = find_pending(pending, key)
-    if place < 0:
+    sent = take_pending(tables, key)
+    if sent == EMPTY:
         return written
-    sent = pending[place, TIME]
-    pending[place, TIME] = EMPTY
-    return write_sample(samples, written, times, counts, reverse_row, flow_id, now, sent, max_rtt_ns, _MQTT, _NO_NOTE)
+    return write_sample(tables, written, reverse_row, flow_id, now, sent, _MQTT, _NO_NOTE)
 
 
 @borrowing_inlined
 def _take_message(
+    tables: RttTables,
+    written: int,
     data: UInt8Array,
     first: int,
     body: int,
     message_stop: int,
     captured_stop: int,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
-    written: int,
     reverse_row: int,
     flow_id: int,
     reverse_id: int,
     now: int,
-    max_rtt_ns: int,
 ) -> int:
     """Await the answer to a whole message, or end the sample of the one that it answers."""
     kind = first >> 4
     if kind == _PUBLISH and (first & 6) == 2:
-        _read_publish(data, body, message_stop, captured_stop, first, pending, counts, flow_id, now, max_rtt_ns)
+        _read_publish(tables, data, first, body, message_stop, captured_stop, flow_id, now)
     elif kind == _PINGREQ:
-        _await(pending, counts, flow_id, SPACE_PING, 0, False, now, max_rtt_ns)
+        await_once(tables, pending_key(flow_id, SPACE_PING, 0), now, False, Count.MQTT_REPEATED)
     elif kind == _PINGRESP:
-        key = pending_key(reverse_id, SPACE_PING, 0)
-        return _answer(times, pending, counts, samples, written, reverse_row, flow_id, key, now, max_rtt_ns)
+        return _answer(tables, written, reverse_row, flow_id, pending_key(reverse_id, SPACE_PING, 0), now)
     elif kind == _PUBACK and body + 2 <= message_stop:
         if body + 2 > captured_stop:
-            counts[Count.MQTT_TRUNCATED] += 1
+            tables.counts[Count.MQTT_TRUNCATED] += 1
             return written
         key = pending_key(reverse_id, _MQTT, signed(data[body]) << 8 | signed(data[body + 1]))
-        return _answer(times, pending, counts, samples, written, reverse_row, flow_id, key, now, max_rtt_ns)
+        return _answer(tables, written, reverse_row, flow_id, key, now)
     return written
 
 
 @borrowing_inlined
 def read_messages(
+    tables: RttTables,
+    written: int,
     data: UInt8Array,
     offset: int,
     length: int,
     captured: int,
-    words: UInt32Array,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
-    written: int,
     row: int,
     reverse_row: int,
     flow_id: int,
     reverse_id: int,
     seq: int,
     now: int,
-    max_rtt_ns: int,
 ) -> int:
     """Read the messages of one segment; `captured` ≤ `length` bytes lie in `data` from `offset` on."""
+    words, counts = tables.words, tables.counts
     state = signed(words[row, FLAGS])
     trusted = False
     at = offset
@@ -247,9 +200,8 @@ def read_messages(
             following = message_stop
             break
         written = _take_message(
-            data, first, body, message_stop, captured_stop, times, pending, counts, samples, written,
-            reverse_row, flow_id, reverse_id, now, max_rtt_ns,
-        )  # fmt: skip
+            tables, written, data, first, body, message_stop, captured_stop, reverse_row, flow_id, reverse_id, now
+        )
         at = message_stop
     words[row, FLAGS] = state | MQTT_KNOWN
     words[row, MQTT_NEXT] = (seq + (following - offset)) & WORD

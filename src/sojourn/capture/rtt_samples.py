@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.capture.rtt_state import MIN_RTT, SYN_TIME, Count
+from sojourn.capture.rtt_state import MIN_RTT, SYN_TIME, Count, RttTables
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.kernels import borrowing_inlined
 
@@ -62,22 +62,13 @@ class RttSamples:
 
 @borrowing_inlined
 def write_sample(
-    samples: Int64Array,
-    written: int,
-    times: Int64Array,
-    counts: Int64Array,
-    timed_row: int,
-    flow_id: int,
-    now: int,
-    sent: int,
-    max_rtt_ns: int,
-    kind: int,
-    note: int,
+    tables: RttTables, written: int, timed_row: int, flow_id: int, now: int, sent: int, kind: int, note: int
 ) -> int:
     """Write one sample unless its times make no sense; returns how many are written now.
 
     `timed_row` is the direction of the packet that was timed, `flow_id` that of the answer.
     """
+    times, counts, samples = tables.times, tables.counts, tables.samples
     rtt = now - sent
     if sent < times[timed_row, SYN_TIME]:
         counts[Count.EARLIER_CONNECTION] += 1
@@ -85,7 +76,7 @@ def write_sample(
     if rtt < 0:
         counts[Count.ANSWER_BEFORE_PACKET] += 1
         return written
-    if rtt > max_rtt_ns:
+    if rtt > tables.max_rtt_ns:
         counts[Count.ANSWER_TOO_LATE] += 1
         return written
     if rtt < times[timed_row, MIN_RTT]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,21 +156,34 @@ def _aligned(rows: int, columns: int) -> Int64Array:
     return spare[shift : shift + rows * columns].reshape(rows, columns)
 
 
-class RttTables:
-    """The memory of one observation point, as the arrays that the kernels work on."""
+class RttTables(NamedTuple):
+    """The memory of one observation point, as the kernels work on it; `words` are `times` in halves.
 
-    def __init__(self, limits: RttLimits) -> None:
-        self.connections = _aligned(limits.connections, 2)
-        self.connections[:, TIME] = EMPTY
-        self.times = _aligned(2 * limits.connections, LINE_WORDS)
-        self.words: UInt32Array = self.times.view(np.uint32)
-        self.pending = _aligned(limits.pending, 2)
-        self.pending[:, TIME] = EMPTY
-        self.counts = np.zeros(len(Count), np.int64)
+    `samples` is what a kernel writes samples into.
+    """
+
+    connections: Int64Array
+    words: UInt32Array
+    times: Int64Array
+    pending: Int64Array
+    counts: Int64Array
+    samples: Int64Array
+    max_rtt_ns: int
+    idle_ns: int
+
+    @classmethod
+    def empty(cls, limits: RttLimits, samples: Int64Array) -> RttTables:
+        connections, pending = _aligned(limits.connections, 2), _aligned(limits.pending, 2)
+        connections[:, TIME] = pending[:, TIME] = EMPTY
+        times = _aligned(2 * limits.connections, LINE_WORDS)
+        counts = np.zeros(len(Count), np.int64)
+        return cls(
+            connections, times.view(np.uint32), times, pending, counts, samples, limits.max_rtt_ns, limits.idle_ns
+        )
 
     @property
     def memory_bytes(self) -> int:
-        return self.connections.nbytes + self.times.nbytes + self.pending.nbytes
+        return sum(array.nbytes for array in (self.connections, self.times, self.pending, self.samples))
 
 
 @borrowing_inlined
@@ -193,16 +206,9 @@ def _first_of_bucket(key: np.uint64, entries: int) -> int:
 
 
 @borrowing_inlined
-def find_connection(
-    connections: Int64Array,
-    words: UInt32Array,
-    times: Int64Array,
-    counts: Int64Array,
-    low_id: int,
-    now: int,
-    idle_ns: int,
-) -> int:
+def find_connection(tables: RttTables, low_id: int, now: int) -> int:
     """The place of the conversation whose lower flow id is `low_id`; taken anew when it has none."""
+    connections = tables.connections
     first = _first_of_bucket(mix(np.uint64(low_id)), connections.shape[0])
     victim = first
     for place in range(first, first + WAYS):
@@ -214,14 +220,14 @@ def find_connection(
         if seen < connections[victim, TIME]:
             victim = place
     seen = connections[victim, TIME]
-    if seen != EMPTY and now - seen < idle_ns:
-        counts[Count.CONNECTION_EVICTED] += 1
+    if seen != EMPTY and now - seen < tables.idle_ns:
+        tables.counts[Count.CONNECTION_EVICTED] += 1
     connections[victim, KEY] = low_id
     connections[victim, TIME] = now
     for row in range(2 * victim, 2 * victim + 2):
-        words[row, FLAGS] = 0
-        times[row, MIN_RTT] = NO_RTT
-        times[row, SYN_TIME] = EMPTY
+        tables.words[row, FLAGS] = 0
+        tables.times[row, MIN_RTT] = NO_RTT
+        tables.times[row, SYN_TIME] = EMPTY
     return victim
 
 
@@ -233,8 +239,9 @@ def pending_key(flow_id: int, space: int, number: int) -> np.uint64:
 
 
 @borrowing_inlined
-def find_pending(pending: Int64Array, key: np.uint64) -> int:
+def find_pending(tables: RttTables, key: np.uint64) -> int:
     """The place of an awaited answer, or −1."""
+    pending = tables.pending
     first = _first_of_bucket(key, pending.shape[0])
     tag = signed(key << _AUX_BITS)
     for place in range(first, first + WAYS):
@@ -244,8 +251,20 @@ def find_pending(pending: Int64Array, key: np.uint64) -> int:
 
 
 @borrowing_inlined
-def add_pending(pending: Int64Array, counts: Int64Array, key: np.uint64, aux: int, now: int, max_rtt_ns: int) -> None:
+def take_pending(tables: RttTables, key: np.uint64) -> int:
+    """When an awaited answer began to be awaited, which it no longer is; `EMPTY` if it was not."""
+    place = find_pending(tables, key)
+    if place < 0:
+        return EMPTY
+    sent = tables.pending[place, TIME]
+    tables.pending[place, TIME] = EMPTY
+    return signed(sent)
+
+
+@borrowing_inlined
+def add_pending(tables: RttTables, key: np.uint64, aux: int, now: int) -> None:
     """Await an answer from `now` on; `aux` (16 bits) comes back with it."""
+    pending = tables.pending
     first = _first_of_bucket(key, pending.shape[0])
     tag = signed(key << _AUX_BITS)
     victim = first
@@ -257,7 +276,20 @@ def add_pending(pending: Int64Array, counts: Int64Array, key: np.uint64, aux: in
         if pending[place, TIME] < pending[victim, TIME]:
             victim = place
     sent = pending[victim, TIME]
-    if sent != EMPTY and now - sent < max_rtt_ns:
-        counts[Count.PENDING_EVICTED] += 1
+    if sent != EMPTY and now - sent < tables.max_rtt_ns:
+        tables.counts[Count.PENDING_EVICTED] += 1
     pending[victim, KEY] = tag | aux
     pending[victim, TIME] = now
+
+
+@borrowing_inlined
+def await_once(tables: RttTables, key: np.uint64, now: int, is_repeated: bool, reason: int) -> None:
+    """Await an answer, unless it is awaited already (then two could not be told apart) or known to be repeated."""
+    place = find_pending(tables, key)
+    if place >= 0 and now - tables.pending[place, TIME] <= tables.max_rtt_ns:
+        tables.pending[place, TIME] = EMPTY
+        tables.counts[reason] += 1
+    elif is_repeated:
+        tables.counts[reason] += 1
+    else:
+        add_pending(tables, key, 0, now)

@@ -54,14 +54,15 @@ from sojourn.capture.rtt_state import (
     Count,
     Kind,
     Note,
+    RttTables,
     UInt32Array,
     add_pending,
     find_pending,
     pending_key,
     serial_difference,
     signed,
+    take_pending,
 )
-from sojourn.core.arrays import Int64Array
 from sojourn.core.kernels import borrowing_inlined
 
 __all__ = ["DELAYED_ACK_NS", "acknowledge", "echo_timestamp", "open_connection", "send_segment"]
@@ -78,10 +79,7 @@ _SEQ = int(Kind.SEQ)
 
 @borrowing_inlined
 def open_connection(
-    words: UInt32Array,
-    times: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
+    tables: RttTables,
     written: int,
     row: int,
     reverse_row: int,
@@ -91,15 +89,15 @@ def open_connection(
     ack: int,
     length: int,
     now: int,
-    max_rtt_ns: int,
     wanted: bool,
 ) -> int:
     """Take in a SYN or a SYN/ACK; the latter answers a SYN of the reverse direction."""
+    words, times = tables.words, tables.times
     state = signed(words[row, FLAGS])
     end = (seq + 1 + length) & WORD
     if (state & SYN_SEEN) != 0 and words[row, NEXT_SEQ] == end:
         if (state & (SYN_SENT | SYN_ACK_SENT)) != 0:
-            counts[Count.HANDSHAKE_REPEATED] += 1
+            tables.counts[Count.HANDSHAKE_REPEATED] += 1
         words[row, FLAGS] = state & ~(SYN_SENT | SYN_ACK_SENT)
     else:
         sent = SYN_ACK_SENT if is_answer else SYN_SENT
@@ -113,10 +111,8 @@ def open_connection(
     unacknowledged = (signed(words[reverse_row, NEXT_SEQ]) - ack) & WORD
     if (reverse & SYN_SENT) != 0 and unacknowledged < _FAST_OPEN_LIMIT:
         if wanted:
-            written = write_sample(
-                samples, written, times, counts, reverse_row, flow_id, now,
-                times[reverse_row, SYN_TIME], max_rtt_ns, _HANDSHAKE, _NO_NOTE,
-            )  # fmt: skip
+            sent_ns = times[reverse_row, SYN_TIME]
+            written = write_sample(tables, written, reverse_row, flow_id, now, sent_ns, _HANDSHAKE, _NO_NOTE)
         words[reverse_row, FLAGS] = (reverse & ~SYN_SENT) | ACK_KNOWN
         words[reverse_row, HIGHEST_ACK] = ack
     return written
@@ -124,41 +120,27 @@ def open_connection(
 
 @borrowing_inlined
 def echo_timestamp(
-    words: UInt32Array,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
-    written: int,
-    reverse_row: int,
-    flow_id: int,
-    reverse_id: int,
-    tsecr: int,
-    now: int,
-    max_rtt_ns: int,
+    tables: RttTables, written: int, reverse_row: int, flow_id: int, reverse_id: int, tsecr: int, now: int
 ) -> int:
     """A TSecr that no earlier one equals or exceeds ends the sample of the TSval it echoes."""
+    words = tables.words
     state = signed(words[reverse_row, FLAGS])
     if (state & TSVAL_KNOWN) == 0:
         return written
     if (state & ECHO_KNOWN) != 0 and serial_difference(tsecr, signed(words[reverse_row, NEWEST_ECHO])) <= 0:
         return written
-    place = find_pending(pending, pending_key(reverse_id, _TIMESTAMPS, tsecr))
-    if place < 0:
+    sent = take_pending(tables, pending_key(reverse_id, _TIMESTAMPS, tsecr))
+    if sent == EMPTY:
         return written
     words[reverse_row, FLAGS] = state | ECHO_KNOWN
     words[reverse_row, NEWEST_ECHO] = tsecr
-    sent = pending[place, TIME]
-    pending[place, TIME] = EMPTY
-    return write_sample(
-        samples, written, times, counts, reverse_row, flow_id, now, sent, max_rtt_ns,
-        _TIMESTAMPS, _NO_NOTE,
-    )  # fmt: skip
+    return write_sample(tables, written, reverse_row, flow_id, now, sent, _TIMESTAMPS, _NO_NOTE)
 
 
 @borrowing_inlined
-def _is_ambiguous(words: UInt32Array, row: int, state: int, ack: int, counts: Int64Array) -> bool:
+def _is_ambiguous(tables: RttTables, row: int, state: int, ack: int) -> bool:
     """Whether Karn's rule or an earlier SACK forbids a sample from this ACK."""
+    words, counts = tables.words, tables.counts
     if (state & AMBIGUOUS) != 0 and serial_difference(ack, signed(words[row, AMBIGUOUS_UNTIL])) <= 0:
         counts[Count.ACK_AFTER_RETRANSMISSION] += 1
         return True
@@ -169,8 +151,9 @@ def _is_ambiguous(words: UInt32Array, row: int, state: int, ack: int, counts: In
 
 
 @borrowing_inlined
-def _note_of(words: UInt32Array, times: Int64Array, row: int, state: int, ack: int, length: int, rtt: int) -> int:
+def _note_of(tables: RttTables, row: int, state: int, ack: int, length: int, rtt: int) -> int:
     """Whether an ACK covers more than one segment, or waited in vain for a second one."""
+    words, times = tables.words, tables.times
     if (state & ACK_KNOWN) == 0:
         return _NO_NOTE
     covered = serial_difference(ack, signed(words[row, HIGHEST_ACK]))
@@ -202,11 +185,7 @@ def _after_ack(words: UInt32Array, row: int, state: int, ack: int, is_new: bool,
 
 @borrowing_inlined
 def acknowledge(
-    words: UInt32Array,
-    times: Int64Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    samples: Int64Array,
+    tables: RttTables,
     written: int,
     reverse_row: int,
     flow_id: int,
@@ -215,52 +194,38 @@ def acknowledge(
     has_sack: bool,
     sack_high: int,
     now: int,
-    max_rtt_ns: int,
     wanted_handshake: bool,
     wanted_seq: bool,
 ) -> int:
     """Take in an ACK: of a SYN/ACK, of data that is timed, or of nothing new."""
+    words, pending = tables.words, tables.pending
     state = signed(words[reverse_row, FLAGS])
     is_new = (state & ACK_KNOWN) == 0 or serial_difference(ack, signed(words[reverse_row, HIGHEST_ACK])) > 0
     if (state & SYN_ACK_SENT) != 0:
         if signed(words[reverse_row, NEXT_SEQ]) == ack:
             state &= ~SYN_ACK_SENT
             if wanted_handshake:
-                written = write_sample(
-                    samples, written, times, counts, reverse_row, flow_id, now,
-                    times[reverse_row, SYN_TIME], max_rtt_ns, _HANDSHAKE, _NO_NOTE,
-                )  # fmt: skip
+                sent = tables.times[reverse_row, SYN_TIME]
+                written = write_sample(tables, written, reverse_row, flow_id, now, sent, _HANDSHAKE, _NO_NOTE)
     elif wanted_seq and is_new and (state & SEQ_KNOWN) != 0:
-        place = find_pending(pending, pending_key(reverse_id, _SEQ, ack))
+        place = find_pending(tables, pending_key(reverse_id, _SEQ, ack))
         if place >= 0:
             sent = pending[place, TIME]
             length = pending[place, KEY] & AUX_LIMIT
             pending[place, TIME] = EMPTY
-            if not _is_ambiguous(words, reverse_row, state, ack, counts):
-                note = _note_of(words, times, reverse_row, state, ack, length, now - sent)
-                written = write_sample(
-                    samples, written, times, counts, reverse_row, flow_id, now, sent, max_rtt_ns,
-                    _SEQ, note,
-                )  # fmt: skip
+            if not _is_ambiguous(tables, reverse_row, state, ack):
+                note = _note_of(tables, reverse_row, state, ack, length, now - sent)
+                written = write_sample(tables, written, reverse_row, flow_id, now, sent, _SEQ, note)
     words[reverse_row, FLAGS] = _after_ack(words, reverse_row, state, ack, is_new, has_sack, sack_high)
     return written
 
 
 @borrowing_inlined
 def _advance(
-    words: UInt32Array,
-    pending: Int64Array,
-    counts: Int64Array,
-    row: int,
-    state: int,
-    flow_id: int,
-    seq: int,
-    occupied: int,
-    now: int,
-    max_rtt_ns: int,
-    wanted: bool,
+    tables: RttTables, row: int, state: int, flow_id: int, seq: int, occupied: int, now: int, wanted: bool
 ) -> int:
     """Move a direction's sequence numbers on; time new data, mark what is ambiguous after old."""
+    words = tables.words
     end = (seq + occupied) & WORD
     behind = 0
     if (state & SEQ_KNOWN) != 0:
@@ -270,10 +235,10 @@ def _advance(
     if behind <= 0:
         if wanted:
             aux = min(occupied, AUX_LIMIT)
-            add_pending(pending, counts, pending_key(flow_id, _SEQ, end), aux, now, max_rtt_ns)
+            add_pending(tables, pending_key(flow_id, _SEQ, end), aux, now)
         words[row, NEXT_SEQ] = end
         return state | SEQ_KNOWN
-    counts[Count.RETRANSMITTED] += 1
+    tables.counts[Count.RETRANSMITTED] += 1
     if serial_difference(end, signed(words[row, NEXT_SEQ])) > 0:
         words[row, NEXT_SEQ] = end
     words[row, AMBIGUOUS_UNTIL] = words[row, NEXT_SEQ]
@@ -291,9 +256,7 @@ def _is_keep_alive(words: UInt32Array, row: int, state: int, seq: int, length: i
 
 @borrowing_inlined
 def send_segment(
-    words: UInt32Array,
-    pending: Int64Array,
-    counts: Int64Array,
+    tables: RttTables,
     row: int,
     flow_id: int,
     seq: int,
@@ -302,19 +265,19 @@ def send_segment(
     has_timestamps: bool,
     tsval: int,
     now: int,
-    max_rtt_ns: int,
     wanted_timestamps: bool,
     wanted_seq: bool,
 ) -> None:
     """Take in what a segment sends: its sequence range and its TSval."""
+    words = tables.words
     state = signed(words[row, FLAGS])
     timed = False
     if not has_fin and _is_keep_alive(words, row, state, seq, length):
-        counts[Count.KEEP_ALIVE] += 1
+        tables.counts[Count.KEEP_ALIVE] += 1
     elif length > 0 or has_fin:
         timed = True
         occupied = length + (1 if has_fin else 0)
-        state = _advance(words, pending, counts, row, state, flow_id, seq, occupied, now, max_rtt_ns, wanted_seq)
+        state = _advance(tables, row, state, flow_id, seq, occupied, now, wanted_seq)
     if has_timestamps:
         if (state & TSVAL_KNOWN) == 0:
             words[row, NEWEST_TSVAL] = tsval
@@ -322,6 +285,5 @@ def send_segment(
         elif serial_difference(tsval, signed(words[row, NEWEST_TSVAL])) > 0:
             words[row, NEWEST_TSVAL] = tsval
             if timed and wanted_timestamps:
-                key = pending_key(flow_id, _TIMESTAMPS, tsval)
-                add_pending(pending, counts, key, 0, now, max_rtt_ns)
+                add_pending(tables, pending_key(flow_id, _TIMESTAMPS, tsval), 0, now)
     words[row, FLAGS] = state

@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sojourn.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from sojourn.node.configuration import AgentConfiguration
 
 __all__ = ["EXAMPLE", "HELP", "agent"]
 
@@ -57,12 +60,18 @@ def agent(
         tables.pop("token", None)
     if stream:
         tables["streams"] = {**tables.get("streams", {}), **_streams(stream, instances, epoch)}
+    elif instances or epoch:
+        flag = "--instances" if instances else "--epoch"
+        raise UsageError("there is no --stream that it could be for", where=flag, action="write it in the file")
     settled = configuration_of(tables, where=where)
     if check:
-        print(f"{settled.node}: {len(settled.streams)} streams, epochs go to {settled.server}")
+        _check(settled)
         return
     from sojourn.node.agent import Agent
     from sojourn.node.http import HttpTransport
+
+    if not settled.streams:
+        print("sojourn: no streams; what the query unit assigns is recorded", file=sys.stderr, flush=True)
 
     transport = HttpTransport(settled.server, settled.token, node=settled.node)
     running = Agent(settled, transport, report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True))
@@ -78,6 +87,15 @@ def agent(
         f"{len(running.spool):,} waiting",
         file=sys.stderr,
     )
+
+
+def _check(settled: AgentConfiguration) -> None:
+    """Make every stream, without opening it; nothing is measured, written or sent."""
+    from sojourn.node.stream import AgentStream
+
+    for stream in settled.streams:
+        AgentStream(settled.node, stream)
+    print(f"{settled.node}: {len(settled.streams)} streams, epochs go to {settled.server}")
 
 
 def _streams(texts: list[str], instances: list[str] | None, epoch: str | None) -> dict[str, dict[str, object]]:

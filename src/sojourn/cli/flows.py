@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["flows"]
 
-_FLOW_FIELDS = ["src_ip", "src_port", "dest_ip", "dest_port", "protocol"]
 _TABLE_LIMIT = 20
 _BLOCK_ROWS = 1 << 14
 _BATCHES_PER_STEP = 8

@@ -212,9 +212,13 @@ def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
     lacking = paths.example_of_unreachable()
     if lacking is not None:
         pairs = f"{paths.unreachable_pairs} ordered pairs of routers have no path and are left out"
-        notes.append(f"{pairs}, such as {lacking[0]} to {lacking[1]}")
+        hint = (
+            "" if paths.topology.has_way_back() else "; no link is listed both ways: --undirected lets each lead both"
+        )
+        notes.append(f"{pairs}, such as {lacking[0]} to {lacking[1]}{hint}")
     idle = sum(step.segments == steps[-1].segments for step in steps) - 1
     if idle > 0:
-        notes.append(f"the last {idle} upgrades save nothing: {len(steps) - 1 - idle} suffice")
+        last = "upgrade saves" if idle == 1 else f"{idle} upgrades save"
+        notes.append(f"the last {last} nothing: {len(steps) - 1 - idle} suffice")
     for note in notes:
         print(f"sojourn: {note}", file=sys.stderr)

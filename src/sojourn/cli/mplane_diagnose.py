@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,19 +16,25 @@ from sojourn.cli.mplane_source import (
     ToOption,
     TopologyOption,
     UpgradedOption,
+    path_reader,
     read_path,
     read_range,
     read_segments,
 )
+from sojourn.cli.mplane_watch import WatchTimes
 from sojourn.cli.topology_source import DirectedOption, NamesOption
 from sojourn.core.errors import UsageError
+from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
-    pass
+    from sojourn.mplane.diagnosis import DiagnosisPlan
+    from sojourn.mplane.measurements import SegmentMeasurement
+    from sojourn.mplane.path_segments import PathSegments
 
 __all__ = ["add_to"]
 
 _FOREVER_NS = 2**63 - 1
+_INTERVALS = 10
 ServerOption = Annotated[
     str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Ask a query unit instead of files.")
 ]
@@ -67,7 +75,7 @@ def path(
     A segment that was not measured leaves the answer incomplete, and is named.
     """
     from sojourn.cli.mplane_path_output import print_state
-    from sojourn.mplane.station import by_segment, path_state
+    from sojourn.mplane.station import by_segment, path_state, reached_ns
 
     _check_format(output_format)
     known = read_path(topology, source, target, upgraded, directed=directed, names=names)
@@ -75,11 +83,12 @@ def path(
     if between is None and server is not None:
         since = time.time_ns() - 60_000_000_000
     measurements = read_segments(files, server, token, since, until)
-    if between is None and measurements:
-        longest = max(one.end_ns - one.start_ns for one in measurements)
-        since = max(one.end_ns for one in measurements) - 10 * longest
-        measurements = [one for one in measurements if one.start_ns >= since]
     found, whole = by_segment(measurements, known, dscp=dscp)
+    if between is None:
+        longest = max((one.end_ns - one.start_ns for some in found.values() for one in some), default=0)
+        begin = reached_ns(found) - _INTERVALS * longest
+        found = {segment: [one for one in some if one.start_ns >= begin] for segment, some in found.items()}
+        whole = [one for one in whole if one.start_ns >= begin]
     print_state(path_state(known, found, whole), output_format)
 
 
@@ -104,11 +113,22 @@ def diagnose(
     ] = "5%",
     least_loss: Annotated[str, typer.Option(metavar="%", help="The least change of loss to tell.")] = "0.1%",
     false_alarms: Annotated[
-        str, typer.Option(metavar="%", help="How often a diagnosis may blame a segment where nothing changed.")
-    ] = "1%",
+        str | None,
+        typer.Option(
+            metavar="%",
+            help="How often a diagnosis may blame a segment where nothing changed; by default 1%, 0.01% with --watch.",
+        ),
+    ] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="With --server and no --baseline: how far back to look.")
+        str, typer.Option(metavar="TIME", help="With --server: how far back to look, besides --baseline.")
     ] = "-10m",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on: a line for every verdict that differs from the last, until Ctrl-C.")
+    ] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="--watch: time between two looks.")] = "1s",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
+    ] = None,
     directed: DirectedOption = None,
     server: ServerOption = None,
     token: TokenOption = None,
@@ -120,36 +140,69 @@ def diagnose(
     """
     from sojourn.cli.mplane_path_output import print_diagnosis
     from sojourn.core.times import parse_time
-    from sojourn.core.units import parse_share
     from sojourn.mplane.diagnosis import DiagnosisPlan, Window
     from sojourn.mplane.diagnosis import diagnose as diagnose_path
 
     _check_format(output_format)
-    known = read_path(topology, source, target, upgraded, directed=directed, names=names)
     before = Window(*read_range(baseline, where="--baseline")) if baseline else None
-    until = parse_time(now) if now else None
-    from_ns = before.from_ns if before else parse_time(since) if server else 0
-    measurements = read_segments(files, server, token, from_ns, until if until is not None else _FOREVER_NS)
     share, least_ns = _least(least)
     plan = DiagnosisPlan(
-        now_ns=until,
+        now_ns=parse_time(now) if now else None,
         before=before,
         intervals=intervals,
         dscp=dscp,
         least_share=share,
         least_ns=least_ns,
         least_loss=parse_share(least_loss),
-        false_alarms=parse_share(false_alarms),
+        false_alarms=parse_share(false_alarms or ("0.01%" if watch else "1%")),
     )
-    result = diagnose_path(known, measurements, plan)
+    read = path_reader(topology, source, target, upgraded, directed=directed, names=names)
+    if watch:
+        times = _watch_times(every, duration)
+        _watch(read, plan, times, (files, server, token), since, output_format)
+        return
+    known = read()
+    from_ns = before.from_ns if before else parse_time(since) if server else 0
+    until = plan.now_ns if plan.now_ns is not None else _FOREVER_NS
+    result = diagnose_path(known, read_segments(files, server, token, from_ns, until), plan)
     print_diagnosis(result, output_format)
     for note in result.notes:
         print(f"sojourn: {note}", file=sys.stderr)
 
 
-def _least(text: str) -> tuple[float, int]:
-    from sojourn.core.units import parse_duration, parse_share
+def _watch(
+    read: Callable[[], PathSegments],
+    plan: DiagnosisPlan,
+    times: WatchTimes,
+    measured: tuple[list[Path] | None, str | None, str | None],
+    since: str,
+    output_format: str,
+) -> None:
+    """Diagnose again and again: files are read whole, of a query unit only what is new is asked for."""
+    from sojourn.cli.mplane_diagnose_watch import RecentSegments, watch_verdicts
+    from sojourn.core.times import parse_time
+    from sojourn.mplane.diagnosis import diagnose as diagnose_path
 
+    if plan.now_ns is not None:
+        raise UsageError("a watch ends with the newest intervals", where="--now", action="leave --now or --watch out")
+    files = measured[0]
+    now_ns = time.time_ns()
+    recent = RecentSegments(
+        lambda a, b: read_segments(*measured, a, b), plan.before, keep_ns=now_ns - parse_time(since, now_ns=now_ns)
+    )
+
+    def measurements(now_ns: int) -> list[SegmentMeasurement]:
+        return read_segments(*measured, 0, _FOREVER_NS) if files else recent.rows(now_ns)
+
+    watch_verdicts(lambda now_ns: diagnose_path(read(), measurements(now_ns), plan), times, output_format)
+
+
+def _watch_times(every: str, duration: str | None) -> WatchTimes:
+    for_ns = None if duration is None else parse_duration(duration)
+    return WatchTimes(every_ns=parse_duration(every), hold_ns=0, for_ns=for_ns)
+
+
+def _least(text: str) -> tuple[float, int]:
     return (parse_share(text), 0) if text.strip().endswith("%") else (0.0, parse_duration(text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Format, TableColumn, print_json, write_rows
+from sojourn.core.times import format_clock
 from sojourn.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from sojourn.mplane.diagnosis import Diagnosis, SegmentChange
     from sojourn.mplane.station import PathState, SegmentState
 
-__all__ = ["print_diagnosis", "print_state"]
+__all__ = ["print_diagnosis", "print_state", "print_verdict"]
 
 _STATE_TABLE = [
     TableColumn("segment", "segment", justify="left"),
@@ -146,6 +147,16 @@ def print_diagnosis(result: Diagnosis, how: str) -> None:
     is_told = result.verdict == "changed"
     shown = [column for column in _CHANGE_TABLE if is_told or column.name != "share"]
     write_rows([columns], Format.TABLE, name="segments", table=shown)
+
+
+def print_verdict(result: Diagnosis, how: str) -> None:
+    """A line: when the intervals of now end, the path, the verdict and its reason; or all of it as JSON."""
+    if how == "json":
+        print_diagnosis(result, how)
+        return
+    clock = format_clock(result.now.to_ns)
+    told = result.summary if result.summary.startswith(result.verdict) else f"{result.verdict}: {result.summary}"
+    print(f"{clock}  {result.path}  {told}")
 
 
 def _change_row(change: SegmentChange) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -19,6 +21,7 @@ __all__ = [
     "ToOption",
     "TopologyOption",
     "UpgradedOption",
+    "path_reader",
     "read_path",
     "read_range",
     "read_segments",
@@ -54,6 +57,18 @@ def read_path(
     network = read_source(topology, directed=directed, names=names)
     marked = {name for text in upgraded or [] for name in split_names(text, network.index)}
     return path_segments(shortest_paths(network), source, target, marked)
+
+
+def path_reader(
+    topology: str, source: str, target: str, upgraded: list[str] | None, *, directed: bool | None, names: Path | None
+) -> Callable[[], PathSegments]:
+    """A function that gives the paths as they are now: a live router is asked each time, a file is read once."""
+    from sojourn.cli.topology_source import live_source
+
+    def read() -> PathSegments:
+        return read_path(topology, source, target, upgraded, directed=directed, names=names)
+
+    return read if live_source(topology, names=names) is not None else cache(read)
 
 
 def read_segments(

@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Format
-from sojourn.core.errors import ParameterError, TopologyError, UsageError
+from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.times import format_clock
 
 if TYPE_CHECKING:
     from sojourn.mplane.topology import Topology
@@ -41,21 +41,22 @@ class WatchTimes:
 
 def watch_m_sets(read: Callable[[bool], Topology], upgraded: list[str], times: WatchTimes, how: Format) -> None:
     """Print the m-sets, and then what changes, until the time is over or Ctrl-C."""
+    from sojourn.cli.packet_source import stopping_on_interrupt
+    from sojourn.mplane.polling import Patience
     from sojourn.mplane.watch import TopologyWatch
 
     if how not in (Format.TABLE, Format.JSON, Format.JSONL):
         raise UsageError(f"changes are not written as {how.value}", where="--format", action="use table or jsonl")
     watch = TopologyWatch(lambda: read(False), upgraded, hold_ns=times.hold_ns)
     show = _print_text if how is Format.TABLE else _print_json
-    try:
-        for change in watch.changes(every_ns=times.every_ns, for_ns=times.for_ns, told=_say_silent):
+    patience = Patience(times.every_ns, times.for_ns)
+    with stopping_on_interrupt(patience.stop):
+        for change in watch.changes(patience, told=_say_silent):
             show(change, times.hold_ns)
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        return
 
 
-def _say_silent(error: TopologyError) -> None:
+def _say_silent(error: SojournError) -> None:
     print(f"sojourn: {error}; the last m-sets hold until it answers", file=sys.stderr)
 
 
@@ -76,11 +77,13 @@ def _changed_nodes(change: Change) -> Iterator[tuple[str, str, list[str], list[s
 def _print_text(change: Change, hold_ns: int) -> None:
     topology = change.after.shortest.topology
     if change.before is None:
-        print(f"{_clock(change.at_ns)}  {len(topology.names)} routers, {topology.links} links")
+        print(f"{format_clock(change.at_ns)}  {len(topology.names)} routers, {topology.links} links")
     for links, what in ((change.gone, "gone"), (change.come, "come")):
         if links and change.before is not None:
-            print(f"{_clock(change.at_ns)}  {what}: {', '.join(f'{u} → {v} ({weight})' for u, v, weight in links)}")
-    until = _clock(change.at_ns + hold_ns)
+            print(
+                f"{format_clock(change.at_ns)}  {what}: {', '.join(f'{u} → {v} ({weight})' for u, v, weight in links)}"
+            )
+    until = format_clock(change.at_ns + hold_ns)
     for name, kind, routers, held in _changed_nodes(change):
         besides = f"; until {until} also {', '.join(held)}" if held else ""
         print(f"    {name} ({kind}) monitors {', '.join(routers) or 'nothing'}{besides}")
@@ -103,7 +106,3 @@ def _print_json(change: Change, hold_ns: int) -> None:
             ensure_ascii=False,
         )
     )
-
-
-def _clock(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().strftime("%H:%M:%S")

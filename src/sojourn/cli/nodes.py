@@ -36,11 +36,9 @@ def nodes(
 
     with Client(server, token_from(token)) as client:
         found = client.nodes(tag=tag)
-        metrics = [sorted({stream["metric"] for stream in client.streams(node["name"])}) for node in found]
     columns: dict[str, list[object]] = {
-        name: [node[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags")
+        name: [node[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags", "metrics")
     }
-    columns["metrics"] = list(metrics)
     shown = [
         TableColumn("name", "node", justify="left"),
         TableColumn("last_seen_ns", "last heard of", format_time, justify="left"),

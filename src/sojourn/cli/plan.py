@@ -16,7 +16,7 @@ from sojourn.cli.output import Advance, Format, progress
 from sojourn.cli.plan_output import PlanReport, print_plan
 from sojourn.cli.plan_request import FlowRequest, check_shares, positive
 from sojourn.core.errors import UsageError
-from sojourn.core.units import parse_bytes, parse_duration, parse_share
+from sojourn.core.units import parse_bytes, parse_duration, parse_number, parse_share
 
 if TYPE_CHECKING:
     from sojourn.cli.plan_request import Wanted
@@ -39,7 +39,9 @@ class Method(StrEnum):
     PUBLISHED = "published"
 
 
-RateOption = Annotated[float | None, typer.Option("--rate", metavar="N", help="Packets per second.")]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", metavar="N", parser=parse_number, help="Packets per second, such as 20k.")
+]
 EpochOption = Annotated[str | None, typer.Option("--epoch", metavar="TIME", help="How long one sketch records.")]
 LossOption = Annotated[str, typer.Option(metavar="SHARE", help="Share of packets expected to be lost.")]
 ErrorOption = Annotated[
@@ -112,7 +114,9 @@ def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
     """A sub-command for a sketch that answers per flow; all take the same options."""
 
     def command(
-        flows: Annotated[int | None, typer.Option(metavar="N", help="Flows per epoch.")] = None,
+        flows: Annotated[
+            float | None, typer.Option(metavar="N", parser=parse_number, help="Flows per epoch, such as 10k.")
+        ] = None,
         rate: RateOption = None,
         epoch: EpochOption = None,
         capture: Annotated[
@@ -139,7 +143,7 @@ def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
         how = plan_format(output_format)
         request = FlowRequest(
             sketch=name,
-            flows=flows,
+            flows=None if flows is None else round(flows),
             rate=rate,
             epoch_ns=None if epoch is None else parse_duration(epoch),
             capture=capture,

@@ -18,7 +18,7 @@ from sojourn.cli.plan import (
 from sojourn.cli.plan_output import PlanReport, print_plan
 from sojourn.cli.plan_request import check_shares
 from sojourn.core.errors import UsageError
-from sojourn.core.units import parse_bytes, parse_duration, parse_share
+from sojourn.core.units import parse_bytes, parse_duration, parse_number, parse_share
 
 if TYPE_CHECKING:
     from sojourn.cli.plan_request import Wanted
@@ -44,7 +44,10 @@ def add_to(app: typer.Typer) -> None:
 
 def plan_iotm(
     instances: Annotated[int | None, typer.Option(metavar="N", help="Processes or flows measured.")] = None,
-    rate: Annotated[float | None, typer.Option("--rate", metavar="N", help="Measurements per second, of all.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="N", parser=parse_number, help="Measurements per second, of all."),
+    ] = None,
     period: Annotated[str, typer.Option(metavar="TIME", help="The time that one question spans.")] = "10min",
     error: ErrorOption = None,
     confidence: ConfidenceOption = "95%",

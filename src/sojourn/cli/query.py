@@ -10,6 +10,7 @@ import typer
 
 from sojourn.cli.nodes import ServerOption, TokenOption
 from sojourn.cli.output import console, print_json
+from sojourn.core.errors import UsageError
 
 __all__ = ["EXAMPLE", "HELP", "query"]
 
@@ -81,7 +82,7 @@ def query(
     """Ask."""
     from sojourn.core.times import parse_time
 
-    question = {
+    question: dict[str, Any] = {
         "metric": metric,
         "node": node,
         "tag": tag,
@@ -94,6 +95,10 @@ def query(
         "cut": cut.value,
         "live": live,
     }
+    if spool is None and (node is None) == (tag is None):
+        raise UsageError("a question is about one node or one tag", where="query", action="give --node or --tag")
+    if end != "now" and question["from_ns"] > question["to_ns"]:
+        raise UsageError("the range ends before it begins", where="--to", action="give --from before --to")
     if spool is not None:
         from sojourn.node.local import ask_spool
 

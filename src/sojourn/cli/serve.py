@@ -9,9 +9,13 @@ from typing import Annotated
 
 import typer
 
+from sojourn.core.errors import UsageError
+from sojourn.core.units import parse_duration
+
 __all__ = ["EXAMPLE", "HELP", "DataOption", "default_data", "serve"]
 
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
+LEAST_KEPT_NS = 10**9
 EXAMPLE = "Example:  sojourn serve --data /var/lib/sojourn --port 8080"
 
 
@@ -36,13 +40,29 @@ def serve(
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
     ] = None,
     private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+    keep_epochs: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
+    ] = None,
+    keep_collections: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
+    ] = None,
 ) -> None:
     """Serve until Ctrl-C."""
+    from sojourn.server.limits import Limits
     from sojourn.server.running import ServeOptions
     from sojourn.server.running import serve as run
 
     options = ServeOptions(
-        data=data or str(default_data()), host=host, port=port, certificate=certificate, private_key=private_key
+        data=data or str(default_data()),
+        host=host,
+        port=port,
+        certificate=certificate,
+        private_key=private_key,
+        limits=Limits(
+            keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
+            keep_collections_ns=_kept(keep_collections, "--keep-collections"),
+        ),
     )
 
     def announce(url: str, token: str | None) -> None:
@@ -54,3 +74,13 @@ def serve(
             print("sojourn: warning: tokens travel unencrypted; give --tls-cert and --tls-key", file=sys.stderr)
 
     run(options, announce)
+
+
+def _kept(text: str | None, option: str) -> int | None:
+    """How long something is kept, in ns."""
+    if text is None:
+        return None
+    kept_ns = parse_duration(text)
+    if kept_ns < LEAST_KEPT_NS:
+        raise UsageError(f"{text!r} is less than a second", where=option, action="write 30d or 12h")
+    return kept_ns

@@ -47,7 +47,9 @@ FromOption = Annotated[
     typer.Option("--from", metavar="TIME", help="Generated since: -10m, 10:05, ISO 8601, or the sink's seconds."),
 ]
 ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Generated until then; as --from.")]
-_HOP_FIELDS = ("origin", "seq", "hop", "node", "t0_ns", "delay_ns", "low_ns", "high_ns")
+_HOP_FIELDS = (
+    "origin", "seq", "hop", "node", "t0_ns", "delay_ns", "low_ns", "high_ns", "likely_low_ns", "likely_high_ns",
+)  # fmt: skip
 
 
 @app.command(epilog="Example:  tail -n +1 -f trace.jsonl | sojourn sink send - gateway/field --server http://unit:8080")
@@ -88,7 +90,8 @@ def send(
 def _packets(trace: str, faults: Counter[str], *, follow: bool, is_over: Callable[[], bool]) -> Iterator[PacketRow]:
     """The packets of a file or of stdin, which may not have ended."""
     from sojourn.tomography.packet_lines import growing_lines, packets_of_lines
-    from sojourn.tomography.reading import LONGEST_LINE, read_packets
+    from sojourn.tomography.reading import read_packets
+    from sojourn.tomography.row_files import LONGEST_LINE
 
     if trace == "-":
         return packets_of_lines(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE), b""), faults, where="stdin")
@@ -114,7 +117,9 @@ def _tell_sent(sender: PacketSender, faults: Counter[str], how: Format) -> None:
     if counts["conflicts"]:
         _warn(f"{counts['conflicts']:,} not accepted: another packet of that origin, number and time is there")
     if counts["late"]:
-        _warn(f"{counts['late']:,} came after their window was solved: they get no answer")
+        _warn(
+            f"{counts['late']:,} came after their window was solved: answered behind the next, or by sojourn sink close"
+        )
 
 
 def _warn(text: str) -> None:
@@ -140,7 +145,7 @@ def close(
     token: TokenOption = None,
     output_format: FormatOption = None,
 ) -> None:
-    """Have everything that has come solved now, without waiting for packets from after it."""
+    """Have everything that has come solved now, late packets too, without waiting for packets from after it."""
     from sojourn.server.client import token_from
     from sojourn.server.sink_client import SinkClient
 
@@ -184,7 +189,7 @@ def hops(
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
-    """Tell where packets waited, hop by hop: estimates within guaranteed bounds."""
+    """Tell where packets waited, hop by hop: estimates within guaranteed bounds, and intervals."""
     from sojourn.server.client import token_from
     from sojourn.server.sink_client import SinkClient
 
@@ -194,8 +199,7 @@ def hops(
             blocks = _hop_pages(client.hops(collection, **_range(start, end)))
         else:
             blocks = iter([_packet_block(client.packet(collection, *_packet_name(packet)), packet)])
-        shown = [column for column in packet_columns() if column.name in _HOP_FIELDS]
-        write_rows(blocks, how, path=output, name="hops", table=shown)
+        write_rows(blocks, how, path=output, name="hops", table=packet_columns())
 
 
 def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:
@@ -203,9 +207,9 @@ def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:
     unsolved = 0
     for page in pages:
         unsolved += page["unsolved"]
-        yield {name: [hop[name] for hop in page["hops"]] for name in _HOP_FIELDS}
+        yield {name: [hop.get(name) for hop in page["hops"]] for name in _HOP_FIELDS}
     if unsolved:
-        _warn(f"{unsolved:,} packets have no answer: their window is open, or they came late or were left out")
+        _warn(f"{unsolved:,} packets have no answer: their window is open, or they are late or left out")
 
 
 def _packet_block(packets: list[dict[str, Any]], name: str) -> Block:
@@ -214,7 +218,7 @@ def _packet_block(packets: list[dict[str, Any]], name: str) -> Block:
     for packet in packets:
         if packet["status"] != "solved":
             _warn(f"the packet of t0 = {packet['t0_ns'] / 1e9:.6f} s has no answer: it is {packet['status']}")
-    return {key: [hop[key] for packet in packets for hop in packet["hops"]] for key in _HOP_FIELDS}
+    return {key: [hop.get(key) for packet in packets for hop in packet["hops"]] for key in _HOP_FIELDS}
 
 
 def _packet_name(text: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, TableColumn, write_rows
 from sojourn.cli.serve import DataOption, default_data
+from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +33,17 @@ class RoleName(StrEnum):
 
 
 @contextmanager
-def _tokens(data: str | None) -> Iterator[TokenStore]:
-    from sojourn.epochs.store import open_store
+def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
+    """The tokens of a query unit; where there is none, one may be made for what `serve` will find."""
+    from sojourn.epochs.store import is_store, open_store
     from sojourn.server.tokens import TokenStore
 
-    store = open_store(data or str(default_data()))
+    place = data or str(default_data())
+    if not is_store(place):
+        if not make:
+            raise UsageError("there is no query unit's data", where=place, action="give the --data of sojourn serve")
+        print(f"sojourn: there was no query unit's data in {place}; it was made", file=sys.stderr)
+    store = open_store(place)
     try:
         yield TokenStore(store)
     finally:
@@ -52,7 +60,7 @@ def create(
     """Make a token and print it; it cannot be shown again."""
     from sojourn.server.tokens import Role
 
-    with _tokens(data) as tokens:
+    with _tokens(data, make=True) as tokens:
         print(tokens.create(Role(role.value), name=name or node or role.value, node=node)[1])
 
 

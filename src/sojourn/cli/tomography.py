@@ -65,7 +65,8 @@ class SumsChoice(StrEnum):
 
 def tomography(
     trace_file: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="The sink's trace: CSV, JSON lines (also .gz) or Parquet.")
+        Path,
+        typer.Argument(metavar="TRACE", help="The sink's trace: CSV, JSON lines (also .gz) or Parquet; - is stdin."),
     ],
     packet: Annotated[str | None, typer.Option(metavar="ORIGIN:SEQ", help="Only this packet, hop by hop.")] = None,
     truth: Annotated[
@@ -132,6 +133,7 @@ def tomography(
     with open_executor(workers, cluster) as executor, progress(trace_file.name) as advance:
         advance("reading", 0.0)
         trace = read_trace(trace_file)
+        true_ns = None if truth is None else read_truth(truth, trace)
         chosen = None if packet is None else _find_packet(trace, packet)
         task = _Task(trace, options, method, (window, ratio), bounds_by, cut, chosen)
         bounds, arrival, summary = _solve(task, executor, advance)
@@ -139,13 +141,13 @@ def tomography(
         if method is Method.DOMO and (truth is not None or chosen is not None or how is not Format.TABLE):
             likely, finding = find_intervals(trace, bounds, arrival, advance)
             summary |= finding
-        if truth is not None:
-            true_ns = read_truth(truth, trace)
+        if true_ns is not None:
             summary |= _compare(trace, bounds, arrival, true_ns, options)
             summary |= compare_intervals(trace, bounds, likely, true_ns)
             if baselines:
                 asked = replace(options, sums=Sums(sums))
-                summary |= evaluate_baselines(trace, true_ns, asked, WindowOptions(periods=window, ratio=ratio))
+                windowed = WindowOptions(periods=window, ratio=ratio)
+                summary |= evaluate_baselines(trace, true_ns, asked, windowed, executor=executor, advance=advance)
     _warn(trace, bounds, verbose=verbose)
     if how is Format.TABLE and chosen is None:
         write_rows(node_blocks(trace, arrival), how, path=output, table=node_columns())
@@ -193,7 +195,8 @@ def _solve(task: _Task, executor: Executor, advance: Advance) -> tuple[Bounds, I
     if task.method is Method.MNT:
         arrival = mnt_arrivals(bounds)
     elif task.method is Method.PUBLISHED:
-        literal = published(trace, bounds, options, PublishedOptions(window=windowed), advance=advance)
+        how_published = PublishedOptions(window=windowed)
+        literal = published(trace, bounds, options, how_published, executor=executor, advance=advance)
         arrival, unsolved = literal.arrival_ns, literal.solves.get("unsolved", 0)
     else:
         how = EstimateOptions(
@@ -301,8 +304,14 @@ def _find_packet(trace: CollectionTrace, name: str) -> int:
 
 def _warn(trace: CollectionTrace, bounds: Bounds, *, verbose: bool) -> None:
     """What was left out or does not fit together, on stderr."""
-    if trace.ignored:
-        print(f"sojourn: warning: {sum(trace.ignored.values()):,} rows ignored (-v tells why)", file=sys.stderr)
+    from sojourn.tomography.row_files import DAMAGED
+
+    if ignored := sum(trace.ignored.values()) - trace.ignored.get(DAMAGED, 0):
+        print(
+            f"sojourn: warning: {ignored:,} {'rows' if ignored > 1 else 'row'} ignored (-v tells why)", file=sys.stderr
+        )
+    if DAMAGED in trace.ignored:
+        print("sojourn: warning: the trace is damaged; it was read up to there", file=sys.stderr)
     if bounds.conflict_count:
         print(
             f"sojourn: warning: {bounds.conflict_count:,} constraints contradict the rest and were left out "

@@ -17,6 +17,7 @@ __all__ = [
     "format_rate",
     "parse_bytes",
     "parse_duration",
+    "parse_number",
     "parse_rate",
     "parse_share",
 ]
@@ -32,6 +33,7 @@ _DURATIONS = {
     "m": 60 * NS_PER_SECOND,
     "min": 60 * NS_PER_SECOND,
     "h": 3600 * NS_PER_SECOND,
+    "d": 86_400 * NS_PER_SECOND,
 }
 _SIZES = {
     "b": 1,
@@ -51,6 +53,8 @@ _RATES = {
     "g": 10**9,
     "gbit": 10**9,
 }
+_MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_NUMBER = re.compile(r"\s*([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kmg]?)\s*", re.IGNORECASE)
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(%?)\s*", re.IGNORECASE)
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
@@ -67,7 +71,7 @@ def _parse(text: str, units: dict[str, int], default: str, what: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds from text such as ``10s``, ``2.5 ms`` or ``1h``; a bare number is seconds.
+    """Nanoseconds from text such as ``10s``, ``2.5 ms``, ``1h`` or ``30d``; a bare number is seconds.
 
     >>> parse_duration("2.5ms")
     2500000
@@ -91,6 +95,19 @@ def parse_rate(text: str) -> int:
     2500000
     """
     return _parse(text, _RATES, "bit", "rate")
+
+
+def parse_number(text: str) -> float:
+    """A number from text such as ``20k``, ``1.5M`` or ``1e6``.
+
+    >>> parse_number("20k")
+    20000.0
+    """
+    match = _NUMBER.fullmatch(text)
+    number = float(match.group(1)) * _MULTIPLES[match.group(2).lower()] if match else math.nan
+    if not math.isfinite(number):
+        raise ParameterError(f"{text!r} is not a number", action="write it like 20000, 20k or 1.5M")
+    return number
 
 
 def parse_share(text: str) -> float:

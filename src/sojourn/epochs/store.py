@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from sojourn.core.errors import StoreError, UsageError
 from sojourn.core.keys import Key, key_id
+from sojourn.epochs.dialects import insert_missing
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.store_tables import (
     EPOCHS,
@@ -35,7 +36,7 @@ from sojourn.epochs.store_tables import (
 )
 from sojourn.epochs.wire import decode, encode
 
-__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "open_store"]
+__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "is_store", "open_store"]
 
 MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
@@ -86,6 +87,11 @@ def to_word(number: int) -> int:
     return number & ((1 << 64) - 1)
 
 
+def is_store(place: str | Path) -> bool:
+    """Whether there is a store in a directory already; a database at a URL is taken for one."""
+    return "://" in str(place) or (Path(place) / DATABASE_NAME).exists()
+
+
 def open_store(place: str | Path) -> EpochStore:
     """The store in a directory (SQLite, made if missing) or at a database URL."""
     text = str(place)
@@ -93,7 +99,15 @@ def open_store(place: str | Path) -> EpochStore:
         directory = Path(place)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         text = f"sqlite:///{directory / DATABASE_NAME}"
-    engine = create_engine(text, pool_pre_ping=not text.startswith("sqlite"))
+    try:
+        engine = create_engine(text, pool_pre_ping=not text.startswith("sqlite"))
+    except (ArgumentError, ModuleNotFoundError) as error:
+        kind = text.partition("://")[0]
+        raise StoreError(
+            f"databases of the kind {kind[:40]!r} cannot be opened ({error})",
+            where="data",
+            action="give a directory, or install the database's driver",
+        ) from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -125,7 +139,7 @@ class EpochStore:
             METADATA.create_all(connection)
             version = connection.execute(select(SCHEMA.c.version)).scalar()
             if version is None:
-                connection.execute(insert(SCHEMA).values(version=SCHEMA_VERSION))
+                insert_missing(connection, SCHEMA, [{"version": SCHEMA_VERSION}])
             elif version != SCHEMA_VERSION:
                 raise StoreError(
                     f"it has schema {version}, this Sojourn works with {SCHEMA_VERSION}",
@@ -157,7 +171,7 @@ class EpochStore:
         now = time.time_ns() if now_ns is None else now_ns
         with self.transaction(writes=True) as connection:
             statuses = [self._add_one(connection, epoch, now) for epoch in epochs]
-            for node in {epoch.node for epoch in epochs}:
+            for node in sorted({epoch.node for epoch in epochs}):
                 self._see_node(connection, node, now)
         return statuses
 
@@ -191,7 +205,7 @@ class EpochStore:
     def _see_node(self, connection: Connection, node: str, now_ns: int) -> None:
         seen = update(NODES).where(NODES.c.name == node).values(last_seen_ns=now_ns)
         if not connection.execute(seen).rowcount:
-            connection.execute(insert(NODES).values(name=node, first_seen_ns=now_ns, last_seen_ns=now_ns))
+            insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
 
     def _see_keys(
         self, connection: Connection, node: str, stream: str, keys: Sequence[Key], first_ns: int, last_ns: int
@@ -199,16 +213,11 @@ class EpochStore:
         """Remember names, and when each was seen first and last in the stream."""
         by_id = {to_signed(key_id(key)): str(key) for key in keys}
         known = _among(connection, INSTANCES.c.id, by_id)
-        if fresh := [{"id": i, "key": text} for i, text in by_id.items() if i not in known]:
-            connection.execute(insert(INSTANCES), fresh)
+        insert_missing(connection, INSTANCES, [{"id": i, "key": text} for i, text in by_id.items() if i not in known])
         here = (SIGHTINGS.c.node == node) & (SIGHTINGS.c.stream == stream)
         seen = _among(connection, SIGHTINGS.c.instance, by_id, here)
-        if fresh := [
-            {"node": node, "stream": stream, "instance": i, "first_ns": first_ns, "last_ns": last_ns}
-            for i in by_id
-            if i not in seen
-        ]:
-            connection.execute(insert(SIGHTINGS), fresh)
+        place = {"node": node, "stream": stream, "first_ns": first_ns, "last_ns": last_ns}
+        insert_missing(connection, SIGHTINGS, [{**place, "instance": i} for i in by_id if i not in seen])
         for chunk in _chunks(sorted(seen)):
             again = here & SIGHTINGS.c.instance.in_(chunk)
             earlier, later = SIGHTINGS.c.first_ns > first_ns, SIGHTINGS.c.last_ns < last_ns
@@ -222,7 +231,7 @@ class EpochStore:
         with self.transaction(writes=True) as connection:
             self._see_node(connection, stream.node, time.time_ns() if now_ns is None else now_ns)
             if not connection.execute(update(STREAMS).where(here).values(values)).rowcount:
-                connection.execute(insert(STREAMS).values(node=stream.node, name=stream.name, **values))
+                insert_missing(connection, STREAMS, [{"node": stream.node, "name": stream.name, **values}])
 
     def nodes(self, *, tag: str | None = None) -> list[NodeRecord]:
         """All nodes, by name; or those with a tag."""
@@ -322,10 +331,24 @@ class EpochStore:
             instances = connection.execute(select(func.count()).select_from(INSTANCES)).scalar() or 0
         return {"epochs": epochs, "epoch_bytes": size, "nodes": nodes, "instances": instances}
 
-    def remove_before(self, time_ns: int) -> int:
-        """Forget the epochs whose measurements are all older; how many."""
-        with self.transaction(writes=True) as connection:
-            return connection.execute(delete(EPOCHS).where(EPOCHS.c.last_ns < time_ns)).rowcount
+    def remove_some_before(self, time_ns: int, *, limit: int) -> int:
+        """Forget at most some of the epochs that came, and were measured, before a time; how many, 0 when none is left.
+
+        Numbers grow as epochs come, so the first rows are the oldest: what is kept is not looked through.
+        """
+        columns = EPOCHS.c.id, EPOCHS.c.received_ns, func.coalesce(EPOCHS.c.last_ns, EPOCHS.c.received_ns)
+        after = -1
+        while True:
+            oldest = select(*columns).where(EPOCHS.c.id > after).order_by(EPOCHS.c.id).limit(limit)
+            with self.transaction() as connection:
+                rows = connection.execute(oldest).all()
+            old = [number for number, received, last in rows if max(received, last) < time_ns]
+            if old:
+                with self.transaction(writes=True) as connection:
+                    return connection.execute(delete(EPOCHS).where(EPOCHS.c.id.in_(old))).rowcount
+            if not rows or all(received >= time_ns for _, received, _ in rows):
+                return 0
+            after = rows[-1][0]
 
 
 def _chunks(values: Sequence[int], size: int = 500) -> Iterator[Sequence[int]]:

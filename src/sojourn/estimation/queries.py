@@ -203,8 +203,7 @@ def _literally(sketches: list[BucketArray], instance_id: Sequence[int], stat: St
     ids = np.array(instance_id, np.uint64)
     if stat == "mean":
         return estimate_means_literally([(sketch, sketch) for sketch in sketches], ids, unit=unit)
-    by_salt = [estimate_sums_literally(sketch, ids, unit=unit) for sketch in sketches]
-    return [combined([answers[i] for answers in by_salt], stat) for i in range(len(ids))]
+    return estimate_sums_literally(sketches, ids, unit=unit)
 
 
 def answer_fields(found: RangeAnswer) -> dict[str, object]:

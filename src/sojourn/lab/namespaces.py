@@ -239,11 +239,14 @@ def _host(name: str, label: str) -> Iterator[Host]:
 
 
 def remove_namespace(name: str) -> None:
-    """End what still runs in the namespace, by process number, then remove it."""
+    """End what still runs in the namespace, by process number, and what that starts meanwhile; then remove it."""
+    deadline = time.monotonic() + STOP_SECONDS
     with suppress(SojournError):
-        for pid in run_command("ip", "netns", "pids", name).split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        while (pids := run_command("ip", "netns", "pids", name).split()) and time.monotonic() < deadline:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.01)
     run_command("ip", "netns", "delete", name)
 
 

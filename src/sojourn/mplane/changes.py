@@ -198,4 +198,5 @@ def _thin(
     few = len(some) - void - len(kept)
     reasons += [f"{few} with too few packets"] if few else []
     told = f" ({', '.join(reasons)})" if reasons else ""
-    return f"{len(kept)} usable intervals {when}{told}, {least} are needed"
+    intervals = "interval" if len(kept) == 1 else "intervals"
+    return f"{len(kept)} usable {intervals} {when}{told}, {least} are needed"

@@ -11,7 +11,7 @@ Verdicts: ``changed``, ``nothing changed``, ``cleared`` (an earlier window had c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -22,13 +22,12 @@ from sojourn.core.units import format_duration
 from sojourn.mplane.changes import Change, delay_change, is_silent, loss_change, usable
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.mplane.path_segments import PathSegments
-from sojourn.mplane.station import by_segment
+from sojourn.mplane.station import by_segment, reached_ns
 
-__all__ = ["Diagnosis", "DiagnosisPlan", "SegmentChange", "Verdict", "Window", "diagnose"]
+__all__ = ["Diagnosis", "DiagnosisPlan", "SegmentChange", "Verdict", "Window", "diagnose", "new_verdicts"]
 
 _HALF = 0.5
 _SCALES = (1, 2, 4)
-LATEST_NS = 10_000_000_000
 
 
 class Verdict(StrEnum):
@@ -127,15 +126,22 @@ def diagnose(path: PathSegments, measurements: Iterable[SegmentMeasurement], pla
     )
 
 
+def new_verdicts(diagnoses: Iterable[Diagnosis]) -> Iterator[Diagnosis]:
+    """Of diagnoses one after another the first, and those that come to another path, verdict or cause."""
+    last = None
+    for result in diagnoses:
+        told = (result.path, result.verdict, result.cause.segment if result.cause else None)
+        if told != last:
+            yield result
+        last = told
+
+
 def _windows(found: Measured, plan: DiagnosisPlan) -> tuple[Window, Window]:
     """Before and now; by default now ends with the newest interval that all segments have reached, and before is the
     first half of what precedes."""
     every = [one for some in found.values() for one in some]
     length = plan.intervals * max((one.end_ns - one.start_ns for one in every), default=0)
-    newest = [max(one.end_ns for one in some) for some in found.values() if some]
-    # Routers report some seconds later than probers; a segment that nothing has come of for longer is not waited for.
-    reached = [end for end in newest if end >= max(newest) - max(length, LATEST_NS)]
-    end = plan.now_ns if plan.now_ns is not None else min(reached, default=0)
+    end = plan.now_ns if plan.now_ns is not None else reached_ns(found, patience_ns=length)
     now = Window(end - length, end)
     if plan.before is not None:
         # What is before cannot be now as well.
@@ -189,7 +195,8 @@ def _compare(
     if cause is not None:
         return Diagnosis(path, Verdict.CHANGED, _told(cause, delay), before, now, delay, segments, cause, thin)
     if thin:
-        summary = f"too thin: {thin[0]}" + (f", and {len(thin) - 1} more segments" if len(thin) > 1 else "")
+        more = {0: "", 1: "; so is one more segment"}.get(len(thin) - 1, f"; so are {len(thin) - 1} more segments")
+        summary = f"too thin: {thin[0]}{more}"
         return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments, None, thin)
     unclear = next((one for one in segments if _is_unclear(one, least)), None)
     if unclear is not None and unclear.delay is not None:

@@ -204,6 +204,8 @@ def _names(nodes: list[_Item], builder: TopologyBuilder) -> dict[str, str]:
         lines[identity] = node.line
     labels = {node.values["id"]: node.first_of(_LABELS) for node in nodes}
     uses = Counter(labels.values())
+    if shared := sum(count for label, count in uses.items() if label and count > 1):
+        builder.remarks.append(f"{shared} routers share a label with others: their ids are part of their names")
     return {
         identity: label if label and uses[label] == 1 else f"{label} {identity}".strip()
         for identity, label in labels.items()

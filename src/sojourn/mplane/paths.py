@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sojourn.core.errors import TopologyError, UsageError
 from sojourn.core.kernels import kernel
-from sojourn.mplane.topology import Topology
+from sojourn.mplane.topology import Adjacency, Topology
 
 __all__ = ["MAX_ROUTERS", "MAX_WORK", "ShortestPaths", "after_change", "shortest_paths"]
 
@@ -107,16 +107,13 @@ def _differing_links(these: Topology, those: Topology) -> NDArray[np.int64]:
 
 
 def _run_from(paths: ShortestPaths, sources: NDArray[np.int64]) -> None:
-    topology = paths.topology
-    _dijkstra(sources, topology.first, topology.target, topology.weight, paths.distance, paths.order, paths.reached)
+    _dijkstra(paths.topology.adjacency, sources, paths.distance, paths.order, paths.reached)
 
 
 @kernel
 def _dijkstra(
+    links: Adjacency,
     sources: NDArray[np.int64],
-    first: NDArray[np.int64],
-    target: NDArray[np.int32],
-    weight: NDArray[np.int64],
     distance: NDArray[np.int64],
     order: NDArray[np.int32],
     reached: NDArray[np.int64],
@@ -138,9 +135,9 @@ def _dijkstra(
             done[router] = True
             settled[count] = router
             count += 1
-            for link in range(first[router], first[router + 1]):
-                after = np.int64(target[link])
-                length = so_far + weight[link]
+            for link in range(links.first[router], links.first[router + 1]):
+                after = np.int64(links.target[link])
+                length = so_far + links.weight[link]
                 if near[after] < 0 or length < near[after]:
                     near[after] = length
                     heapq.heappush(heap, (length, after))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sojourn.core.errors import TopologyError
 from sojourn.core.kernels import kernel
 from sojourn.mplane.paths import ShortestPaths
+from sojourn.mplane.topology import Adjacency
 
 __all__ = ["SegmentCounter", "Segments", "paths_from"]
 
@@ -72,18 +73,8 @@ class SegmentCounter:
         """
         crossing = np.zeros(self.paths.routers, dtype=np.int64)
         relief = np.zeros(self.paths.routers, dtype=np.int64)
-        links, paths = self.paths.topology, self.paths
-        numbers = _count(
-            links.first,
-            links.target,
-            links.weight,
-            paths.distance,
-            paths.order,
-            paths.reached,
-            upgraded,
-            crossing,
-            relief,
-        )
+        paths, links = self.paths, self.paths.topology.adjacency
+        numbers = _count(links, paths.distance, paths.order, paths.reached, upgraded, crossing, relief)
         if numbers[0] < 0:
             raise _too_many()
         return Segments(*(int(number) for number in numbers)), crossing, relief
@@ -91,10 +82,8 @@ class SegmentCounter:
 
 def paths_from(shortest: ShortestPaths, source: int, upgraded: NDArray[np.bool_]) -> NDArray[np.int64]:
     """By router the number of segments from `source`, given the m-routers; with none, of equal-cost paths."""
-    links = shortest.topology
     settled = shortest.order[source, : shortest.reached[source]]
-    near = shortest.distance[source]
-    arriving, hops, _ = _arrivals(links.first, links.target, links.weight, near, settled, upgraded)
+    arriving, hops, _ = _arrivals(shortest.topology.adjacency, shortest.distance[source], settled, upgraded)
     if hops.min() < 0:
         raise _too_many()
     return arriving
@@ -107,9 +96,7 @@ def _too_many() -> TopologyError:
 
 @kernel
 def _count(
-    first: NDArray[np.int64],
-    target: NDArray[np.int32],
-    weight: NDArray[np.int64],
+    links: Adjacency,
     distance: NDArray[np.int64],
     order: NDArray[np.int32],
     reached: NDArray[np.int64],
@@ -125,7 +112,7 @@ def _count(
     for source in range(routers):
         near = distance[source]
         settled = order[source, : reached[source]]
-        arriving, arriving_hops, deepest = _arrivals(first, target, weight, near, settled, upgraded)
+        arriving, arriving_hops, deepest = _arrivals(links, near, settled, upgraded)
         for router in settled[1:]:
             paths += arriving[router]
             hops += arriving_hops[router]
@@ -137,9 +124,9 @@ def _count(
             onward_hops[router] = 0
             if arriving[router] == 0 or upgraded[router]:
                 continue
-            for link in range(first[router], first[router + 1]):
-                after = target[link]
-                if near[router] + weight[link] == near[after]:
+            for link in range(links.first[router], links.first[router + 1]):
+                after = links.target[link]
+                if near[router] + links.weight[link] == near[after]:
                     onward[router] += onward[after] + 1
                     onward_hops[router] += onward_hops[after] + onward[after] + 1
             crossing[router] += arriving[router] * onward[router]
@@ -149,9 +136,7 @@ def _count(
 
 @kernel
 def _arrivals(
-    first: NDArray[np.int64],
-    target: NDArray[np.int32],
-    weight: NDArray[np.int64],
+    links: Adjacency,
     near: NDArray[np.int64],
     settled: NDArray[np.int32],
     upgraded: NDArray[np.bool_],
@@ -165,9 +150,9 @@ def _arrivals(
     for router in settled:
         if arriving[router] == 0 or (upgraded[router] and router != source):
             continue
-        for link in range(first[router], first[router + 1]):
-            after = target[link]
-            if near[router] + weight[link] == near[after]:
+        for link in range(links.first[router], links.first[router + 1]):
+            after = links.target[link]
+            if near[router] + links.weight[link] == near[after]:
                 arriving[after] += arriving[router]
                 hops[after] += hops[router] + arriving[router]
                 deepest[after] = max(deepest[after], deepest[router] + 1)

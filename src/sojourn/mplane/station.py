@@ -19,9 +19,10 @@ from sojourn.core.estimates import Estimate
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
 from sojourn.mplane.path_segments import PathSegments, pieces
 
-__all__ = ["PathState", "SegmentState", "by_segment", "path_state", "segment_state", "wilson"]
+__all__ = ["PathState", "SegmentState", "by_segment", "path_state", "reached_ns", "segment_state", "wilson"]
 
 Z95 = 1.959963984540054
+LATEST_NS = 10_000_000_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,16 @@ def by_segment(
         elif one.segment in whole:
             end_to_end.append(one)
     return found, end_to_end
+
+
+def reached_ns(found: Mapping[Segment, Sequence[SegmentMeasurement]], *, patience_ns: int = 0) -> int:
+    """When the newest interval ends that all segments have reached; 0 where there is none.
+
+    Routers report some seconds later than probers. A segment that nothing has come of for longer than that, and than
+    `patience_ns`, is not waited for.
+    """
+    newest = [max(one.end_ns for one in some) for some in found.values() if some]
+    return min((end for end in newest if end >= max(newest) - max(patience_ns, LATEST_NS)), default=0)
 
 
 def segment_state(segment: Segment, measurements: Sequence[SegmentMeasurement]) -> SegmentState:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from sojourn.core.errors import ParameterError, TopologyError, UsageError
 from sojourn.core.units import parse_rate
 
-__all__ = ["MAX_LINKS", "MAX_NAME", "MAX_ROUTERS", "Topology", "TopologyBuilder"]
+__all__ = ["MAX_LINKS", "MAX_NAME", "MAX_ROUTERS", "Adjacency", "Topology", "TopologyBuilder"]
 
 MAX_ROUTERS = 200_000
 MAX_LINKS = 2_000_000
@@ -34,6 +35,14 @@ _MAX_DISTANCE = 2**61
 _MAX_DIGITS = 28
 _NS_PER_MS = 1_000_000
 _MAX_LATENCY_MS = 1_000_000_000
+
+
+class Adjacency(NamedTuple):
+    """What kernels walk: the links of router ``i`` are ``first[i] … first[i + 1]``, with their targets and weights."""
+
+    first: NDArray[np.int64]
+    target: NDArray[np.int32]
+    weight: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,10 @@ class Topology:
     @property
     def links(self) -> int:
         return len(self.target)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return Adjacency(self.first, self.target, self.weight)
 
     @cached_property
     def source(self) -> NDArray[np.int32]:
@@ -84,6 +97,11 @@ class Topology:
     def has_link(self, source: int, target: int) -> bool:
         """Whether a link leads from one router to another."""
         return bool(np.any(self.target[self.first[source] : self.first[source + 1]] == target))
+
+    def has_way_back(self) -> bool:
+        """Whether any two routers have a link each way."""
+        ends = set(zip(self.source.tolist(), self.target.tolist(), strict=True))
+        return any((v, u) in ends for u, v in ends)
 
     def without(self, links: Sequence[tuple[int, int]]) -> Topology:
         """The topology after links (router, router) have failed; both ways are two links."""

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.errors import ParameterError, TopologyError, UsageError
+from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.mplane.msets import MSets, m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.paths import shortest_paths
+from sojourn.mplane.polling import Patience, repeatedly
 from sojourn.mplane.topology import Topology
 
 __all__ = ["Change", "TopologyWatch", "renumbered"]
@@ -81,32 +82,13 @@ class TopologyWatch:
         self._history.append((now_ns, after))
         return Change(now_ns, before, after, tuple(sorted(old - fresh)), tuple(sorted(fresh - old)))
 
-    def changes(
-        self, *, every_ns: int, for_ns: int | None = None, told: Callable[[TopologyError], None] | None = None
-    ) -> Iterator[Change]:
-        """Changes as they are seen, reading again and again, for some time or for ever.
+    def changes(self, patience: Patience, *, told: Callable[[SojournError], None] | None = None) -> Iterator[Change]:
+        """Changes as they are seen, reading again and again.
 
         Where a later reading fails, what held holds on; `told` hears of the first of such readings in a row.
         """
-        end = None if for_ns is None else time.monotonic_ns() + for_ns
-        is_silent = False
-        while True:
-            change = None
-            try:
-                change = self.poll(time.time_ns())
-                is_silent = False
-            except TopologyError as error:
-                if not self._history:
-                    raise
-                if not is_silent and told is not None:
-                    told(error)
-                is_silent = True
-            if change is not None:
-                yield change
-            wait_ns = every_ns if end is None else min(every_ns, end - time.monotonic_ns())
-            if wait_ns <= 0:
-                return
-            time.sleep(wait_ns / 1e9)
+        looks = repeatedly(lambda: self.poll(time.time_ns()), patience, told)
+        return (change for change in looks if change is not None)
 
     def monitored(self, now_ns: int) -> dict[str, list[str]]:
         """By node the routers it monitors at a time, held ones among them."""

@@ -23,13 +23,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.keys import MAX_NAME_BYTES
 from sojourn.core.units import parse_bytes, parse_duration
 from sojourn.node.connection import checked_address
+from sojourn.node.spool import LEAST_BYTES
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
 
@@ -37,6 +39,7 @@ __all__ = ["AgentConfiguration", "StreamConfiguration", "configuration_of", "rea
 
 MAX_FILE_BYTES = 1 << 20
 MOST_STREAMS = 100
+LEAST_POLL_NS = 10_000_000
 LEAST_EPOCH_NS, LONGEST_EPOCH_NS = 100_000_000, 7 * 86_400_000_000_000
 DEFAULT_EPOCH = "60s"
 DEFAULT_POLL = "1s"
@@ -87,7 +90,8 @@ def read_configuration(path: Path) -> dict[str, Any]:
 
 def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfiguration:
     """A stream from its table; every key has to be known to somebody."""
-    place = f"{where}, stream {name}"
+    place = f"{where}, stream {name[:40]}"
+    _check_name(name, "stream", where)
     if not isinstance(table, Mapping):
         raise UsageError("expected a table", where=place, action='write metric = "disk_io" under [streams.NAME]')
     if not isinstance(table.get("metric"), str):
@@ -100,10 +104,15 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
     known = {f.name for f in fields(parameters_type)}
     values = dict(DEFAULT_BUCKETS) if kind == "bucket_array" else {}
     values |= {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key in known}
+    if missing := [f.name for f in fields(parameters_type) if f.name not in values and _is_needed(f)]:
+        raise UsageError(f"{' and '.join(missing)} of the {kind} is missing", where=place, action="give it a number")
     try:
         parameters = parameters_type(**values)
-    except TypeError as error:
-        raise UsageError(f"{error}", where=place, action=f"the parameters of {kind} are {', '.join(known)}") from None
+    except ParameterError as error:
+        raise UsageError(error.what, where=f"{place}, {error.where}", action=error.action) from None
+    salted = table.get("salted", kind == "bucket_array")
+    if not isinstance(salted, bool):
+        raise UsageError("salted is true or false", where=place)
     epoch_ns = _duration(table, "epoch", DEFAULT_EPOCH, place)
     if not LEAST_EPOCH_NS <= epoch_ns <= LONGEST_EPOCH_NS:
         raise UsageError("an epoch lasts from 100 ms to 7 days", where=place)
@@ -118,7 +127,7 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         parameters=parameters,
         instances=tuple(instances),
         options=options,
-        salted=bool(table.get("salted", kind == "bucket_array")),
+        salted=salted,
     )
 
 
@@ -130,15 +139,33 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
     streams = tables.get("streams", {})
     if not isinstance(streams, Mapping) or len(streams) > MOST_STREAMS:
         raise UsageError(f"streams is a table of at most {MOST_STREAMS}", where=where)
+    limit_bytes = parse_bytes(str(tables.get("spool_limit", DEFAULT_SPOOL_LIMIT)))
+    if limit_bytes < LEAST_BYTES:
+        raise UsageError(f"spool_limit is {limit_bytes} bytes", where=where, action=f"give at least {LEAST_BYTES}")
+    poll_ns = _duration(tables, "poll", DEFAULT_POLL, where)
+    if poll_ns < LEAST_POLL_NS:
+        raise UsageError("sources are read every 10 ms or less often", where=f"{where}, poll", action="write 1s")
+    node = _text(tables, "node", where)
+    _check_name(node, "node", where)
     return AgentConfiguration(
-        node=_text(tables, "node", where),
+        node=node,
         server=checked_address(_text(tables, "server", where), where=where),
         token=_token(tables, where),
         spool=Path(_text(tables, "spool", where)),
-        spool_limit_bytes=parse_bytes(str(tables.get("spool_limit", DEFAULT_SPOOL_LIMIT))),
+        spool_limit_bytes=limit_bytes,
         streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
-        poll_ns=max(10_000_000, _duration(tables, "poll", DEFAULT_POLL, where)),
+        poll_ns=poll_ns,
     )
+
+
+def _check_name(name: str, what: str, where: str) -> None:
+    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES or not name.isprintable():
+        action = f"use 1 to {MAX_NAME_BYTES} bytes of printable text"
+        raise UsageError(f"{name[:40]!r} cannot name a {what}", where=where, action=action)
+
+
+def _is_needed(parameter: Field[Any]) -> bool:
+    return parameter.init and parameter.default is MISSING and parameter.default_factory is MISSING
 
 
 def _text(table: Mapping[str, Any], name: str, where: str) -> str:

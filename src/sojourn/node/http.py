@@ -64,8 +64,9 @@ class HttpTransport:
         if response.status_code == 204:
             return None
         asked = response.json()
-        return Asked(asked["id"], tuple(asked["streams"]))
+        return Asked(asked["id"], tuple(asked["streams"]), asked["from_ns"], asked["to_ns"])
 
-    def answer(self, question: Asked, epochs: list[bytes]) -> None:
+    def answer(self, question: Asked, epochs: list[bytes], *, more: bool = False) -> None:
         path = f"{self._node}/requests/{quote(question.id, safe='')}"
-        self._call("POST", path, content=b"".join(epochs), headers={"Content-Type": CBOR})
+        how = {"params": {"more": "true"}} if more else {}
+        self._call("POST", path, content=b"".join(epochs), headers={"Content-Type": CBOR}, **how)

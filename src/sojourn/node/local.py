@@ -37,6 +37,9 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         raise UsageError("a spool is asked about one instance, or the whole", where="--spool", action="ask the server")
     epochs = spooled_epochs(directory)
     streams = sorted({epoch.stream for epoch in epochs})
+    if stream is not None and stream not in streams:
+        held = ", ".join(streams) or "nothing"
+        raise UsageError(f"the spool holds no stream {stream[:40]!r}", where="--stream", action=f"it holds {held}")
     if stream is None and len(streams) > 1:
         raise UsageError(f"the spool holds {', '.join(streams)}", where="--spool", action="name one with --stream")
     epochs = [epoch for epoch in epochs if stream in (None, epoch.stream)]

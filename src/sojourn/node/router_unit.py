@@ -43,7 +43,7 @@ class RouterUnit:
         self._recorder, self._spool, self._transport = recorder, spool, transport
         self._report = report
         self._lock = threading.RLock()
-        self._stop = threading.Event()
+        self._stop, self._is_asked_to_stop = threading.Event(), False
         self._announced: set[str] = set()
         self._begun = time.monotonic(), time.process_time()
         self.given_up = 0
@@ -68,8 +68,8 @@ class RouterUnit:
         return used / max(elapsed, 1e-9)
 
     def stop(self) -> None:
-        """Ask both loops to end; may be called from a signal handler."""
-        self._stop.set()
+        """Ask both loops to end; may be called from a signal handler, which must not wait for an event's lock."""
+        self._is_asked_to_stop = True
 
     def run(self, *, seconds: float | None = None) -> Iterator[list[SegmentMeasurement]]:
         """Work until `stop` or for some seconds; the measurements as intervals close.
@@ -82,7 +82,7 @@ class RouterUnit:
             with self._recorder as recorder:
                 self._begun = time.monotonic(), time.process_time()
                 deadline = None if seconds is None else self._begun[0] + seconds
-                while not self._stop.is_set() and (deadline is None or time.monotonic() < deadline):
+                while not self._is_over() and (deadline is None or time.monotonic() < deadline):
                     yield self._keep(recorder.step())
                     self._stop.wait(max(0.0, (recorder.next_ns - time.time_ns()) / 1e9))
                 yield self._keep(recorder.finish())
@@ -92,6 +92,9 @@ class RouterUnit:
             self._stop.set()
             sending.join(JOIN_SECONDS)
             self._send_last()
+
+    def _is_over(self) -> bool:
+        return self._is_asked_to_stop or self._stop.is_set()
 
     def _keep(self, epochs: list[Epoch]) -> list[SegmentMeasurement]:
         for text in self._recorder.reports:

@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable
 
+from sojourn.core.errors import StoreError
 from sojourn.epochs.wire import encode
 from sojourn.node.spool import Spool
 from sojourn.node.transport import RefusedError, Transport, TransportError
@@ -54,16 +55,21 @@ class SpoolSender:
     def run(self, stop: threading.Event, *, then: Callable[[], None] = lambda: None) -> None:
         """Send what waits, and do something more with the connection (`then`), again and again until stopped."""
         pause = FIRST_PAUSE_SECONDS
+        away = False
         while not stop.is_set():
             try:
                 self.send_waiting()
                 then()
                 pause = FIRST_PAUSE_SECONDS
+                if away:
+                    self._report("the query unit is there again")
+                away = False
             except TransportError as error:
-                if pause == FIRST_PAUSE_SECONDS:
+                if not away:
                     self._report(f"warning: {error}; will try again")
+                away = True
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            except RefusedError as error:
+            except (RefusedError, StoreError) as error:
                 self._report(f"warning: {error}")
                 pause = LONGEST_PAUSE_SECONDS
             pause_about(stop, pause)

@@ -1,24 +1,28 @@
 """One stream of an agent: a source, the sketch of its current epoch, and the keys seen in it.
 
 Epochs close when their time is over or their sketch is full. The salt goes round `SALTS` values, so that the same
-instances collide differently from epoch to epoch, while epochs a round apart can still be merged. Open epochs can be
-asked for at any time (`snapshots`), which changes nothing.
+instances collide differently from epoch to epoch, while epochs a round apart can still be merged. Each node has values
+of its own: what several nodes measured of the same instances has independent errors, as those who add it up take them.
+Open epochs can be asked for at any time (`snapshots`), which changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import Key, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch
 from sojourn.epochs.recorder import Recorder, every
 from sojourn.node.configuration import StreamConfiguration
+from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
 from sojourn.sources.registry import AnySource, new_source
@@ -26,6 +30,8 @@ from sojourn.sources.registry import AnySource, new_source
 __all__ = ["SALTS", "AgentStream"]
 
 SALTS = 16
+# Rounds of salts that nodes choose from; a salt then fits 16 bits.
+ROUNDS = 4096
 MOST_NAMES = 1 << 18
 
 
@@ -45,15 +51,30 @@ class _SeenKeys:
         return tuple(self._names[i] for i in known[:MAX_KEYS])
 
 
+def _source_of(configuration: StreamConfiguration) -> AnySource:
+    """The stream's source; what is no parameter of the sketch has to be an option of the metric."""
+    try:
+        return new_source(configuration.metric, **configuration.options)
+    except ParameterError as error:
+        where = f"stream {configuration.name}{', ' if error.where else ''}{error.where}"
+        names = ", ".join(sorted(f.name for f in fields(configuration.parameters)))
+        action = error.action
+        if configuration.options:
+            action = f"{action}; the sketch's parameters are {names}"
+        raise UsageError(error.what, where=where, action=action) from None
+
+
 class AgentStream:
     """Polls its source and hands out closed epochs; used from one thread at a time."""
 
     def __init__(self, node: str, configuration: StreamConfiguration, *, first_sequence: int = 0) -> None:
         self.configuration = configuration
-        source: AnySource = new_source(configuration.metric, **configuration.options)
+        source = _source_of(configuration)
         if configuration.instances:
             source = SelectedInstances(source, InstancePatterns(configuration.instances))
         self.source = source
+        self._first_salt = SALTS * (hash_bytes(node.encode()) % ROUNDS)
+        self._is_of_values = configuration.parameters.kind == BucketArrayParameters.kind
         self._names: dict[int, Key] = {}
         self._recorder = Recorder(
             node,
@@ -67,7 +88,7 @@ class AgentStream:
     def _new_sketch(self, sequence: int) -> AnySketch:
         parameters = self.configuration.parameters
         if self.configuration.salted:
-            salted: Any = {"salt": sequence % SALTS}
+            salted: Any = {"salt": self._first_salt + sequence % SALTS}
             parameters = replace(parameters, **salted)
         return new_sketch(parameters)
 
@@ -80,6 +101,13 @@ class AgentStream:
     def poll(self, now_ns: int) -> list[Epoch]:
         """Record what the source has; the epochs that are complete."""
         found = self.source.poll(now_ns)
+        if len(found) and isinstance(found.batch, PacketBatch) == self._is_of_values:
+            kind, what = self.configuration.parameters.kind, "values" if self._is_of_values else "packets"
+            raise UsageError(
+                f"a {kind} records {what}, which metric {self.configuration.metric} does not give",
+                where=f"stream {self.configuration.name}",
+                action="use lda, lds, sample or counter_vector for packets, bucket_array for all else",
+            )
         self._learn(found.keys)
         return [*self._recorder.record(found.batch), *self._recorder.close_before(now_ns)]
 

@@ -43,10 +43,12 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about the current epoch of some streams."""
+    """A question about some streams, in a range of time: what of it has the query unit not been sent?"""
 
     id: str
     streams: tuple[str, ...]
+    from_ns: int = -(2**63)
+    to_ns: int = 2**63 - 1
 
 
 class Transport(Protocol):
@@ -64,8 +66,8 @@ class Transport(Protocol):
     def next_question(self, wait_seconds: float) -> Asked | None:
         """Wait for a question about the current epoch."""
 
-    def answer(self, question: Asked, epochs: list[bytes]) -> None:
-        """Answer it with snapshots."""
+    def answer(self, question: Asked, epochs: list[bytes], *, more: bool = False) -> None:
+        """Answer it with epochs; `more` says that this is not all."""
 
     def close(self) -> None:
         """Let go of connections."""

@@ -67,7 +67,7 @@ Decoder = Callable[[DiskWorld], list[Answer]]
 
 def _literally(world: DiskWorld) -> list[Answer]:
     """As published: each epoch for itself, estimates added up; no interval comes with them."""
-    by_epoch = [estimate_sums_literally(epoch, world.ids, unit=UNIT) for epoch in world.epochs]
+    by_epoch = [estimate_sums_literally([epoch], world.ids, unit=UNIT) for epoch in world.epochs]
     totals = [sum(a.value for a in answers if isinstance(a, Estimate)) for answers in zip(*by_epoch, strict=True)]
     return [Estimate(total, -np.inf, np.inf, 0, LITERAL, UNIT) for total in totals]
 

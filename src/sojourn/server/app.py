@@ -19,8 +19,11 @@ from sojourn.server import epoch_routes, node_routes, query_routes, segment_rout
 from sojourn.server.assignments import AssignmentStore
 from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
+from sojourn.server.retention import EpochKeeper
 from sojourn.server.segments import SegmentStore
 from sojourn.server.sink_answers import SinkAnswers
+from sojourn.server.sink_late import LatePackets
+from sojourn.server.sink_retention import SinkRetention
 from sojourn.server.sink_store import SinkStore
 from sojourn.server.sink_worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
@@ -35,11 +38,17 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.live = LiveDesk(most_pending=limits.pending_requests)
-        app.state.worker = SinkWorker(app.state.sinks, app.state.telemetry, limits)
-        app.state.worker.start()
+        app.state.live = LiveDesk(most_pending=limits.pending_requests, most_bytes=limits.live_bytes)
+        app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
+        retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
+        running: list[SinkWorker | SinkRetention | EpochKeeper] = [app.state.worker, retention]
+        if limits.keep_epochs_ns is not None:
+            running.append(EpochKeeper(store, app.state.telemetry, limits.keep_epochs_ns))
+        for part in running:
+            part.start()
         yield
-        await run_in_threadpool(app.state.worker.stop)
+        for part in reversed(running):
+            await run_in_threadpool(part.stop)
 
     app = FastAPI(
         title="Sojourn query unit",

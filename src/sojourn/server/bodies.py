@@ -11,18 +11,22 @@ from sojourn.core.errors import WireError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import read_epochs
 
-__all__ = ["CBOR", "read_body", "read_body_epochs"]
+__all__ = ["CBOR", "decoded_epochs", "read_body", "read_body_epochs"]
 
 CBOR = "application/cbor"
 
 
-async def read_body_epochs(request: Request, *, may_be_empty: bool = False) -> list[Epoch]:
-    """The epochs of a request; 400 if any is malformed, 413 if the body or their number is too large."""
-    body = await read_body(request)
-    epochs = await run_in_threadpool(_decode, body, request.app.state.limits.batch_epochs)
-    if not epochs and not may_be_empty:
+async def read_body_epochs(request: Request) -> list[Epoch]:
+    """The epochs of a request; 400 if there is none or one is malformed, 413 if they are too large or too many."""
+    epochs = await decoded_epochs(request, await read_body(request))
+    if not epochs:
         raise HTTPException(400, "the body holds no epoch")
     return epochs
+
+
+async def decoded_epochs(request: Request, body: bytes) -> list[Epoch]:
+    """The epochs in a request's body, which may be none."""
+    return await run_in_threadpool(_decode, body, request.app.state.limits.batch_epochs)
 
 
 async def read_body(request: Request) -> bytes:

@@ -26,12 +26,15 @@ class Limits:
     callers: int = 10_000
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
+    live_bytes: int = 64 << 20  # of one node's answer about what is not stored yet
     pending_requests: int = 100
     batch_packets: int = 10_000
     collections: int = 100  # of one node
     collection_packets: int = 50_000_000
     window_packets: int = 50_000
     window_places: int = 500_000  # nodes on the paths of all packets of a window
+    keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
+    keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none
 
 
 class RateLimiter:

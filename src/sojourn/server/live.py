@@ -1,29 +1,45 @@
-"""Live requests: asking a node for the epoch that it is still recording.
+"""Live requests: asking a node for the epochs that it has not sent yet, the one that it is still recording among them.
 
-Nodes are reached the way they reach us: a node waits for requests (a long poll), and answers one with snapshots of its
-open epochs. Nothing needs a route to the node. A request lives at most as long as its asker waits; an answer that
-nobody waits for any more is refused.
+Nodes are reached the way they reach us: a node waits for requests (a long poll), and answers one with epochs, in one or
+more parts. Nothing needs a route to the node. A request lives as long as its asker waits, which is a few seconds after
+the last part; an answer that nobody waits for any more is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sojourn.core.errors import ServerError
 from sojourn.epochs.epoch import Epoch
 
-__all__ = ["LiveDesk", "LiveRequest"]
+__all__ = ["LiveDesk", "LiveReply", "LiveRequest"]
+
+# A node that answers, or has been told that nobody asked, waits again within this time.
+AWAY_SECONDS = 2.0
+MOST_NODES = 10_000
 
 
 @dataclass(frozen=True)
 class LiveRequest:
-    """What a node is asked: snapshots of these streams."""
+    """What a node is asked: the epochs of these streams, in a range of time, that are not stored yet."""
 
     id: str
     streams: tuple[str, ...]
+    from_ns: int
+    to_ns: int
+
+
+@dataclass
+class LiveReply:
+    """What a node answered; not whole if parts of it did not come, or were too much."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    is_whole: bool = False
 
 
 @dataclass
@@ -33,17 +49,37 @@ class _Node:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass
+class _Asked:
+    """A request under way: whom it went to, and what came back so far."""
+
+    node: str
+    reply: LiveReply = field(default_factory=LiveReply)
+    size_bytes: int = 0
+    is_closed: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class LiveDesk:
     """Passes requests to nodes and their answers back; belongs to one event loop."""
 
-    def __init__(self, *, most_pending: int) -> None:
-        self._most_pending = most_pending
+    def __init__(self, *, most_pending: int, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_pending, self._most_bytes = most_pending, most_bytes
+        self._clock = clock
         self._nodes: dict[str, _Node] = {}
-        self._answers: dict[str, tuple[str, asyncio.Future[list[Epoch]]]] = {}
+        self._heard: OrderedDict[str, float] = OrderedDict()
+        self._asked: dict[str, _Asked] = {}
 
     def is_listening(self, node: str) -> bool:
-        """Whether the node waits for requests now."""
-        return node in self._nodes and self._nodes[node].waiting > 0
+        """Whether the node waits for requests, or did a moment ago."""
+        waits = node in self._nodes and self._nodes[node].waiting > 0
+        return waits or self._clock() - self._heard.get(node, -AWAY_SECONDS) < AWAY_SECONDS
+
+    def _hear(self, node: str) -> None:
+        self._heard[node] = self._clock()
+        self._heard.move_to_end(node)
+        if len(self._heard) > MOST_NODES:
+            self._heard.popitem(last=False)
 
     async def next_request(self, node: str, seconds: float) -> LiveRequest | None:
         """What the node is asked next; None after waiting that long in vain."""
@@ -58,34 +94,45 @@ class LiveDesk:
             return None
         finally:
             state.waiting -= 1
+            self._hear(node)
             if not state.waiting and not state.requests:
                 self._nodes.pop(node, None)
 
-    async def ask(self, node: str, streams: tuple[str, ...], seconds: float) -> list[Epoch] | None:
-        """The node's snapshots; None if it does not answer in time."""
-        if len(self._answers) >= self._most_pending:
+    async def ask(
+        self, node: str, streams: tuple[str, ...], from_ns: int, to_ns: int, seconds: float
+    ) -> LiveReply | None:
+        """The node's epochs; None if nothing comes in time, what came if the rest does not."""
+        if len(self._asked) >= self._most_pending:
             raise ServerError("too many live queries are waiting", action="try again in a few seconds")
-        request = LiveRequest(secrets.token_hex(8), streams)
-        future: asyncio.Future[list[Epoch]] = asyncio.get_running_loop().create_future()
-        self._answers[request.id] = (node, future)
+        request = LiveRequest(secrets.token_hex(8), streams, from_ns, to_ns)
+        asked = self._asked[request.id] = _Asked(node)
         state = self._nodes.setdefault(node, _Node())
         state.requests.append(request)
         state.arrived.set()
         try:
-            return await asyncio.wait_for(future, seconds)
+            while not asked.is_closed:
+                asked.changed.clear()
+                await asyncio.wait_for(asked.changed.wait(), seconds)
+            return asked.reply
         except TimeoutError:
-            return None
+            return asked.reply if asked.reply.epochs else None
         finally:
-            del self._answers[request.id]
+            del self._asked[request.id]
             if request in state.requests:
                 state.requests.remove(request)
             if not state.waiting and not state.requests:
                 self._nodes.pop(node, None)
 
-    def answer(self, node: str, request_id: str, epochs: list[Epoch]) -> bool:
-        """Hand in a node's snapshots; False if nobody waits for them any more."""
-        asked, future = self._answers.get(request_id, (None, None))
-        if asked != node or future is None or future.done():
+    def answer(self, node: str, request_id: str, epochs: list[Epoch], *, size_bytes: int, more: bool) -> bool:
+        """Hand in a node's epochs, all or a part; False if nobody waits for them (any more)."""
+        asked = self._asked.get(request_id)
+        if asked is None or asked.node != node or asked.is_closed:
             return False
-        future.set_result(epochs)
+        self._hear(node)
+        asked.size_bytes += size_bytes
+        if asked.size_bytes <= self._most_bytes:
+            asked.reply.epochs += epochs
+            asked.reply.is_whole = not more
+        asked.is_closed = not more or asked.size_bytes > self._most_bytes
+        asked.changed.set()
         return True

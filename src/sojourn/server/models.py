@@ -68,6 +68,7 @@ class Node(_Model):
     last_seen_ns: int
     tags: list[str]
     listening: bool = Field(description="whether it can be asked about its current epoch now")
+    metrics: list[str] = Field(description="what its streams measure")
 
 
 class Tags(_Model):
@@ -107,10 +108,12 @@ class KeyInfo(_Model):
 
 
 class LiveAsked(_Model):
-    """A request to a node: snapshots of these streams."""
+    """A request to a node: what these streams measured in a range of time and is not stored yet."""
 
     id: str
     streams: list[str]
+    from_ns: Nanoseconds
+    to_ns: Nanoseconds
 
 
 class Query(_Model):

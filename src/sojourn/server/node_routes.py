@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from sojourn.epochs.store import StreamRecord
 from sojourn.server.access import admins, must_be_node, nodes, readers
-from sojourn.server.bodies import CBOR, read_body_epochs
+from sojourn.server.bodies import CBOR, decoded_epochs, read_body
 from sojourn.server.models import (
     Assignment,
     Assignments,
@@ -44,6 +44,9 @@ router = APIRouter(
 async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: str | None = None) -> list[Node]:
     """All nodes that ever sent something, or those with a tag."""
     records = await run_in_threadpool(request.app.state.store.nodes, tag=tag)
+    metrics: dict[str, set[str]] = {}
+    for stream in await run_in_threadpool(request.app.state.store.streams):
+        metrics.setdefault(stream.node, set()).add(stream.metric)
     listening = request.app.state.live.is_listening
     return [
         Node(
@@ -52,6 +55,7 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
             last_seen_ns=record.last_seen_ns,
             tags=list(record.tags),
             listening=listening(record.name),
+            metrics=sorted(metrics.get(record.name, ())),
         )
         for record in records
     ]
@@ -138,7 +142,7 @@ async def wait_for_request(
     while True:
         asked = await request.app.state.live.next_request(node, min(left, LOOK_SECONDS))
         if asked is not None:
-            return LiveAsked(id=asked.id, streams=list(asked.streams))
+            return LiveAsked(id=asked.id, streams=list(asked.streams), from_ns=asked.from_ns, to_ns=asked.to_ns)
         left -= LOOK_SECONDS
         # A node that has gone must not pass for one that listens.
         if left <= 0 or await request.is_disconnected():
@@ -154,14 +158,21 @@ async def wait_for_request(
         "requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}
     },
 )
-async def answer_request(request: Request, node: str, request_id: str, token: Annotated[Token, nodes]) -> Response:
-    """A node's answer: snapshots of its open epochs (a CBOR sequence)."""
+async def answer_request(
+    request: Request,
+    node: str,
+    request_id: str,
+    token: Annotated[Token, nodes],
+    more: Annotated[bool, Query(description="whether this is a part, and more of the answer follows")] = False,
+) -> Response:
+    """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence)."""
     must_be_node(token, node)
-    epochs = await read_body_epochs(request, may_be_empty=True)
+    body = await read_body(request)
+    epochs = await decoded_epochs(request, body)
     for epoch in epochs:
         if epoch.node != node:
             raise HTTPException(400, "a snapshot of another node")
-    if not request.app.state.live.answer(node, request_id, epochs):
+    if not request.app.state.live.answer(node, request_id, epochs, size_bytes=len(body), more=more):
         raise HTTPException(404, "nobody waits for that answer")
     return Response(status_code=204)
 

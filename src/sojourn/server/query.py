@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -20,9 +22,11 @@ from sojourn.estimation.queries import (
     combined,
     listed_instances,
 )
-from sojourn.server.live import LiveDesk
+from sojourn.server.live import LiveDesk, LiveReply
 
 __all__ = ["Found", "QueryEngine", "Question"]
+
+MOST_ALIKE, MOST_COMPARED = 5, 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +82,12 @@ class QueryEngine:
             raise UsageError(f"{whose} has no stream of {question.metric}", where="query", action="see sojourn nodes")
         if len({stream.unit for stream in streams}) > 1:
             raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
-        held = await run_in_threadpool(lambda: [self._stored(stream, question.range) for stream in streams])
-        notes: tuple[str, ...] = ()
-        if question.live:
-            held, notes = await self._with_live(held, question.range)
+        # Nodes first: what they have sent by then is stored, so that nothing can be missed in between.
+        replies = await self._ask_nodes(streams, question.range) if question.live else {}
+        until_ns = time.time_ns()
+        held = await run_in_threadpool(lambda: [self._held(s, replies, question.range, until_ns) for s in streams])
         found = await run_in_threadpool(_answers, held, question)
+        notes = _missing(streams, replies) if question.live else ()
         return [replace(answer, notes=(*notes, *answer.notes)) for answer in found]
 
     def _streams(self, question: Question) -> list[StreamRecord]:
@@ -91,38 +96,47 @@ class QueryEngine:
         tagged = {node.name for node in self._store.nodes(tag=question.tag)}
         return [stream for stream in self._store.streams(metric=question.metric) if stream.node in tagged]
 
-    def _stored(self, stream: StreamRecord, asked: RangeQuery) -> _StreamEpochs:
-        return _StreamEpochs(
-            stream, self._store.epochs(stream.node, stream.name, asked.from_ns, asked.to_ns), live=False
-        )
-
-    async def _with_live(
-        self, held: list[_StreamEpochs], asked: RangeQuery
-    ) -> tuple[list[_StreamEpochs], tuple[str, ...]]:
-        """The same, with what the nodes hold that has not been stored; nodes that do not answer are named."""
+    async def _ask_nodes(self, streams: list[StreamRecord], asked: RangeQuery) -> dict[str, LiveReply]:
+        """What the nodes hold that has not been stored; those that do not answer are left out."""
         by_node: dict[str, tuple[str, ...]] = {}
-        for item in held:
-            by_node[item.stream.node] = (*by_node.get(item.stream.node, ()), item.stream.name)
-        reachable = {node: streams for node, streams in by_node.items() if self._desk.is_listening(node)}
-        waiting = [self._desk.ask(node, streams, self._live_seconds) for node, streams in reachable.items()]
-        replies = dict(zip(reachable, await asyncio.gather(*waiting), strict=True))
-        silent = sorted(node for node in by_node if replies.get(node) is None)
-        notes = (f"{', '.join(silent)}: no word about the current epoch",) if silent else ()
-        return [self._joined(item, replies.get(item.stream.node), asked) for item in held], notes
+        for stream in streams:
+            by_node[stream.node] = (*by_node.get(stream.node, ()), stream.name)
+        reachable = {node: names for node, names in by_node.items() if self._desk.is_listening(node)}
+        replies = await asyncio.gather(
+            *(
+                self._desk.ask(node, names, asked.from_ns, asked.to_ns, self._live_seconds)
+                for node, names in reachable.items()
+            )
+        )
+        return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
 
-    def _joined(self, item: _StreamEpochs, reply: list[Epoch] | None, asked: RangeQuery) -> _StreamEpochs:
-        if reply is None:
-            return item
-        # What was stored while the node answered is in both; the numbers tell.
-        known = {epoch.sequence for epoch in item.epochs}
+    def _held(
+        self, stream: StreamRecord, replies: dict[str, LiveReply], asked: RangeQuery, until_ns: int
+    ) -> _StreamEpochs:
+        """A stream's epochs in the range, stored ones and current ones; what is in both counts once."""
+        stored = self._store.epochs(stream.node, stream.name, asked.from_ns, asked.to_ns)
+        if stream.node not in replies:
+            return _StreamEpochs(stream, stored, live=False)
+        known = {epoch.sequence for epoch in stored}
         current = [
             epoch
-            for epoch in reply
-            if epoch.stream == item.stream.name
+            for epoch in replies[stream.node].epochs
+            if epoch.stream == stream.name
             and epoch.sequence not in known
             and epoch.overlaps(asked.from_ns, asked.to_ns)
         ]
-        return _StreamEpochs(item.stream, [*item.epochs, *current], live=True)
+        return _StreamEpochs(stream, [*stored, *current], live=bool(current) or asked.to_ns >= until_ns)
+
+
+def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tuple[str, ...]:
+    """Remarks on what nodes did not tell of their current epochs."""
+    nodes = sorted({stream.node for stream in streams})
+    silent = [node for node in nodes if node not in replies]
+    partly = [node for node in nodes if node in replies and not replies[node].is_whole]
+    notes = [f"{', '.join(silent)}: no word about the current epoch"] if silent else []
+    if partly:
+        notes.append(f"{', '.join(partly)}: not all that waits to be sent is part of it; see the times that it covers")
+    return tuple(notes)
 
 
 def _answers(held: list[_StreamEpochs], question: Question) -> list[Found]:
@@ -132,10 +146,15 @@ def _answers(held: list[_StreamEpochs], question: Question) -> list[Found]:
     if question.instance is None:
         parts = [answer_total(item.epochs, question.range, unit=unit) for item in held]
     else:
-        instance = key_id(parse_key(question.instance))
-        parts = [answer_instances(item.epochs, [instance], question.range, unit=unit)[0] for item in held]
+        instance = [key_id(parse_key(question.instance))]
+        # As published an instance is taken for itself: all nodes' buckets are of one kind. Joint decoding knows a node.
+        together = [[epoch for item in held for epoch in item.epochs]]
+        groups = together if question.range.method == "literal" else [item.epochs for item in held]
+        parts = [answer_instances(epochs, instance, question.range, unit=unit)[0] for epochs in groups]
     live = any(item.live for item in held)
-    return [Found(question.instance, _together(parts, question), unit, live, _needs_keys(held, question))]
+    answer = _together(parts, question)
+    notes = (*_needs_keys(held, question), *_alike(held, question, answer))
+    return [Found(question.instance, answer, unit, live, notes)]
 
 
 def _needs_keys(held: list[_StreamEpochs], question: Question) -> tuple[str, ...]:
@@ -145,6 +164,16 @@ def _needs_keys(held: list[_StreamEpochs], question: Question) -> tuple[str, ...
     if all(listed_instances(item.epochs) is not None for item in held):
         return ()
     return ("joint decoding needs the epochs' lists of keys, some have none: answered literally",)
+
+
+def _alike(held: list[_StreamEpochs], question: Question, found: RangeAnswer) -> tuple[str, ...]:
+    """Names that an unknown one may stand for."""
+    if question.instance is None or found.answer != Unanswered(Reason.UNKNOWN_INSTANCE):
+        return ()
+    names = {name for item in held for name in (listed_instances(item.epochs) or {}).values()}
+    begun = [name for name in sorted(names) if name.startswith(f"{question.instance}[")]
+    close = begun or get_close_matches(question.instance, sorted(names)[:MOST_COMPARED], MOST_ALIKE)
+    return (f"seen in the range: {', '.join(close[:MOST_ALIKE])}",) if close else ()
 
 
 def _together(parts: list[RangeAnswer], question: Question) -> RangeAnswer:

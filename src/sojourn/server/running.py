@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -35,6 +37,8 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
+        if self.certificate is not None and self.private_key is not None:
+            _check_pair(self.certificate, self.private_key)
 
     @property
     def scheme(self) -> str:
@@ -49,6 +53,16 @@ class ServeOptions:
             return self.host == "localhost"
 
 
+def _check_pair(certificate: Path, private_key: Path) -> None:
+    """Refuse what could not be served with, before anybody is told an address."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private_key)
+    except OSError as error:
+        what = error.strerror or str(error)
+        files = f"{certificate}, {private_key}"
+        raise UsageError(what, where=files, action="give a certificate and its private key, both PEM") from None
+
+
 def first_token(store: EpochStore) -> str | None:
     """An admin's token if there is none yet at all."""
     tokens = TokenStore(store)
@@ -57,6 +71,7 @@ def first_token(store: EpochStore) -> str | None:
 
 def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) -> None:
     """Serve until stopped; `announce` is told the URL and the first token once connections are accepted."""
+    _log_to_stderr()
     store = open_store(options.data)
     try:
         listening = _listen(options)
@@ -78,6 +93,16 @@ def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) ->
         store.close()
 
 
+def _log_to_stderr() -> None:
+    """What the unit does on its own is said in the manner of all commands."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sojourn: %(message)s"))
+    log = logging.getLogger("sojourn")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
 def _listen(options: ServeOptions) -> socket.socket:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -90,6 +115,6 @@ def _listen(options: ServeOptions) -> socket.socket:
         raise ServerError(
             error.strerror or str(error),
             where=f"{options.host}:{options.port}",
-            action="choose another --port, or stop what listens there",
+            action="choose another --host or --port, or stop what listens there",
         ) from None
     return listening

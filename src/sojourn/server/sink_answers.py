@@ -9,27 +9,44 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Row, Select, func, select
 
+from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import EpochStore
-from sojourn.server.sink_store import LONG, CollectionState, to_row
+from sojourn.server.sink_store import LONG, WORD, CollectionState, to_row
 from sojourn.server.sink_tables import ANSWERS, PACKETS
 from sojourn.tomography.node_delays import NodeDelays, node_delays
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["AnsweredPacket", "SinkAnswers"]
+__all__ = ["AnsweredHop", "AnsweredPacket", "SinkAnswers", "unpacked"]
 
 MOST_NAMED = 100  # packets of one name: sequence numbers wrap
 MOST_PACKETS = 200_000  # that one table of nodes rests on
 
 
 @dataclass(frozen=True)
+class AnsweredHop:
+    """The delay at one hop, its bounds and its interval in ns; stores from before there were intervals have none."""
+
+    delay_ns: int
+    low_ns: int
+    high_ns: int
+    likely_low_ns: int | None = None
+    likely_high_ns: int | None = None
+
+
+@dataclass(frozen=True)
 class AnsweredPacket:
-    """A packet and its hops as (delay, least, most) in ns; none unless its status is solved."""
+    """A packet and its hops; none unless its status is solved."""
 
     id: int
     row: PacketRow
     status: str
-    hops: list[tuple[int, int, int]]
+    hops: list[AnsweredHop]
+
+
+def unpacked(data: bytes, path: bytes) -> Int64Array:
+    """An answer as it is stored: rows of delays, least, most and (but in old ones) likely least and most."""
+    return np.frombuffer(data, LONG).reshape(-1, len(path) // WORD.itemsize - 1)
 
 
 class SinkAnswers:
@@ -80,9 +97,9 @@ class SinkAnswers:
 def _visits(records: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Node, coming and leaving of every visit, packet by packet."""
     for record in records:
-        delay = np.frombuffer(record.data, LONG).reshape(3, -1)[0]
+        delay = unpacked(record.data, record.path)[0]
         left = record.t0_ns + np.cumsum(delay)
-        path = np.frombuffer(record.path, np.dtype("<u4")).astype(np.int64)
+        path = np.frombuffer(record.path, WORD).astype(np.int64)
         yield path[:-1], left - delay, left
 
 
@@ -101,5 +118,5 @@ def _answered(state: CollectionState, record: Row[Any]) -> AnsweredPacket:
         return AnsweredPacket(record.id, row, "late" if is_late else "open", [])
     if not record.data:
         return AnsweredPacket(record.id, row, "left out", [])
-    hops = np.frombuffer(record.data, LONG).reshape(3, -1).T.tolist()
-    return AnsweredPacket(record.id, row, "solved", [(delay, least, most) for delay, least, most in hops])
+    hops = unpacked(record.data, record.path).T.tolist()
+    return AnsweredPacket(record.id, row, "solved", [AnsweredHop(*hop) for hop in hops])

@@ -43,7 +43,7 @@ class AppendResult(_Model):
     stored: int
     duplicates: int = Field(description="packets that were there already")
     conflicts: int = Field(description="packets of a known origin, number and time with something else changed")
-    late: int = Field(description="stored ones whose window had been solved: they get no answer")
+    late: int = Field(description="stored ones whose window had been solved: answered behind the next one")
     refused: dict[str, int] = Field(description="packets that cannot be used, by reason")
 
 
@@ -55,7 +55,7 @@ class Collection(_Model):
     packets: int
     open: int
     solved: int
-    late: int
+    late: int = Field(description="packets that came after their window was solved, and wait for an answer")
     left_out: int = Field(description="packets that end at another sink than most")
     duplicates: int
     conflicts: int
@@ -72,7 +72,7 @@ class Collection(_Model):
 
 
 class Hop(_Model):
-    """How long a packet stayed at one node, within guaranteed bounds."""
+    """How long a packet stayed at one node, within guaranteed bounds; and what that likely lies within."""
 
     origin: int
     seq: int
@@ -82,6 +82,8 @@ class Hop(_Model):
     delay_ns: int
     low_ns: int
     high_ns: int
+    likely_low_ns: int | None = Field(description="95 % of delays lie between this and likely_high_ns")
+    likely_high_ns: int | None
 
 
 class PacketHops(_Model):

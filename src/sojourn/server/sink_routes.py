@@ -160,11 +160,9 @@ def _shown(request: Request, state: CollectionState) -> Collection:
 def _hops(packet: AnsweredPacket) -> list[Hop]:
     origin, sequence, path, t0, _at_sink, _sum = packet.row
     return [
-        Hop(
-            origin=origin, seq=sequence, hop=number, node=node, t0_ns=t0, delay_ns=delay, low_ns=low, high_ns=high
-        )
-        for number, (node, (delay, low, high)) in enumerate(zip(path, packet.hops, strict=False))
-    ]  # fmt: skip
+        Hop(origin=origin, seq=sequence, hop=number, node=node, t0_ns=t0, **vars(hop))
+        for number, (node, hop) in enumerate(zip(path, packet.hops, strict=False))
+    ]
 
 
 def _cursor(text: str | None) -> tuple[int, int] | None:

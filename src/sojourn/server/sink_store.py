@@ -2,7 +2,7 @@
 
 Guarantee: packets that `append` counts as stored are on disk (see `EpochStore`). Origin, sequence number and generation
 time identify a packet: the same again is a duplicate, another path, arrival or sum is a conflict, and neither changes
-what is there. A packet generated before what has been solved is late: stored, used beside others, never answered.
+what is there. A packet generated before what has been solved is late (see `sink_late`).
 Writers of one collection take turns by its row. Memory: one batch, or the packets of one window.
 """
 
@@ -14,17 +14,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import EpochStore
 from sojourn.server.limits import Limits
-from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, COUNTERS, METADATA, PACKETS
+from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, COUNTERS, LATE, METADATA, PACKETS
 from sojourn.tomography.stretches import PacketAnswer, SolvedStretch, Stretch, packet_key
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "to_row"]
+__all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "is_there", "packed", "to_row"]
 
 WORD, LONG = np.dtype("<u4"), np.dtype("<i8")
 CHUNK = 500
@@ -122,10 +122,11 @@ class SinkStore:
             row = connection.execute(select(COLLECTIONS).where(here)).one_or_none()
         return None if row is None else _state(row)
 
-    def state(self, collection: int) -> CollectionState:
-        """A collection by its number."""
+    def state(self, collection: int) -> CollectionState | None:
+        """A collection by its number, unless it was removed."""
         with self._store.transaction() as connection:
-            return _state(connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one())
+            row = connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one_or_none()
+        return None if row is None else _state(row)
 
     def append(self, node: str, name: str, rows: Sequence[PacketRow], *, refused: int = 0) -> tuple[int, Appended]:
         """Add packets in one transaction; the collection (made if it is new) and what became of them."""
@@ -147,6 +148,8 @@ class SinkStore:
             fresh, result = self._sorted_out(connection, state, rows)
             for begin in range(0, len(fresh), CHUNK):
                 connection.execute(insert(PACKETS), [_values(state.id, row) for row in fresh[begin : begin + CHUNK]])
+            if result.late:
+                _note_late(connection, state, fresh)
             added = {
                 "packets": result.stored,
                 "duplicates": result.duplicates,
@@ -209,6 +212,7 @@ class SinkStore:
         changes = {"close_ns": COLLECTIONS.c.newest_ns}
         with self._store.transaction(writes=True) as connection:
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == collection).values(changes))
+            connection.execute(update(LATE).where(LATE.c.collection == collection).values(is_due=True))
 
     def first_time(self, collection: int, since_ns: int) -> int | None:
         """The earliest generation at or after a time."""
@@ -254,24 +258,27 @@ class SinkStore:
     ) -> bool:
         """Store a stretch's answers and go on behind it; false if another query unit was faster.
 
-        Packets of the stretch that came while it was solved are late.
+        Packets of the stretch, or from before it, that came while it was solved are late.
         """
-        kept = [packet for packet in packets if stretch.begin_ns <= packet.row[3] < stretch.end_ns]
-        answers = [(packet.id, solved.answers.get(packet_key(packet.row))) for packet in kept]
         here = (
             (PACKETS.c.collection == state.id)
-            & (PACKETS.c.t0_ns >= stretch.begin_ns)
+            & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
             & (PACKETS.c.t0_ns < stretch.end_ns)
         )
-        same = COLLECTIONS.c.begin_ns.is_(None) if state.begin_ns is None else COLLECTIONS.c.begin_ns == state.begin_ns
+        reached = COLLECTIONS.c.begin_ns
+        same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
         with self._store.transaction(writes=True) as connection:
-            ours = select(COLLECTIONS.c.id).where((COLLECTIONS.c.id == state.id) & same).with_for_update()
-            if connection.execute(ours).scalar() is None:
+            if not is_there(connection, state, same):
                 return False
-            there = connection.execute(select(func.count()).select_from(PACKETS).where(here)).scalar_one()
+            records = connection.execute(select(PACKETS.c.id, PACKETS.c.t0_ns).where(here))
+            there = {record.id: record.t0_ns for record in records}
+            kept = [packet for packet in packets if packet.id in there]
+            answers = [(packet.id, solved.answers.get(packet_key(packet.row))) for packet in kept]
+            late = there.keys() - {packet.id for packet in kept}
+            _insert_late(connection, state.id, [(number, there[number]) for number in late])
             found = sum(answer is not None for _id, answer in answers)
             added = {
-                "late": there - len(kept),
+                "late": len(late),
                 "windows": 1,
                 "solved": found,
                 "left_out": len(kept) - found,
@@ -279,7 +286,7 @@ class SinkStore:
                 "unsolved": 0 if solved.is_solved else 1,
             }
             for begin in range(0, len(answers), CHUNK):
-                some = [{"packet": number, "data": _packed(a)} for number, a in answers[begin : begin + CHUNK]]
+                some = [{"packet": number, "data": packed(a)} for number, a in answers[begin : begin + CHUNK]]
                 connection.execute(insert(ANSWERS), some)
             changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
             changes |= {"begin_ns": stretch.end_ns, "period_ns": period_ns, "may_be_exact": solved.may_be_exact}
@@ -298,7 +305,35 @@ def _state(row: Row[Any]) -> CollectionState:
     return CollectionState(**{field.name: getattr(row, field.name) for field in fields(CollectionState)})
 
 
-def _packed(answer: PacketAnswer | None) -> bytes:
+def is_there(connection: Connection, state: CollectionState, also: ColumnElement[bool] | None = None) -> bool:
+    """Whether the collection is still there (numbers are given again), and as told; no other writer has it then."""
+    here = (COLLECTIONS.c.id == state.id) & (COLLECTIONS.c.created_ns == state.created_ns)
+    query = select(COLLECTIONS.c.id).where(here if also is None else here & also).with_for_update()
+    return connection.execute(query).scalar() is not None
+
+
+def _note_late(connection: Connection, state: CollectionState, rows: Sequence[PacketRow]) -> None:
+    """Remember those of the packets just stored that are late."""
+    late = {packet_key(row) for row in rows if row[3] < (state.begin_ns or 0)}
+    times = sorted({t0 for _origin, _sequence, t0 in late})
+    named = (PACKETS.c.id, PACKETS.c.origin, PACKETS.c.sequence, PACKETS.c.t0_ns)
+    for begin in range(0, len(times), CHUNK):
+        there = PACKETS.c.t0_ns.in_(times[begin : begin + CHUNK])
+        records = connection.execute(select(*named).where((PACKETS.c.collection == state.id) & there)).all()
+        found = [(number, t0) for number, origin, sequence, t0 in records if (origin, sequence, t0) in late]
+        _insert_late(connection, state.id, found)
+
+
+def _insert_late(connection: Connection, collection: int, packets: Sequence[tuple[int, int]]) -> None:
+    for begin in range(0, len(packets), CHUNK):
+        some = packets[begin : begin + CHUNK]
+        values = [{"packet": n, "collection": collection, "t0_ns": t0, "is_due": False} for n, t0 in some]
+        connection.execute(insert(LATE), values)
+
+
+def packed(answer: PacketAnswer | None) -> bytes:
+    """An answer as it is stored; empty for a packet that could not be used."""
     if answer is None:
         return b""
-    return np.array([answer.delay_ns, answer.low_ns, answer.high_ns], LONG).tobytes()
+    columns = (answer.delay_ns, answer.low_ns, answer.high_ns, answer.likely_low_ns, answer.likely_high_ns)
+    return np.array(columns, LONG).tobytes()

@@ -1,7 +1,7 @@
 """The tables of collections: what sinks sent, and the answers found; the same for SQLite and PostgreSQL.
 
-Packets and answers are only ever added. A collection's row carries its counters and how far its windows are solved; it
-changes in the transaction that adds the packets or the answers, so that both are always of one mind.
+Answers are only ever added. A collection's row carries its counters and how far its windows are solved; it changes in
+the transaction that adds or removes packets or adds answers, so that all are always of one mind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["ANSWERS", "COLLECTIONS", "COUNTERS", "METADATA", "PACKETS"]
+__all__ = ["ANSWERS", "COLLECTIONS", "COUNTERS", "LATE", "METADATA", "PACKETS", "RECEIVED"]
 
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 METADATA = MetaData()
@@ -36,7 +36,7 @@ COLLECTIONS = Table(
     Column("node", String(200), nullable=False),
     Column("name", String(200), nullable=False),
     Column("created_ns", BigInteger, nullable=False),
-    Column("begin_ns", BigInteger),  # packets generated before have been solved, or are late
+    Column("begin_ns", BigInteger),  # packets generated before have been solved, or are in `LATE`
     Column("close_ns", BigInteger),  # up to here everything was asked to be solved
     Column("period_ns", BigInteger),
     Column("newest_ns", BigInteger),  # the latest generation time
@@ -63,9 +63,26 @@ PACKETS = Table(
     Index("sink_packets_direct", "collection", "direct_ns"),
 )
 
+LATE = Table(
+    "sink_late",
+    METADATA,
+    Column("packet", BigInteger, primary_key=True, autoincrement=False),
+    Column("collection", BigInteger, nullable=False),
+    Column("t0_ns", BigInteger, nullable=False),
+    Column("is_due", Boolean, nullable=False),  # whether its answer was asked for
+    Index("sink_late_by_time", "collection", "t0_ns"),
+)
+
+RECEIVED = Table(
+    "sink_received",
+    METADATA,
+    Column("received_ns", BigInteger, primary_key=True, autoincrement=False),  # by then …
+    Column("last_packet", BigInteger, nullable=False),  # … packets up to this number had come
+)
+
 ANSWERS = Table(
     "sink_answers",
     METADATA,
     Column("packet", BigInteger, primary_key=True, autoincrement=False),
-    Column("data", LargeBinary, nullable=False),  # delays, least, most: 64-bit words; empty if left out
+    Column("data", LargeBinary, nullable=False),  # 64-bit words, see `unpacked`; empty if left out
 )

@@ -2,8 +2,8 @@
 
 A collection is looked at when packets were appended, when its closing was asked for, and at the start, so that what a
 killed query unit left is taken up. Answers and the collection's progress are stored in one transaction; a window that
-another query unit has solved meanwhile is dropped. What goes wrong with a collection is told with it and tried again
-when packets come, never more often than every `RETRY_SECONDS`.
+another query unit has solved meanwhile is dropped. Late packets have their turn behind the next window. What goes wrong
+with a collection is told with it and tried again when packets come, never more often than every `RETRY_SECONDS`.
 Memory: the packets of one window, within its limits; where there are more, shorter windows are solved.
 """
 
@@ -17,6 +17,7 @@ from itertools import accumulate
 
 from sojourn.core.errors import SojournError
 from sojourn.server.limits import Limits
+from sojourn.server.sink_late import LatePackets
 from sojourn.server.sink_store import CollectionState, SinkStore, StoredPacket
 from sojourn.server.telemetry import Telemetry
 from sojourn.tomography.constraints import ConstraintOptions, learn_omega
@@ -35,15 +36,15 @@ JOIN_SECONDS = 30.0
 class SinkWorker:
     """Belongs to one application; `start` and `stop` frame its life."""
 
-    def __init__(self, store: SinkStore, telemetry: Telemetry, limits: Limits) -> None:
-        self._store, self._telemetry, self._limits = store, telemetry, limits
+    def __init__(self, store: SinkStore, late: LatePackets, telemetry: Telemetry, limits: Limits) -> None:
+        self._store, self._late, self._telemetry, self._limits = store, late, telemetry, limits
         self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._pending: set[int] = set()
         self._current: int | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._guesses: dict[int, tuple[int, int | None]] = {}
-        self._failures: dict[int, int] = {}
+        self._failures: dict[tuple[int, int], int] = {}
         self._troubles: dict[int, tuple[float, str]] = {}
         self._thread = threading.Thread(target=self._run, name="sojourn-windows", daemon=True)
 
@@ -75,6 +76,11 @@ class SinkWorker:
         """Why the collection's next window could not be solved, if so."""
         return self._troubles.get(collection, (0.0, None))[1]
 
+    def forget(self, collection: int) -> None:
+        """The collection was removed, and its number may be given again."""
+        self._guesses.pop(collection, None)
+        self._troubles.pop(collection, None)
+
     def _run(self) -> None:
         while (collection := self._waiting.get()) is not None and not self._stopping.is_set():
             self._look(collection)
@@ -102,16 +108,31 @@ class SinkWorker:
             self._current = None
 
     def _solve_next(self, collection: int) -> bool:
-        """Solve the collection's next window; false if there is none yet."""
+        """Solve the collection's next window, and late packets behind it; false if there is nothing to solve yet."""
         state = self._store.state(collection)
+        if state is None:
+            return False
         planned = self._plan(state)
         if planned is None:
-            return False
+            return self._solve_late(state, only_due=True)
         stretch, packets, period_ns = planned
         with self._telemetry.window_seconds.time():
             solved = self._solve(state, stretch, packets)
         if self._store.keep(state, stretch, packets, solved, period_ns=period_ns):
             self._telemetry.packets_solved.inc(len(solved.answers))
+        if (after := self._store.state(collection)) is not None:
+            self._solve_late(after, only_due=False)
+        return True
+
+    def _solve_late(self, state: CollectionState, *, only_due: bool) -> bool:
+        """Answer the earliest late packets, a window's worth of them; false if there are none."""
+        begin = self._late.first_time(state.id, only_due=only_due)
+        if begin is None:
+            return False
+        stretch, packets = self._plan_late(state, begin)
+        with self._telemetry.window_seconds.time():
+            solved = self._solve(state, stretch, packets)
+        self._telemetry.packets_solved.inc(self._late.keep(state, stretch, packets, solved))
         return True
 
     def _solve(self, state: CollectionState, stretch: Stretch, packets: list[StoredPacket]) -> SolvedStretch:
@@ -123,11 +144,12 @@ class SinkWorker:
         except SojournError:
             raise
         except Exception:
-            self._failures[state.id] = self._failures.get(state.id, 0) + 1
-            if self._failures[state.id] < MOST_FAILURES:
+            failing = state.id, stretch.begin_ns
+            self._failures[failing] = self._failures.get(failing, 0) + 1
+            if self._failures[failing] < MOST_FAILURES:
                 raise
             solved = SolvedStretch({}, state.may_be_exact, 0, False)
-        self._failures.pop(state.id, None)
+        self._failures.pop((state.id, stretch.begin_ns), None)
         return solved
 
     def _plan(self, state: CollectionState) -> tuple[Stretch, list[StoredPacket], int] | None:
@@ -152,11 +174,25 @@ class SinkWorker:
             period_ns = found  # the first packets followed each other faster than is usual
         return None
 
+    def _plan_late(self, state: CollectionState, begin_ns: int) -> tuple[Stretch, list[StoredPacket]]:
+        """The stretch from a late packet on, and the packets it rests on; of too many at one time late ones alone."""
+        newest_ns, period_ns = state.newest_ns or begin_ns, state.period_ns or 1
+        share = 1.0
+        while stretch := next_stretch(begin_ns, newest_ns, period_ns, share=share, is_closing=True):
+            packets = self._store.load(state, stretch, self._limits.window_packets + 1)
+            if len(self._fitting(packets)) == len(packets):
+                return stretch, packets
+            if share < LEAST_SHARE:
+                break
+            share /= 2
+        alone = self._fitting(self._late.load(state.id, begin_ns, self._limits.window_packets))
+        return Stretch(begin_ns, begin_ns + 1, begin_ns, begin_ns + 1), alone
+
     def _fitting(self, packets: list[StoredPacket]) -> list[StoredPacket]:
-        """The first packets, as many as one window may have."""
+        """The first packets, as many as one window may have, and one at least."""
         places = accumulate(len(packet.row[2]) for packet in packets)
         fitting = sum(total <= self._limits.window_places for total in places)
-        return packets[: min(fitting, self._limits.window_packets)]
+        return packets[: max(1, min(fitting, self._limits.window_packets))]
 
     def _first_period(self, state: CollectionState, begin_ns: int, is_closing: bool) -> int:
         """A guess from what has come so far, made anew when that is a quarter more; all of it if that is too little."""

@@ -26,6 +26,9 @@ class Telemetry:
         self._registry = CollectorRegistry()
         self.requests = Counter("sojourn_requests", "Requests answered", ["method", "status"], registry=self._registry)
         self.epochs = Counter("sojourn_epochs_received", "Epochs received", ["status"], registry=self._registry)
+        self.epochs_removed = Counter(
+            "sojourn_epochs_removed", "Epochs removed because they were old", registry=self._registry
+        )
         self.query_seconds = Histogram("sojourn_query_seconds", "Time to answer a query", registry=self._registry)
         self.packets = Counter(
             "sojourn_packets_received", "Packets of sinks received", ["status"], registry=self._registry

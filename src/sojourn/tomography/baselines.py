@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sojourn.core.arrays import Int64Array
+from sojourn.core.executor import Executor
 from sojourn.tomography.constraints import ConstraintOptions
 from sojourn.tomography.evaluation import displacement, evaluate
 from sojourn.tomography.message_tracing import logs_of, trace_messages
@@ -14,11 +17,17 @@ __all__ = ["evaluate_baselines"]
 
 
 def evaluate_baselines(
-    trace: CollectionTrace, truth_ns: Int64Array, options: ConstraintOptions, window: WindowOptions
+    trace: CollectionTrace,
+    truth_ns: Int64Array,
+    options: ConstraintOptions,
+    window: WindowOptions,
+    *,
+    executor: Executor | None = None,
+    advance: Callable[[str, float], None] | None = None,
 ) -> dict[str, float]:
     """Mean error and displacement as published, and the displacement of MessageTracing's order."""
     bounds = published_bounds(trace, options)
-    answer = published(trace, bounds, options, PublishedOptions(window=window))
+    answer = published(trace, bounds, options, PublishedOptions(window=window), executor=executor, advance=advance)
     literal = evaluate(trace, bounds, answer.arrival_ns, truth_ns)
     order = trace_messages(trace, logs_of(trace, truth_ns))
     return {

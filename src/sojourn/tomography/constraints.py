@@ -20,6 +20,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array, ranges
 from sojourn.core.errors import ParameterError
+from sojourn.tomography.combining import combine_sums
 from sojourn.tomography.levels import node_levels
 from sojourn.tomography.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
 from sojourn.tomography.trace import CollectionTrace
@@ -29,6 +30,7 @@ __all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound",
 OMEGA_SHARE = 0.9
 FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
 ROUNDS = 200
+COMBINATIONS = 6  # of sums; later ones find next to nothing
 GROUPS_PER_VISIT = 16
 _WRITTEN, _WRITTEN_GROUPS = ("low_ns", "high_ns", "least_ns", "most_ns", "order"), ("is_sure", "is_out", "is_used")
 _KINDS = {ORDER: "order", FIFO: "fifo", SUM: "sum of delays"}
@@ -172,6 +174,36 @@ def tighten(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) 
 
 def _propagated(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
     """The bounds at their fixpoint; what `_WRITTEN` and `_WRITTEN_GROUPS` name is changed in place."""
+    bounds = _propagated_once(trace, bounds, options)
+    for _again in range(COMBINATIONS):
+        if not _combined(trace, bounds, options):
+            break
+        bounds = _propagated_once(trace, bounds, options)
+    return bounds
+
+
+def _combined(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> bool:
+    """Narrow the bounds by several sums together; whether that did."""
+    groups = bounds.groups
+    if not len(groups.sum_ns):
+        return False
+    return combine_sums(
+        trace.is_visit,
+        bounds.low_ns,
+        bounds.high_ns,
+        bounds.least_ns,
+        bounds.most_ns,
+        groups.start,
+        groups.member,
+        groups.sum_ns,
+        groups.is_sure,
+        groups.is_used,
+        options.tolerance_ns,
+    )
+
+
+def _propagated_once(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
+    """The bounds where no statement by itself narrows them any more."""
     groups = bounds.groups
     conflicts = np.zeros((CONFLICT_LIMIT, 3), np.int64)
     owner = trace.owner

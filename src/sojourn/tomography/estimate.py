@@ -33,7 +33,9 @@ from sojourn.tomography.solver import Solver
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions, windows
 
-__all__ = ["EstimateOptions", "Estimates", "estimate"]
+__all__ = ["EstimateOptions", "Estimates", "WindowSolver", "estimate", "solve_windows"]
+
+WindowSolver = Callable[[Window], tuple[Int64Array | None, Counter[str]]]
 
 REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
 NARROW = 0.55
@@ -78,16 +80,31 @@ def estimate(
 ) -> Estimates:
     """Arrival times of every place, window by window; the executor's workers solve windows side by side."""
     options = options or EstimateOptions()
+    solver = _WindowSolver(trace, bounds, options, node_levels(trace))
+    return solve_windows(trace, bounds, solver, options.window, executor=executor, advance=advance)
+
+
+def solve_windows(
+    trace: CollectionTrace,
+    bounds: Bounds,
+    solver: WindowSolver,
+    options: WindowOptions,
+    *,
+    executor: Executor | None = None,
+    advance: Callable[[str, float], None] | None = None,
+) -> Estimates:
+    """What a solver of single windows makes of all of them; the middle of the bounds where it has no delays."""
     arrival = (bounds.low_ns + bounds.high_ns) // 2
     solves: Counter[str] = Counter()
     done = 0
-    pieces = list(windows(trace.t0_ns, trace.period_ns, options.window))
-    seconds = SECONDS_PER_PLACE * len(trace.node) / options.window.ratio
+    pieces = list(windows(trace.t0_ns, trace.period_ns, options))
+    seconds = SECONDS_PER_PLACE * len(trace.node) / options.ratio
     run = executor or LocalExecutor(1)
-    with closing(run.map(_WindowSolver(trace, bounds, options, node_levels(trace)), pieces, seconds=seconds)) as solved:
+    with closing(run.map(solver, pieces, seconds=seconds)) as solved:
         for window, (delay_ns, counts) in zip(pieces, solved, strict=True):
             solves.update(counts)
-            keep_delays(trace, bounds, window, delay_ns, arrival)
+            if delay_ns is not None:
+                keep_delays(trace, bounds, window, delay_ns, arrival)
             done += len(window.kept)
             if advance is not None:
                 advance("solving windows", done / len(trace))

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from sojourn.core.errors import InputError
-from sojourn.tomography.reading import LONGEST_LINE, TRACE_COLUMNS, packet_row
+from sojourn.tomography.reading import TRACE_COLUMNS, packet_row
+from sojourn.tomography.row_files import LONGEST_LINE
 from sojourn.tomography.trace import PacketRow
 
 __all__ = ["growing_lines", "packets_of_lines"]

@@ -22,6 +22,7 @@ Gao et al., "Domo: Passive Per-Packet Delay Tomography in Wireless Ad-hoc Networ
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,15 +31,15 @@ import numpy as np
 from scipy import sparse
 
 from sojourn.core.arrays import FloatArray, Int64Array, ranges
+from sojourn.core.executor import Executor
 from sojourn.core.kernels import kernel
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Groups, Sums
-from sojourn.tomography.estimate import Estimates
-from sojourn.tomography.keeping import keep_delays
+from sojourn.tomography.estimate import Estimates, solve_windows
 from sojourn.tomography.mnt import mnt_bounds
 from sojourn.tomography.program import NS_PER_MS, Programs, WindowProgram
 from sojourn.tomography.solver import Solver
 from sojourn.tomography.trace import CollectionTrace
-from sojourn.tomography.windows import WindowOptions, windows
+from sojourn.tomography.windows import Window, WindowOptions
 
 __all__ = ["PublishedOptions", "alike_pairs", "published", "published_bounds"]
 
@@ -60,33 +61,56 @@ def published(
     constraints: ConstraintOptions | None = None,
     options: PublishedOptions | None = None,
     *,
+    executor: Executor | None = None,
     advance: Callable[[str, float], None] | None = None,
 ) -> Estimates:
     """The arrival time of every place as the paper estimates it, within the `published_bounds` given."""
     constraints, options = constraints or ConstraintOptions(), options or PublishedOptions()
-    readings = [bounds, replace(bounds, is_exact=False)] if bounds.is_exact else [bounds]
-    makers = [
-        Programs(trace, reading, tolerance_ns=constraints.tolerance_ns, epsilon_ns=constraints.epsilon_ns)
-        for reading in readings
-    ]
-    alike_ns = None if options.alike_periods is None else int(options.alike_periods * trace.period_ns)
-    arrival = (bounds.low_ns + bounds.high_ns) // 2
-    solves: Counter[str] = Counter()
-    owner, done = trace.owner, 0
-    for window in windows(trace.t0_ns, trace.period_ns, options.window):
+    solver = _WindowSolver(trace, bounds, constraints, options)
+    return solve_windows(trace, bounds, solver, options.window, executor=executor, advance=advance)
+
+
+class _WindowSolver:
+    """Solves one window: the delays of its packets' visits in ns, and what the solves came to.
+
+    Travels to workers without its programs; each thread there makes its own, as making one uses scratch space.
+    """
+
+    def __init__(
+        self, trace: CollectionTrace, bounds: Bounds, constraints: ConstraintOptions, options: PublishedOptions
+    ) -> None:
+        self._given = trace, bounds, constraints, options
+        self._here = threading.local()
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, ConstraintOptions, PublishedOptions]]:
+        return _WindowSolver, self._given
+
+    def __call__(self, window: Window) -> tuple[Int64Array | None, Counter[str]]:
+        trace, _bounds, _constraints, options = self._given
+        alike_ns = None if options.alike_periods is None else int(options.alike_periods * trace.period_ns)
+        solves: Counter[str] = Counter()
+        makers = self._makers()
         for programs in makers:
             program = programs.make(window.packets)
-            delay = _solve(program, trace.t0_ns[owner[program.visits]], alike_ns, solves)
+            delay = _solve(program, trace.t0_ns[trace.owner[program.visits]], alike_ns, solves)
             if delay is not None:
-                break
+                return np.rint(delay * NS_PER_MS).astype(np.int64), solves
             solves["relaxed" if programs is not makers[-1] else "unsolved"] += 1
-        if delay is not None:
-            delay_ns = np.rint(delay * NS_PER_MS).astype(np.int64)
-            keep_delays(trace, bounds, window, delay_ns, arrival)
-        done += len(window.kept)
-        if advance is not None:
-            advance("solving windows", done / len(trace))
-    return Estimates(arrival, {name: count for name, count in solves.items() if count})
+        return None, solves
+
+    def _makers(self) -> list[Programs]:
+        """Of programs with Eq. 6, if it is used, and of those without it."""
+        if not hasattr(self._here, "makers"):
+            trace, bounds, constraints, _options = self._given
+            readings = [bounds, replace(bounds, is_exact=False)] if bounds.is_exact else [bounds]
+            self._here.makers = [
+                Programs(trace, reading, tolerance_ns=constraints.tolerance_ns, epsilon_ns=constraints.epsilon_ns)
+                for reading in readings
+            ]
+        makers: list[Programs] = self._here.makers
+        return makers
 
 
 def published_bounds(trace: CollectionTrace, constraints: ConstraintOptions | None = None) -> Bounds:

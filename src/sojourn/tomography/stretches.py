@@ -7,7 +7,7 @@ kept ones are needed: those on their way to the sink while any of the stretch wa
 Differences from a whole trace: the period is the stretch's own; sums are equations only until some stretch spoke
 against it; a sum whose members may lie before the stretch is not used there. Bounds hold as they do for a whole trace,
 as packets left out are like packets lost.
-Memory and cost: those of `bound` and `estimate` for one window.
+Memory and cost: those of `bound`, `estimate` and `intervals` for one window.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.tomography.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.estimate import EstimateOptions, estimate
+from sojourn.tomography.intervals import Intervals, intervals
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 from sojourn.tomography.windows import WindowOptions
 
@@ -43,11 +44,13 @@ class Stretch:
 
 @dataclass(frozen=True, eq=False)
 class PacketAnswer:
-    """The delay at every hop of one packet, and its bounds."""
+    """The delay at every hop of one packet, its bounds, and its interval."""
 
     delay_ns: Int64Array
     low_ns: Int64Array
     high_ns: Int64Array
+    likely_low_ns: Int64Array
+    likely_high_ns: Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +114,7 @@ def solve_stretch(
     *,
     may_be_exact: bool = True,
 ) -> SolvedStretch:
-    """Bounds and estimates of the packets kept, from the rows that bear on them."""
+    """Bounds, estimates and intervals of the packets kept, from the rows that bear on them."""
     options = options or ConstraintOptions()
     if not may_be_exact and options.sums is Sums.AUTO:
         options = replace(options, sums=Sums.UPPER)
@@ -126,9 +129,10 @@ def solve_stretch(
         epsilon_ns=options.epsilon_ns,
     )
     found = estimate(trace, bounds, how)
+    likely = intervals(trace, bounds, found.arrival_ns)
     kept = (trace.t0_ns >= stretch.begin_ns) & (trace.t0_ns < stretch.end_ns)
     return SolvedStretch(
-        _answers(trace, bounds, found.arrival_ns, np.flatnonzero(kept)),
+        _answers(trace, bounds, found.arrival_ns, likely, np.flatnonzero(kept)),
         may_be_exact and bounds.is_exact,
         sum(bool(kept[conflict.packet]) for conflict in bounds.conflicts),
         not found.solves.get("unsolved", 0),
@@ -146,13 +150,14 @@ def _reaches_before(trace: CollectionTrace, since_ns: int) -> BoolArray:
 
 
 def _answers(
-    trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, packets: Int64Array
+    trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, likely: Intervals, packets: Int64Array
 ) -> dict[PacketKey, PacketAnswer]:
     answers = {}
     for packet in packets.tolist():
         first, last = int(trace.start[packet]), int(trace.start[packet + 1]) - 1
         key = int(trace.origin[packet]), int(trace.shown_sequence[packet]), int(trace.t0_ns[packet])
         answers[key] = PacketAnswer(
-            np.diff(arrival_ns[first : last + 1]), bounds.least_ns[first:last], bounds.most_ns[first:last]
+            np.diff(arrival_ns[first : last + 1]),
+            *(column[first:last] for column in (bounds.least_ns, bounds.most_ns, likely.low_ns, likely.high_ns)),
         )
     return answers

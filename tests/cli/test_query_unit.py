@@ -1,0 +1,104 @@
+"""The commands around a query unit: `serve`, `token`, `nodes` and `query` say what is wrong, and do nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from query_unit import LIMITS, Unit, make_epoch, running_unit
+from typer.testing import CliRunner
+
+from sojourn.cli.main import app
+from sojourn.core.errors import SojournError, UsageError
+from sojourn.epochs.store import StreamRecord
+from sojourn.server.limits import Limits
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", LIMITS)
+
+
+def run(*arguments: str) -> str:
+    """What a command prints; raises what it raises."""
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tls-cert", "a"], "give both"),
+        (["--tls-cert", "a", "--tls-key", "b"], "a, b: No such file.*PEM"),
+        (["--data", "paper://shelf"], "'paper' cannot be opened"),
+        (["--host", "192.0.2.1"], "choose another --host or --port"),
+        (["--keep-epochs", "1s"], "a minute or longer"),
+        (["--keep-epochs", "a while"], "not a duration"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_served_is_refused_before_an_address_is_told(
+    tmp_path: Path, flags: list[str], words: str
+) -> None:
+    data = [] if "--data" in flags else ["--data", str(tmp_path / "data")]
+    result = CliRunner().invoke(app, ["serve", *data, "--port", "0", *flags])
+    assert isinstance(result.exception, SojournError)
+    with pytest.raises(SojournError, match=words):
+        raise result.exception
+    assert "http" not in result.stdout
+
+
+def test_tokens_of_no_unit_are_neither_listed_nor_revoked_and_nothing_is_made(tmp_path: Path) -> None:
+    for command in (["list"], ["revoke", "1f2e3d4c"]):
+        with pytest.raises(UsageError, match="no query unit's data"):
+            run("token", *command, "--data", str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()
+    token = run("token", "create", "--role", "viewer", "--data", str(tmp_path / "new")).strip()
+    (listed,) = json.loads(run("token", "list", "--data", str(tmp_path / "new"), "--format", "json"))["tokens"]
+    assert token.split("_")[1] == listed["id"]
+
+
+def test_nodes_are_listed_with_their_metrics_however_many_there_are(tmp_path: Path) -> None:
+    """One request: a request for each would meet the limit of requests."""
+    running = running_unit(tmp_path / "data", Limits(burst=5, requests_per_second=0.001))
+    unit = next(running)
+    for i in range(40):
+        for metric in ("disk_io", "cpu"):
+            unit.store.announce(StreamRecord(f"node{i:02}", metric, metric, "operations", "process"))
+    text = run("nodes", "--server", unit.url, "--token", unit.tokens["viewer"], "--format", "json")
+    nodes = json.loads(text)["nodes"]
+    assert [node["name"] for node in nodes] == [f"node{i:02}" for i in range(40)]
+    assert all(node["metrics"] == ["cpu", "disk_io"] for node in nodes)
+    next(running, None)
+
+
+def test_an_answer_in_json_has_the_names_that_programs_expect(unit: Unit) -> None:
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    unit.store.add([make_epoch(i, time_ns=10**18 + i) for i in range(3)])
+    here = ["--server", unit.url, "--token", unit.tokens["viewer"], "--metric", "disk_io", "--node", "alpha"]
+    answer = json.loads(run("query", *here, "--from", "1000000000", "--stored", "--format", "json"))
+    expected = ["value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered"]
+    assert list(answer)[: len(expected)] == expected
+    assert (answer["value"], answer["samples"], answer["epochs"], answer["live"]) == (21, 6, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "one node or one tag"),
+        (["--node", "a", "--tag", "b"], "one node or one tag"),
+        (["--node", "a", "--from", "now", "--to", "-5m"], "ends before it begins"),
+        (["--node", "a", "--from", "yesterday"], "no point in time"),
+        (["--node", "a", "--server", "127.0.0.1:80"], "no address of a server"),
+        (["--spool", "nowhere"], "there is no spool"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_question_that_cannot_be_asked_is_a_wrong_usage(flags: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run("query", "--metric", "cpu", "--token", "t", *flags)

@@ -1,0 +1,58 @@
+"""Retention: old epochs go while the unit runs, new ones stay, and both can be seen."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from query_unit import LIMITS, make_epoch, running_unit
+from typer.testing import CliRunner
+
+from sojourn.cli.main import app
+from sojourn.core.errors import UsageError
+from sojourn.epochs.store import open_store
+
+HOUR = 3600 * 10**9
+
+
+def test_old_epochs_go_in_the_background_and_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = time.time_ns()
+    store = open_store(tmp_path)
+    old = [make_epoch(i, time_ns=now - 3 * HOUR) for i in range(1200)]
+    store.add(old, now_ns=now - 2 * HOUR)
+    store.add([make_epoch(5000 + i, time_ns=now) for i in range(10)], now_ns=now)
+    store.close()
+    caplog.set_level(logging.INFO, logger="sojourn")
+    running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=HOUR))
+    unit = next(running)
+    end = time.monotonic() + 60
+    with unit.client("viewer") as client:
+        while "sojourn_epochs_removed_total 1200.0" not in (text := client.get("/metrics").text):
+            assert time.monotonic() < end, text
+            time.sleep(0.05)
+        assert "sojourn_stored_epochs 10.0" in client.get("/metrics").text
+    next(running, None)
+    assert "1,200 epochs older than" in caplog.text
+
+
+def test_without_a_time_nothing_goes(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.add([make_epoch(0, time_ns=1)], now_ns=1)
+    store.close()
+    running = running_unit(tmp_path)
+    unit = next(running)
+    with unit.client("viewer") as client:
+        assert "sojourn_epochs_removed_total 0.0" in client.get("/metrics").text
+        assert "sojourn_stored_epochs 1.0" in client.get("/metrics").text
+    next(running, None)
+
+
+@pytest.mark.parametrize("option", ["--keep-epochs", "--keep-collections"])
+def test_a_time_that_keeps_nothing_is_refused(tmp_path: Path, option: str) -> None:
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "unit"), option, "10ms"])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{option}: '10ms' is less than a second; write 30d or 12h"
+    assert not (tmp_path / "unit").exists()
