@@ -10,10 +10,10 @@
   on), of which a loss spoils one, and a tenth for cells that sample, in which elephants keep clean ones; from
   c = 0.4·(x/0.04)^0.75 on up to two exact cells per flow, and the rest for counters and (a quarter) for elephants.
   Without counters (not decoded jointly; or more than 20 000 flows and cells of all of them, which would take long):
-  exact cells, and the rest spread cells that sample. More than
-  1.6 packets per flow are lost, cells are fewer than 0.17·(x/0.04)^0.4 per flow, or a sample holds eight
-  packets of each flow and an eighth of all (all of most flows): samples, and exact cells beside them where these take
-  less than an eighth. The limits are where the errors cross (docs/maths/auto.md).
+  exact cells, and the rest spread cells that sample. More than 1.6 packets per flow are lost, cells are fewer than
+  0.11·(x/0.04)^0.4 per flow (0.17 not decoded jointly), or a sample holds eight packets of each flow and an eighth of
+  all (all of most flows): samples, and exact cells beside them where these take less than an eighth. The limits are
+  where the errors cross (docs/maths/auto.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
 USUAL_PACKETS_PER_FLOW = 40
 LEAST_CELLS_PER_FLOW = 0.08
 MUCH_LOST_PER_FLOW = 1.6
-CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
+CROSSING, COUNTERS_CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.11, 0.04, 0.4
 BESIDE_SAMPLES = 8
 WHOLE_SAMPLE = 8
 SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
@@ -156,7 +156,9 @@ def fit_auto(
     exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
     if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
         return AutoShares(cells=_exact_cells(cells, salt))
-    crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * (lost / CROSSING_LOST) ** CROSSING_POWER)
+    counted = joint and flows <= MOST_JOINT_FLOWS
+    least = COUNTERS_CROSSING if counted else CROSSING
+    crossing = max(LEAST_CELLS_PER_FLOW, least * (lost / CROSSING_LOST) ** CROSSING_POWER)
     whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and 0 < packets < cells * WHOLE_SAMPLE
     if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
         if BESIDE_SAMPLES * exact > cells:
@@ -165,7 +167,7 @@ def fit_auto(
         left = memory_bytes - -(-beside.memory_bits // 8)
         return AutoShares(cells=beside, samples=fit_sample(left, flows=flows, salt=salt))
     few = per_flow < WHOLE_CROSSING * (lost / CROSSING_LOST) ** WHOLE_POWER
-    if joint and flows <= (MOST_JOINT_FLOWS if few else MANY_FLOWS):
+    if counted and (few or flows <= MANY_FLOWS):
         return _with_counters(memory_bytes, flows, lost, salt, few=few)
     if per_flow < CELLS_PER_FLOW + 1:
         most = NEARLY_ALL if lost < SELDOM_LOST and per_flow > 1 else MOST_OF_CELLS if lost < SELDOM_LOST else 0.5
