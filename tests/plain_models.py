@@ -104,7 +104,7 @@ def sds(p, measurements):
 def counter_vector(p, packets):
     """Coordinated choice of j only: the random one is a draw."""
     cells = p.counters * p.vectors
-    fields = {"sum": [0] * cells, "count": [0] * cells, "packets": [0] * p.vectors}
+    fields = {"sum": [0] * cells, "count": [0] * cells, "digest": [0] * cells, "packets": [0] * p.vectors}
     for flow_id, packet_id, time_ns, _ in packets:
         hashed = mix64(packet_id ^ salt_for(1 << 21, p.salt))
         j = reduce_to_range(hashed, p.per_flow)
@@ -117,6 +117,7 @@ def counter_vector(p, packets):
         target = vector * p.counters + bucket_of(flow_id, j, salt=p.salt, size=p.counters)
         fields["sum"][target] += (time_ns - p.origin_ns) // p.resolution_ns
         fields["count"][target] += 1
+        fields["digest"][target] ^= mix64(packet_id ^ salt_for(1 << 20, p.salt)) & ((1 << p.digest_bits) - 1)
         fields["packets"][vector] += 1
     if p.wrap:
         fields["sum"] = [centred(s, p.bits) for s in fields["sum"]]

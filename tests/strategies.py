@@ -101,11 +101,13 @@ def sds_parameters(draw):
 
 @st.composite
 def counter_vector_parameters(draw):
+    count_bits = draw(st.sampled_from([0, 8, 64]))
     return CounterVectorParameters(
         counters=draw(st.integers(1, 20)),
         per_flow=draw(st.integers(1, 9)),
         bits=draw(st.integers(56, 64)),
-        count_bits=draw(st.sampled_from([0, 8, 64])),
+        count_bits=count_bits,
+        digest_bits=draw(st.sampled_from([0, 8, 16])) if count_bits else 0,
         shares=draw(st.sampled_from([(1.0,), (0.5, 0.5), (0.75, 0.125, 0.125)])),
         origin_ns=draw(st.sampled_from([0, 1_700_000_000_000_000_000])),
         resolution_ns=draw(st.sampled_from([1, 1000])),

@@ -53,6 +53,7 @@ ALL = [
         (lambda: SdsParameters(rows=1, columns=4, sum_bits=65), "sum_bits is 65"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, shares=(0.5,)), "sum to 1"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, threshold=5), "no threshold"),
+        (lambda: CounterVectorParameters(counters=4, per_flow=2, digest_bits=8), "a digest needs a count"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, choice="random"), "needs plain sums"),
         (lambda: CounterVectorParameters(counters=4, per_flow=2, choice="both"), "use one of packet, random"),
         (lambda: BucketArrayParameters(buckets=4, per_instance=2, wrap=True), "wrap needs signed"),
@@ -93,6 +94,8 @@ def test_memory_is_cells_times_widths() -> None:
     assert new_sketch(parameters).memory_bits == 400 * (48 + 20 + 8 + 32)
     vectors = CounterVectorParameters(counters=100, per_flow=5, bits=40, shares=(0.5, 0.5))
     assert new_sketch(vectors).memory_bits == 2 * (100 * 40 + 48)
+    counted = CounterVectorParameters(counters=100, per_flow=5, bits=44, count_bits=20, digest_bits=16, resolution_ns=9)
+    assert new_sketch(counted).memory_bits == 100 * 80 + 48
 
 
 def test_a_field_that_is_not_kept_is_named() -> None:

@@ -91,10 +91,11 @@ def joint_means(
     counts: FlowCounts,
     *,
     grand_mean: float | None = None,
-    noise_per_packet: float = 0.0,
+    noise_per_packet: FloatArray | float = 0.0,
     rounding: float = ROUNDING_NS,
 ) -> JointMeans:
-    """Means over the usable cells; `noise_per_packet` is the variance of a recorded delay around the true one."""
+    """Means over the usable cells; `noise_per_packet` is the variance of a recorded delay around the true one, of each
+    cell or of all."""
     heard = incidence.without(~cells.usable)
     kept = heard.cell >= 0
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)

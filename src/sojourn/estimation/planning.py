@@ -263,8 +263,8 @@ def _part_of(plan: SegmentPlan, share: float) -> SegmentPlan:
     """The plan with this part of its cells, slots and counters; the flow-blind LDA stays."""
     if share >= 1:
         return plan
-    flows, spread, samples = (None if p is None else _shrunk(p, share) for p in (plan.flows, plan.spread, plan.samples))
-    return replace(plan, flows=flows, spread=spread, samples=samples)
+    parts = {"flows": plan.flows, "spread": plan.spread, "elephants": plan.elephants, "samples": plan.samples}
+    return replace(plan, **{name: None if p is None else _shrunk(p, share) for name, p in parts.items()})  # type: ignore[arg-type]
 
 
 def _shrunk(parameters: Parameters, share: float) -> Parameters:

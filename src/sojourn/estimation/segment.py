@@ -28,7 +28,7 @@ from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.sample import estimate_sample
-from sojourn.estimation.sizing import changed, fit_auto, fit_colate, fit_lda, fit_lds, fit_sample
+from sojourn.estimation.sizing import MOST_JOINT_FLOWS, changed, fit_auto, fit_colate, fit_lda, fit_lds, fit_sample
 from sojourn.estimation.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
@@ -51,8 +51,8 @@ __all__ = [
     "plan_segment",
 ]
 
-FLOWS, SPREAD, SAMPLES, SEGMENT = "flows", "spread", "samples", "segment"
-MOST_JOINT_FLOWS = 1_000_000
+FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
+CELLS = (FLOWS, SPREAD, ELEPHANTS)
 BLIND_SHARE = 8
 BLIND_BYTES = 16 << 10
 LEAST_BLIND_BYTES = 1 << 10
@@ -60,8 +60,8 @@ LEAST_BLIND_BYTES = 1 << 10
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """What each point records: flows' cells, cells that flows are spread over, samples (any of them or none, for plain
-    LDA), and the flow-blind LDA.
+    """What each point records: flows' cells, cells or counters that flows are spread over, cells that sample for
+    elephants, samples (any of them or none, for plain LDA), and the flow-blind LDA.
 
     ``joint`` decodes the cells for all flows together, instead of one by one as published.
     """
@@ -71,12 +71,19 @@ class SegmentPlan:
     segment: LdaParameters
     samples: Parameters | None = None
     spread: Parameters | None = None
+    elephants: Parameters | None = None
     joint: bool = False
 
     @property
     def streams(self) -> dict[str, Parameters]:
         """What is recorded, by the name of its stream."""
-        streams = {FLOWS: self.flows, SPREAD: self.spread, SAMPLES: self.samples, SEGMENT: self.segment}
+        streams = {
+            FLOWS: self.flows,
+            SPREAD: self.spread,
+            ELEPHANTS: self.elephants,
+            SAMPLES: self.samples,
+            SEGMENT: self.segment,
+        }
         return {name: parameters for name, parameters in streams.items() if parameters is not None}
 
     @property
@@ -91,8 +98,10 @@ class SegmentPlan:
     @property
     def parameters(self) -> dict[str, object]:
         """All parameters by their symbols, for the record."""
-        names = {SPREAD: "spread lds"}
-        return {names.get(stream, p.kind): p.to_mapping() for stream, p in self.streams.items()}
+        return {
+            f"{stream} {p.kind}" if stream in (SPREAD, ELEPHANTS) else p.kind: p.to_mapping()
+            for stream, p in self.streams.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -140,12 +149,14 @@ def plan_segment(
     blind = fit_lda(blind_bytes, salt=salt)
     rest = memory_bytes - blind_bytes
     if name == "auto":
-        shares = fit_auto(rest, flows=flows, loss=loss, packets=packets, salt=salt)
+        shares = fit_auto(rest, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
         if wanted:
             raise ParameterError(
                 "auto sets its parameters itself", action="use lds, colate or sample to set single ones"
             )
-        return SegmentPlan(name, shares.exact, blind, shares.samples, shares.spread, joint=True)
+        return SegmentPlan(
+            name, shares.cells, blind, shares.samples, shares.spread, elephants=shares.elephants, joint=True
+        )
     if name == "lds":
         parameters = fit_lds(rest, flows=flows, loss=loss, salt=salt, joint=joint)
         return SegmentPlan(name, changed(parameters, wanted), blind, joint=joint)
@@ -189,7 +200,7 @@ def estimate_streams(
     blind = delays.mean if isinstance(delays.mean, Estimate) else None
     cells = None
     if FLOWS in sent:
-        streams = [stream for stream in (FLOWS, SPREAD) if stream in sent]
+        streams = [stream for stream in CELLS if stream in sent]
         if joint and len(flow_id) <= MOST_JOINT_FLOWS and sent[FLOWS].parameters.kind != "sample":
             ends = [sent[stream] for stream in streams], [received[stream] for stream in streams]
             # Flows whose cells are spoiled are known by other means then; leaning to the mean of all packets would
@@ -210,12 +221,12 @@ def _estimate_jointly(
     """All flows at once; `flow_id` must list every recorded one, as a survey does."""
     from sojourn.estimation.joint_colate import estimate_colate_joint
     from sojourn.estimation.joint_lds import estimate_lds_joint
-    from sojourn.estimation.joint_stack import estimate_lds_stack
+    from sojourn.estimation.joint_stack import estimate_stack
 
     sender, receiver = senders[0], receivers[0]
     kind = sender.parameters.kind
     if len(senders) > 1:
-        return estimate_lds_stack(senders, receivers, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
+        return estimate_stack(senders, receivers, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
     if not cell_difference(sender, receiver).usable.any():  # type: ignore[arg-type]
         reason = Reason.NO_USABLE_CELLS if sender.recorded else Reason.NOTHING_RECORDED
         return unanswered_flows(flow_id, reason, f"{kind} joint")

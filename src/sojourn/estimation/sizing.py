@@ -6,11 +6,14 @@
 - Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
 - COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
 - Auto: what suits the cells per flow that the memory holds (c) and the packets that a flow loses on average (x).
-  Nothing is lost: exact cells only, one per row and flow. Little is lost: up to two exact cells per flow, and the rest
-  spread cells, over which a flow's sampled packets are spread so that a loss spoils one of several. More than
-  1.6 packets per flow are lost, cells are fewer than 0.17·(x/0.04)^0.4 per flow, or a sample holds eight
-  packets of each flow and an eighth of all (all of most flows): samples, and exact cells beside them where these take
-  less than an eighth. The limits are where the errors of both cross (docs/maths/auto.md).
+  Nothing is lost: exact cells only, one per row and flow. Little is lost: counters, four per flow (eight from x = 0.2
+  on), of which a loss spoils one, and a tenth for cells that sample, in which elephants keep clean ones; from
+  c = 0.4·(x/0.04)^0.75 on up to two exact cells per flow, and the rest for counters and (a quarter) for elephants.
+  Without counters (not decoded jointly; or more than 20 000 flows and cells of all of them, which would take long):
+  exact cells, and the rest spread cells that sample. More than 1.6 packets per flow are lost, cells are fewer than
+  0.11·(x/0.04)^0.4 per flow (0.17 not decoded jointly), or a sample holds eight packets of each flow and an eighth of
+  all (all of most flows): samples, and exact cells beside them where these take less than an eighth. The limits are
+  where the errors cross (docs/maths/auto.md).
 """
 
 from __future__ import annotations
@@ -43,10 +46,16 @@ LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
 USUAL_PACKETS_PER_FLOW = 40
 LEAST_CELLS_PER_FLOW = 0.08
 MUCH_LOST_PER_FLOW = 1.6
-CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
+CROSSING, COUNTERS_CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.11, 0.04, 0.4
 BESIDE_SAMPLES = 8
 WHOLE_SAMPLE = 8
-SPREAD_SALT = 1 << 32
+SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
+ELEPHANTS, ELEPHANTS_BESIDE = 10, 4
+ELEPHANT_SHARES, ELEPHANT_SPREAD = (0.125, 0.015625), 4
+FEW_COUNTERS, MORE_COUNTERS, OFTEN_LOST = 4, 8, 0.2
+WHOLE_CROSSING, WHOLE_POWER = 0.4, 0.75
+COUNTER_BITS, COUNTER_COUNT_BITS = 44, 20
+MOST_JOINT_FLOWS = 1_000_000
 LEAST_JOINT_COUNTERS = 4
 GROUPS_PER_FLOW = 8
 LEAST_GROUPS = 8
@@ -119,15 +128,21 @@ def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0, joint:
 
 @dataclass(frozen=True)
 class AutoShares:
-    """What auto records of flows: cells of whole flows, cells that flows are spread over, samples."""
+    """What auto records of flows: cells (of whole flows if they suffice), cells or counters that flows are spread over,
+    cells that sample for elephants, samples."""
 
-    exact: LdsParameters | None = None
-    spread: LdsParameters | None = None
+    cells: LdsParameters | None = None
+    spread: LdsParameters | CounterVectorParameters | None = None
+    elephants: LdsParameters | None = None
     samples: SampleParameters | None = None
 
 
-def fit_auto(memory_bytes: int, *, flows: int, loss: float, packets: int = 0, salt: int = 0) -> AutoShares:
+def fit_auto(
+    memory_bytes: int, *, flows: int, loss: float, packets: int = 0, salt: int = 0, joint: bool = True
+) -> AutoShares:
     """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
+
+    What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
 
     >>> fit_auto(128_000, flows=1000, loss=0.0).samples is None
     True
@@ -140,20 +155,72 @@ def fit_auto(memory_bytes: int, *, flows: int, loss: float, packets: int = 0, sa
     lost = loss * (packets / flows if packets else USUAL_PACKETS_PER_FLOW)
     exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
     if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
-        return AutoShares(exact=_exact_cells(cells, salt))
-    crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * (lost / CROSSING_LOST) ** CROSSING_POWER)
+        return AutoShares(cells=_exact_cells(cells, salt))
+    counted = joint and flows <= MOST_JOINT_FLOWS
+    least = COUNTERS_CROSSING if counted else CROSSING
+    crossing = max(LEAST_CELLS_PER_FLOW, least * (lost / CROSSING_LOST) ** CROSSING_POWER)
     whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and 0 < packets < cells * WHOLE_SAMPLE
     if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
         if BESIDE_SAMPLES * exact > cells:
             return AutoShares(samples=fit_sample(memory_bytes, flows=flows, salt=salt))
         beside = _exact_cells(exact, salt)
         left = memory_bytes - -(-beside.memory_bits // 8)
-        return AutoShares(exact=beside, samples=fit_sample(left, flows=flows, salt=salt))
+        return AutoShares(cells=beside, samples=fit_sample(left, flows=flows, salt=salt))
+    few = per_flow < WHOLE_CROSSING * (lost / CROSSING_LOST) ** WHOLE_POWER
+    if counted and (few or flows <= MANY_FLOWS):
+        return _with_counters(memory_bytes, flows, lost, salt, few=few)
     if per_flow < CELLS_PER_FLOW + 1:
         most = NEARLY_ALL if lost < SELDOM_LOST and per_flow > 1 else MOST_OF_CELLS if lost < SELDOM_LOST else 0.5
         exact = min(round(flows * JUST_EXACT), round(most * cells))
     rows = LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1
-    return AutoShares(exact=_exact_cells(exact, salt, rows), spread=_spread_cells(cells - exact, flows, salt))
+    return AutoShares(cells=_exact_cells(exact, salt, rows), spread=_spread_cells(cells - exact, flows, salt))
+
+
+def _with_counters(memory_bytes: int, flows: int, lost: float, salt: int, *, few: bool) -> AutoShares:
+    """Counters, cells that sample for elephants, and, unless cells are too few, those of whole flows."""
+    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
+    counters = FEW_COUNTERS if lost < OFTEN_LOST else MORE_COUNTERS
+    if few:
+        sampled = _elephant_cells(cells // ELEPHANTS, salt)
+        left = 8 * memory_bytes - sampled.memory_bits
+        return AutoShares(cells=sampled, spread=_counters(left, counters, salt))
+    exact, rows = max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows), LDS_ROWS
+    if cells < (CELLS_PER_FLOW + 1) * flows or cells < exact:
+        most = NEARLY_ALL if lost < SELDOM_LOST and cells > flows else MOST_OF_CELLS
+        exact, rows = min(round(flows * JUST_EXACT), round(most * cells)), LDS_ROWS - 1
+    whole = _exact_cells(exact, salt, rows)
+    sampled = _elephant_cells((cells - exact) // ELEPHANTS_BESIDE, salt)
+    left = 8 * memory_bytes - sampled.memory_bits - whole.memory_bits
+    return AutoShares(cells=whole, spread=_counters(left, counters, salt), elephants=sampled)
+
+
+def _elephant_cells(cells: int, salt: int) -> LdsParameters:
+    columns = max(1, cells // len(ELEPHANT_SHARES))
+    return LdsParameters(
+        rows=len(ELEPHANT_SHARES),
+        columns=columns,
+        spread=min(ELEPHANT_SPREAD, columns),
+        shares=ELEPHANT_SHARES,
+        salt=salt ^ ELEPHANT_SALT,
+    )
+
+
+def _counters(bits: int, per_flow: int, salt: int) -> CounterVectorParameters:
+    """As many counters as the bits hold.
+
+    What is shared is not known to the nanosecond: microseconds save twelve bits, which pay for the digest.
+    """
+    one = CounterVectorParameters(
+        counters=1,
+        per_flow=per_flow,
+        bits=COUNTER_BITS,
+        count_bits=COUNTER_COUNT_BITS,
+        digest_bits=16,
+        resolution_ns=1000,
+        salt=salt ^ SPREAD_SALT,
+    )
+    counter = one.bits + one.count_bits + one.digest_bits
+    return replace(one, counters=max(1, (bits - one.memory_bits + counter) // counter))
 
 
 def _exact_cells(cells: int, salt: int, rows: int = LDS_ROWS) -> LdsParameters:

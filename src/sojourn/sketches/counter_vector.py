@@ -8,13 +8,16 @@ time stamp goes into one of them, chosen by the *choice* of j:
 
 With several ``shares`` there is one vector per share (the loss variant): a packet's hash maps it to one
 vector at every point, and each vector counts its packets. With ``count_bits`` every counter also counts
-its packets, which makes a lost packet visible in the one counter it spoils.
+its packets, which makes a lost packet visible in the one counter it spoils. With ``digest_bits`` it also keeps the
+XOR of its packets' digests, as the cells of LDS do: equal counts of different packets (in flight at an epoch's edge)
+are then visible, too.
 
 Guarantee: published form (``wrap`` off): every counter is the exact sum of its time stamps, counted from
 `origin_ns` in steps of `resolution_ns`; the vector is full before a counter leaves its range or the sum
 of all counters exceeds `threshold` (T). With ``wrap``, sums are kept modulo 2ᵇ: differences are exact
 while every delay is at most `max_delay_ns`, which the vector ensures by being full in time.
-Memory: vectors × (n × (b + count bits) + packet counter). Time: one flow hash, one packet hash, O(1).
+Memory: vectors × (n × (b + count + digest bits) + packet counter). Time: one flow hash, one packet hash (two with a
+digest), O(1).
 
 Shahzad and Liu, "Noise Can Help: Accurate and Efficient Per-flow Latency Measurement without Packet
 Probing and Time Stamping", §3.1 and §1.4.
@@ -33,7 +36,7 @@ from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import kernel
-from sojourn.sketches.delay_cells import modular_capacity
+from sojourn.sketches.delay_cells import DIGEST_FUNCTION, modular_capacity
 from sojourn.sketches.parameters import Parameters, choice, flag, integer, probabilities
 from sojourn.sketches.sampling import bank_of, disjoint_thresholds
 from sojourn.sketches.sketch import Sketch
@@ -64,10 +67,13 @@ class CounterVectorParameters(Parameters):
     resolution_ns: int = integer("unit", 1, 2**40, default=1)
     max_delay_ns: int = integer("delay", 1, 2**62, default=10_000_000_000)
     salt: int = integer("salt", 0, 2**64 - 1, default=0)
+    digest_bits: int = integer("d", 0, 64, default=0)
 
     def _check_together(self) -> None:
         if abs(sum(self.shares) - 1) > 1e-6:
             raise self.error(f"shares add up to {sum(self.shares):g}", "give the vectors shares that sum to 1")
+        if self.digest_bits and not self.count_bits:
+            raise self.error("a digest needs a count beside it", "set count_bits, or digest_bits 0")
         if self.wrap and self.choice == "random":
             raise self.error(
                 "independent choice needs plain sums", "set wrap off and origin_ns to the start of the epoch"
@@ -99,7 +105,8 @@ class CounterVectorParameters(Parameters):
     def tables(self) -> tuple[Table, ...]:
         kind = Kind.MODULAR if self.wrap else Kind.COUNT
         count = (Field("count", self.count_bits, Kind.COUNT),) if self.count_bits else ()
-        fields = (Field("sum", self.bits, kind), *count)
+        digest = (Field("digest", self.digest_bits, Kind.DIGEST),) if self.digest_bits else ()
+        fields = (Field("sum", self.bits, kind), *count, *digest)
         packets = (Field("packets", PACKET_COUNTER_BITS, Kind.COUNT),)
         return (
             Table("counters", self.counters * self.vectors, fields),
@@ -109,6 +116,15 @@ class CounterVectorParameters(Parameters):
     @cached_property
     def function_salts(self) -> UInt64Array:
         return salt_table(self.per_flow, self.salt)
+
+    @property
+    def digest_salt(self) -> np.uint64:
+        return np.uint64(hashing.salt_for(DIGEST_FUNCTION, self.salt))
+
+    @property
+    def digest_mask(self) -> np.uint64:
+        """The digest's bits; 0 where there is no digest."""
+        return np.uint64((1 << self.digest_bits) - 1)
 
     @cached_property
     def thresholds(self) -> UInt64Array:
@@ -133,6 +149,8 @@ def _record(
     total_room: int,
     count_limit: int,
     packets_room: int,
+    digest_salt: np.uint64,
+    digest_mask: np.uint64,
 ) -> int:
     """One pass over the packets; the index of the first that does not fit.
 
@@ -161,6 +179,8 @@ def _record(
             if counters[target, 1] >= count_limit:
                 return i
             counters[target, 1] += 1
+            if digest_mask:
+                counters[target, 2] ^= np.int64(mix(packet_id[i] ^ digest_salt) & digest_mask)
         counters[target, 0] += stamp
         vector_packets[vector, 0] += 1
     return len(flow_id)
@@ -200,6 +220,8 @@ class CounterVector(Sketch[CounterVectorParameters, PacketBatch]):
             0 if p.wrap else self._room_below_threshold(),
             p.count_limit,
             self._packets_room(),
+            p.digest_salt,
+            p.digest_mask,
         )
         self._draws = (self._draws + taken) & hashing.MASK
         return taken
