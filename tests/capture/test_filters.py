@@ -46,7 +46,7 @@ def tcpdump() -> str:
 def tcpdump_count(tcpdump: str, raw: bytes, expression: str) -> int | None:
     """How many packets tcpdump accepts; None when it refuses the expression for the file's link type."""
     command = [tcpdump, "--count", "-r", "-", expression]
-    done = subprocess.run(command, input=raw, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=raw, capture_output=True, timeout=300, check=False)
     return int(done.stdout.split()[0]) if done.returncode == 0 else None
 
 
@@ -76,7 +76,7 @@ def test_a_filter_picks_the_packets_that_tcpdump_picks(shared_data: Path, tcpdum
     picked, _ = PacketFilter("vlan and ip").apply(read_pcap(raw))
     written = tmp_path / "picked.pcap"
     command = [tcpdump, "-r", "-", "-w", str(written), "vlan and ip"]
-    subprocess.run(command, input=raw, capture_output=True, timeout=60, check=True)
+    subprocess.run(command, input=raw, capture_output=True, timeout=300, check=True)
     theirs = read_pcap(written.read_bytes())
     assert len(picked) > 0
     assert picked.time_ns.tolist() == theirs.time_ns.tolist()

@@ -21,7 +21,7 @@ STAR = "source,target,weight\nhub,a,1\nhub,b,1\nhub,c,1\n"
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [*SOJOURN, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_names_with_commas_can_be_listed(shared_data: Path) -> None:
 def test_bad_input_is_one_kind_line(star: Path, arguments: list[str], code: int, said: str) -> None:
     (star.parent / "bad.csv").write_text("source,target,weight\na,b,1\nb,a,-1\n")
     command = [*SOJOURN, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=star.parent)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=star.parent)
     assert (result.returncode, result.stdout) == (code, "")
     assert said in result.stderr
     assert "Traceback" not in result.stderr

@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused_in_one_line(net: Path, words: str, text: str)
 
 
 def finished(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SOJOURN, *words], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*SOJOURN, *words], capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> 
         words = ["probe", "--from", "a", "--to", "b", "--via", "x", "--address", "127.0.0.1", "--port", "18621"]
         how = ["--interval", "300ms", "--rate", "50", "--seed", "1", "--count", "2", "--raw", str(tmp_path / "raw")]
         how += ["--key", key]
-        result = subprocess.run([*SOJOURN, *words, *how], capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run([*SOJOURN, *words, *how], capture_output=True, text=True, timeout=600, check=False)
         stranger = [*how[:-1], "f" * 16, "--count", "1"]
         ignored = subprocess.run(
-            [*SOJOURN, *words, *stranger], capture_output=True, text=True, timeout=120, check=False
+            [*SOJOURN, *words, *stranger], capture_output=True, text=True, timeout=600, check=False
         )
     finally:
         reflector.send_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.epochs.store import StreamRecord
+from sojourn.node.spool import Spool
 from sojourn.server.limits import Limits
 
 
@@ -37,7 +38,7 @@ def run(*arguments: str) -> str:
         (["--tls-cert", "a", "--tls-key", "b"], "a, b: No such file.*PEM"),
         (["--data", "paper://shelf"], "'paper' cannot be opened"),
         (["--host", "192.0.2.1"], "choose another --host or --port"),
-        (["--keep-epochs", "1s"], "a minute or longer"),
+        (["--keep-epochs", "10ms"], "less than a second"),
         (["--keep-epochs", "a while"], "not a duration"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -85,6 +86,21 @@ def test_an_answer_in_json_has_the_names_that_programs_expect(unit: Unit) -> Non
     expected = ["value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered"]
     assert list(answer)[: len(expected)] == expected
     assert (answer["value"], answer["samples"], answer["epochs"], answer["live"]) == (21, 6, 3, False)
+
+
+def test_a_spool_is_asked_as_the_query_unit_is(unit: Unit, tmp_path: Path) -> None:
+    epochs = [make_epoch(i, time_ns=10**18 + i, values=(1, 20, 300)) for i in range(3)]
+    spool = Spool(tmp_path / "spool", limit_bytes=1 << 20)
+    for epoch in epochs:
+        spool.put(epoch)
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    unit.store.add(epochs)
+    what = ["--metric", "disk_io", "--from", "1000000000", "--stored", "--format", "json"]
+    there = ["--server", unit.url, "--token", unit.tokens["viewer"], "--node", "alpha"]
+    for asked in (["--top", "2"], ["--instance", "p[1]"], ["--instance", "p[1]", "--method", "literal"], []):
+        assert run("query", "--spool", str(spool.directory), *what, *asked) == run("query", *there, *what, *asked)
+    with pytest.raises(UsageError, match="it holds disk"):
+        run("query", "--spool", str(spool.directory), *what, "--stream", "cpu")
 
 
 @pytest.mark.parametrize(

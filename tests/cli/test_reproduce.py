@@ -49,7 +49,7 @@ def run_apart(*arguments: str, **environment: str) -> subprocess.CompletedProces
         [*SOJOURN, "reproduce", "lda", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
         env=os.environ | environment,
     )

@@ -8,11 +8,12 @@ from scipy.stats import norm
 
 from sojourn.estimation import delay_prior
 from sojourn.estimation.delay_prior import Mixture, learn_mixture, posterior
-from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, error_ratios
+from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.delays import DelayMessages
 from sojourn.estimation.dense_delays import DenseCells
 from sojourn.estimation.incidence import Incidence, lds_incidence
-from sojourn.estimation.messages import new_messages, pass_normal
+from sojourn.estimation.messages import new_messages, pass_normal, pass_single
+from sojourn.estimation.mixture_messages import pass_mixture
 from sojourn.sketches.lds import LdsParameters
 
 FLOWS = 400
@@ -27,7 +28,8 @@ def small_problem(spread: int, columns: int, seed: int = 3):
     kappa = np.full((FLOWS, 4), 9.0)
     noise = np.full(incidence.cells, 1e-3)
     weight = incidence.share * size[:, None]
-    truth, observed = draw_cells(incidence, weight, variance, kappa, size, noise, seed)
+    truth = draw_excess(variance, seed)
+    observed = draw_cells(incidence, weight, truth, kappa, size, noise, seed + 1)
     return incidence, weight, size, variance, kappa, noise, truth, observed
 
 
@@ -42,6 +44,57 @@ def passed(incidence: Incidence, weight, size, variance, kappa, noise, observed,
         )  # fmt: skip
         messages.add_up(incidence)
     return messages
+
+
+def test_a_pass_over_single_cells_is_the_pass_over_groups_of_one() -> None:
+    """With cells that take all packets of a flow, half of them, or none."""
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
+    weight = weight * np.array([1.0, 1.0, 0.5, 0.5])
+    incidence.cell[::7, 1] = -1
+    mean = np.linspace(-1, 1, FLOWS)
+    ends = []
+    for single in (False, True):
+        messages = new_messages(incidence, weight, mean, variance)
+        given = kappa, size, observed, noise, mean, variance
+        state = (
+            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
+            messages.precision, messages.value,
+        )  # fmt: skip
+        for _ in range(5):
+            if single:
+                change = pass_single(incidence.cell, weight, *given, *state, 0.8)
+            else:
+                change = pass_normal(incidence.cell, weight, incidence.groups, *given, *state, 0.8)
+        ends.append((change, messages))
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-6)
+    for name in ("part_mean", "part_variance", "cell_mean", "cell_variance", "precision", "value"):
+        assert getattr(ends[0][1], name) == pytest.approx(getattr(ends[1][1], name), rel=1e-6, abs=1e-9)
+
+
+def mixture_pass(incidence, weight, size, kappa, noise, observed, prior, scatter, doubt, passes: int = 100):
+    messages = new_messages(incidence, weight, np.zeros(FLOWS), scatter + prior[2][0])
+    for _ in range(passes):
+        change = pass_mixture(
+            incidence.cell, weight, incidence.groups, kappa, size, observed, noise, *prior, scatter, doubt,
+            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
+            messages.precision, messages.value, 0.5,
+        )  # fmt: skip
+        messages.add_up(incidence)
+    return messages, change
+
+
+@pytest.mark.parametrize(("spread", "columns"), [(1, 50), (3, 100)])
+def test_a_mixture_of_one_normal_is_the_normal_prior(spread: int, columns: int) -> None:
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(spread, columns)
+    one = np.array([1.0]), np.array([0.0]), np.array([4.0])
+    mixed, change = mixture_pass(
+        incidence, weight, size, kappa, noise, observed, one, variance - 4.0, np.zeros(FLOWS), 300
+    )
+    normal = passed(incidence, weight, size, variance, kappa, noise, observed)
+    assert change < 1e-3
+    means = [m.precision * m.value / (1 / variance + m.precision) for m in (mixed, normal)]
+    assert means[0] == pytest.approx(means[1], abs=0.02)
+    assert mixed.precision == pytest.approx(normal.precision, rel=0.05)
 
 
 def textbook(incidence, weight, size, variance, kappa, noise, observed):
@@ -111,9 +164,8 @@ def test_drawn_cells_have_the_model_s_covariance() -> None:
     weight = np.full((1, 3), 4.0)
     parts = []
     for seed in range(300):
-        truth, observed = draw_cells(
-            incidence, weight, np.array([2.0]), np.array([[5.0]]), np.array([12.0]), np.zeros(3), seed
-        )
+        truth = draw_excess(np.array([2.0]), seed)
+        observed = draw_cells(incidence, weight, truth, np.array([[5.0]]), np.array([12.0]), np.zeros(3), seed + 1000)
         assert observed.sum() == pytest.approx(12 * truth[0])
         parts.append(observed - 4 * truth[0])
     assert np.var(parts) == pytest.approx(5 * 4 * (1 - 4 / 12), rel=0.15)

@@ -7,6 +7,7 @@ import pytest
 
 from paper_worlds import SIZE_CLASSES, Traffic, traffic
 from sojourn.core.estimates import Reason
+from sojourn.estimation import mixture_delays
 from sojourn.estimation.joint_lds import estimate_lds_joint
 from sojourn.estimation.lds import estimate_lds
 from sojourn.sketches.lds import Lds, LdsParameters
@@ -47,6 +48,26 @@ def test_half_a_cell_per_flow_is_never_worse_than_literal(delays: str) -> None:
     assert 0.90 <= covered(joint, world).mean() <= (0.99 if delays == "bimodal" else 0.98)
     large = world.sent >= 500
     assert np.median(errors(joint, world)[large]) < 0.7 * np.median(errors(literal, world)[large])
+
+
+@pytest.mark.parametrize(
+    ("loss", "parameters"),
+    [(0.0, {"columns": 1000}), (0.001, {"columns": 8000, "spread": 4, "shares": (1.0, 0.3, 0.1, 0.03)})],
+    ids=["half", "spread"],
+)
+def test_flows_of_two_kinds_are_told_apart(monkeypatch, loss: float, parameters: dict) -> None:
+    """Passes that know the two kinds beside passes that know one spread: mice and elephants are both closer."""
+    world = traffic(515, 8000, "bimodal", loss)
+    told = world.grand_mean if loss else None
+    mixed, literal = answers(world, grand_mean=told, salt=3, **parameters)
+    monkeypatch.setattr(mixture_delays, "enough_known", lambda _: False)
+    normal, _ = answers(world, grand_mean=told, salt=3, **parameters)
+    for low, high in ((1, 9), (100, 10**6)):
+        own = (world.sent >= low) & (world.sent <= high) & mixed.answered & (world.received > 0)
+        medians = [np.median(errors(flows, world)[own]) for flows in (mixed, normal)]
+        assert medians[0] < 0.9 * medians[1]
+        assert medians[0] <= np.nanmedian(errors(literal, world)[own])
+    assert 0.90 <= covered(mixed, world).mean() <= 0.985
 
 
 def test_the_published_goal_is_met_at_half_a_cell_per_flow() -> None:

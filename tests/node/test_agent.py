@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,93 +16,8 @@ from query_unit import Unit, running_unit
 
 from sojourn.epochs.store import StreamRecord
 from sojourn.epochs.wire import decode
+from tally_node import Node, ask, is_listening
 from waiting import PATIENCE_SECONDS, eventually
-
-PLUGIN = '''
-from sojourn.core.keys import ProcessKey
-from sojourn.sources.source import Metric, ReadingSource
-
-class Tally(ReadingSource):
-    """What was appended to a file since the last look: lines of a name and an amount."""
-    metric = Metric("tally", "operations", "process", "increments")
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._file = open(path)
-
-    def read(self, now_ns):
-        found = {}
-        for line in self._file.read().split("\\n"):
-            if line:
-                name, amount = line.split()
-                key = ProcessKey(name, 1)
-                found[key] = found.get(key, 0) + int(amount)
-        return found
-'''
-
-
-class Node:
-    """An agent that counts what a test writes into its tally."""
-
-    def __init__(self, directory: Path, url: str, token: str) -> None:
-        plugin = directory / "plugin"
-        information = plugin / "tally-1.0.dist-info"
-        information.mkdir(parents=True)
-        (plugin / "tally_metric.py").write_text(PLUGIN)
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tally\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text("[sojourn.sources]\ntally = tally_metric:Tally\n")
-        self.tally = directory / "tally"
-        self.tally.touch()
-        self.spool = directory / "spool"
-        self.truth: Counter[str] = Counter()
-        (directory / "token").write_text(token)
-        self.configuration = directory / "agent.toml"
-        self.configuration.write_text(f"""
-node = "alpha"
-server = "{url}"
-token_file = "{directory / "token"}"
-spool = "{self.spool}"
-spool_limit = "64KiB"
-poll = "100ms"
-
-[streams.tally]
-metric = "tally"
-path = "{self.tally}"
-epoch = "500ms"
-buckets = 32
-per_instance = 3
-bits = 32
-count_bits = 16
-""")
-        self.environment = os.environ | {"PYTHONPATH": f"{plugin}:{os.environ.get('PYTHONPATH', '')}"}
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "sojourn.cli.main", "agent", "-c", str(self.configuration)]
-        self.process = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
-
-    def stop(self, number: int = signal.SIGTERM) -> str:
-        assert self.process is not None
-        self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
-        return errors
-
-    def spooled(self) -> int:
-        """What the epochs in its spool hold in all; less where one changes its name just now."""
-        total = 0
-        for path in (path for path in self.spool.iterdir() if path.suffix in (".epoch", ".sent")):
-            with suppress(FileNotFoundError):
-                total += int(decode(path.read_bytes()).sketch.column("sum").sum())
-        return total
-
-    def count(self, rounds: int = 10) -> None:
-        """Some more work by five processes, of very different amounts."""
-        lines = [f"proc{i} {2**i * (1 + r % 3)}" for r in range(rounds) for i in range(5)]
-        for line in lines:
-            name, amount = line.split()
-            self.truth[f"{name}[1]"] += int(amount)
-        with open(self.tally, "a") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 @pytest.fixture
@@ -116,17 +29,7 @@ def unit(tmp_path: Path) -> Iterator[Unit]:
 def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
     made = Node(tmp_path, unit.url, unit.tokens["alpha"])
     yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.communicate()
-
-
-def ask(unit: Unit, **question) -> list[dict]:
-    body = {"metric": "tally", "node": "alpha", "from_ns": 0, **question}
-    with unit.client("viewer") as client:
-        response = client.post("/api/v1/query", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
+    made.end()
 
 
 def is_plausible(answer: dict, truth: float) -> bool:
@@ -136,11 +39,6 @@ def is_plausible(answer: dict, truth: float) -> bool:
     """
     below, above = answer["value"] - answer["low"], answer["high"] - answer["value"]
     return bool(answer["value"] - 3 * below <= truth <= answer["value"] + 3 * above)
-
-
-def is_listening(unit: Unit) -> bool:
-    with unit.client("viewer") as client:
-        return any(n["listening"] for n in client.get("/api/v1/nodes").json())
 
 
 def test_a_query_over_stored_and_current_epochs_equals_the_truth(unit: Unit, node: Node) -> None:
@@ -229,7 +127,9 @@ def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epoch
             assert answer["epochs"] >= 2
             # A call counts when it returns: the last ones maybe only now.
             assert any(is_plausible(answer, truth + late) for late in range(3)), (answer, truth)
-            assert abs(answer["value"] / truth - 1) < 0.4
+        # How close one writer's answer is depends on how often a busy machine lets the agent look; that of all not.
+        (total,) = ask(unit, metric="disk_io")
+        assert abs(total["value"] / sum(map(calls_of, writers)) - 1) < 0.01
 
 
 def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) -> None:

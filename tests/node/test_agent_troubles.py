@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from query_unit import Unit, bound_socket, make_epoch, running_unit
 
-from node.test_agent import PLUGIN, Node, ask, is_listening
 from sojourn.core.errors import StoreError
 from sojourn.epochs.store import open_store
 from sojourn.node import spool as spool_module
@@ -20,8 +18,9 @@ from sojourn.node.http import HttpTransport
 from sojourn.node.spool import Spool
 from sojourn.server.limits import Limits
 from sojourn.server.tokens import Role, TokenStore
+from tally_node import PLUGIN, Node, ask, is_listening
+from waiting import PATIENCE_SECONDS, eventually
 
-PATIENCE_SECONDS = 120.0
 LIMITS = Limits(requests_per_second=10_000, burst=10_000, live_seconds=60.0)
 RUBBISH = """            if line == "rubbish":
                 self._ignored["lines of rubbish"] += 1
@@ -44,21 +43,7 @@ def unit(tmp_path: Path) -> Iterator[Unit]:
 def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
     made = Node(tmp_path, unit.url, unit.tokens["alpha"])
     yield made
-    end(made)
-
-
-def end(node: Node) -> None:
-    """However the test went, no agent stays behind."""
-    if node.process is not None and node.process.poll() is None:
-        node.process.kill()
-        node.process.communicate()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
+    made.end()
 
 
 def test_what_was_measured_while_the_query_unit_was_away_from_the_start_is_stored_and_can_be_asked(
@@ -75,11 +60,11 @@ def test_what_was_measured_while_the_query_unit_was_away_from_the_start_is_store
     node.start()
     try:
         node.count()
-        until(lambda: any(node.spool.glob("*.epoch")) or any(node.spool.glob("*.sent")))
+        eventually(lambda: any(node.spool.glob("*.epoch")) or any(node.spool.glob("*.sent")))
         running = running_unit(tmp_path / "data", LIMITS, listening=bound)
         unit = next(running)
-        until(lambda: bool(unit.store.streams(node="alpha")))
-        until(lambda: unit.store.totals()["epochs"] > earlier)
+        eventually(lambda: bool(unit.store.streams(node="alpha")))
+        eventually(lambda: unit.store.totals()["epochs"] > earlier)
         errors = node.stop()
         assert "cannot be reached" in errors
         assert "is there again" in errors
@@ -87,7 +72,7 @@ def test_what_was_measured_while_the_query_unit_was_away_from_the_start_is_store
         assert ask(unit, live=False)[0]["value"] == sum(node.truth.values()) + earlier
         next(running, None)
     finally:
-        end(node)
+        node.end()
 
 
 def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
@@ -105,23 +90,24 @@ def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
         disk.setattr(unit.store, "add", _full_store)
         node.start()
         try:
-            until(lambda: is_listening(unit))
+            eventually(lambda: is_listening(unit))
             (total,) = ask(unit)
             assert total["value"] == sum(range(waiting))
             assert (total["live"], total["epochs"], total["notes"]) == (True, waiting, [])
+            eventually(lambda: is_listening(unit))
             (part,) = ask(unit, from_ns=11 * second, to_ns=20 * second)
             assert part["value"] == sum(range(10, 20))
             assert part["live"] is True
             assert part["covered"] == [{"from_ns": s * second, "to_ns": s * second} for s in range(11, 21)]
         finally:
-            end(node)
+            node.end()
     next(running, None)
 
 
 def test_what_a_source_warns_of_and_leaves_out_is_told(unit: Unit, node: Node, tmp_path: Path) -> None:
     (tmp_path / "plugin" / "tally_metric.py").write_text(PLUGIN.replace("            if line:\n", RUBBISH) + WARNINGS)
     node.start()
-    until(lambda: is_listening(unit))
+    eventually(lambda: is_listening(unit))
     for _ in range(3):
         with open(node.tally, "a") as file:
             file.write("rubbish\n")
@@ -137,9 +123,9 @@ def test_an_assigned_stream_that_cannot_be_recorded_does_not_end_the_others(unit
     with unit.client("admin") as client:
         client.put("/api/v1/nodes/alpha/assignments/narrow", json={"configuration": narrow})
     node.start()
-    until(lambda: len(unit.store.streams(node="alpha")) == 2)
+    eventually(lambda: len(unit.store.streams(node="alpha")) == 2)
     node.count()
-    until(lambda: ask(unit)[0]["value"] == sum(node.truth.values()))
+    eventually(lambda: ask(unit)[0]["value"] == sum(node.truth.values()))
     assert "assigned stream narrow was stopped" in node.stop()
 
 
@@ -156,9 +142,9 @@ def test_a_full_disk_does_not_end_the_agent(unit: Unit, tmp_path: Path, monkeypa
         agent = Agent(configuration, transport, report=said.append)
         running = threading.Thread(target=agent.run)
         running.start()
-        until(lambda: agent.spool.unwritten >= 2)
+        eventually(lambda: agent.spool.unwritten >= 2)
     try:
-        until(lambda: unit.store.totals()["epochs"] >= 2)
+        eventually(lambda: unit.store.totals()["epochs"] >= 2)
     finally:
         agent.stop()
         running.join(timeout=PATIENCE_SECONDS)

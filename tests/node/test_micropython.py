@@ -102,7 +102,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str
     for program in ("micropython_program.py", "memory_program.py", "delay_program.py"):
         command = ["node", HERE / "run_micropython.mjs", PORT, HERE / program]
         command += [SOURCE / "unit.py", SOURCE / "rtt_unit.py", SOURCE / "delay_unit.py", cases]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert result.returncode == 0, result.stderr + result.stdout[-2000:]
         for line in result.stdout.splitlines():
             word, *rest = line.split()

@@ -67,5 +67,5 @@ def test_a_node_listens_while_it_answers_and_a_moment_after() -> None:
     assert not desk.is_listening("alpha")
     assert asyncio.run(desk.next_request("alpha", 0.01)) is None
     assert desk.is_listening("alpha")
-    now[0] += 3
+    now[0] += 6
     assert not desk.is_listening("alpha")

@@ -26,6 +26,7 @@ from sojourn.server.sink_store import SinkStore
 from sojourn.server.sink_tables import ANSWERS, LATE, METADATA, PACKETS, RECEIVED
 from sojourn.tomography.packet_wire import encode_packets
 from sojourn.tomography.trace import PacketRow
+from waiting import PATIENCE_SECONDS, eventually
 
 DAY = 86_400 * 10**9
 KEEP = 30 * DAY
@@ -175,8 +176,7 @@ def test_sinks_go_on_sending_while_old_packets_are_removed(unit: Unit, monkeypat
         for k in range(10):
             some = shifted(rows[5 * k : 5 * k + 5], 7_200)
             client.post(f"{FIELD}/packets", content=encode_packets(some), headers=CBOR).raise_for_status()
-        worker.join(60)
-        assert not worker.is_alive()
+        worker.join()
         state = closed(client)
     assert (state["packets"], state["solved"] + state["left_out"]) == (50, 50)
 
@@ -191,16 +191,13 @@ def test_the_command_removes_and_says_so(tmp_path: Path) -> None:
         token = process.stdout.readline().rsplit(" ", 1)[1].strip()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(
-            base_url=url, headers=headers, timeout=60, transport=httpx.HTTPTransport(retries=5)
+            base_url=url, headers=headers, timeout=PATIENCE_SECONDS, transport=httpx.HTTPTransport(retries=5)
         ) as client:
             body = encode_packets(small_world()[:10])
             assert client.post(f"{FIELD}/packets", content=body, headers=CBOR).json()["stored"] == 10
-            limit = time.monotonic() + 120
-            while client.get("/api/v1/collections").json():
-                assert time.monotonic() < limit
-                time.sleep(0.2)
+            eventually(lambda: not client.get("/api/v1/collections").json(), pause=0.2)
         process.send_signal(signal.SIGINT)
-        _out, told = process.communicate(timeout=60)
+        _out, told = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
         process.wait()

@@ -102,10 +102,14 @@ def _removed_on_failure(state: LabState) -> Iterator[None]:
         sys.exit(128 + signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, stop)
-    state.create()
+    is_ours = False
     try:
+        state.create()
+        is_ours = True
         yield
     except BaseException:
+        if not is_ours:
+            raise
         for ignored in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it
             signal.signal(ignored, signal.SIG_IGN)
         print("sojourn: removing what was made of the lab", file=sys.stderr)

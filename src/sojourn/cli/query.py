@@ -102,7 +102,7 @@ def query(
     if spool is not None:
         from sojourn.node.local import ask_spool
 
-        answers = [ask_spool(spool, stream, question)]
+        answers = ask_spool(spool, stream, question)
     else:
         from sojourn.server.client import Client, token_from
 

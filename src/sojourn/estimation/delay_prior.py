@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.delays import DelayMessages
 from sojourn.estimation.quantiles import NORMAL_95
 
-__all__ = ["Mixture", "learn_mixture", "posterior"]
+__all__ = ["Mixture", "enough_known", "learn_mixture", "posterior"]
 
 COMPONENTS = 72
 WIDTH = 0.6
@@ -31,9 +31,12 @@ LEARN_FLOWS = 5_000
 LEARN_PASSES = 60
 SEARCH_PASSES = 20
 FEWEST = 30
+# Sizes known to a fifth: what a flow's cells say of its sum then says enough of its mean.
+KNOWN, FEWEST_KNOWN = 0.04, 300
 KEPT_FLOWS = 3.0
 ALL_ALIKE = 1e-3
 WITHIN_FACTORS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
+NEGLIGIBLE = 30.0
 DEVIATIONS = 3.5
 LEVEL = 0.95
 TAIL_STEPS = 12
@@ -51,30 +54,91 @@ class Mixture:
     width: float
 
 
-def learn_mixture(said: DelayMessages, *, refine: bool = True) -> tuple[DelayMessages, Mixture]:
+def enough_known(said: DelayMessages) -> bool:
+    """Whether flows differ, and enough of them have sizes that are known, to learn how."""
+    differ = said.between >= ALL_ALIKE * said.within
+    return differ and int((_tells(said) & (said.doubt < KNOWN)).sum()) >= FEWEST_KNOWN
+
+
+def _tells(said: DelayMessages) -> BoolArray:
+    """The flows of which the cells say enough to learn from."""
+    tells: BoolArray = said.precision * 4 * (said.between + said.scatter) > 1
+    return tells
+
+
+def learn_mixture(said: DelayMessages) -> tuple[DelayMessages, Mixture]:
     """The distribution of flows' own means, and the messages with σ² as the same likelihood has it.
 
-    Cells of whole flows tell σ² only by how much small flows scatter; cells that hold shares of flows tell it better
-    themselves (no ``refine``). Flows of which little is known add little.
+    Cells tell σ² only by how much small flows scatter. Flows of which little is known add little; those of doubtful
+    size show a mean that is off by the factor that the size is: they tell σ², not, if there are enough others, the
+    mixture. Priors that `survivors` has moved are
+    kept if flows are likelier with them: where flows are of two kinds, sizes may go with the kind, not with its mean.
     """
-    telling = np.flatnonzero(said.precision * 4 * (said.between + said.scatter) > 1)
-    if len(telling) > LEARN_FLOWS:
-        telling = np.random.default_rng(0).choice(telling, LEARN_FLOWS, replace=False)
-    if not refine or len(telling) < FEWEST or said.between < ALL_ALIKE * said.within:
-        return said, _fitted(said, telling, LEARN_PASSES)[0]
-    best = max(WITHIN_FACTORS, key=lambda factor: _fitted(_scaled(said, factor), telling, SEARCH_PASSES)[1])
-    refined = _scaled(said, best)
-    return refined, _fitted(refined, telling, LEARN_PASSES)[0]
+    tells = _tells(said)
+    known = tells & (said.doubt < KNOWN)
+    if known.sum() < FEWEST_KNOWN:
+        said, known = replace(said, doubt=0.0), tells
+    telling, shown = _some(tells), _some(known)
+    if len(shown) < FEWEST or said.between < ALL_ALIKE * said.within:
+        return said, _fitted(said, shown, LEARN_PASSES)
+    if said.refinement is None:
+        found = [_scaled(said, factor) for factor in WITHIN_FACTORS]
+        said = max(found, key=lambda one: _likelihood(one, _fitted(one, shown, SEARCH_PASSES), telling))
+    mixture = _fitted(said, shown, LEARN_PASSES)
+    if np.any(said.shift):
+        still = replace(said, shift=0.0, shift_deviation=0.0)
+        unmoved = _fitted(still, shown, LEARN_PASSES)
+        if _likelihood(still, unmoved, telling) > _likelihood(said, mixture, telling):
+            return still, unmoved
+    return said, mixture
+
+
+def _some(chosen: BoolArray) -> Int64Array:
+    """The flows chosen, or enough of them to learn from."""
+    flows: Int64Array = np.flatnonzero(chosen)
+    if len(flows) > LEARN_FLOWS:
+        flows = np.random.default_rng(0).choice(flows, LEARN_FLOWS, replace=False)
+    return flows
 
 
 def _scaled(said: DelayMessages, factor: float) -> DelayMessages:
-    return replace(said, within=said.within * factor, scatter=said.scatter * factor)
+    return replace(said, within=said.within * factor, scatter=said.scatter * factor, refinement=factor)
 
 
-def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixture, float]:
-    """The mixture for given σ², and the log likelihood of the telling flows."""
+def _likelihood(said: DelayMessages, mixture: Mixture, flows: Int64Array) -> float:
+    """The log likelihood of flows' messages, also of those whose size is doubtful."""
+    value = (said.value - said.shift)[flows]
+    variance = 1 / said.precision[flows] + said.scatter[flows] + mixture.width**2
+    doubt = np.broadcast_to(said.doubt, said.value.shape)[flows]
+    return _log_likelihood(value, variance, doubt, mixture.weight, mixture.centre)
+
+
+@kernel
+def _log_likelihood(
+    value: FloatArray, variance: FloatArray, doubt: FloatArray, weight: FloatArray, centre: FloatArray
+) -> float:
+    """Of values around the centres, with variances that grow by doubt times the centre's square."""
+    likelihood = 0.0
+    exponent = np.empty(len(weight))
+    for f in range(len(value)):
+        for k in range(len(weight)):
+            spread = variance[f] + doubt[f] * centre[k] ** 2
+            exponent[k] = -0.5 * (centre[k] - value[f]) ** 2 / spread
+        most = np.max(exponent)
+        total = 0.0
+        for k in range(len(weight)):
+            if exponent[k] > most - NEGLIGIBLE:
+                total += weight[k] * np.exp(exponent[k] - most) / np.sqrt(variance[f] + doubt[f] * centre[k] ** 2)
+        likelihood += most + math.log(total)
+    return likelihood
+
+
+def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> Mixture:
+    """The mixture for given σ²."""
     deviation = np.sqrt(said.between)
-    value, variance = (said.value - said.shift)[telling], 1 / said.precision[telling] + said.scatter[telling]
+    value = (said.value - said.shift)[telling]
+    doubt = np.broadcast_to(said.doubt, said.value.shape)[telling] * value**2
+    variance = 1 / said.precision[telling] + said.scatter[telling] + doubt
     reach = [-DEVIATIONS * deviation, DEVIATIONS * deviation]
     sharp = variance < 0.1 * said.between
     if sharp.any():
@@ -85,31 +149,27 @@ def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> tuple[Mixt
     normal = np.exp(-0.5 * (centre / max(deviation, 1e-12)) ** 2) + 1e-3
     normal /= normal.sum()
     weight = normal
-    likelihood = 0.0
     for _ in range(passes if len(telling) else 0):
-        share, likelihood = _responsibility(value, variance + width**2, weight, centre)
+        share = _responsibility(value, variance + width**2, weight, centre)
         # A few flows' worth of the normal shape keeps tails that few flows show.
         weight = (share + KEPT_FLOWS * normal) / (len(telling) + KEPT_FLOWS)
-    return Mixture(weight, centre, width), likelihood
+    return Mixture(weight, centre, width)
 
 
 @kernel
-def _responsibility(
-    value: FloatArray, variance: FloatArray, weight: FloatArray, centre: FloatArray
-) -> tuple[FloatArray, float]:
-    """Flows per component, and the log likelihood."""
+def _responsibility(value: FloatArray, variance: FloatArray, weight: FloatArray, centre: FloatArray) -> FloatArray:
+    """Flows per component."""
     total = np.zeros(len(weight))
     own = np.empty(len(weight))
-    likelihood = 0.0
     for f in range(len(value)):
-        likelihood += _component_shares(value[f], 1.0 / variance[f], weight, centre, own)
+        _component_shares(value[f], 1.0 / variance[f], weight, centre, own)
         total += own
-    return total, likelihood
+    return total
 
 
 @inlined
-def _component_shares(value: float, precision: float, weight: FloatArray, centre: FloatArray, own: FloatArray) -> float:
-    """Posterior weights of the components, and the log likelihood; `precision` is of value around a centre."""
+def _component_shares(value: float, precision: float, weight: FloatArray, centre: FloatArray, own: FloatArray) -> None:
+    """Posterior weights of the components; `precision` is of value around a centre."""
     nearest = np.inf
     for k in range(len(centre)):
         nearest = min(nearest, (centre[k] - value) ** 2)
@@ -120,7 +180,6 @@ def _component_shares(value: float, precision: float, weight: FloatArray, centre
         total += own[k]
     for k in range(len(centre)):
         own[k] /= total
-    return math.log(total) - 0.5 * precision * nearest + 0.5 * math.log(precision + 1e-300)
 
 
 def posterior(said: DelayMessages, mixture: Mixture) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -14,7 +14,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray
 from sojourn.estimation.incidence import Incidence
 
-__all__ = ["calibrated_precision", "draw_cells", "error_ratios"]
+__all__ = ["calibrated_precision", "draw_cells", "draw_excess", "error_ratios"]
 
 # Flows are alike if the cells leave a like share of their prior variance.
 EDGES = np.array([1e-4, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95])
@@ -23,18 +23,23 @@ MOST_RATIO = 100.0
 MOST_LEFT = 0.999
 
 
+def draw_excess(variance: FloatArray, seed: int) -> FloatArray:
+    """Normal values with these variances."""
+    drawn: FloatArray = np.random.default_rng(seed).standard_normal(len(variance)) * np.sqrt(variance)
+    return drawn
+
+
 def draw_cells(
     incidence: Incidence,
     weight: FloatArray,
-    variance: FloatArray,
+    excess: FloatArray,
     kappa: FloatArray,
     whole: FloatArray,
     noise: FloatArray,
     seed: int,
-) -> tuple[FloatArray, FloatArray]:
-    """Flows' excesses and the cells' sums that they bring, drawn from the model of `messages`."""
+) -> FloatArray:
+    """The cells' sums that flows of these excesses bring, drawn from the model of `messages`."""
     random = np.random.default_rng(seed)
-    excess = random.standard_normal(incidence.flows) * np.sqrt(variance)
     shape = (incidence.flows, incidence.groups, incidence.group_length)
     own = np.where(incidence.cell >= 0, weight, 0.0).reshape(shape)
     scatter = random.standard_normal(shape) * np.sqrt(kappa[:, :, None] * own)
@@ -43,7 +48,8 @@ def draw_cells(
     parts = own * (excess[:, None] - total / whole[:, None])[:, :, None] + scatter
     kept = incidence.cell >= 0
     cells = np.bincount(incidence.cell[kept], parts.reshape(kept.shape)[kept], incidence.cells)
-    return excess, cells + random.standard_normal(incidence.cells) * np.sqrt(noise)
+    sums: FloatArray = cells + random.standard_normal(incidence.cells) * np.sqrt(noise)
+    return sums
 
 
 def error_ratios(truth: FloatArray, value: FloatArray, precision: FloatArray, variance: FloatArray) -> FloatArray:

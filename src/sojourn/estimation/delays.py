@@ -22,12 +22,12 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.estimation.bounds import FULL
-from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, error_ratios
+from sojourn.estimation.delay_trials import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.dense_delays import DenseCells
 from sojourn.estimation.incidence import Incidence
-from sojourn.estimation.messages import new_messages, pass_normal
+from sojourn.estimation.messages import Messages, new_messages, pass_normal, pass_single
 
-__all__ = ["DelayCells", "DelayMessages", "solve_delays"]
+__all__ = ["DelayCells", "DelayMessages", "DelayProblem", "NormalSolution", "solve_normal"]
 
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)
 REFINEMENTS = (0.3, 1.0, 3.0)
@@ -74,6 +74,8 @@ class DelayMessages:
 
     ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p.
     ``shift`` is how far a flow's own prior lies above ``prior_mean`` (`survivors`), known to ± ``shift_deviation``.
+    ``doubt`` is the relative variance of the flow's size. ``refinement`` is the factor from the
+    cells' σ² to this one, if how small flows scatter has told it.
     """
 
     value: FloatArray
@@ -84,14 +86,25 @@ class DelayMessages:
     scatter: FloatArray
     shift: FloatArray | float = 0.0
     shift_deviation: FloatArray | float = 0.0
+    doubt: FloatArray | float = 0.0
+    refinement: float | None = None
 
 
-def solve_delays(cells: DelayCells) -> DelayMessages:
-    """Solve for all flows together."""
+@dataclass(frozen=True, eq=False)
+class NormalSolution:
+    """The cells, what they say of flows under a normal prior, and the score of their held-out predictions."""
+
+    problem: DelayProblem | None
+    said: DelayMessages
+    score: float = 0.0
+
+
+def solve_normal(cells: DelayCells) -> NormalSolution:
+    """Solve for all flows together, with one normal prior for all."""
     if not cells.count.any():
-        return _nothing_said(cells)
+        return NormalSolution(None, _nothing_said(cells))
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
-    problem = _Problem(cells)
+    problem = DelayProblem(cells)
     between, within = problem.components(prior_mean, RATIOS)
     said = problem.solve(prior_mean, between, within, SETTLED_ROUGHLY)
     prior_mean += _common_excess(said, between + within * problem.scatter)
@@ -103,7 +116,12 @@ def solve_delays(cells: DelayCells) -> DelayMessages:
     if not problem.is_dense:
         value, precision, scale = problem.calibrated(said, between, within)
     between, within = between * scale, within * scale
-    return DelayMessages(value, precision, prior_mean, between, within, within * problem.scatter)
+    scatter = within * problem.scatter
+    return NormalSolution(
+        problem,
+        DelayMessages(value, precision, prior_mean, between, within, scatter, doubt=problem.doubt),
+        said.score,
+    )
 
 
 def _nothing_said(cells: DelayCells) -> DelayMessages:
@@ -135,7 +153,7 @@ class _Passed:
     score: float
 
 
-class _Problem:
+class DelayProblem:
     """The cells with what every solve needs of them."""
 
     def __init__(self, cells: DelayCells) -> None:
@@ -208,7 +226,8 @@ class _Problem:
         """Messages corrected by a trial, and the factor by which the variance components were off."""
         cells = self.cells
         variance, kappa, noise = self._variances(between, within)
-        truth, drawn = draw_cells(cells.incidence, cells.packets, variance, kappa, self.whole, noise, seed=1)
+        truth = draw_excess(variance, seed=2)
+        drawn = draw_cells(cells.incidence, cells.packets, truth, kappa, self.whole, noise, seed=1)
         trial = self._pass(drawn, variance, kappa, noise, SETTLED_ROUGHLY, search=False)
         scale = said.scale / trial.scale if trial.scale > 0 else 1.0
         ratios = error_ratios(truth, trial.value, trial.precision, variance)
@@ -218,8 +237,28 @@ class _Problem:
     def _variances(self, between: float, within: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Of each flow's mean excess, of one packet's around it, of each cell's rounding."""
         variance = between * (1 + self.doubt) + within * self.scatter
-        noise = ROUNDING * (within + between) * self.cells.count + self.cells.noise
+        noise = self.rounding(between, within)
         return variance, (within * self.tone)[:, None] + between * self.unsplit, noise
+
+    def rounding(self, between: float, within: float) -> FloatArray:
+        """Each cell's variance from elsewhere."""
+        noise: FloatArray = ROUNDING * (within + between) * self.cells.count + self.cells.noise
+        return noise
+
+    def sums_of(self, excess: FloatArray) -> FloatArray:
+        """What flows of these excesses bring into the cells."""
+        incidence = self.cells.incidence
+        kept = incidence.cell >= 0
+        parts = self.cells.packets * excess[:, None]
+        sums: FloatArray = np.bincount(incidence.cell[kept], parts[kept], incidence.cells).astype(np.float64)
+        return sums
+
+    def held_out(self, messages: Messages, excess: FloatArray, noise: FloatArray) -> tuple[float, float]:
+        """How far cells are from their predictions, in units of variance, and −2 log likelihood at that scale."""
+        spread = messages.cell_variance[self.heard] + noise[self.heard] + TINY
+        scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
+        score = float(np.mean(np.log(spread)) + np.log(max(scale, TINY))) if self.heard.any() else 0.0
+        return scale, score
 
     def solve(self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False) -> _Said:
         """What the cells say of each flow's excess over `prior_mean`."""
@@ -240,25 +279,42 @@ class _Problem:
         search: bool,
     ) -> _Passed:
         """Passes until they settle, with shorter steps if they run away."""
-        cells, incidence = self.cells, self.cells.incidence
-        zero = np.zeros(incidence.flows)
+        incidence = self.cells.incidence
         for step in STEPS[:1] if search else STEPS:
-            messages = new_messages(incidence, cells.packets, zero, variance)
+            messages = new_messages(incidence, self.cells.packets, np.zeros(incidence.flows), variance)
             for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
-                change = pass_normal(
-                    incidence.cell, cells.packets, incidence.groups, kappa, self.whole, excess, noise, zero, variance,
-                    messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
-                    messages.precision, messages.value, step,
-                )  # fmt: skip
+                change = self._one_pass(messages, excess, variance, kappa, noise, step)
                 messages.add_up(incidence)
                 if change < settled or not change < RAN_AWAY:
                     break
             if change < STANDS:
                 break
-        spread = messages.cell_variance[self.heard] + noise[self.heard] + 1e-300
-        scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
-        score = float(np.mean(np.log(spread)) + np.log(max(scale, 1e-300))) if self.heard.any() else 0.0
+        scale, score = self.held_out(messages, excess, noise)
         return _Passed(messages.value, messages.precision, scale, score)
+
+    def _one_pass(
+        self,
+        messages: Messages,
+        excess: FloatArray,
+        variance: FloatArray,
+        kappa: FloatArray,
+        noise: FloatArray,
+        step: float,
+    ) -> float:
+        """A pass around 0; the largest change."""
+        incidence, part = self.cells.incidence, self.cells.packets
+        state = (
+            messages.part_mean,
+            messages.part_variance,
+            messages.cell_mean,
+            messages.cell_variance,
+            messages.precision,
+            messages.value,
+        )
+        given = kappa, self.whole, excess, noise, np.zeros(incidence.flows), variance
+        if incidence.group_length == 1:
+            return pass_single(incidence.cell, part, *given, *state, step)
+        return pass_normal(incidence.cell, part, incidence.groups, *given, *state, step)
 
 
 def _rescaled(between: float, within: float, scale: float) -> tuple[float, float]:

@@ -39,7 +39,8 @@ def flow_deviations(incidence: Incidence, cells: CellDifference, counts: FlowCou
     np.subtract.at(left, heard.cell[kept], (packets * excess[:, None])[kept])
     doubt = np.where(kept, counts.sent.part_variance, 0.0) * excess[:, None] ** 2
     unknown: FloatArray = np.bincount(heard.cell[kept], doubt[kept], heard.cells).astype(np.float64)
-    usual = joint.said.scatter * np.maximum(counts.received, 0.5)
+    # What packets of a flow vary by is what the cells say, not how small flows' means scatter.
+    usual = joint.said.scatter / (joint.said.refinement or 1.0) * np.maximum(counts.received, 0.5)
     variance = usual.copy()
     _tomography(heard.cell, packets, left**2, unknown, usual, variance, PASSES, PRIOR_CELLS)
     deviation: FloatArray = np.sqrt(variance)

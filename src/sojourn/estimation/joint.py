@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.bounds import FULL
 from sojourn.estimation.counts import Sizes, decode_sizes
 from sojourn.estimation.delay_prior import learn_mixture, posterior
-from sojourn.estimation.delays import DelayCells, DelayMessages, solve_delays
+from sojourn.estimation.delays import DelayCells, DelayMessages
 from sojourn.estimation.differences import CellDifference
 from sojourn.estimation.incidence import Incidence
+from sojourn.estimation.mixture_delays import solve_mixed
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.estimation.survivors import lean_to_unheard
 
@@ -112,18 +112,19 @@ def joint_means(
         count,
         noise_per_packet * count,
     )
-    said = solve_delays(delay_cells)
+    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
+    unheard = np.maximum(1 - packets.sum(axis=1) / recorded, 0.0)
+    # With fewer cells than flows, sizes are too doubtful to learn from how delays go with them.
+    sizes_tell = np.count_nonzero(count) >= heard.flows
+    said = solve_mixed(
+        delay_cells, lambda said: lean_to_unheard(said, size, unheard, grand_mean) if sizes_tell else said
+    )
     answered = kept.any(axis=1) & (said.precision > 0)
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
     seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
-    if np.count_nonzero(count) >= heard.flows:
-        # With fewer cells than flows, sizes are too doubtful to learn from how delays go with them.
-        recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
-        said = lean_to_unheard(said, size, np.maximum(1 - packets.sum(axis=1) / recorded, 0.0), grand_mean)
     samples = np.where(answered, seen, 0.0)
-    whole = bool((incidence.share >= FULL).any())
     certain = student_95(max(int(cells.usable.sum()) - 2, 1)) / NORMAL_95
-    return _answers(said, size, counts.received_variance, inverse, samples, rounding, certain, whole=whole)
+    return _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
 
 
 def _answers(
@@ -134,15 +135,13 @@ def _answers(
     samples: FloatArray,
     rounding: float,
     certain: float,
-    *,
-    whole: bool,
 ) -> JointMeans:
     """Posteriors, wider by what is not known of the flow's size, and by a factor where few cells tell the variances.
 
     As far as the cells speak of the flow, the excess is a sum divided by the size. As far as they do not, a flow that
     may be smaller than it seems may also scatter more.
     """
-    said, mixture = learn_mixture(said, refine=whole)
+    said, mixture = learn_mixture(said)
     excess, low, high = posterior(said, mixture)
     left = 1 / (1 + (said.between + said.scatter) * said.precision)
     doubt = (1 - left) * np.abs(excess) * np.sqrt(size_variance) / np.maximum(size, 0.5)

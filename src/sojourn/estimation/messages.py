@@ -22,6 +22,7 @@ Time: O(edges) per pass, about 20 ns an edge for normal priors. Memory: 16 bytes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.incidence import Incidence
 
-__all__ = ["Messages", "group_message", "new_messages", "pass_normal", "predict_group"]
+__all__ = ["Messages", "group_message", "new_messages", "pass_normal", "pass_single", "predict_group"]
 
 TINY = 1e-300
 
@@ -237,3 +238,66 @@ def pass_normal(
             )  # fmt: skip
             largest = max(largest, change)
     return largest
+
+
+@kernel
+def pass_single(
+    cell: Int64Array,
+    weight: FloatArray,
+    kappa: FloatArray,
+    whole: FloatArray,
+    observed: FloatArray,
+    noise: FloatArray,
+    prior_mean: FloatArray,
+    prior_variance: FloatArray,
+    part_mean: FloatArray,
+    part_variance: FloatArray,
+    cell_mean: FloatArray,
+    cell_variance: FloatArray,
+    precision: FloatArray,
+    value: FloatArray,
+    step: float,
+) -> float:
+    """`pass_normal` where each group is one cell, which tells its flow a²/(s + κa(1 − a/t)); twice as fast."""
+    groups = cell.shape[1]
+    own_precision, own_product = np.zeros(groups), np.zeros(groups)
+    largest = 0.0
+    for f in range(cell.shape[0]):
+        share = 1.0 / whole[f]
+        total_precision = total_product = 0.0
+        for g in range(groups):
+            c = cell[f, g]
+            own_precision[g] = own_product[g] = 0.0
+            if c >= 0:
+                a = weight[f, g]
+                others = noise[c] + max(cell_variance[c] - part_variance[f, g], 0.0)
+                drawn = kappa[f, g] * a
+                gain = a / max(others + drawn * max(1.0 - a * share, 0.0), 1e-14 * (others + drawn) + TINY)
+                own_precision[g] = a * gain
+                own_product[g] = (observed[c] - cell_mean[c] + part_mean[f, g]) * gain
+                total_precision += own_precision[g]
+                total_product += own_product[g]
+        precision[f] = total_precision
+        if total_precision > 0:
+            value[f] = total_product / total_precision
+        known = 1.0 / prior_variance[f]
+        for g in range(groups):
+            c = cell[f, g]
+            if c < 0:
+                continue
+            held, product = known, prior_mean[f] * known
+            for other in range(groups):
+                if other != g:
+                    held += own_precision[other]
+                    product += own_product[other]
+            a = weight[f, g]
+            variance = 1.0 / held
+            new_variance = max(a * (kappa[f, g] + a * (variance - kappa[f, g] * share)), 0.0)
+            change = step * (a * variance * product - part_mean[f, g])
+            wider = step * (new_variance - part_variance[f, g])
+            cell_mean[c] += change
+            cell_variance[c] = max(cell_variance[c] + wider, 0.0)
+            part_mean[f, g] += change
+            part_variance[f, g] += wider
+            largest = max(largest, change * change / (noise[c] + cell_variance[c] + TINY))
+    return math.sqrt(largest)

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from sojourn.core.arrays import UInt64Array
-from sojourn.core.errors import MismatchError
+from sojourn.core.errors import MismatchError, UsageError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.core.keys import key_id
 from sojourn.epochs.epoch import Epoch
@@ -36,6 +36,7 @@ __all__ = [
     "RangeQuery",
     "answer_fields",
     "answer_instances",
+    "answer_largest",
     "answer_total",
     "combined",
     "listed_instances",
@@ -175,6 +176,22 @@ def answer_instances(
         for i, part in enumerate(_answers([epoch], instance_id, query, unit)):
             answers[i] = _with_part(answers[i], part, share, query.stat)
     return [RangeAnswer(answer, selected.count, selected.covered) for answer in answers]
+
+
+def answer_largest(epochs: Sequence[Epoch], top: int, query: RangeQuery, *, unit: str) -> list[tuple[str, RangeAnswer]]:
+    """Names and answers of the instances with the largest values, largest first; their names come from the epochs."""
+    names = listed_instances(epochs)
+    if names is None:
+        raise UsageError(
+            "the largest instances can only be named from lists of keys",
+            where=f"{epochs[0].node}/{epochs[0].stream}",
+            action="record with keys, or ask for an instance",
+        )
+    ids = sorted(names)
+    answers = answer_instances(epochs, ids, query, unit=unit)
+    found = [(names[i], answer) for i, answer in zip(ids, answers, strict=True)]
+    valued = [(one, one[1].answer.value) for one in found if isinstance(one[1].answer, Estimate)]
+    return [one for one, _ in sorted(valued, key=lambda pair: -pair[1])[:top]]
 
 
 def _answers(epochs: Sequence[Epoch], instance_id: Sequence[int], query: RangeQuery, unit: str) -> list[Answer]:

@@ -14,11 +14,23 @@ from sojourn.core.errors import UsageError
 from sojourn.core.keys import key_id, parse_key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode
-from sojourn.estimation.queries import FOREVER_NS, RangeQuery, answer_fields, answer_instances, answer_total
+from sojourn.estimation.queries import (
+    FOREVER_NS,
+    RangeAnswer,
+    RangeQuery,
+    answer_fields,
+    answer_instances,
+    answer_largest,
+    answer_total,
+)
 from sojourn.node.spool import OPEN, SENT, WAITING
 from sojourn.sources.registry import source_type
 
 __all__ = ["ask_spool", "spooled_epochs"]
+
+FIELDS = (
+    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "instance", "reason", "notes",
+)  # fmt: skip
 
 
 def spooled_epochs(directory: Path) -> list[Epoch]:
@@ -30,11 +42,14 @@ def spooled_epochs(directory: Path) -> list[Epoch]:
     return list(epochs.values())
 
 
-def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a question about a stream (the only one, if none is named), in the query unit's form."""
+def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answers to a question about a stream (the only one, if none is named), in the query unit's form."""
     metric = source_type(str(question["metric"])).metric
-    if question.get("top") or question.get("tag"):
-        raise UsageError("a spool is asked about one instance, or the whole", where="--spool", action="ask the server")
+    name, top = question.get("instance"), question.get("top")
+    if question.get("tag") or (top and name is not None):
+        raise UsageError(
+            "a spool is asked about one instance, the largest, or the whole", where="--spool", action="leave one out"
+        )
     epochs = spooled_epochs(directory)
     streams = sorted({epoch.stream for epoch in epochs})
     if stream is not None and stream not in streams:
@@ -51,10 +66,13 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         method=question["method"],
         cut=question["cut"],
     )
-    name = question.get("instance")
-    if name is None:
-        found = answer_total(epochs, asked, unit=metric.unit)
+    found: list[tuple[str | None, RangeAnswer]]
+    if top:
+        found = [*answer_largest(epochs, top, asked, unit=metric.unit)]
+    elif name is None:
+        found = [(None, answer_total(epochs, asked, unit=metric.unit))]
     else:
-        found = answer_instances(epochs, [key_id(parse_key(name))], asked, unit=metric.unit)[0]
-    rest: dict[str, Any] = {"unit": metric.unit, "live": False, "instance": name, "notes": []}
-    return {**answer_fields(found), **rest}
+        found = [(name, answer_instances(epochs, [key_id(parse_key(name))], asked, unit=metric.unit)[0])]
+    rest: dict[str, Any] = {"unit": metric.unit, "live": False, "notes": []}
+    answers = [{**answer_fields(answer), **rest, "instance": instance} for instance, answer in found]
+    return [{field: answer[field] for field in FIELDS} for answer in answers]

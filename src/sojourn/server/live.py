@@ -20,7 +20,7 @@ from sojourn.epochs.epoch import Epoch
 __all__ = ["LiveDesk", "LiveReply", "LiveRequest"]
 
 # A node that answers, or has been told that nobody asked, waits again within this time.
-AWAY_SECONDS = 2.0
+AWAY_SECONDS = 5.0
 MOST_NODES = 10_000
 
 

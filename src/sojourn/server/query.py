@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import UsageError
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Answer, Reason, Unanswered
 from sojourn.core.keys import key_id, parse_key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.store import EpochStore, StreamRecord
@@ -18,6 +18,7 @@ from sojourn.estimation.queries import (
     RangeAnswer,
     RangeQuery,
     answer_instances,
+    answer_largest,
     answer_total,
     combined,
     listed_instances,
@@ -191,18 +192,10 @@ def _together(parts: list[RangeAnswer], question: Question) -> RangeAnswer:
 
 def _largest(held: list[_StreamEpochs], question: Question) -> list[Found]:
     """The instances with the largest values, of all streams together."""
-    found: list[Found] = []
-    for item in held:
-        names = listed_instances(item.epochs)
-        if names is None:
-            raise UsageError(
-                "the largest instances can only be named from lists of keys",
-                where=f"{item.stream.node}/{item.stream.name}",
-                action="record with keys, or ask for an instance",
-            )
-        ids = sorted(names)
-        answers = answer_instances(item.epochs, ids, question.range, unit=item.stream.unit)
-        found += [Found(names[i], answer, item.stream.unit, item.live) for i, answer in zip(ids, answers, strict=True)]
-    valued = [one for one in found if isinstance(one.range.answer, Estimate)]
-    valued.sort(key=lambda one: -one.range.answer.value)  # type: ignore[union-attr]
-    return valued[: question.top]
+    found = [
+        Found(name, answer, item.stream.unit, item.live)
+        for item in held
+        for name, answer in answer_largest(item.epochs, question.top, question.range, unit=item.stream.unit)
+    ]
+    found.sort(key=lambda one: -one.range.answer.value)  # type: ignore[union-attr] # the largest have values
+    return found[: question.top]

@@ -11,7 +11,7 @@ windows have their turn. Memory: one chunk.
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 import time
 from collections import Counter
@@ -32,10 +32,7 @@ LOOK_SECONDS = 3600.0
 CHUNK = 500
 PAUSE_SECONDS = 0.02
 JOIN_SECONDS = 30.0
-
-
-def _print(text: str) -> None:
-    print(f"sojourn: {text}", file=sys.stderr, flush=True)
+_LOG = logging.getLogger("sojourn.retention")
 
 
 @dataclass(frozen=True)
@@ -56,12 +53,12 @@ class SinkRetention:
         keep_ns: int | None,
         *,
         forget: Callable[[int], None],
-        tell: Callable[[str], None] = _print,
+        tell: Callable[[str], None] = _LOG.info,
     ) -> None:
         self._store, self._keep_ns = store, keep_ns
         self._forget, self._tell = forget, tell
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sojourn-retention", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sojourn-sink-retention", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -26,6 +26,8 @@ from sojourn.core.kernels import inlined, kernel
 
 __all__ = ["combine_sums"]
 
+LARGEST_EXCESS = 1 << 40  # of a packet; more than any sum can hold, and little enough to add up millions of them
+
 
 def combine_sums(
     is_visit: BoolArray,
@@ -46,7 +48,7 @@ def combine_sums(
     group_of = np.full(len(low), -1, np.int64)
     group_of[member[inside]] = group[inside]
     visit = np.flatnonzero(is_visit[:-1] & is_visit[1:] & (group_of[:-1] >= 0) & (group_of[1:] >= 0))
-    excess = np.maximum(low[visit + 2] - high[visit] - least[visit] - least[visit + 1], 0)
+    excess = np.clip(low[visit + 2] - high[visit] - least[visit] - least[visit + 1], 0, LARGEST_EXCESS)
     visit, excess = visit[excess > 0], excess[excess > 0]
     slack = sums + tolerance - np.add.reduceat(np.where(inside, least[member], 0), group_start[:-1])
     changed = False

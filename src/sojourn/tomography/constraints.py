@@ -7,6 +7,7 @@ arrival is stamped. The order is used where it is proved, never relaxed.
 Sums (Eq. 6 and 7): S of a local packet holds the delays of all packets that entered the queue after the local packet
 before it. If that one (the sequence number before) is missing, S still holds the packet's own delay. Nodes over-count
 when acknowledgements or packets get lost, so S is an upper bound, and an equation only for who says so (`Sums.EXACT`).
+Groups that share packets say more together (`combining`).
 
 Guarantee: the true times lie within the bounds if these statements hold. Cost: see `propagation`.
 """
