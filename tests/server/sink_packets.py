@@ -11,6 +11,7 @@ from collection_worlds import simulated
 from sojourn.tomography.trace import CollectionTrace, PacketRow
 
 FIELD = "/api/v1/nodes/alpha/collections/field"
+CBOR = {"Content-Type": "application/cbor"}
 
 
 def rows_of(trace: CollectionTrace) -> list[PacketRow]:
@@ -32,6 +33,12 @@ def as_json(row: PacketRow) -> dict[str, Any]:
     origin, sequence, path, t0, at_sink, total = row
     known = {} if total < 0 else {"sum_of_delays_s": total / 1e9}
     return {"origin": origin, "seq": sequence, "path": path, "t0_s": t0 / 1e9, "t_sink_s": at_sink / 1e9, **known}
+
+
+def appended(response: httpx.Response) -> dict[str, Any]:
+    """What became of the packets of a batch."""
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def settled(client: httpx.Client, where: str = FIELD, seconds: float = 120) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from query_unit import LIMITS, Unit
-from sink_packets import FIELD, closed, settled, small_world
+from sink_packets import CBOR, FIELD, closed, settled, small_world
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
@@ -31,7 +31,6 @@ from waiting import PATIENCE_SECONDS, eventually
 DAY = 86_400 * 10**9
 KEEP = 30 * DAY
 NOW = 1_800_000_000 * 10**9
-CBOR = {"Content-Type": "application/cbor"}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from query_unit import Unit
-from sink_packets import FIELD, closed, rows_of, settled, small_world
+from sink_packets import CBOR, FIELD, closed, rows_of, settled, small_world
 
 from collection_worlds import MS, simulated
 from sojourn.tomography.constraints import bound
@@ -22,8 +22,6 @@ from sojourn.tomography.evaluation import evaluate
 from sojourn.tomography.packet_wire import encode_packets
 from sojourn.tomography.trace import CollectionTrace
 from waiting import PATIENCE_SECONDS
-
-CBOR = {"Content-Type": "application/cbor"}
 
 
 def all_hops(client: httpx.Client) -> dict[tuple[int, int, int], dict]:
