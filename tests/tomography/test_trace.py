@@ -193,7 +193,7 @@ def test_a_file_without_the_columns_or_damaged_is_refused(tmp_path: Path) -> Non
         ("trace.csv", b"", "it is empty; give a file with the columns origin"),
         ("trace.jsonl", b"", "it is empty"),
         ("trace.csv", HEADER.encode(), "it has no row"),
-        ("trace.csv.gz", gzip.compress(HEADER.encode()), "it has no row"),
+        ("trace.csv.gz", gzip.compress(HEADER.encode(), mtime=0), "it has no row"),
         ("trace.csv", HEADER.replace(",", ";").encode() + b"3;0;3-0;0;1;0\n", "the columns are separated by ';'"),
         ("trace.csv", HEADER.replace(",", "\t").encode(), r"the columns are separated by '\\t'"),
         ("trace.csv", b"origin,seq,path,path,t0_s,t_sink_s\n", "column path more than once"),
