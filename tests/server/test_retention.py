@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import open_store
+from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.server.segments import SegmentStore
 from waiting import eventually
 
 HOUR = 3600 * 10**9
@@ -34,6 +36,34 @@ def test_old_epochs_go_in_the_background_and_are_counted(tmp_path: Path, caplog:
         assert "sojourn_stored_epochs 10.0" in client.get("/metrics").text
     next(running, None)
     assert "1,200 epochs older than" in caplog.text
+
+
+def test_probed_intervals_go_with_the_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = time.time_ns()
+    store = open_store(tmp_path)
+    recent = SegmentMeasurement(
+        segment=Segment.between("a", "b"),
+        dscp=0,
+        interval=1,
+        start_ns=now - 10**9,
+        end_ns=now,
+        packets=20,
+        lost=1,
+        mean_ns=5e5,
+        low_ns=4e5,
+        high_ns=6e5,
+        std_ns=3.0,
+        method="probes",
+    )
+    probed = [replace(recent, start_ns=now - 3 * HOUR, end_ns=now - 3 * HOUR + 10**9), recent]
+    SegmentStore(store).add(probed)
+    store.close()
+    caplog.set_level(logging.INFO, logger="sojourn")
+    running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=HOUR))
+    unit = next(running)
+    eventually(lambda: "1 probed intervals older than" in caplog.text)
+    assert SegmentStore(unit.store).between(0, 2**63 - 1) == probed[1:]
+    next(running, None)
 
 
 def test_without_a_time_nothing_goes(tmp_path: Path) -> None:

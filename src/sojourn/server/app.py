@@ -43,7 +43,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
         running: list[SinkWorker | SinkRetention | EpochKeeper] = [app.state.worker, retention]
         if limits.keep_epochs_ns is not None:
-            running.append(EpochKeeper(store, app.state.telemetry, limits.keep_epochs_ns))
+            running.append(EpochKeeper(store, app.state.segments, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()
         yield

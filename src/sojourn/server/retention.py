@@ -1,8 +1,8 @@
-"""Retention: epochs are forgotten a while after they came, a few at a time, in a thread of its own.
+"""Retention: epochs and probed segments are forgotten after a while, a few at a time, in a thread of its own.
 
 Guarantee: an epoch goes only when both its last measurement and its arrival are older than what is kept, so neither a
-node that was long away nor one whose clock is wrong loses what it has just sent. Rows go in small transactions with
-pauses between them, so that nodes and queries do not wait.
+node that was long away nor one whose clock is wrong loses what it has just sent. A probed interval goes by its end.
+Rows go in small transactions with pauses between them, so that nodes and queries do not wait.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from sojourn.core.errors import SojournError
 from sojourn.core.units import format_duration
 from sojourn.epochs.store import EpochStore
+from sojourn.server.segments import SegmentStore
 from sojourn.server.telemetry import Telemetry
 
 __all__ = ["EpochKeeper"]
@@ -26,10 +27,10 @@ _LOG = logging.getLogger("sojourn.retention")
 
 
 class EpochKeeper:
-    """Keeps a store's epochs for a time; `start` and `stop` frame its life."""
+    """Keeps a store's epochs and probed segments for a time; `start` and `stop` frame its life."""
 
-    def __init__(self, store: EpochStore, telemetry: Telemetry, keep_ns: int) -> None:
-        self._store, self._telemetry, self._keep_ns = store, telemetry, keep_ns
+    def __init__(self, store: EpochStore, segments: SegmentStore, telemetry: Telemetry, keep_ns: int) -> None:
+        self._store, self._segments, self._telemetry, self._keep_ns = store, segments, telemetry, keep_ns
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sojourn-retention", daemon=True)
 
@@ -52,11 +53,13 @@ class EpochKeeper:
                 return
 
     def _remove_old(self) -> None:
-        before_ns, removed = time.time_ns() - self._keep_ns, 0
-        while gone := self._store.remove_some_before(before_ns, limit=BATCH):
-            removed += gone
-            self._telemetry.epochs_removed.inc(gone)
-            if self._stopping.wait(PAUSE_SECONDS):
-                break
-        if removed:
-            _LOG.info("%s epochs older than %s were removed", f"{removed:,}", format_duration(self._keep_ns))
+        before_ns = time.time_ns() - self._keep_ns
+        for what, store in (("epochs", self._store), ("probed intervals", self._segments)):
+            removed = 0
+            while not self._stopping.is_set() and (gone := store.remove_some_before(before_ns, limit=BATCH)):
+                removed += gone
+                if store is self._store:
+                    self._telemetry.epochs_removed.inc(gone)
+                self._stopping.wait(PAUSE_SECONDS)
+            if removed:
+                _LOG.info("%s %s older than %s were removed", f"{removed:,}", what, format_duration(self._keep_ns))

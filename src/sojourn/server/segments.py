@@ -134,10 +134,12 @@ class SegmentStore:
         with self._store.transaction() as connection:
             return [(row.node, row.stream) for row in connection.execute(query)]
 
-    def remove_before(self, time_ns: int) -> int:
-        """Forget the probed intervals that ended before; how many."""
+    def remove_some_before(self, time_ns: int, *, limit: int) -> int:
+        """Forget at most some of the probed intervals that ended before a time, the first to begin; how many."""
+        old = (MEASUREMENTS.c.start_ns < time_ns) & (MEASUREMENTS.c.end_ns < time_ns)
+        first = select(MEASUREMENTS.c.id).where(old).order_by(MEASUREMENTS.c.start_ns).limit(limit)
         with self._store.transaction(writes=True) as connection:
-            return connection.execute(delete(MEASUREMENTS).where(MEASUREMENTS.c.end_ns < time_ns)).rowcount
+            return connection.execute(delete(MEASUREMENTS).where(MEASUREMENTS.c.id.in_(first))).rowcount
 
 
 def _too_many(what: str) -> UsageError:
