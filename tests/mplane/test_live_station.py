@@ -175,13 +175,6 @@ def start(lab: RoutedLab, node: str, name: str, folder: Path, *words: str) -> No
         lab.node(node).start(*SOJOURN, *words, stdout=log, stderr=log)
 
 
-def stop_all(lab: RoutedLab) -> None:
-    """Ask all to end at once; the lab then waits for each."""
-    for node in (*lab.routers, *lab.hosts):
-        for process in node.processes:
-            process.process.terminate()
-
-
 @pytest.fixture(scope="module")
 def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     folder = tmp_path_factory.mktemp("station")

@@ -32,9 +32,8 @@ from sojourn.mplane.probe_messages import (
     unpack,
 )
 
-__all__ = ["DEFAULT_PORT", "Reflector"]
+__all__ = ["Reflector"]
 
-DEFAULT_PORT = 8621
 MAX_SESSIONS = 256
 INTERVALS_KEPT = 8
 IDLE_NS = 60_000_000_000

@@ -31,7 +31,7 @@ from sojourn.estimation.lda import estimate_lda
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.sketches.lda import Lda, LdaParameters
 
-__all__ = ["MS_NS", "RouterStream", "Side", "Void", "is_router_stream", "segment_measurements", "void_epoch"]
+__all__ = ["MS_NS", "RouterStream", "Side", "Void", "segment_measurements", "void_epoch"]
 
 MS_NS = 1_000_000
 MOST_DSCP = 63
@@ -114,11 +114,6 @@ class RouterStream:
     def voided(self, void: Void) -> RouterStream:
         """The stream that says why this one's interval cannot be used."""
         return replace(self, side=None, void=void)
-
-
-def is_router_stream(name: str) -> bool:
-    """Whether `segment_measurements` reads epochs of a stream with this name."""
-    return RouterStream.parse(name) is not None
 
 
 def void_epoch(node: str, stream: RouterStream, interval: int) -> Epoch:
