@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
-import sys
 from pathlib import Path
 
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 TABLES = ("agent", "captures", "memory", "recording", "tomography")
+UNTIMED = ("coverage", "tomography-intervals")
 
 
 def write(page: Path, name: str, lines: list[str]) -> None:
@@ -24,18 +25,25 @@ def write(page: Path, name: str, lines: list[str]) -> None:
     page.write_text("\n".join([before + start, *lines, end]) + after)
 
 
-def main(arguments: list[str]) -> None:
-    names = [a.replace("-", "_") for a in arguments if not a.startswith("-")] or list(TABLES)
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "tables", nargs="*", metavar="TABLE", help=f"{', '.join((*TABLES, *UNTIMED))}; by default all timed ones"
+    )
+    parser.add_argument("--write", action="store_true", help="put the tables into the documentation")
+    options = parser.parse_args()
+    if unknown := set(options.tables) - {*TABLES, *UNTIMED}:
+        parser.error(f"there is no table {', '.join(sorted(unknown))}")
     cores = len(os.sched_getaffinity(0))
     use_one_core()
-    for name in names:
-        module = importlib.import_module(f"bench.{name}")
+    for name in options.tables or TABLES:
+        module = importlib.import_module(f"bench.{name.replace('-', '_')}")
         note = getattr(module, "NOTE", f"One core of {cores}, best of several runs.")
         lines = [*module.table(), "", note]
         print(f"\n{name}\n")
         print("\n".join(lines), flush=True)
-        if "--write" in arguments:
-            write(getattr(module, "PAGE", PERFORMANCE), name, lines)
+        if options.write:
+            write(getattr(module, "PAGE", PERFORMANCE), name.replace("-", "_"), lines)
 
 
-main(sys.argv[1:])
+main()
