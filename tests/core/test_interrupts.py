@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from sojourn.core.interrupts import interrupts_held
+from sojourn.core.interrupts import handlers_held, interrupts_held
 
 
 def test_an_interrupt_comes_when_the_block_is_done() -> None:
@@ -49,6 +49,29 @@ def test_an_interrupt_that_another_thread_takes_waits_as_well() -> None:
         other.join()
     assert steps == ["still here"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_of_several_signals_wait_and_all_run() -> None:
+    steps: list[object] = []
+    signals = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, lambda number, _frame: steps.append(number)) for number in signals}
+    try:
+        with handlers_held(*signals):
+            for number in signals:
+                signal.raise_signal(number)
+            steps.append("done")
+        assert steps == ["done", *signals]
+        signal.raise_signal(signal.SIGTERM)
+        assert steps == ["done", *signals, signal.SIGTERM]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_what_was_not_python_s_to_handle_is_left_alone() -> None:
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+    with handlers_held(signal.SIGUSR2):
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
 def test_processes_started_in_the_block_never_see_it() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,6 +21,7 @@ from sojourn.lab.namespaces import (
     HostProcess,
     Network,
     remove_leftovers,
+    run_command,
     shape_by_port,
     two_hosts,
 )
@@ -103,6 +104,21 @@ def test_a_command_that_fails_or_hangs_says_so() -> None:
         with pytest.raises(SojournError, match=r"sleep 60: did not end within 0.2 s"):
             network.sender.run("sleep", "60", timeout=0.2)
         assert time.monotonic() - begun < 50
+
+
+def test_a_command_that_is_starting_when_ctrl_c_comes_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = subprocess.Popen
+
+    def interrupted(*command: Any, **how: Any) -> subprocess.Popen[str]:
+        started.append(start(*command, **how))
+        signal.raise_signal(signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_command("sleep", "600")
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 def test_entering_a_host_is_undone_even_by_an_exception() -> None:

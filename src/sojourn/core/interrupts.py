@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["interrupts_held"]
+__all__ = ["handlers_held", "interrupts_held"]
 
 
 @contextmanager
@@ -16,23 +16,33 @@ def interrupts_held() -> Iterator[None]:
     """Ctrl-C waits until the block is done, and never reaches processes started in it: they inherit the mask.
 
     The mask is this thread's alone: the kernel may hand the signal to another thread, from which Python brings it to
-    the main one. So the main thread's handler only notes it meanwhile.
+    the main one. So the main thread's handler is held, too.
     """
+    with handlers_held(signal.SIGINT):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def handlers_held(*signals: signal.Signals) -> Iterator[None]:
+    """What Python does at these signals waits until the block is done; processes started in it get them as ever."""
     came: list[int] = []
 
-    def note(signum: int, _frame: FrameType | None) -> None:
-        came.append(signum)
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.getsignal(signal.SIGINT)
-    noted = threading.current_thread() is threading.main_thread() and callable(handler)
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: handler for number in signals if callable(handler := signal.getsignal(number))}
     try:
-        if noted:
-            signal.signal(signal.SIGINT, note)
+        for number in handlers:
+            signal.signal(number, note)
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if noted:
-            signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for held in came:
+            signal.raise_signal(held)

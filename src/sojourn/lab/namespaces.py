@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.interrupts import handlers_held
 
 __all__ = [
     "NAMESPACES",
@@ -54,7 +55,7 @@ __all__ = [
 
 PREFIX = "sojourn"
 NAMESPACES = Path("/run/netns")
-COMMAND_SECONDS = 20.0
+COMMAND_SECONDS = 60.0
 STOP_SECONDS = 5.0
 PORTS_EACH = 64
 LEAST_BURST_BYTES = 400
@@ -136,15 +137,16 @@ class Host:
         stderr: int | IO[str] = subprocess.DEVNULL,
     ) -> HostProcess:
         """Start a command that goes on; it ends with its context, or with the network."""
-        process = subprocess.Popen(
-            self.within(*command),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-        )
-        running = HostProcess(process, command[0])
-        self.processes.append(running)
+        with handlers_held(signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen(
+                self.within(*command),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                text=True,
+            )
+            running = HostProcess(process, command[0])
+            self.processes.append(running)
         return running
 
     @contextmanager
@@ -225,8 +227,8 @@ def own_prefix() -> str:
 @contextmanager
 def _host(name: str, label: str) -> Iterator[Host]:
     host = Host(name, f"{label}-{name}")
-    run_command("ip", "netns", "add", host.namespace)
     try:
+        run_command("ip", "netns", "add", host.namespace)
         with host.entered():  # addresses are usable at once, without looking for duplicates
             for scope in ("all", "default"):
                 Path("/proc/sys/net/ipv6/conf", scope, "accept_dad").write_text("0")
@@ -235,7 +237,8 @@ def _host(name: str, label: str) -> Iterator[Host]:
     finally:
         for process in host.processes:
             process.stop()
-        remove_namespace(host.namespace)
+        if (NAMESPACES / host.namespace).exists():
+            remove_namespace(host.namespace)
 
 
 def remove_namespace(name: str) -> None:
@@ -329,4 +332,19 @@ def run_command(*command: str, given: str = "", where: str = "", timeout: float 
 
 
 def _finished(command: Sequence[str], given: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=timeout, check=False)
+    """As `subprocess.run`, but no command goes on by itself that was starting when a signal came."""
+    started: list[subprocess.Popen[str]] = []
+    pipe = subprocess.PIPE
+    try:
+        with handlers_held(signal.SIGINT, signal.SIGTERM):
+            started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        said, complained = started[0].communicate(given, timeout)
+    except BaseException:
+        for process in started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                with suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+        raise
+    return subprocess.CompletedProcess(command, started[0].returncode, said, complained)
