@@ -11,18 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from routed_worlds import SIX_LINKS, traces
+from routed_worlds import SIX_LINKS, six_routers, traces
+from sojourn.cli.lab_routed import removed_on_failure
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab import routers
 from sojourn.lab.namespaces import NAMESPACES
-from sojourn.lab.routed_state import FOLDER
+from sojourn.lab.routed_plan import plan_lab
+from sojourn.lab.routed_state import FOLDER, LabState
 
 is_root = os.geteuid() == 0
 live = [
@@ -159,6 +162,22 @@ class TestLive:
         _, said = maker.communicate(timeout=PATIENCE_SECONDS)
         assert maker.returncode == code
         assert "removing what was made of the lab" in said
+
+    @pytest.mark.parametrize(("sign", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+    def test_a_signal_out_of_whose_moment_nothing_can_be_raised_counts_at_the_end(
+        self, sign: signal.Signals, ending: type[BaseException]
+    ) -> None:
+        before = signal.getsignal(sign)
+
+        def build() -> None:
+            with removed_on_failure(LabState(LABEL, plan_lab(six_routers()))):
+                with suppress(ending):
+                    signal.raise_signal(sign)
+                assert traces(LABEL) != []
+
+        with pytest.raises(ending):
+            build()
+        assert signal.getsignal(sign) is before
 
     def test_what_a_killed_up_left_is_told_and_removed(self, six: str) -> None:
         maker = start_up(six)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sojourn.lab.routed_state import LabState
     from sojourn.mplane.topology import Topology
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "removed_on_failure"]
 
 NameOption = Annotated[
     str, typer.Option("--name", metavar="NAME", envvar=LAB_VARIABLE, help="Which lab, where there are several.")
@@ -85,7 +85,7 @@ def up(
     network = read_topology(topology, directed=False)
     plan = plan_lab(network, _hosts(hosts or [], network), latencies=latencies)
     state = LabState.named(name, plan)
-    with progress("lab up") as advance, _removed_on_failure(state):
+    with progress("lab up") as advance, removed_on_failure(state):
         lab = build_lab(state, advance)
         advance("routing converges", 1.0)
         seconds = lab.wait_converged(wait_seconds)
@@ -94,30 +94,37 @@ def up(
 
 
 @contextmanager
-def _removed_on_failure(state: LabState) -> Iterator[None]:
+def removed_on_failure(state: LabState) -> Iterator[None]:
     """Create a lab's directory; when what follows fails or is interrupted, remove all that was made."""
     from sojourn.lab.routed_state import remove_lab
 
-    def stop(_signal: int, _frame: object) -> NoReturn:
-        sys.exit(128 + signal.SIGTERM)
+    asked: list[int] = []
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def stop(number: int, _frame: object) -> NoReturn:
+        asked.append(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     is_ours = False
     try:
         state.create()
         is_ours = True
         yield
+        if asked:  # inside a library's callback, out of which nothing can be raised
+            stop(asked[0], None)
     except BaseException:
         if not is_ours:
             raise
-        for ignored in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it
+        for ignored in before:  # a second Ctrl-C must not leave half of it
             signal.signal(ignored, signal.SIG_IGN)
         print("sojourn: removing what was made of the lab", file=sys.stderr)
         remove_lab(state)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _hosts(texts: list[str], topology: Topology) -> dict[str, str]:
