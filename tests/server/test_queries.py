@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from query_unit import Unit, make_epoch
 
 from sojourn.epochs.wire import encode
 from sojourn.node.http import HttpTransport
-from sojourn.node.transport import Announcement
+from sojourn.node.transport import Announcement, Asked
+from waiting import eventually
 
 SECOND = 10**9
 
@@ -21,6 +24,24 @@ def ask(unit: Unit, **question) -> list[dict]:
         response = client.post("/api/v1/query", json=question)
     assert response.status_code == 200, response.text
     return response.json()
+
+
+@contextmanager
+def answering(unit: Unit, answer: Callable[[HttpTransport, Asked], None]) -> Iterator[None]:
+    """A node alpha that listens, and answers one question."""
+    transport = HttpTransport(unit.url, unit.tokens["alpha"], node="alpha")
+
+    def answer_one() -> None:
+        asked = transport.next_question(60)
+        assert asked is not None
+        answer(transport, asked)
+
+    node = threading.Thread(target=answer_one)
+    node.start()
+    with unit.client("viewer") as client:
+        eventually(lambda: any(n["listening"] for n in client.get("/api/v1/nodes").json()), pause=0.01)
+    yield
+    node.join()
 
 
 @pytest.fixture
@@ -98,62 +119,36 @@ def test_questions_that_cannot_be_answered_are_refused(filled: Unit, question: d
 
 
 def test_the_current_epoch_is_asked_for_and_added_once(filled: Unit) -> None:
-    transport = HttpTransport(filled.url, filled.tokens["alpha"], node="alpha")
     stored = make_epoch(9, time_ns=10 * SECOND, values=(1, 2, 3))
     current = make_epoch(10, time_ns=11 * SECOND, values=(100, 0, 0))
 
-    def answer_one() -> None:
-        asked = transport.next_question(60)
-        assert asked is not None
+    def hand_over(transport: HttpTransport, asked: Asked) -> None:
         assert asked.streams == ("disk",)
         transport.answer(asked, [encode(stored), encode(current)])
 
-    node = threading.Thread(target=answer_one)
-    node.start()
-    with filled.client("viewer") as client:
-        while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
-            pass
-    (answer,) = ask(filled, live=True)
-    node.join()
+    with answering(filled, hand_over):
+        (answer,) = ask(filled, live=True)
     assert (answer["value"], answer["live"], answer["epochs"]) == (160, True, 11)
 
 
 def test_an_epoch_that_is_sent_while_its_node_is_asked_is_not_missed(filled: Unit) -> None:
-    transport = HttpTransport(filled.url, filled.tokens["alpha"], node="alpha")
-
-    def send_then_answer() -> None:
-        asked = transport.next_question(60)
-        assert asked is not None
+    def send_then_answer(transport: HttpTransport, asked: Asked) -> None:
         transport.send([encode(make_epoch(10, time_ns=11 * SECOND, values=(100, 0, 0)))])
         transport.answer(asked, [])
 
-    node = threading.Thread(target=send_then_answer)
-    node.start()
-    with filled.client("viewer") as client:
-        while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
-            pass
-    (answer,) = ask(filled, live=True)
-    node.join()
+    with answering(filled, send_then_answer):
+        (answer,) = ask(filled, live=True)
     assert (answer["value"], answer["epochs"]) == (160, 11)
 
 
 @pytest.mark.parametrize("unsent", [0, 1])
 def test_a_range_that_has_ended_is_live_only_with_epochs_that_were_not_sent(filled: Unit, unsent: int) -> None:
-    transport = HttpTransport(filled.url, filled.tokens["alpha"], node="alpha")
-
-    def answer_one() -> None:
-        asked = transport.next_question(60)
-        assert asked is not None
+    def hand_over(transport: HttpTransport, asked: Asked) -> None:
         assert (asked.from_ns, asked.to_ns) == (0, 10**12)
         transport.answer(asked, [encode(make_epoch(10, time_ns=11 * SECOND))] * unsent)
 
-    node = threading.Thread(target=answer_one)
-    node.start()
-    with filled.client("viewer") as client:
-        while not any(n["listening"] for n in client.get("/api/v1/nodes").json()):
-            pass
-    (answer,) = ask(filled, live=True)
-    node.join()
+    with answering(filled, hand_over):
+        (answer,) = ask(filled, live=True)
     assert (answer["live"], answer["epochs"], answer["notes"]) == (bool(unsent), 10 + unsent, [])
 
 

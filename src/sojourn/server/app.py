@@ -19,6 +19,7 @@ from sojourn.server import epoch_routes, node_routes, query_routes, segment_rout
 from sojourn.server.assignments import AssignmentStore
 from sojourn.server.limits import Limits, RateLimiter
 from sojourn.server.live import LiveDesk
+from sojourn.server.periodic import Periodic
 from sojourn.server.retention import EpochKeeper
 from sojourn.server.segments import SegmentStore
 from sojourn.server.sink_answers import SinkAnswers
@@ -41,7 +42,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         app.state.live = LiveDesk(most_pending=limits.pending_requests, most_bytes=limits.live_bytes)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
-        running: list[SinkWorker | SinkRetention | EpochKeeper] = [app.state.worker, retention]
+        running: list[SinkWorker | Periodic] = [app.state.worker, retention]
         if limits.keep_epochs_ns is not None:
             running.append(EpochKeeper(store, app.state.segments, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:

@@ -8,12 +8,12 @@ Rows go in small transactions with pauses between them, so that nodes and querie
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 from sojourn.core.errors import SojournError
 from sojourn.core.units import format_duration
 from sojourn.epochs.store import EpochStore
+from sojourn.server.periodic import Periodic
 from sojourn.server.segments import SegmentStore
 from sojourn.server.telemetry import Telemetry
 
@@ -22,35 +22,22 @@ __all__ = ["EpochKeeper"]
 BATCH = 500
 PAUSE_SECONDS = 0.05
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 600.0
-JOIN_SECONDS = 30.0
 _LOG = logging.getLogger("sojourn.retention")
 
 
-class EpochKeeper:
-    """Keeps a store's epochs and probed segments for a time; `start` and `stop` frame its life."""
+class EpochKeeper(Periodic):
+    """Keeps a store's epochs and probed segments for a time."""
 
     def __init__(self, store: EpochStore, segments: SegmentStore, telemetry: Telemetry, keep_ns: int) -> None:
         self._store, self._segments, self._telemetry, self._keep_ns = store, segments, telemetry, keep_ns
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sojourn-retention", daemon=True)
+        super().__init__("sojourn-retention", min(max(keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS))
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the rows that are being removed."""
-        self._stopping.set()
-        self._thread.join(JOIN_SECONDS)
-
-    def _run(self) -> None:
-        pause = min(max(self._keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS)
-        while True:
-            try:
-                self._remove_old()
-            except SojournError as error:
-                _LOG.warning("warning: old epochs could not be removed: %s", error)
-            if self._stopping.wait(pause):
-                return
+    def work(self) -> None:
+        """Remove what is too old."""
+        try:
+            self._remove_old()
+        except SojournError as error:
+            _LOG.warning("warning: old epochs could not be removed: %s", error)
 
     def _remove_old(self) -> None:
         before_ns = time.time_ns() - self._keep_ns

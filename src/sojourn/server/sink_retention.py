@@ -12,7 +12,6 @@ windows have their turn. Memory: one chunk.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sojourn.core.errors import SojournError
 from sojourn.core.times import format_time
 from sojourn.epochs.store import EpochStore
+from sojourn.server.periodic import Periodic
 from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, LATE, PACKETS, RECEIVED
 
 __all__ = ["SinkRetention"]
@@ -31,7 +31,6 @@ __all__ = ["SinkRetention"]
 LOOK_SECONDS = 3600.0
 CHUNK = 500
 PAUSE_SECONDS = 0.02
-JOIN_SECONDS = 30.0
 _LOG = logging.getLogger("sojourn.retention")
 
 
@@ -44,8 +43,8 @@ class _Removed:
     is_all: bool
 
 
-class SinkRetention:
-    """Belongs to one application; `start` and `stop` frame its life. Without `keep_ns` times are noted, no more."""
+class SinkRetention(Periodic):
+    """Keeps packets of collections for a time. Without `keep_ns` times are noted, no more."""
 
     def __init__(
         self,
@@ -57,25 +56,15 @@ class SinkRetention:
     ) -> None:
         self._store, self._keep_ns = store, keep_ns
         self._forget, self._tell = forget, tell
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sojourn-sink-retention", daemon=True)
+        seconds = LOOK_SECONDS if keep_ns is None else min(LOOK_SECONDS, max(1.0, keep_ns / 1e10))
+        super().__init__("sojourn-sink-retention", seconds)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the transaction that is under way."""
-        self._stopping.set()
-        self._thread.join(JOIN_SECONDS)
-
-    def _run(self) -> None:
-        seconds = LOOK_SECONDS if self._keep_ns is None else min(LOOK_SECONDS, max(1.0, self._keep_ns / 1e10))
-        while not self._stopping.is_set():
-            try:
-                self.look(time.time_ns())
-            except (SojournError, SQLAlchemyError) as error:
-                self._tell(f"warning: old packets are not removed: {error}")
-            self._stopping.wait(seconds)
+    def work(self) -> None:
+        """Look at what has come, and remove what is too old."""
+        try:
+            self.look(time.time_ns())
+        except (SojournError, SQLAlchemyError) as error:
+            self._tell(f"warning: old packets are not removed: {error}")
 
     def look(self, now_ns: int) -> int:
         """Note what has come until now, and remove what is too old; how many packets that were."""
