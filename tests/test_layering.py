@@ -73,8 +73,8 @@ def test_an_import_from_above_is_found(package: str, code: str) -> None:
 
 
 @pytest.mark.parametrize("module", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_module_is_longer_than_400_lines(module: Path) -> None:
-    assert len(module.read_text().splitlines()) <= 400
+def test_no_module_is_longer_than_600_lines(module: Path) -> None:
+    assert len(module.read_text().splitlines()) <= 600
 
 
 def test_every_package_is_a_known_layer() -> None:
