@@ -175,3 +175,25 @@ def test_a_bomb_stays_bounded(tmp_path: Path) -> None:
             largest = max(largest, len(window.data))
             offset += len(window.data)
     assert largest <= 1 << 22
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_there_with_a_warning(tmp_path: Path) -> None:
+    """In a process of its own: a mapped file would end it by a signal."""
+    path = tmp_path / "file.pcap"
+    records = PLAIN[24:]
+    path.write_bytes(PLAIN[:24] + records * (12_000_000 // len(records) + 1))
+    program = (
+        "import os, sys\n"
+        "from sojourn.capture.reader import open_capture\n"
+        "with open_capture(sys.argv[1]) as capture:\n"
+        "    for batch in capture:\n"
+        "        os.truncate(sys.argv[1], 100_000)\n"
+        "print(capture.packets)\n"
+        "print(*capture.warnings)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
+    packets, warnings = found.stdout.splitlines()
+    assert 100_000 // RECORD < int(packets) < 12_000_000 // RECORD
+    assert "the file was cut while it was read" in warnings

@@ -14,7 +14,7 @@ __all__ = ["Frames"]
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """One row per captured packet; offsets point into ``data``, which may be a memory-mapped file.
+    """One row per captured packet; offsets point into ``data``, a window of the file or a ring.
 
     ``captured`` bytes of the frame are present, ``length`` were on the wire. ``link`` is the link type
     (the LINKTYPE_ number of the capture file formats). Rows are in the order of the capture.

@@ -5,7 +5,7 @@ bytes in each packet's header. Files of a version before 2.4 may have a packet's
 smaller is then what was captured.
 
 A captured length above the file's snap length (at least 256 KiB, at most 16 MiB) is damage: the file is
-out of step. Cost: one pass over the headers, about 2 ns per packet once mapped.
+out of step. Cost: one pass over the headers, about 2 ns per packet once read.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class RttMeter:
         """Take in the next packets; gives what they completed, at most 65,536 samples at a time."""
         _check(batch)
         self.packets += len(batch)
-        # One type, whether a file is mapped or a ring is written to: the kernel is compiled once.
+        # One type, whether a file is read or a ring is written to: the kernel is compiled once.
         data = batch.data.view()
         data.flags.writeable = False
         row = 0
