@@ -27,7 +27,10 @@ __all__ = ["read_gml", "read_graphml"]
 _LABELS = ("label", "name", "NodeLabel")
 _WEIGHTS = ("weight", "cost", "metric")
 _LATENCIES = ("latency_ms", "latency")
+_WANTED = {name.lower() for name in (*_LABELS, *_WEIGHTS, *_LATENCIES)}
 _MAX_DEPTH = 100
+# Of one attribute; text comes in pieces, and joining them must not cost the square of a label's length.
+_MAX_CHARACTERS = 4096
 _GML_TOKEN = re.compile(r'"[^"]*"|\[|\]|[^\s\[\]"]+|"|\n')
 
 
@@ -91,9 +94,9 @@ class _GraphMlReader:
             (self.nodes if tag == "node" else self.edges).append(item)
         elif tag == "key":
             self._keys[attributes.get("id", "")] = attributes.get("attr.name", "")
-        self._field = self._keys.get(attributes.get("key", ""), "") if tag == "data" else ""
-        if tag == "NodeLabel":
-            self._field = tag
+        name = self._keys.get(attributes.get("key", ""), "") if tag == "data" else ""
+        # Attributes of GraphML's own (id, source, target) are none of these, so nothing takes their place.
+        self._field = tag if tag == "NodeLabel" else name if name.lower() in _WANTED else ""
         self._open.append((tag, item))
 
     def _end(self, _name: str) -> None:
@@ -102,9 +105,12 @@ class _GraphMlReader:
 
     def _text(self, text: str) -> None:
         item = self._open[-1][1] if self._open else None
-        # An attribute named like one of GraphML's own must not take its place.
-        if item is not None and self._field and self._field not in ("id", "source", "target"):
-            item.values[self._field] = item.values.get(self._field, "") + text
+        if item is None or not self._field:
+            return
+        value = item.values.get(self._field, "") + text
+        if len(value) > _MAX_CHARACTERS:
+            raise self._error(f"a {self._field} of more than {_MAX_CHARACTERS} characters", "shorten it")
+        item.values[self._field] = value
 
 
 def read_gml(text: str, builder: TopologyBuilder) -> None:
@@ -129,6 +135,8 @@ def read_gml(text: str, builder: TopologyBuilder) -> None:
                 raise builder.error(f"brackets inside one another, more than {_MAX_DEPTH} deep", line)
             key = ""
         else:
+            if len(token) > _MAX_CHARACTERS and key.lower() in _WANTED:
+                raise builder.error(f"a {key} of more than {_MAX_CHARACTERS} characters", line, "shorten it")
             if stack and stack[-1][1] is not None and stack[-1][0] in ("node", "edge"):
                 stack[-1][1].values[key] = unescape(token.strip('"'))
             key = ""
