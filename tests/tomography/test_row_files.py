@@ -10,11 +10,12 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sojourn.core.errors import InputError
 from sojourn.tomography.reading import read_trace
-from sojourn.tomography.row_files import DAMAGED, read_rows
+from sojourn.tomography.row_files import DAMAGED, MOST_ROWS, read_rows
 
 COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
 ROWS = [{"origin": 3, "seq": k, "path": "3-2-0", "t0_s": k + 0.25, "t_sink_s": k + 0.5} for k in range(2_000)]
@@ -97,3 +98,46 @@ def test_damage_is_counted_and_what_came_before_is_given(tmp_path: Path) -> None
     faults: Counter[str] = Counter()
     assert 0 < len(list(read_rows(path, COLUMNS, faults))) < len(ROWS)
     assert faults == {DAMAGED: 1}
+
+
+def write_parquet(path: Path, paths: object, *, rows: int) -> None:
+    """A trace of equal packets but for their paths, all in one row group."""
+    import pyarrow
+    from pyarrow import parquet
+
+    zeros = np.zeros(rows, np.int64)
+    columns = {"origin": zeros, "seq": np.arange(rows), "path": paths, "t0_s": zeros / 1.0, "t_sink_s": zeros + 1.0}
+    parquet.write_table(pyarrow.table(columns), path, compression="zstd", row_group_size=rows)
+
+
+def test_a_small_parquet_file_of_too_many_rows_is_refused_before_they_are_decoded(tmp_path: Path) -> None:
+    import pyarrow
+
+    rows = MOST_ROWS + 1
+    paths = pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["3-7-1"])
+    path = tmp_path / "trace.parquet"
+    write_parquet(path, paths, rows=rows)
+    with pytest.raises(InputError, match=r"10,000,001 rows, more than 10,000,000"):
+        next(read_rows(path, COLUMNS, Counter()))
+
+
+def test_a_parquet_file_that_expands_too_far_is_refused_while_it_expands(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"PAR1")
+        for _ in range(1025):
+            file.write(bytes(1 << 20))
+    with pytest.raises(InputError, match="more than 1024 MiB of Parquet, once decompressed"):
+        next(read_rows(path, COLUMNS, Counter()))
+
+
+@pytest.mark.parametrize("kind", ["text", "list"])
+def test_parquet_rows_with_endless_values_are_counted_and_left_out(tmp_path: Path, kind: str) -> None:
+    long = [3] * 70_000
+    short = [3, 2, 0]
+    paths = [long, short, None] if kind == "list" else ["-".join(map(str, long)), "3-2-0", None]
+    path = tmp_path / "trace.parquet"
+    write_parquet(path, paths, rows=3)
+    faults: Counter[str] = Counter()
+    assert [row["seq"] for row in read_rows(path, COLUMNS, faults)] == [1, 2]
+    assert faults == {"row with a value of more than 65,536 characters or numbers": 1}

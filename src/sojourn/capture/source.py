@@ -94,7 +94,7 @@ class FileSource(Source):
         kept = self._window
         begin = offset - kept.offset
         # Who has looked at a file's header asks for the rest of the same window.
-        if 0 <= begin and len(kept.data) - begin >= max(minimum, WINDOW_BYTES // 2):
+        if begin >= 0 and len(kept.data) - begin >= max(minimum, WINDOW_BYTES // 2):
             return Window(kept.data[begin:], offset, last=kept.last)
         end = min(self._size, offset + max(WINDOW_BYTES, minimum))
         data = self._read(offset, max(0, end - offset))
@@ -106,7 +106,7 @@ class FileSource(Source):
         buffer = np.empty(size, np.uint8)
         filled = 0
         while filled < size:
-            count = os.preadv(self._file.fileno(), [memoryview(buffer)[filled:]], offset + filled)
+            count = os.preadv(self._file.fileno(), [buffer[filled:].data], offset + filled)
             if not count:
                 self._damage = "the file was cut while it was read"
                 break

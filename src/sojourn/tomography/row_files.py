@@ -2,7 +2,7 @@
 
 A kind is known by the name's ending; where that tells none (a pipe, stdin) by the first bytes. A row that is none is
 counted by reason and left out; a damaged file is read up to the damage. Text is read once, from its beginning to its
-end, so it may come from a pipe. Memory: one line, or one batch of Parquet; all of it if that comes from a pipe.
+end, so it may come from a pipe. Memory: one line, or one batch of Parquet (`parquet_rows`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import InputError
+from sojourn.tomography.parquet_rows import ExcessError, ParquetError, read_parquet_rows
 
-__all__ = ["ABSENT", "DAMAGED", "LONGEST_LINE", "read_rows", "shown_name"]
+__all__ = ["ABSENT", "DAMAGED", "LONGEST_LINE", "MOST_ROWS", "read_rows", "shown_name"]
 
-MOST_ROWS = 50_000_000
+MOST_ROWS = 10_000_000
 LONGEST_LINE = 1 << 16
 ABSENT: Any = object()  # what a CSV row that ends early has in its last columns
 DAMAGED = "end of the file, which is damaged"
@@ -37,10 +38,6 @@ _ENDINGS = {
     ".csv": "csv",
 }
 _BOM = b"\xef\xbb\xbf"
-
-
-class _DamageError(Exception):
-    """Why nothing more of a file can be read."""
 
 
 def read_rows(
@@ -58,7 +55,7 @@ def read_rows(
                 if number > MOST_ROWS:
                     raise InputError(f"more than {MOST_ROWS:,} rows", where=shown_name(path), action="split the trace")
                 yield fields
-    except (EOFError, gzip.BadGzipFile, zlib.error, csv.Error, _DamageError) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, csv.Error, ParquetError) as error:
         if not number:
             raise InputError(f"cannot be read: {error}", where=shown_name(path), action="check the file") from None
         faults[DAMAGED] += 1
@@ -84,7 +81,7 @@ def _rows(
     start = source.peek(4)
     kind = _ENDINGS.get(Path(path.name.removesuffix(".gz")).suffix) or _kind(start)
     if kind == "parquet":
-        return _parquet_rows(path, source, (*columns, *also), len(columns))
+        return _parquet_rows(path, source, (*columns, *also), len(columns), faults)
     if not start:
         raise InputError(
             "it is empty", where=shown_name(path), action=f"give a file with the columns {', '.join(columns)}"
@@ -175,22 +172,15 @@ def _json_rows(lines: Iterator[str], faults: Counter[str]) -> Iterator[Mapping[s
             faults["line that is no JSON object"] += 1
 
 
-def _parquet_rows(path: Path, source: Any, columns: tuple[str, ...], needed: int) -> Iterator[Mapping[str, Any]]:
+def _parquet_rows(
+    path: Path, source: Any, columns: tuple[str, ...], needed: int, faults: Counter[str]
+) -> Iterator[Mapping[str, Any]]:
     try:
-        import pyarrow
-        from pyarrow import parquet
+        names, rows = read_parquet_rows(source, columns, faults, most_rows=MOST_ROWS)
     except ImportError:
         raise InputError("reading Parquet needs the pyarrow package", action="install sojourn[parquet]") from None
-    try:
-        raw = source if source.seekable() and not isinstance(source, gzip.GzipFile) else io.BytesIO(source.read())
-        with parquet.ParquetFile(raw) as file:
-            names = file.schema_arrow.names
-            if missing := [column for column in columns[:needed] if column not in names]:
-                raise InputError(
-                    f"no column {', '.join(missing)}", where=shown_name(path), action="name the columns so"
-                )
-            for batch in file.iter_batches(columns=[name for name in columns if name in names]):
-                yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise _DamageError(reason) from None
+    except ExcessError as error:
+        raise InputError(str(error), where=shown_name(path), action="split the trace") from None
+    if missing := [column for column in columns[:needed] if column not in names]:
+        raise InputError(f"no column {', '.join(missing)}", where=shown_name(path), action="name the columns so")
+    return rows
