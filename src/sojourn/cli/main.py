@@ -7,6 +7,7 @@ Ctrl-C; never a traceback.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Annotated
 
@@ -29,13 +30,16 @@ from sojourn.cli import (
     serve,
     sink,
     token,
+    warm_up,
 )
+from sojourn.cli.compiling import CompileNotice
 from sojourn.cli.estimate import estimate
 from sojourn.cli.flows import flows
 from sojourn.cli.measure import measure
 from sojourn.cli.record import record
 from sojourn.cli.rtt import rtt
 from sojourn.cli.tomography import tomography
+from sojourn.core.compiling import observe_compilation
 from sojourn.core.errors import SojournError
 
 __all__ = ["app", "main"]
@@ -68,6 +72,7 @@ app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)
 app.command(name="serve", help=serve.HELP, epilog=serve.EXAMPLE)(serve.serve)
 app.command(name="query", help=query.HELP, epilog=query.EXAMPLE)(query.query)
 app.command(name="nodes", help=nodes.HELP, epilog=nodes.EXAMPLE)(nodes.nodes)
+app.command(name="warm-up", help=warm_up.HELP, epilog=warm_up.EXAMPLE)(warm_up.warm_up)
 app.add_typer(token.app, name="token")
 app.add_typer(sink.app, name="sink")
 
@@ -90,6 +95,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; the entry point of the installed script."""
+    observe_compilation(CompileNotice())
     try:
         app()
     except SojournError as error:
@@ -112,9 +118,29 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("SOJOURN_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
+            what = f"this needs the package {error.name}, which is not installed"
+            print(f"sojourn: {what}; install it with: pip install 'sojourn[{extra}]'", file=sys.stderr)
+            sys.exit(1)
         fault = f"{type(error).__name__}: {error}"
         print(f"sojourn: a fault of ours, please report it ({fault}); SOJOURN_TRACEBACK=1 shows where", file=sys.stderr)
         sys.exit(70)
+
+
+def _extra_with(module: str) -> str | None:
+    """The extra of this distribution that installs a module.
+
+    >>> _extra_with("uvicorn"), _extra_with("json")
+    ('server', None)
+    """
+    from importlib.metadata import requires
+
+    for line in requires("sojourn") or ():
+        requirement, _, extra = line.partition("; extra == ")
+        name = re.split(r"[<>=!~\[ ;]", requirement)[0].replace("-", "_").lower()
+        if extra and name == module.partition(".")[0].lower() and extra.strip("'\"") not in ("dev", "fuzz"):
+            return extra.strip("'\"")
+    return None
 
 
 if __name__ == "__main__":

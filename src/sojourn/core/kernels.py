@@ -1,7 +1,7 @@
 """The one way Sojourn compiles a hot loop.
 
 `kernel` compiles a function for columns of numbers: no Python objects inside, the GIL released, machine code cached
-beside the source. `inlined` is for the small pieces that kernels share. All keep the function's own signature for type
+on disk. `inlined` is for the small pieces that kernels share. All keep the function's own signature for type
 checkers.
 
 `borrowing_kernel` and `borrowing_inlined` compile without counting references to arrays, for kernels that hand many
@@ -9,7 +9,8 @@ arrays through inlined functions for every packet: Numba counts the references t
 per array and call) and does not see that the counts cancel. A function that allocates nothing can do without, as its
 caller holds the arrays; one that allocates fails to compile, so nothing can be freed too early.
 
-Where nothing can be cached (a user without a home, sources that are read-only) kernels are compiled in every process.
+Where they are cached is `core/compiling.py`'s choice; where nothing can be, every process compiles its own. Whoever
+observes compilation there hears of every kernel that is not in the cache.
 
 A cached kernel is compiled anew when its own file changes, not when one that it inlines does: `make` clears the caches
 after any change.
@@ -17,14 +18,33 @@ after any change.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from numba import config, njit
+from numba.core import event
+
+from sojourn.core.compiling import CompileStep, report_compilation, use_cache_directory
 
 __all__ = ["borrowing_inlined", "borrowing_kernel", "inlined", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+class _Compilation(event.Listener):
+    """Passes on what Numba compiles; what it finds in its cache is no such event."""
+
+    def on_start(self, event: Any) -> None:
+        report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=False))
+
+    def on_end(self, event: Any) -> None:
+        report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=True))
+
+
+use_cache_directory()
+config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR", "")  # type: ignore[attr-defined]
+event.register("numba:compile", _Compilation())  # type: ignore[no-untyped-call]
 
 
 def kernel(function: F) -> F:

@@ -1,0 +1,79 @@
+"""`sojourn warm-up`: compiles all kernels now, so that no later command has to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.cli.output import progress
+from sojourn.core.compiling import cache_directory
+from sojourn.core.errors import StoreError, UsageError
+
+__all__ = ["EXAMPLE", "HELP", "warm_up"]
+
+HELP = "Compile for this machine what commands need, once: after an installation, in an image, before a service starts."
+EXAMPLE = "Example:  sojourn warm-up"
+
+# Each runs on the files of a small world; kernels are compiled for types, whatever the content.
+_RUNS = {
+    "flows": ["flows in.pcap tcp"],
+    "rtt": ["rtt in.pcap"],
+    "measure": [
+        *(f"measure in.pcap out.pcap --truth --sketch {sketch}" for sketch in ("auto", "lds", "colate", "sample")),
+        *(f"measure in.pcap out.pcap --sketch {sketch}" for sketch in ("lda", "exact")),
+        *(f"measure in.pcap out.pcap --sketch {sketch} --method literal" for sketch in ("lds", "colate")),
+    ],
+    "record": [
+        "record in.pcap --keys -w in.epochs",
+        "record out.pcap --keys -w out.epochs",
+        "estimate in.epochs out.epochs",
+    ],
+    "tomography": ["tomography trace.csv"],
+    "mplane": ["mplane upgrade ring.csv --count 2"],
+    "demo": ["demo"],
+}
+
+
+def warm_up(
+    commands: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help=f"Only for these: {', '.join(_RUNS)}.")
+    ] = None,
+) -> None:
+    """Run every command once on a small world."""
+    chosen = commands or list(_RUNS)
+    if unknown := [name for name in chosen if name not in _RUNS]:
+        raise UsageError(
+            f"{unknown[0]!r} has nothing to compile", where="warm-up", action=f"choose of {', '.join(_RUNS)}"
+        )
+    kept = cache_directory()
+    if kept is None:
+        raise StoreError("nothing can be kept", where="warm-up", action="set SOJOURN_CACHE_DIR to a writable directory")
+    from sojourn.lab.small_world import write_small_world
+
+    runs = [run for name in chosen for run in _RUNS[name]]
+    with tempfile.TemporaryDirectory() as folder, progress("warming up") as advance:
+        write_small_world(Path(folder))
+        for i, run in enumerate(runs):
+            advance(run, i / len(runs))
+            _run(run, folder)
+    print(f"sojourn: compiled for this machine; kept in {kept}", file=sys.stderr)
+
+
+def _run(arguments: str, folder: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sojourn.cli.main", *arguments.split()],
+        cwd=folder,
+        env={**os.environ, "SOJOURN_QUIET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        print(f"sojourn: warning: `sojourn {arguments}` could not be prepared: {last}", file=sys.stderr)

@@ -1,0 +1,85 @@
+"""First runs: what compiles is announced and kept where it was asked to be, and warm-up leaves nothing to compile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sojourn.lab.small_world import write_small_world
+
+ALL = """flows in.pcap
+rtt in.pcap
+measure in.pcap out.pcap
+tomography trace.csv
+mplane upgrade ring.csv --count 2"""
+
+
+def sojourn(*arguments: str, cache: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would, with kernels kept in `cache`."""
+    kept = {"SOJOURN_CACHE_DIR": str(cache), "SOJOURN_QUIET": "", **environment}
+    inherited = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    command = [sys.executable, "-m", "sojourn.cli.main", *arguments]
+    return subprocess.run(command, cwd=folder, env={**inherited, **kept}, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the small world, and an empty cache beside them."""
+    folder = tmp_path_factory.mktemp("world")
+    write_small_world(folder)
+    return folder
+
+
+@pytest.mark.xdist_group("warm-up")
+def test_a_first_run_says_that_it_compiles_and_where_that_is_kept(folder: Path) -> None:
+    found = sojourn("flows", "in.pcap", cache=folder / "cold", folder=folder)
+    assert found.returncode == 0
+    assert f"compiling for this machine, some 20 s; the next run finds it in {folder / 'cold'}" in found.stderr
+    assert list((folder / "cold").rglob("*.nbc"))
+    again = sojourn("flows", "in.pcap", cache=folder / "cold", folder=folder)
+    assert "compil" not in again.stderr
+    assert again.stdout == found.stdout
+
+
+@pytest.mark.xdist_group("warm-up")
+@pytest.mark.parametrize("commands", ["flows in.pcap", pytest.param(ALL, marks=pytest.mark.long)])
+def test_after_warm_up_a_command_has_nothing_to_compile(folder: Path, commands: str) -> None:
+    runs = [run.split() for run in commands.splitlines()]
+    warm = sojourn("warm-up", *([] if len(runs) > 1 else runs[0][:1]), cache=folder / "warm", folder=folder)
+    assert warm.returncode == 0
+    assert warm.stderr == f"sojourn: compiled for this machine; kept in {folder / 'warm'}\n"
+    kept = sorted(path.name for path in (folder / "warm").rglob("*.nbc"))
+    for run in runs:
+        assert sojourn(*run, cache=folder / "warm", folder=folder).returncode == 0
+    assert sorted(path.name for path in (folder / "warm").rglob("*.nbc")) == kept
+
+
+def test_where_nothing_can_be_kept_warm_up_says_what_to_set(folder: Path) -> None:
+    found = sojourn("warm-up", cache=Path("/proc/none"), folder=folder)
+    assert found.returncode == 1
+    assert found.stderr == "sojourn: warm-up: nothing can be kept; set SOJOURN_CACHE_DIR to a writable directory\n"
+
+
+def test_an_unknown_command_is_bad_usage(folder: Path) -> None:
+    found = sojourn("warm-up", "nonsense", cache=folder / "cold", folder=folder)
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(folder: Path) -> None:
+    hide = folder / "hide"
+    hide.mkdir()
+    (hide / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'uvicorn': raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    found = sojourn("serve", "--data", "data", cache=folder / "cold", folder=folder, PYTHONPATH=str(hide))
+    assert found.returncode == 1
+    what = "sojourn: this needs the package uvicorn, which is not installed"
+    assert found.stderr.splitlines()[-1] == f"{what}; install it with: pip install 'sojourn[server]'"
