@@ -8,18 +8,23 @@ bucket i, and s_e what the instances added. Two covariances make that decodable:
 - *change*: s_e = λ·w_e + u_e with a common rate λ and Var u = κ·λ·w + ω²·(λ·w)².
 
 Rates come from all epochs by generalised least squares with λ ≥ 0 and a wide prior, iterated because the covariances
-depend on λ; each epoch's amounts are the best linear prediction around them. κ (1 for counts), ω and ρ come from the
-restricted likelihood. Epochs with salts of their own let instances outnumber buckets.
+depend on λ; an instance's prior is as wide as its own rate of the pass before, so that a burst is not shrunk to the
+others. Each epoch's amounts are the best linear prediction around the rates. κ (1 for counts), ω and ρ come from the
+marginal likelihood. Epochs with salts of their own let instances outnumber buckets.
 
-Guarantee: 95 % intervals that cover 90–98 %, provided that the list of instances is complete. Cost:
-O(epochs · (n³ + n·k²)) for k instances and n buckets. docs/maths/iotm.md derives it. Shahzad and Ganji, "IoTm", §III,
-answers one at a time.
+The list of instances may lack some. What they added is then a rate more, spread over all buckets, with a deviation φ
+from bucket to bucket; it is part of the model where that makes the buckets `INCOMPLETE` likelier, and the answers'
+method says so.
+
+Guarantee: 95 % intervals that cover 90–98 % where the list is complete; of an incomplete list see docs/maths/iotm.md.
+Cost: O(epochs · (n³ + n·k²)) for k instances and n buckets. docs/maths/iotm.md derives it. Shahzad and Ganji, "IoTm",
+§III, answers one at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,24 +39,32 @@ from sojourn.sketches.steps import shared_steps
 __all__ = ["Amounts", "Scales", "decode_amounts", "estimate_sums_jointly", "shares_of"]
 
 METHOD = "iotm joint"
+METHOD_INCOMPLETE = "iotm joint, list incomplete"
 MOST_SHARES = 1 << 24
 PASSES = 3
 # A rate's prior deviation in mean rates: wide enough for one instance to hold nearly everything.
 PRIOR_WIDTH = 3.0
 # What a bucket may be off by without a reason, in units of an average bucket: keeps the covariance regular.
 SLACK = 1e-3
+# Instances that may have a dispersion of their own, and how large it is, as parts of all that they added.
+MOST_BURSTS, BURSTS = 3, (0.03, 0.1, 0.3, 1.0)
 EVENNESS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01)
+# Deviations of what unlisted instances added to a bucket, in average buckets.
+UNLISTED = (0.03, 0.1, 0.3, 1.0, 3.0)
+# By how much −2 × the log likelihood must fall before a list counts as incomplete.
+INCOMPLETE = 12.0
 CHANGES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0)
 
 
 @dataclass(frozen=True)
 class Scales:
     """How measurements vary: κ, the dispersion of their values; ω, the change of rates between epochs; ρ, how far their
-    choice of bucket is by chance."""
+    choice of bucket is by chance; φ, the deviation of what unlisted instances added, in average buckets."""
 
     kappa: float = 1.0
     change: float = 0.0
     chance: float = 1.0
+    unlisted: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +73,8 @@ class Amounts:
 
     ``by_epoch`` and ``deviation`` are epochs × instances; ``degrees`` are those of freedom left, few where the spread
     of the values had to be learned from few buckets. An epoch is expected to hold its ``weight`` times the ``rate``,
-    and differs as ``scales`` say.
+    and differs as ``scales`` say. Where the list is not complete, all that it lacks is one more, the last, in ``rate``
+    and ``rate_covariance``.
     """
 
     total: FloatArray
@@ -72,6 +86,11 @@ class Amounts:
     rate_covariance: FloatArray
     weight: FloatArray
     scales: Scales
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the listed instances explain the buckets."""
+        return not self.scales.unlisted
 
 
 def shares_of(parameters: BucketArrayParameters, instance_id: UInt64Array) -> FloatArray:
@@ -117,19 +136,46 @@ class _Model:
         self.by_number = by_number
         self.instances = int(epochs[0].shares.shape[1])
         self.single_values = single_values
-        self.mean_rate = max(sum(float(e.held.sum()) for e in epochs), 1.0) / (len(epochs) * self.instances)
+        self.whole_rate = max(sum(float(e.held.sum()) for e in epochs), 1.0) / len(epochs)
+        self.mean_rate = self.whole_rate / self.instances
+        self.prior_mean = np.full(self.instances, self.mean_rate)
+        self.prior_width = np.full(self.instances, PRIOR_WIDTH * self.mean_rate)
+        self.own_kappa = np.full(self.instances, np.nan)
+
+    def with_unlisted(self) -> _Model:
+        """The model in which a last instance, spread over all buckets, is all those that the list lacks."""
+        epochs = [
+            replace(
+                epoch,
+                shares=np.column_stack([epoch.shares, np.full(len(epoch.held), 1 / len(epoch.held))]),
+                chance=np.append(epoch.chance, 1.0),
+            )
+            for epoch in self.epochs
+        ]
+        model = _Model(epochs, single_values=self.single_values, by_number=self.by_number)
+        model.prior_mean = np.append(self.prior_mean, 0.0)
+        model.prior_width = np.append(self.prior_width, model.whole_rate)
+        model.own_kappa = np.append(self.own_kappa, np.nan)
+        return model
+
+    def widen(self, rate: FloatArray) -> None:
+        """Let no instance's prior be narrower than the rate it seems to have."""
+        self.prior_width = np.hypot(PRIOR_WIDTH * self.mean_rate, rate)
 
     def covariances(self, rate: FloatArray, epoch: _Epoch, scales: Scales) -> tuple[FloatArray, FloatArray]:
         """(that of the buckets around A·s, the diagonal of that of s around λ·w)."""
         amount = rate * epoch.weight
         kappa = scales.kappa
-        scattered = amount * (scales.chance * epoch.chance if self.single_values else np.ones(self.instances))
-        spread = kappa * (np.diag(epoch.shares @ scattered) - (epoch.shares * scattered) @ epoch.shares.T)
-        slack = SLACK * max(1.0, float((epoch.shares @ scattered).mean()))
-        spread += kappa * kappa * epoch.remainders + slack * np.eye(len(epoch.held))
+        dispersed = amount * np.where(np.isnan(self.own_kappa), kappa, self.own_kappa)
+        chance = scales.chance * epoch.chance if self.single_values else np.ones(self.instances)
+        scattered = dispersed * chance
+        spread = np.diag(epoch.shares @ scattered) - (epoch.shares * scattered) @ epoch.shares.T
+        slack = SLACK * max(1.0, float((epoch.shares @ (amount * chance)).mean()))
+        unlisted = (scales.unlisted * float(epoch.held.mean())) ** 2
+        spread += kappa * kappa * epoch.remainders + (slack + unlisted) * np.eye(len(epoch.held))
         if len(self.epochs) == 1:
             return spread, np.zeros(self.instances)
-        return spread, kappa * amount + (scales.change * amount) ** 2
+        return spread, dispersed + (scales.change * amount) ** 2
 
     def normal_equations(self, rate: FloatArray, scales: Scales) -> tuple[FloatArray, FloatArray, float]:
         """(stacked whitened matrix, stacked whitened right side, log determinant) of the rates' equations."""
@@ -148,23 +194,25 @@ class _Model:
         from scipy.optimize import nnls
 
         matrix, side, _ = self.normal_equations(rate, scales)
-        width = PRIOR_WIDTH * self.mean_rate
-        matrix = np.concatenate([matrix, np.eye(self.instances) / width])
-        side = np.concatenate([side, np.full(self.instances, self.mean_rate / width)])
+        matrix = np.concatenate([matrix, np.diag(1 / self.prior_width)])
+        side = np.concatenate([side, self.prior_mean / self.prior_width])
         scale = self.mean_rate
         solution: FloatArray = nnls(matrix * scale, side, maxiter=30 * self.instances)[0] * scale
         return solution
 
     def precision(self, matrix: FloatArray) -> FloatArray:
         """Of the rates, prior included."""
-        found: FloatArray = matrix.T @ matrix + np.eye(self.instances) / (PRIOR_WIDTH * self.mean_rate) ** 2
+        found: FloatArray = matrix.T @ matrix + np.diag(self.prior_width**-2.0)
         return found
 
     def misfit(self, rate: FloatArray, scales: Scales) -> float:
-        """−2 × the restricted log likelihood of the scales."""
+        """−2 × the marginal log likelihood of the scales, at the rates that they make likeliest nearby."""
         matrix, side, log_determinant = self.normal_equations(rate, scales)
         residual = side - matrix @ rate
-        return float(residual @ residual) + log_determinant + float(np.linalg.slogdet(self.precision(matrix))[1])
+        away = (rate - self.prior_mean) / self.prior_width
+        prior = float(away @ away) + 2 * float(np.log(self.prior_width).sum())
+        precision = float(np.linalg.slogdet(self.precision(matrix))[1])
+        return float(residual @ residual) + log_determinant + precision + prior
 
     @property
     def degrees(self) -> int:
@@ -189,9 +237,59 @@ def decode_amounts(
     scales = Scales(guess)
     for _ in range(PASSES):
         rate = model.solve(rate, scales)
+        model.widen(rate)
+        _find_bursts(model, rate, scales)
         scales = _fit(model, rate, guess)
-    rate = model.solve(rate, scales)
-    return _predict(model, rate, scales)
+    for _ in range(PASSES):
+        rate = model.solve(rate, scales)
+    if (found := _fit_unlisted(model, rate, scales, guess)) is not None:
+        model, rate, scales = found
+    return _predict(model, rate, scales, listed=len(instance_id))
+
+
+def _find_bursts(model: _Model, rate: FloatArray, scales: Scales) -> None:
+    """Give the largest instances a dispersion of their own where that makes the buckets likelier.
+
+    A burst is a few values of which each is a good part of all that the instance added; the others' values say nothing
+    about them, and theirs would make everybody's uncertain.
+    """
+    if model.single_values or model.degrees < 5:
+        return
+    for f in np.argsort(-rate)[:MOST_BURSTS].tolist():
+        without = model.own_kappa[f]
+        best = (np.inf, without)
+        for own in (without, *(part * rate[f] for part in BURSTS)):
+            model.own_kappa[f] = own
+            # The others' κ may have taken up the burst.
+            misfit = min(model.misfit(rate, replace(scales, kappa=scales.kappa / part)) for part in (1, 8, 64, 512))
+            best = min(best, (misfit, own), key=lambda one: one[0])
+        model.own_kappa[f] = best[1]
+
+
+def _fit_unlisted(
+    model: _Model, rate: FloatArray, scales: Scales, guess: float
+) -> tuple[_Model, FloatArray, Scales] | None:
+    """The model with instances that are not listed, its rates and scales, if they make the buckets much likelier."""
+    if model.degrees < 5:
+        return None
+    wider = model.with_unlisted()
+    limit = model.misfit(rate, scales) - INCOMPLETE
+    # Where values vary, κ has taken up what unlisted instances added: with them it may be far smaller.
+    kappas = [scales.kappa] if model.single_values else [scales.kappa / part for part in (1, 8, 64)]
+    tried = [replace(scales, kappa=kappa, unlisted=share) for share in UNLISTED for kappa in kappas]
+    screened = [_solved(wider, np.append(rate, 0.0), one) for one in tried]
+    misfit, among, found = min(screened, key=lambda one: one[0])
+    if misfit > limit:
+        return None
+    for _ in range(PASSES - 1):
+        misfit, among, found = _solved(wider, among, _fit(wider, among, guess, unlisted=found.unlisted))
+    return wider, among, found
+
+
+def _solved(model: _Model, rate: FloatArray, scales: Scales) -> tuple[float, FloatArray, Scales]:
+    """How badly the scales fit, and their rates, which begin near those given."""
+    found = model.solve(rate, scales)
+    return model.misfit(found, scales), found, scales
 
 
 def _equations(sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str) -> list[_Epoch]:
@@ -200,17 +298,18 @@ def _equations(sketches: Sequence[BucketArray], instance_id: UInt64Array, field:
     columns = [sketch.column(field).astype(np.float64) for sketch in sketches]
     # Epochs last as long as their measurements say; changes beyond that are for ω.
     recorded = np.array([max(sketch.recorded, 1) for sketch in sketches], np.float64)
+    of_ones = _is_of_ones(sketches, field)
     epochs = []
     for sketch, column, weight in zip(sketches, columns, recorded / recorded.mean(), strict=True):
         p = sketch.parameters
         chance = by_chance(p, instance_id)
-        expected, covariance = _remainders(p, instance_id[chance == 0])
+        # Values that differ are scattered as if by chance; a turn's remainder may be of any size then.
+        in_turn = chance == 0 if of_ones else np.zeros(len(instance_id), np.bool_)
+        expected, covariance = _remainders(p, instance_id[in_turn])
         if p.spreading == "sequence":
             # Numbers that spread evenly still end somewhere within a round.
             covariance += np.diag(shares_of(p, instance_id).sum(axis=1) * p.per_instance / 4)
-        mean_value = float(column.sum()) / max(sketch.recorded, 1)
-        held = column - mean_value * expected
-        epochs.append(_Epoch(held, shares_of(p, instance_id), float(weight), chance, covariance))
+        epochs.append(_Epoch(column - expected, shares_of(p, instance_id), float(weight), chance, covariance))
     return epochs
 
 
@@ -241,32 +340,36 @@ def _guess_dispersion(sketches: Sequence[BucketArray], field: str) -> float:
     return max(2 * total / max(sum(s.recorded for s in sketches), 1), 1e-9)
 
 
-def _fit(model: _Model, rate: FloatArray, guess: float) -> Scales:
-    """The scales of the highest restricted likelihood; κ is 1 for counts, ω is 0 in a single epoch, ρ is free only
-    where packets' numbers choose."""
+def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0) -> Scales:
+    """The scales of the highest likelihood; κ is 1 for counts, ω is 0 in a single epoch, ρ is free only where packets'
+    numbers choose."""
     from scipy.optimize import minimize_scalar
 
     changes = CHANGES if len(model.epochs) > 1 else (0.0,)
     if model.single_values:
         chances = EVENNESS if model.by_number and model.degrees >= 5 else (1.0,)
-        choices = [Scales(1.0, change, chance) for change in changes for chance in chances]
+        choices = [Scales(1.0, change, chance, unlisted) for change in changes for chance in chances]
         return min(choices, key=lambda scales: model.misfit(rate, scales))
+
+    def scales_of(log_kappa: float, change: float) -> Scales:
+        return Scales(guess * float(np.exp(log_kappa)), change, 1.0, unlisted)
+
     if model.degrees < 5:
-        return Scales(guess, changes[min(2, len(changes) - 1)])
+        return Scales(guess, changes[min(2, len(changes) - 1)], 1.0, unlisted)
     best = (np.inf, Scales(guess))
     for change in changes:
         found = minimize_scalar(
-            lambda log_kappa, change=change: model.misfit(rate, Scales(guess * float(np.exp(log_kappa)), change)),
+            lambda log_kappa, change=change: model.misfit(rate, scales_of(log_kappa, change)),
             bounds=(-6.0, 6.0),
             method="bounded",
             options={"xatol": 0.05},
         )
-        best = min(best, (float(found.fun), Scales(guess * float(np.exp(found.x)), change)), key=lambda pair: pair[0])
+        best = min(best, (float(found.fun), scales_of(found.x, change)), key=lambda pair: pair[0])
     return best[1]
 
 
-def _predict(model: _Model, rate: FloatArray, scales: Scales) -> Amounts:
-    """Best linear predictions of each epoch's amounts around the rates, and the covariance of their sum."""
+def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) -> Amounts:
+    """Best linear predictions of the listed instances' amounts in each epoch, and the covariance of their sum."""
     matrix, _, _ = model.normal_equations(rate, scales)
     rate_covariance = np.linalg.inv(model.precision(matrix)).astype(np.float64)
     total_covariance = np.zeros_like(rate_covariance)
@@ -285,14 +388,14 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales) -> Amounts:
         amounts.append(np.maximum(amount, 0.0))
         deviations.append(np.sqrt(np.maximum(np.diag(covariance), 0.0)))
     total_covariance += carried @ rate_covariance @ carried.T
-    by_epoch = np.array(amounts)
+    by_epoch = np.array(amounts)[:, :listed]
     degrees = 10**6 if model.single_values else max(model.degrees, 1)
     weight = np.array([epoch.weight for epoch in model.epochs])
     return Amounts(
         by_epoch.sum(axis=0),
-        total_covariance,
+        total_covariance[:listed, :listed],
         by_epoch,
-        np.array(deviations),
+        np.array(deviations)[:, :listed],
         degrees,
         rate,
         rate_covariance,
@@ -302,17 +405,18 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales) -> Amounts:
 
 
 def estimate_sums_jointly(sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str) -> list[Answer]:
-    """The sum of each instance's measurements over all epochs; the list must be complete."""
+    """The sum of each instance's measurements over all epochs; the method says where the list is not complete."""
     if not any(sketch.recorded for sketch in sketches):
         return [Unanswered(Reason.NOTHING_RECORDED)] * len(instance_id)
     amounts = decode_amounts(sketches, instance_id)
     half = student_95(amounts.degrees) * np.sqrt(np.maximum(np.diag(amounts.total_covariance), 0.0))
     counts = decode_amounts(sketches, instance_id, field="count").total if sketches[0].has("count") else None
     recorded = sum(sketch.recorded for sketch in sketches)
+    method = METHOD if amounts.is_complete else METHOD_INCOMPLETE
     signed = sketches[0].parameters.signed
     answers: list[Answer] = []
     for f, value in enumerate(amounts.total):
         samples = recorded if counts is None else round(float(counts[f]))
-        estimate = Estimate.around(float(value), float(half[f]), samples=samples, method=METHOD, unit=unit)
+        estimate = Estimate.around(float(value), float(half[f]), samples=samples, method=method, unit=unit)
         answers.append(estimate if signed else estimate.not_below(0.0))
     return answers

@@ -10,9 +10,10 @@ Unknown are r_f = μ + δ_f with Var δ = τ², and the error of the rates, whos
 linear model. ν comes from its marginal likelihood; τ is averaged over by that likelihood, as where flows hardly differ
 the likeliest τ is 0 and would make them all equal for sure. The covariances depend on r, so it is solved three times.
 Only buckets take part in which as many packets were acknowledged as sent. A flow's own packets are n draws around r_f,
-so their mean is off it by ν·r²/n.
+so their mean is off it by ν·r²/n. Where the counts show that the list lacks flows, these are one more of them, whose
+packets and means differ from bucket to bucket.
 
-Guarantee: 95 % intervals that cover 90–98 %, provided that the list of flows is complete. A flow that the buckets say
+Guarantee: 95 % intervals that cover 90–98 % where the list of flows is complete. A flow that the buckets say
 little about gets the mean of the others and an interval as wide as they differ. Cost: O(epochs · n · (n² + k²) + k³)
 for k flows: half a second for 50 flows in ten epochs of 20 buckets.
 
@@ -22,20 +23,19 @@ Shahzad and Ganji, "IoTm", §IV-B, divides two estimates of one flow; docs/maths
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
-from sojourn.estimation.iotm_joint import Amounts, Scales, decode_amounts, shares_of
+from sojourn.estimation.iotm_joint import METHOD, METHOD_INCOMPLETE, Amounts, Scales, decode_amounts, shares_of
 from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray
 
 __all__ = ["SummedEpoch", "estimate_round_trips"]
 
-METHOD = "iotm joint"
 PASSES = 3
 # μ, ν and τ² are learned from the buckets; so few (or two for each flow) can tell them, fewer cannot.
 LEARNED, FEWEST_BUCKETS = 3, 15
@@ -62,7 +62,7 @@ class SummedEpoch(Protocol):
 
 
 def estimate_round_trips(epochs: Sequence[SummedEpoch], flow_id: UInt64Array, *, unit_ns: int = 1000) -> list[Answer]:
-    """The mean round-trip time of each flow, in ns; the list must be complete."""
+    """The mean round-trip time of each flow, in ns; the method says where the list is not complete."""
     heard = [epoch for epoch in epochs if epoch.sent.recorded]
     if not heard:
         return [Unanswered(Reason.NOTHING_RECORDED)] * len(flow_id)
@@ -73,6 +73,7 @@ def estimate_round_trips(epochs: Sequence[SummedEpoch], flow_id: UInt64Array, *,
         return [Unanswered(Reason.NO_USABLE_CELLS)] * len(flow_id)
     mean, deviation = _decode(rows, counts)
     half = student_95(buckets - LEARNED) * deviation
+    method = METHOD if counts.is_complete else METHOD_INCOMPLETE
     answers: list[Answer] = []
     for f in range(len(flow_id)):
         samples = round(float(counts.total[f]))
@@ -80,17 +81,21 @@ def estimate_round_trips(epochs: Sequence[SummedEpoch], flow_id: UInt64Array, *,
             answers.append(Unanswered(Reason.LOST_IN_NOISE))
             continue
         value, wide = float(mean[f]) * unit_ns, float(half[f]) * unit_ns
-        answers.append(Estimate.around(value, wide, samples=samples, method=METHOD).not_below(0.0))
+        answers.append(Estimate.around(value, wide, samples=samples, method=method).not_below(0.0))
     return answers
 
 
 @dataclass(frozen=True, eq=False)
 class _Flows:
-    """What flows are expected to send into an epoch's buckets, and how that varies."""
+    """What flows are expected to send into an epoch's buckets, and how that varies.
+
+    ``unlisted`` is the variance of what the last, which stands for all that are not listed, sends into a bucket.
+    """
 
     shares: FloatArray
     amount: FloatArray
     scales: Scales
+    unlisted: float
 
     @property
     def common(self) -> FloatArray:
@@ -100,7 +105,8 @@ class _Flows:
     def covariance(self, scale: FloatArray) -> FloatArray:
         """Σ_f scale_f · Cov(c_f): by chance in each bucket, and common to all of a flow's."""
         chance = self.scales.chance * self.shares @ (scale * self.amount)
-        found: FloatArray = np.diag(chance) + (self.shares * (scale * self.common)) @ self.shares.T
+        found: FloatArray = np.diag(chance + self.unlisted * scale[-1])
+        found += (self.shares * (scale * self.common)) @ self.shares.T
         return found
 
     def expected(self, packets: FloatArray) -> FloatArray:
@@ -108,12 +114,14 @@ class _Flows:
         counted = self.covariance(np.ones(len(self.amount))) + EDGE * np.eye(len(packets))
         surprise = np.linalg.solve(counted, packets - self.shares @ self.amount)
         by_chance = self.scales.chance * self.shares * self.amount * surprise[:, None]
-        parts = np.maximum(self.shares * (self.amount + self.common * (self.shares.T @ surprise)) + by_chance, 0.0)
+        parts = self.shares * (self.amount + self.common * (self.shares.T @ surprise)) + by_chance
+        parts[:, -1] += self.unlisted * surprise
+        parts = np.maximum(parts, 0.0)
         scaled: FloatArray = parts * (packets / np.maximum(parts.sum(axis=1), 1e-9))[:, None]
         return scaled
 
     def of(self, rows: BoolArray) -> _Flows:
-        return _Flows(self.shares[rows], self.amount, self.scales)
+        return replace(self, shares=self.shares[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +138,9 @@ class _Epoch:
         counted = self.flows.covariance(np.ones(len(mean))) + EDGE * np.eye(len(self.packets))
         cross = self.flows.covariance(mean)
         found: FloatArray = self.flows.covariance(mean**2) - cross @ np.linalg.solve(counted, cross)
+        if self.flows.unlisted:
+            # Other flows in each bucket, so another mean in each, as far off as those of listed flows are.
+            found += np.diag(self.expected[:, -1] ** 2 * float(mean[:-1].var()))
         return found
 
     def of_rates(self, mean: FloatArray, weight: float) -> FloatArray:
@@ -147,7 +158,11 @@ def _usable_rows(epochs: Sequence[SummedEpoch], counts: Amounts, flow_id: UInt64
     rate = np.maximum(counts.rate, LEAST_RATE * counts.rate.mean())
     for epoch, weight in zip(epochs, counts.weight, strict=True):
         packets = epoch.sent.column("count").astype(np.float64)
-        flows = _Flows(shares_of(epoch.sent.parameters, flow_id), rate * weight, counts.scales)
+        shares = shares_of(epoch.sent.parameters, flow_id)
+        if not counts.is_complete:
+            shares = np.column_stack([shares, np.full(len(packets), 1 / len(packets))])
+        unlisted = (counts.scales.unlisted * float(packets.mean())) ** 2
+        flows = _Flows(shares, rate * weight, counts.scales, unlisted)
         usable = epoch.usable & (packets > 0) & (flows.shares.sum(axis=1) > 0)
         if usable.any():
             total = epoch.round_trips[usable].astype(np.float64)
@@ -221,6 +236,8 @@ def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> tuple[FloatArr
         ).x
         vary = scales(logs)[0]
         mean, deviation = _averaged(model, vary, average)
+    listed = len(counts.total)
+    mean, deviation = mean[:listed], deviation[:listed]
     own_packets = vary * mean**2 / np.maximum(counts.total, 1.0)
     return mean, np.sqrt(deviation**2 + own_packets)
 
