@@ -175,10 +175,13 @@ def test_a_watch_asks_a_query_unit_for_what_is_new_and_keeps_the_baseline() -> N
         ("probe --from a --to b --address there", "--address: 'there' is no address"),
         ("probe --from a --to b --address ::1 --rate 1e9", "too small or large for a rate"),
         ("probe --from a --to b --address ::1 --stamp later", "--stamp: 'later' is no moment of sending"),
-        ("probe --from a --to b --address ::1 --key 12", "--key: that is no key; write 16 hex digits"),
+        ("probe --from a --to b --address ::1 --key-file {net}", "others may read the key; chmod 600 "),
+        ("reflect --key-file {net}.none", "No such file or directory; make one by: (umask 077; openssl rand -hex 32"),
+        ("reflect", "reflect: anybody could have it send to others; give --key-file FILE or --allow NETWORK"),
+        ("reflect --listen 127.0.0.1 --listen 203.0.113.9", "anybody could have it send to others"),
         ("reflect --allow everyone", "--allow: 'everyone' is no network"),
         ("reflect --listen here", "--listen: 'here' is no address"),
-        ("reflect --listen 203.0.113.9", "203.0.113.9:8621: "),
+        ("reflect --listen 203.0.113.9 --allow 10.0.0.0/8", "203.0.113.9:8621: "),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(net: Path, words: str, text: str) -> None:
@@ -193,7 +196,10 @@ def finished(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> None:
-    key = "0123456789abcdef"
+    keys = [tmp_path / "key", tmp_path / "other"]
+    for number, path in enumerate(keys):
+        path.touch(mode=0o600)
+        path.write_text(f"{number}" * 32 + "\n")
     with open(tmp_path / "log", "w") as log:
         words = [
             *SOJOURN,
@@ -204,8 +210,8 @@ def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> 
             "18621",
             "--allow",
             "127.0.0.0/8",
-            "--key",
-            key,
+            "--key-file",
+            str(keys[0]),
         ]
         reflector = subprocess.Popen(words, stderr=log)
     try:
@@ -215,9 +221,9 @@ def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> 
             time.sleep(0.05)
         words = ["probe", "--from", "a", "--to", "b", "--via", "x", "--address", "127.0.0.1", "--port", "18621"]
         how = ["--interval", "300ms", "--rate", "50", "--seed", "1", "--count", "2", "--raw", str(tmp_path / "raw")]
-        how += ["--key", key]
+        how += ["--key-file", str(keys[0])]
         result = subprocess.run([*SOJOURN, *words, *how], capture_output=True, text=True, timeout=600, check=False)
-        stranger = [*how[:-1], "f" * 16, "--count", "1"]
+        stranger = [*how[:-1], str(keys[1]), "--count", "1"]
         ignored = subprocess.run(
             [*SOJOURN, *words, *stranger], capture_output=True, text=True, timeout=600, check=False
         )
@@ -232,4 +238,4 @@ def test_probe_and_reflect_work_together_and_stop_when_asked(tmp_path: Path) -> 
     assert len(mine) == sum(row["packets"] for row in rows)
     assert all(one["delay_ns"] == one["received_ns"] - one["sent_ns"] for one in mine)
     assert json.loads(ignored.stdout)["void"] == "no report: the reflector does not answer"
-    assert "ignored: stranger" in (tmp_path / "log").read_text()
+    assert "ignored: not signed with the key" in (tmp_path / "log").read_text()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,23 @@ def test_every_probe_is_stamped_by_the_kernel_at_both_ends(address: str, sent: S
         measurement = measurement_of(one)
         assert (measurement.packets, measurement.lost, measurement.dscp) == (one.sent, 0, 46)
         assert measurement.interval * plan.interval_ns == measurement.start_ns
+
+
+def test_signed_probes_are_answered_and_one_end_without_the_key_gets_nothing() -> None:
+    signed = replace(QUICK, key=b"a key that both ends know")
+    flooded = Reflector(key=signed.key)
+    with reflecting(flooded) as target:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for number in range(2000):
+                stranger.sendto(pack(Message(Kind.START, number, 1, 0, 1)), (HERE, target.port))
+        [one] = probe(signed, target, 1)
+        assert (one.void, one.received) == (None, len(one.due_ns))
+        [unsigned] = probe(QUICK, target, 1)
+    with reflecting(Reflector()) as target, Prober(signed, [target]) as prober:
+        [unanswered] = prober.intervals(1)
+    assert unsigned.void == unanswered.void == "no report: the reflector does not answer"
+    assert prober.counts["ignored: not signed with the key"] > 0
+    assert set(flooded.counts) == {"start", "probe", "end", "fetch", "ignored: not signed with the key"}
 
 
 def test_times_are_a_poisson_process_of_the_rate_and_the_same_for_a_seed() -> None:

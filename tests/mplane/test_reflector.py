@@ -7,6 +7,7 @@ from ipaddress import ip_network
 from hypothesis import given
 from hypothesis import strategies as some
 
+from sojourn.mplane.probe_keys import MOST_AGE_NS, SEAL_BYTES, Way, sealed, unsealed
 from sojourn.mplane.probe_messages import (
     HEADER_BYTES,
     MAX_MESSAGE,
@@ -19,24 +20,41 @@ from sojourn.mplane.probe_messages import (
     report_bytes,
     unpack_report,
 )
-from sojourn.mplane.reflector import IDLE_NS, INTERVALS_KEPT, MAX_SESSIONS, Reflector
+from sojourn.mplane.reflector import INTERVALS_KEPT, MAX_SESSIONS, Reflector
 
 HERE = ("10.0.0.1", 5000)
 KEY = 0x1234
 T0 = 10**18
+SECRET = b"a key that both ends know"
 
 
 class Talk:
     """A prober's side of a session with a reflector, message by message."""
 
-    def __init__(self, reflector: Reflector | None = None, *, key: int = KEY, source: tuple[str, int] = HERE) -> None:
+    def __init__(
+        self,
+        reflector: Reflector | None = None,
+        *,
+        key: int = KEY,
+        source: tuple[str, int] = HERE,
+        secret: bytes | None = None,
+    ) -> None:
         self.reflector = reflector or Reflector()
         self.key, self.source, self.now, self.control = key, source, T0, 0
+        self.secret = secret
+        self.sent: list[bytes] = []
 
     def say(self, kind: Kind, interval: int, sequence: int, count: int, size: int = HEADER_BYTES) -> bytes | None:
         self.now += 1
         data = pack(Message(kind, self.key, interval, sequence, count, size))
-        return self.reflector.handle(data, self.now, self.source)
+        if self.secret is not None:
+            data = sealed(self.secret, Way.TO_REFLECTOR, data, self.now)
+        self.sent.append(data)
+        answer = self.reflector.handle(data, self.now, self.source)
+        assert answer is None or len(answer) <= len(data)
+        if answer is not None and self.secret is not None:
+            answer, _time = unsealed(self.secret, Way.TO_PROBER, answer)
+        return answer
 
     def start(self, interval: int, count: int, *, lost: bool = False) -> None:
         self.control += 1
@@ -111,30 +129,96 @@ def test_strangers_are_counted_and_get_nothing() -> None:
     assert talk.reflector.counts["ignored: malformed"] == 1
 
 
-def test_only_allowed_networks_and_the_shared_key_open_sessions() -> None:
-    reflector = Reflector(allow=[ip_network("10.0.0.0/24")], key=KEY)
-    for key, address, is_heard in ((KEY, "10.0.0.7", True), (KEY, "10.0.1.7", False), (KEY + 1, "10.0.0.7", False)):
-        talk = Talk(reflector, key=key, source=(address, 1))
+def test_only_allowed_networks_and_the_shared_key_are_heard() -> None:
+    reflector = Reflector(allow=[ip_network("10.0.0.0/24")], key=SECRET)
+    cases = ((SECRET, "10.0.0.7", True), (SECRET, "10.0.1.7", False), (b"another", "10.0.0.7", False))
+    for secret, address, is_heard in (*cases, (None, "10.0.0.8", False)):
+        talk = Talk(reflector, source=(address, 1), secret=secret, key=hash(address) & 0xFFFF)
         talk.start(1, 1)
-        answer = talk.say(Kind.FETCH, 1, 0, 1, MAX_MESSAGE)
-        assert (answer is not None) == is_heard
+        assert (talk.say(Kind.FETCH, 1, 0, 1, report_bytes(1)) is not None) == is_heard
+    assert reflector.counts["ignored: not signed with the key"] == 4
+    assert reflector.counts["ignored: from a network that is not allowed"] == 2
 
 
-def test_memory_is_bounded_and_idle_sessions_make_room() -> None:
+def test_whatever_is_changed_of_a_signed_message_it_is_ignored() -> None:
+    talk = Talk(Reflector(key=SECRET), secret=SECRET)
+    talk.start(1, 1)
+    signed = talk.sent[0]
+    for place in range(len(signed)):
+        damaged = bytearray(signed)
+        damaged[place] ^= 1
+        assert talk.reflector.handle(bytes(damaged), T0, ("10.0.0.2", 1)) is None
+    assert talk.reflector.counts["ignored: not signed with the key"] == len(signed)
+    assert talk.reflector.counts["start"] == 1
+
+
+def test_an_overheard_message_is_of_no_use_to_anybody() -> None:
+    talk = Talk(Reflector(key=SECRET), secret=SECRET)
+    talk.start(1, 1)
+    came = talk.probe(1, 0)
+    talk.end(1, 1)
+    report = talk.fetch(1, 1)
+    for source in (HERE, ("203.0.113.9", 5000)):
+        for data in talk.sent:
+            assert talk.reflector.handle(data, talk.now, source) is None
+    again = talk.fetch(1, 1)
+    assert (again.stamps, again.flaws, again.copies) == ((came,), report.flaws, 1)
+    assert talk.reflector.counts["ignored: control message again"] == 2
+    assert talk.reflector.counts["ignored: request again"] == 1
+    assert talk.reflector.counts["ignored: session of another sender"] == 1
+    later = Reflector(key=SECRET)
+    for data in talk.sent:
+        assert later.handle(data, talk.now + 2 * MOST_AGE_NS, HERE) is None
+    assert later.counts == {"ignored: signed at another time (do the clocks agree?)": len(talk.sent)}
+
+
+def test_a_signed_report_is_of_its_way_and_no_longer_than_its_request() -> None:
+    talk = Talk(Reflector(key=SECRET), secret=SECRET)
+    talk.start(1, 1)
+    answer = talk.reflector.handle(
+        sealed(SECRET, Way.TO_REFLECTOR, pack(Message(Kind.FETCH, KEY, 1, 0, 1, report_bytes(1))), T0), T0, HERE
+    )
+    assert answer is not None
+    assert len(answer) == report_bytes(1) + SEAL_BYTES
+    assert talk.reflector.handle(answer, T0, HERE) is None
+    assert talk.reflector.counts["ignored: not signed with the key"] == 1
+
+
+def test_memory_is_bounded() -> None:
     talk = Talk()
     for number in range(3 * INTERVALS_KEPT):
         talk.start(number, MAX_PROBES)
         talk.end(number, 0)
     assert talk.fetch(0, 0).flaws is Flaw.UNKNOWN
     assert talk.fetch(3 * INTERVALS_KEPT - 1, 0).flaws is Flaw.NONE
-    others = [Talk(talk.reflector, key=KEY + 1 + i) for i in range(MAX_SESSIONS)]
-    for other in others:
-        other.start(1, 1)
-    assert talk.reflector.counts["ignored: too many sessions"] == 1
-    others[-1].now += 2 * IDLE_NS
-    others[-1].start(2, 1)
-    assert talk.reflector.counts["ignored: too many sessions"] == 1
-    assert others[-1].fetch(2, 1).flaws is Flaw.END_LOST
+
+
+def test_a_network_that_opens_many_sessions_only_loses_its_own() -> None:
+    talk = Talk()
+    talk.start(1, 1)
+    came = talk.probe(1, 0)
+    for number in range(4 * MAX_SESSIONS):
+        Talk(talk.reflector, key=number, source=("198.51.100.7", 1000 + number)).start(1, 1)
+    talk.end(1, 1)
+    assert talk.fetch(1, 1).stamps == (came,)
+    honest = Talk(talk.reflector, key=7, source=("192.0.2.1", 5000))
+    honest.start(1, 1)
+    assert honest.fetch(1, 1).flaws is Flaw.END_LOST
+    made_room = talk.reflector.counts["sessions that made room for others"]
+    assert made_room == 4 * MAX_SESSIONS + 2 - MAX_SESSIONS
+
+
+def test_sessions_without_probes_go_before_those_with_some_and_the_longest_silent_first() -> None:
+    reflector = Reflector()
+    talks = [Talk(reflector, key=number) for number in range(MAX_SESSIONS)]
+    for number, talk in enumerate(talks):
+        talk.now += 10 * number
+        talk.start(1, 1)
+    talks[0].probe(1, 0)
+    for number in range(3):
+        Talk(reflector, key=MAX_SESSIONS + number).start(1, 1)
+    known = [talk.say(Kind.FETCH, 1, 0, 1, MAX_MESSAGE) is not None for talk in talks[:5]]
+    assert known == [True, False, True, True, True]
 
 
 @given(some.data())

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -25,8 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 PORT = 8621
-KEY_VARIABLE = "SOJOURN_PROBE_KEY"
-_KEY_HELP = "16 hex digits that both ends know: the reflector ignores probers without them."
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        envvar="SOJOURN_PROBE_KEY_FILE",
+        help="A key that both ends know, in a file of mode 0600: messages are signed, others are ignored.",
+    ),
+]
 PortOption = Annotated[int, typer.Option(min=1, max=65535, help="The reflector's UDP port.")]
 
 
@@ -46,25 +53,32 @@ def reflect(
     allow: Annotated[
         list[str] | None, typer.Option(metavar="NETWORK", help="Answer only probers of this network; repeatable.")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="HEX", envvar=KEY_VARIABLE, help=_KEY_HELP)] = None,
+    key_file: KeyOption = None,
 ) -> None:
     """Receive probes with the kernel's time stamps and tell their senders when each came.
 
-    An answer is never longer than the request for it; what is not part of a session is counted and ignored.
+    An answer is never longer than the request for it; what is not part of a session is counted and ignored. Except on
+    loopback --key-file or --allow is needed, so that nobody else's packets can be sent to others.
     """
     from sojourn.cli.packet_source import stopping_on_interrupt
     from sojourn.mplane.kernel_stamps import StampedSocket
     from sojourn.mplane.reflector import Reflector
 
-    reflector = Reflector(allow=[_network(text) for text in allow or []], key=_key(key))
+    networks, key = [_network(text) for text in allow or []], _key(key_file)
+    addresses = [_address(text) for text in listen or []]
+    if not networks and key is None and not (addresses and all(address.is_loopback for address in addresses)):
+        raise UsageError(
+            "anybody could have it send to others",
+            where="reflect",
+            action="give --key-file FILE or --allow NETWORK, or --listen 127.0.0.1",
+        )
+    reflector = Reflector(allow=networks, key=key)
     with ExitStack() as stack:
         sockets = []
         for address in listen or ["0.0.0.0", "::"]:
             try:
-                ipv6 = ip_address(address.partition("%")[0]).version == 6
+                ipv6 = _address(address).version == 6
                 sockets.append(stack.enter_context(StampedSocket(address=address, port=port, ipv6=ipv6)))
-            except ValueError:
-                raise UsageError(f"{address[:60]!r} is no address", where="--listen", action="write 10.0.0.1") from None
             except (ServerError, OSError) as error:
                 if listen or not sockets:  # a machine may have no IPv6
                     raise error
@@ -110,7 +124,7 @@ def probe(
     ] = "wire",
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the times; by default other times each run.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many intervals.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="HEX", envvar=KEY_VARIABLE, help=_KEY_HELP)] = None,
+    key_file: KeyOption = None,
     server: Annotated[
         str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Send measurements to a query unit.")
     ] = None,
@@ -145,7 +159,7 @@ def probe(
         dscp=dscp,
         sent=Sent(stamp),
         seed=seed,
-        key=_key(key),
+        key=_key(key_file),
     )
     source = _Targets(node, m_set, upgraded or [], names, port, directed) if m_set else None
     targets = source.read() if source else [_target(node, to, via, address, port)]
@@ -180,16 +194,17 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise UsageError(f"{text[:60]!r} is no network", where="--allow", action="write 10.0.0.0/8") from None
 
 
-def _key(text: str | None) -> int | None:
-    if text is None:
-        return None
+def _address(text: str) -> IPv4Address | IPv6Address:
     try:
-        if len(text) != 16:
-            raise ValueError
-        return int(text, 16)
+        return ip_address(text.partition("%")[0])
     except ValueError:
-        action = "write 16 hex digits, such as openssl rand -hex 8 prints"
-        raise UsageError("that is no key", where="--key", action=action) from None
+        raise UsageError(f"{text[:60]!r} is no address", where="--listen", action="write 10.0.0.1") from None
+
+
+def _key(path: Path | None) -> bytes | None:
+    from sojourn.mplane.probe_keys import read_probe_key
+
+    return None if path is None else read_probe_key(path)
 
 
 def _target(node: str, to: str | None, via: str | None, address: str | None, port: int) -> ProbeTarget:

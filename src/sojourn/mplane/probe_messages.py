@@ -10,9 +10,9 @@ FETCH    prober→reflector  which probes from number `sequence` on came, and wh
 REPORT   reflector→prober  `count` time stamps from number `sequence` on; 0 is a probe that did not come
 =======  ================  ==============================================================================
 
-Every message carries the random key of its session; START and END carry sequence numbers of their own. A REPORT is the
-only answer, and never longer than its FETCH: nobody can use a reflector to send more than he sends himself. All numbers
-are big-endian; a header is 28 bytes.
+Every message carries the random number (key) of its session; START and END carry sequence numbers of their own. A
+REPORT is the only answer, and never longer than its FETCH: nobody can use a reflector to send more than he sends
+himself. All numbers are big-endian; a header is 28 bytes. With a shared key, messages are signed (see `probe_keys`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
 from sojourn.core.errors import WireError
+from sojourn.mplane.probe_keys import SEAL_BYTES
 
 __all__ = [
     "FETCH_STAMPS",
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 MAGIC = b"SJPR"
-VERSION = 1
+VERSION = 2
 # Below the least IPv6 MTU, so that no message is ever cut in pieces.
 MAX_MESSAGE = 1200
 MAX_PROBES = 2048
@@ -51,7 +52,7 @@ _HEADER = struct.Struct(">4sBBHQQI")
 _REPORT = struct.Struct(">BxHH")
 _STAMP_BYTES = 8
 HEADER_BYTES = _HEADER.size
-FETCH_STAMPS = (MAX_MESSAGE - _HEADER.size - _REPORT.size) // _STAMP_BYTES
+FETCH_STAMPS = (MAX_MESSAGE - SEAL_BYTES - _HEADER.size - _REPORT.size) // _STAMP_BYTES
 
 
 class Kind(IntEnum):
@@ -101,7 +102,7 @@ class Report:
 def report_bytes(stamps: int) -> int:
     """The length of a REPORT with so many time stamps.
 
-    >>> report_bytes(FETCH_STAMPS) <= MAX_MESSAGE < report_bytes(FETCH_STAMPS + 1)
+    >>> report_bytes(FETCH_STAMPS) <= MAX_MESSAGE - SEAL_BYTES < report_bytes(FETCH_STAMPS + 1)
     True
     """
     return _HEADER.size + _REPORT.size + stamps * _STAMP_BYTES

@@ -13,6 +13,7 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.mplane.kernel_stamps import Sent
 from sojourn.mplane.measurements import Segment
+from sojourn.mplane.probe_keys import SEAL_BYTES
 from sojourn.mplane.probe_messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES
 
 __all__ = ["MAX_RATE", "ProbePlan", "ProbeTarget", "ProbedInterval", "poisson_times"]
@@ -32,7 +33,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbePlan:
-    """How every target is probed; `rate` is probes per second, `size` a probe's UDP payload, `key` one for all."""
+    """How every target is probed; `rate` is probes per second, `size` a probe's UDP payload, `key` signs messages."""
 
     interval_ns: int = 1_000_000_000
     rate: float = 20.0
@@ -40,13 +41,13 @@ class ProbePlan:
     dscp: int = 0
     sent: Sent = Sent.WIRE
     seed: int | None = None
-    key: int | None = None
+    key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         bounds = (
             ("an interval in ns", self.interval_ns, SHORTEST_NS, LONGEST_NS),
             ("a rate", self.rate, 0.01, MAX_RATE),
-            ("a size", self.size, HEADER_BYTES, MAX_MESSAGE),
+            ("a size", self.size, HEADER_BYTES + (SEAL_BYTES if self.key else 0), MAX_MESSAGE),
             ("a DSCP", self.dscp, 0, 63),
             ("probes in an interval", self.rate * self.interval_ns / 1e9, 0, MAX_PROBES / 2),
         )

@@ -37,6 +37,7 @@ import numpy as np
 
 from sojourn.core.errors import ParameterError, WireError
 from sojourn.mplane.kernel_stamps import StampedSocket
+from sojourn.mplane.probe_keys import SEAL_BYTES, Way, sealed, unsealed
 from sojourn.mplane.probe_messages import (
     FETCH_STAMPS,
     MAGIC,
@@ -138,11 +139,10 @@ class Prober:
         return come, gone
 
     def _open(self, target: ProbeTarget, first: int) -> None:
-        """A session of its own key, or of the one that was given; probes of one key are told apart by sockets."""
+        """A session with a random number of its own."""
         version = ip_address(target.address.partition("%")[0]).version
         opened = StampedSocket(ipv6=version == 6, dscp=self.plan.dscp, sent=self.plan.sent)
-        key = self.plan.key if self.plan.key is not None else secrets.randbits(64)
-        session = _Session(target, key, opened)
+        session = _Session(target, secrets.randbits(64), opened)
         self._sessions[target] = self._by_socket[opened.fileno()] = session
         self._poll.register(opened.fileno(), select.POLLIN)
         self._begin_next(session, first)
@@ -194,8 +194,11 @@ class Prober:
 
     def _send(self, session: _Session, message: Message) -> str | None:
         """Send a message; why it could not be."""
+        data = pack(message)
+        if self.plan.key is not None:
+            data = sealed(self.plan.key, Way.TO_REFLECTOR, data, time.time_ns())
         try:
-            session.socket.send(pack(message), (session.target.address, session.target.port))
+            session.socket.send(data, (session.target.address, session.target.port))
         except OSError as error:
             self.counts[f"{message.kind.name.lower()} not sent: {error.strerror}"] += 1
             return error.strerror or "refused"
@@ -238,7 +241,8 @@ class Prober:
         held_up = time.time_ns() - int(running.due_ns[index])
         if held_up > HELD_UP_NS:
             self.counts["probes held up by this machine"] += 1
-        message = Message(Kind.PROBE, session.key, running.interval, index, len(running.due_ns), self.plan.size)
+        size = self.plan.size - (SEAL_BYTES if self.plan.key is not None else 0)
+        message = Message(Kind.PROBE, session.key, running.interval, index, len(running.due_ns), size)
         running.sent += self._send(session, message) is None
 
     def _end(self, session: _Session, running: ProbedInterval) -> None:
@@ -296,9 +300,11 @@ class Prober:
 
     def _take_report(self, session: _Session, data: bytes) -> None:
         try:
+            if self.plan.key is not None:
+                data, _time = unsealed(self.plan.key, Way.TO_PROBER, data)
             report = unpack_report(data)
         except WireError:
-            self.counts["ignored: malformed"] += 1
+            self.counts["ignored: malformed" if self.plan.key is None else "ignored: not signed with the key"] += 1
             return
         if report.key != session.key or report.interval not in session.unreported:
             self.counts["ignored: stranger, or a report again"] += 1

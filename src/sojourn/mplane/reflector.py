@@ -1,11 +1,15 @@
 """The receiving end of active probes: keeps when each came, and tells when it is asked.
 
-A session is opened by a START and known by its sender's address, port and random key; everything else that comes is
-counted by its reason and ignored. START and END number themselves, so that a lost one is noticed: its interval is
-flawed, and the report says so. A probe that comes after its END counts (it was not lost) and is told as late.
+A session is opened by a START and known by its sender's address, port and random number; everything else that comes is
+counted by its reason and ignored, without an answer. With a key only signed messages are heard (see `probe_keys`), and
+each FETCH once: what was overheard is of no use, from any address. START and END number themselves, so that a lost one
+is noticed: its interval is flawed, and the report says so. A probe that comes after its END counts (it was not lost)
+and is reported as late.
 
 Memory is bounded: `MAX_SESSIONS` sessions of `INTERVALS_KEPT` intervals of at most `MAX_PROBES` stamps, 35 MB in all. A
-report is never longer than the request for it.
+new session takes the place of another where there is no room: of its own network (/24 or /64) if that has any, else of
+the network that has most; of one that never sent a probe before others, and of the longest silent. So a network that
+opens many only loses its own. A report is never longer than the request for it.
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ import select
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import WireError
 from sojourn.mplane.kernel_stamps import StampedSocket
+from sojourn.mplane.probe_keys import MOST_AGE_NS, Way, sealed, unsealed
 from sojourn.mplane.probe_messages import (
     FETCH_STAMPS,
     Flaw,
@@ -36,7 +41,7 @@ __all__ = ["Reflector"]
 
 MAX_SESSIONS = 256
 INTERVALS_KEPT = 8
-IDLE_NS = 60_000_000_000
+PREFIX_BITS = {4: 24, 6: 64}  # what one sender may have for itself
 _WAKE_MS = 200
 
 Source = tuple[str, int]
@@ -55,8 +60,11 @@ class _Interval:
 
 @dataclass
 class _Session:
+    network: IPv4Network | IPv6Network
     seen_ns: int
     control: int = -1
+    fetched_ns: int = -1  # when the last FETCH was signed
+    has_probes: bool = False
     intervals: OrderedDict[int, _Interval] = field(default_factory=OrderedDict)
 
     def begin(self, message: Message, flaws: Flaw = Flaw.NONE) -> _Interval:
@@ -66,13 +74,17 @@ class _Session:
         return self.intervals[message.interval]
 
 
+class _IgnoredError(Exception):
+    """Why a datagram is ignored."""
+
+
 class Reflector:
-    """Answers the probers that it allows: those of some networks, or with one key, or all.
+    """Answers the probers that it allows: those of some networks, with one key, or all.
 
     `counts` tells what came, by kind and by the reason it was ignored for.
     """
 
-    def __init__(self, *, allow: Sequence[IPv4Network | IPv6Network] = (), key: int | None = None) -> None:
+    def __init__(self, *, allow: Sequence[IPv4Network | IPv6Network] = (), key: bytes | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self._allow = tuple(allow)
         self._key = key
@@ -105,16 +117,38 @@ class Reflector:
     def handle(self, data: bytes, stamp_ns: int, source: Source) -> bytes | None:
         """Take one datagram; the answer to send back, if any."""
         try:
+            return self._answer(data, stamp_ns, source)
+        except _IgnoredError as ignored:
+            self.counts[f"ignored: {ignored}"] += 1
+            return None
+
+    def _answer(self, data: bytes, stamp_ns: int, source: Source) -> bytes | None:
+        """Take a datagram that may be one of ours; `_IgnoredError` with the reason if it is not."""
+        if self._allow and not any(ip_address(source[0].partition("%")[0]) in network for network in self._allow):
+            raise _IgnoredError("from a network that is not allowed")
+        sent_ns = None
+        if self._key is not None:
+            try:
+                data, sent_ns = unsealed(self._key, Way.TO_REFLECTOR, data)
+            except WireError:
+                raise _IgnoredError("not signed with the key") from None
+            if abs(stamp_ns - sent_ns) > MOST_AGE_NS:
+                raise _IgnoredError("signed at another time (do the clocks agree?)")
+        try:
             message = unpack(data)
         except WireError:
-            self._ignore("malformed")
-            return None
-        if self._allow and not any(ip_address(source[0].partition("%")[0]) in network for network in self._allow):
-            self._ignore("from a network that is not allowed")
-            return None
+            raise _IgnoredError("malformed") from None
+        answer = self._take(message, stamp_ns, source, sent_ns)
+        if answer is None or self._key is None:
+            return answer
+        return sealed(self._key, Way.TO_PROBER, answer, stamp_ns)
+
+    def _take(self, message: Message, stamp_ns: int, source: Source, sent_ns: int | None) -> bytes | None:
         session = self._session(message, source, stamp_ns)
-        if session is None:
-            return None
+        if message.kind is Kind.FETCH and sent_ns is not None:
+            if sent_ns <= session.fetched_ns:
+                raise _IgnoredError("request again")
+            session.fetched_ns = sent_ns
         session.seen_ns = stamp_ns
         self.counts[message.kind.name.lower()] += 1
         if message.kind is Kind.FETCH:
@@ -125,30 +159,35 @@ class Reflector:
             self._control(session, message)
         return None
 
-    def _ignore(self, reason: str) -> None:
-        self.counts[f"ignored: {reason}"] += 1
-
-    def _session(self, message: Message, source: Source, now_ns: int) -> _Session | None:
-        """The message's session; a START opens one where there is room."""
+    def _session(self, message: Message, source: Source, now_ns: int) -> _Session:
+        """The message's session; a START opens one."""
         known = self._sessions.get((source, message.key))
         if known is not None and message.kind is not Kind.REPORT:
             return known
-        if message.kind is not Kind.START or (self._key is not None and message.key != self._key):
-            self._ignore("stranger")
-            return None
+        if message.kind is not Kind.START:
+            raise _IgnoredError("stranger")
+        if self._key is not None and any(number == message.key for _source, number in self._sessions):
+            raise _IgnoredError("session of another sender")  # a START that was overheard
+        address = ip_address(source[0].partition("%")[0])
+        network = ip_network((address, PREFIX_BITS[address.version]), strict=False)
         if len(self._sessions) >= MAX_SESSIONS:
-            idle, oldest = min((session.seen_ns, name) for name, session in self._sessions.items())
-            if now_ns - idle < IDLE_NS:
-                self._ignore("too many sessions")
-                return None
-            del self._sessions[oldest]
-        return self._sessions.setdefault((source, message.key), _Session(now_ns))
+            self.counts["sessions that made room for others"] += 1
+            del self._sessions[self._least_needed(network)]
+        session = self._sessions[source, message.key] = _Session(network, now_ns)
+        return session
+
+    def _least_needed(self, network: IPv4Network | IPv6Network) -> tuple[Source, int]:
+        """Whose session ends for one of a network: see the module's docstring."""
+        sizes = Counter(session.network for session in self._sessions.values())
+        most = max(sizes.values())
+        networks = {network} if network in sizes else {name for name, size in sizes.items() if size == most}
+        among = ((name, session) for name, session in self._sessions.items() if session.network in networks)
+        return min(among, key=lambda one: (one[1].has_probes, one[1].seen_ns))[0]
 
     def _control(self, session: _Session, message: Message) -> None:
         """START or END; a gap in their numbers is a lost one."""
         if message.sequence <= session.control:
-            self._ignore("control message again")
-            return
+            raise _IgnoredError("control message again")
         follows = message.sequence == session.control + 1 or session.control < 0
         session.control = message.sequence
         if message.kind is Kind.START:
@@ -157,19 +196,17 @@ class Reflector:
             session.intervals[message.interval].is_over = True
         else:
             session.begin(message, Flaw.START_LOST).is_over = True
-        return
 
     def _probe(self, session: _Session, message: Message, stamp_ns: int) -> None:
         interval = session.intervals.get(message.interval)
         if interval is None or message.sequence >= len(interval.stamps):
-            self._ignore("probe outside an interval")
-            return
+            raise _IgnoredError("probe outside an interval")
         if interval.stamps[message.sequence]:
             interval.copies += 1
             return
         interval.stamps[message.sequence] = stamp_ns
+        session.has_probes = True
         interval.late += interval.is_over
-        return
 
     def _report(self, session: _Session, message: Message) -> bytes:
         """As much of what was asked for as fits a report of the request's length."""
