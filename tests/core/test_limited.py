@@ -153,6 +153,12 @@ def test_the_process_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     eventually(lambda: not psutil.pid_exists(inner) or psutil.Process(inner).status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_process_that_cannot_start_is_not_the_fault_of_the_call() -> None:
+    narrow = LimitedProcess(ProcessLimits(seconds=PATIENCE_SECONDS, memory_bytes=1 << 20), preload=["numpy"])
+    assert ended(narrow, tasks.echo, 1).reason is Ended.UNSTARTED
+    narrow.close()
+
+
 @pytest.mark.parametrize(("seconds", "memory"), [(0, 1), (-1, 1), (float("nan"), 1), (1, 0)])
 def test_limits_that_are_none_are_refused(seconds: float, memory: int) -> None:
     with pytest.raises(ParameterError, match="use more than 0 of both"):

@@ -1,22 +1,25 @@
-"""Collections over HTTP: appended packets in every form, limits, ownership, windows in trouble."""
+"""Collections over HTTP: appended packets in every form, limits, ownership, windows being solved."""
 
 from __future__ import annotations
 
 import json
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from query_unit import Unit, running_unit
 from sink_packets import CBOR, FIELD, appended, as_json, closed, settled, small_world
 
+import solving_tasks as tasks
 from sojourn.epochs.store import open_store
 from sojourn.node.unit import cbor
 from sojourn.server import sink_worker
 from sojourn.server.limits import Limits
+from sojourn.server.sink_solving import solve_window
 from sojourn.server.sink_store import SinkStore
 from sojourn.tomography.packet_wire import encode_packets
-from sojourn.tomography.stretches import next_stretch, solve_stretch
+from sojourn.tomography.stretches import next_stretch
+from waiting import eventually
 
 SECOND = 10**9
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -184,28 +187,21 @@ def test_numbers_beyond_their_range_are_refused_in_cbor_too(unit: Unit) -> None:
 
 
 def test_while_a_window_is_solved_requests_are_answered_and_its_packets_that_come_then_have_their_turn_behind_it(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch
+    unit: Unit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    entered, may_go_on = threading.Event(), threading.Event()
-
-    def waits(*rows: object, **options: object) -> object:
-        entered.set()
-        assert may_go_on.wait(60)
-        return solve_stretch(*rows, **options)
-
-    monkeypatch.setattr(sink_worker, "solve_stretch", waits)
+    monkeypatch.setattr(sink_worker, "solve_window", partial(tasks.waits, str(tmp_path)))
     rows = small_world()
     held, sent = rows[5:7], rows[:5] + rows[7:]
     with unit.client("admin") as client:
         try:
             appended(client.post(f"{FIELD}/packets", content=encode_packets(sent), headers=CBOR))
-            assert entered.wait(60)
+            eventually((tmp_path / "begun").exists)
             assert client.get("/health").status_code == 200
             assert client.get(FIELD).json()["solving"]
             result = appended(client.post(f"{FIELD}/packets", content=encode_packets(held), headers=CBOR))
             assert (result["stored"], result["late"]) == (2, 0)
         finally:
-            may_go_on.set()
+            (tmp_path / "go").touch()
         settled(client)
         named = [client.get(f"{FIELD}/packets/{row[0]}/{row[1]}").json() for row in held]
         assert [packets[0]["status"] for packets in named] == ["solved", "solved"]
@@ -220,39 +216,13 @@ def test_a_window_that_another_query_unit_has_solved_is_not_stored_twice(tmp_pat
     state = sinks.state(number)
     stretch = next_stretch(sinks.first_time(number, 0), state.newest_ns, 10 * SECOND)
     packets = sinks.load(state, stretch, 10_000)
-    solved = solve_stretch([packet.row for packet in packets], stretch)
+    solved = solve_window([packet.row for packet in packets], stretch, 0, True)
     assert sinks.keep(state, stretch, packets, solved, period_ns=10 * SECOND)
     once = sinks.state(number)
     assert not sinks.keep(state, stretch, packets, solved, period_ns=10 * SECOND)
     assert sinks.state(number) == once
     assert once.windows == 1
     store.close()
-
-
-def test_a_window_that_cannot_be_solved_is_told_tried_again_and_then_left_out(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_rows: object, **_options: object) -> None:
-        raise ZeroDivisionError("no luck")
-
-    rows = small_world()
-    with monkeypatch.context() as broken, unit.client("admin") as client:
-        broken.setattr(sink_worker, "solve_stretch", fails)
-        broken.setattr(sink_worker, "RETRY_SECONDS", 0.0)
-        appended(client.post(f"{FIELD}/packets", content=encode_packets(rows[:80]), headers=CBOR))
-        state = settled(client)
-        assert state["windows"] == 0
-        assert "no luck" in state["trouble"]
-        for k in range(2):
-            appended(client.post(f"{FIELD}/packets", content=encode_packets(rows[80 + k : 81 + k]), headers=CBOR))
-            state = settled(client)
-        assert (state["windows"], state["unsolved"]) == (1, 1)
-        assert state["left_out"] > 0
-    with unit.client("admin") as client:
-        appended(client.post(f"{FIELD}/packets", content=encode_packets(rows[82:]), headers=CBOR))
-        after = closed(client)
-        assert (after["trouble"], after["left_out"]) == (None, state["left_out"])
-        assert after["solved"] == len(rows) - state["left_out"]
 
 
 def test_metrics_count_packets_and_windows(unit: Unit) -> None:

@@ -209,7 +209,7 @@ def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:
         unsolved += page["unsolved"]
         yield {name: [hop.get(name) for hop in page["hops"]] for name in _HOP_FIELDS}
     if unsolved:
-        _warn(f"{unsolved:,} packets have no answer: their window is open, or they are late or left out")
+        _warn(f"{unsolved:,} packets have no answer: their window is open, or they are late, left out or set aside")
 
 
 def _packet_block(packets: list[dict[str, Any]], name: str) -> Block:
@@ -217,7 +217,8 @@ def _packet_block(packets: list[dict[str, Any]], name: str) -> Block:
         raise UsageError(f"the collection has no packet {name}", action="name one that reached the sink")
     for packet in packets:
         if packet["status"] != "solved":
-            _warn(f"the packet of t0 = {packet['t0_ns'] / 1e9:.6f} s has no answer: it is {packet['status']}")
+            why = f" (its window {packet['reason']})" if packet["reason"] else ""
+            _warn(f"the packet of t0 = {packet['t0_ns'] / 1e9:.6f} s has no answer: it is {packet['status']}{why}")
     return {key: [hop.get(key) for packet in packets for hop in packet["hops"]] for key in _HOP_FIELDS}
 
 
@@ -251,23 +252,27 @@ def _print_states(states: list[dict[str, Any]], how: Format, *, to_stderr: bool 
         for state in states:
             print(
                 f"{state['node']}/{state['name']}: {state['solved']:,} packets solved in {state['windows']:,} windows, "
-                f"{state['late']:,} late, {state['left_out']:,} left out",
+                f"{state['late']:,} late, {state['left_out']:,} left out, {state['set_aside']:,} set aside",
                 file=sys.stderr,
             )
     else:
         names = list(states[0]) if states else [column.name for column in _state_columns()]
         block = {name: [state[name] for state in states] for name in names}
+        if how is not Format.JSON and "set_aside_reasons" in block:
+            block["set_aside_reasons"] = ["; ".join(reasons) for reasons in block["set_aside_reasons"]]
         write_rows([block], how, name="collections", table=_state_columns())
     for state in states:
+        for reason, count in state["set_aside_reasons"].items():
+            _warn(f"{state['node']}/{state['name']}: {count:,} packets set aside: their window {reason}")
         if state["trouble"]:
             _warn(f"{state['node']}/{state['name']}: {state['trouble']}")
 
 
 def _state_columns() -> list[TableColumn]:
-    counts = ("packets", "open", "solved", "late", "duplicates", "conflicts", "refused", "windows")
+    counts = ("packets", "open", "solved", "late", "set_aside", "duplicates", "conflicts", "refused", "windows")
     return [
         TableColumn("node", "node", justify="left"),
         TableColumn("name", "collection", justify="left"),
-        *(TableColumn(name, name, "{:,}".format) for name in counts),
+        *(TableColumn(name, name.replace("_", " "), "{:,}".format) for name in counts),
         TableColumn("sums", "sums as", justify="left"),
     ]

@@ -8,7 +8,7 @@ that ends, and never keeps it from ending.
 The process is started anew, never forked from one with threads, and imports what it needs by name: functions,
 arguments and results are pickled. It lasts from call to call, so that imports are paid for once. Its lock-free limits
 are the kernel's: RLIMIT_DATA (RLIMIT_AS where there is none) for all memory that it has, interpreter and libraries
-included (about 100 MB with Numba and SciPy), RLIMIT_CPU behind the wall time that this process watches. It runs at
+included (about 120 MB with Numba and SciPy), RLIMIT_CPU behind the wall time that this process watches. It runs at
 a lower priority, and is what the kernel ends first if the machine's memory is short.
 Cost: a start takes 0.1 s and the imports; a call about 0.2 ms.
 """
@@ -59,6 +59,7 @@ class Ended(Enum):
     MEMORY = "memory"
     DIED = "died"
     STOPPED = "stopped"
+    UNSTARTED = "unstarted"  # before the call, which is not at fault
 
 
 class ProcessEndedError(WorkerError):
@@ -74,10 +75,14 @@ class ProcessEndedError(WorkerError):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessLimits:
-    """What one call may take: wall time, and the memory of the process as a whole."""
+    """What one call may take: wall time, the memory of the process as a whole, and processor time if that is given.
+
+    Processor time is what a call is worth on a machine that has other things to do, to the second above.
+    """
 
     seconds: float
     memory_bytes: int
+    processor_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds > 0 or self.memory_bytes <= 0:
@@ -188,6 +193,9 @@ class _Child:
         self._connection: Connection[Any, Any] = ours
         try:
             self.process = _STARTER.submit(_start, theirs.fileno()).result()
+        except OSError as error:
+            ours.close()
+            raise ProcessEndedError(Ended.UNSTARTED, f"a process cannot be started ({error.strerror})") from None
         finally:
             theirs.close()
         with suppress(OSError):  # a process that is gone shows when its answer is read
@@ -244,12 +252,18 @@ class _Child:
         """What a call says that found no answer; to be asked after `remove`."""
         code = self.process.returncode
         reason = self._reason or {-signal.SIGXCPU: Ended.TIME, OUT_OF_MEMORY: Ended.MEMORY}.get(code, Ended.DIED)
+        if reason is not Ended.STOPPED and not self._is_ready:
+            reason = Ended.UNSTARTED
         memory = f"{self._limits.memory_bytes / 2**20:,.0f} MiB of memory"
+        took = f"{seconds:g} s"
+        if code == -signal.SIGXCPU and self._limits.processor_seconds is not None:
+            took = f"{self._limits.processor_seconds:g} s of processor time"
         texts = {
-            Ended.TIME: f"took more than {seconds:g} s" if self._is_ready else "its process did not start in time",
+            Ended.TIME: f"took more than {took}",
             Ended.MEMORY: f"needed more than {memory}",
             Ended.DIED: f"its process ended {_how(code)}, which had {memory}",
             Ended.STOPPED: "its process was stopped",
+            Ended.UNSTARTED: f"a process cannot be started with {memory} in {START_SECONDS:g} s",
         }
         return ProcessEndedError(reason, texts[reason])
 
@@ -307,7 +321,7 @@ def _serve(connection: Connection[Any, Any], limits: ProcessLimits) -> None:
     received = connection.recv_bytes()
     try:
         seconds, function, arguments = pickle.loads(received)
-        _limit_processor(seconds)
+        _limit_processor(seconds + 1 if limits.processor_seconds is None else limits.processor_seconds)
         answer: tuple[bool, Any] = True, function(*arguments)
     except MemoryError:
         raise
@@ -350,9 +364,9 @@ def _limit_memory(most: int) -> None:
 
 
 def _limit_processor(seconds: float) -> None:
-    """Processor time from now on; one more second, as the parent's clock comes first where it still watches."""
+    """Processor time from now on."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    most = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
+    most = math.ceil(used.ru_utime + used.ru_stime + seconds)
     _soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

@@ -32,7 +32,10 @@ class Limits:
     collections: int = 100  # of one node
     collection_packets: int = 50_000_000
     window_packets: int = 50_000
-    window_places: int = 500_000  # nodes on the paths of all packets of a window
+    window_places: int = 50_000  # nodes on the paths of all packets of a window: about what its memory is enough for
+    window_seconds: float = 30.0  # of processor time to solve one window, in a process of its own
+    window_memory_bytes: int = 384 << 20  # of that process, 200 MB of which are the interpreter and libraries
+    window_workers: int = 2  # such processes; one node has one of them at a time
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
     keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none
 

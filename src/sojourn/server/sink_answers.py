@@ -12,8 +12,9 @@ from sqlalchemy import Row, Select, func, select
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import EpochStore
-from sojourn.server.sink_store import LONG, WORD, CollectionState, to_row
-from sojourn.server.sink_tables import ANSWERS, PACKETS
+from sojourn.server.sink_solving import LONG
+from sojourn.server.sink_store import WORD, CollectionState, to_row
+from sojourn.server.sink_tables import ANSWERS, PACKETS, SET_ASIDE, SET_ASIDE_WINDOWS
 from sojourn.tomography.node_delays import NodeDelays, node_delays
 from sojourn.tomography.trace import PacketRow
 
@@ -36,12 +37,13 @@ class AnsweredHop:
 
 @dataclass(frozen=True)
 class AnsweredPacket:
-    """A packet and its hops; none unless its status is solved."""
+    """A packet and its hops; none unless its status is solved. `reason` is why it was set aside."""
 
     id: int
     row: PacketRow
     status: str
     hops: list[AnsweredHop]
+    reason: str | None = None
 
 
 def unpacked(data: bytes, path: bytes) -> Int64Array:
@@ -105,14 +107,18 @@ def _visits(records: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 def _joined(state: CollectionState) -> Select[Any]:
     return (
-        select(PACKETS, ANSWERS.c.data)
+        select(PACKETS, ANSWERS.c.data, SET_ASIDE_WINDOWS.c.reason)
         .outerjoin(ANSWERS, ANSWERS.c.packet == PACKETS.c.id)
+        .outerjoin(SET_ASIDE, SET_ASIDE.c.packet == PACKETS.c.id)
+        .outerjoin(SET_ASIDE_WINDOWS, SET_ASIDE_WINDOWS.c.id == SET_ASIDE.c.window)
         .where(PACKETS.c.collection == state.id)
     )
 
 
 def _answered(state: CollectionState, record: Row[Any]) -> AnsweredPacket:
     row = to_row(record)
+    if record.reason is not None:
+        return AnsweredPacket(record.id, row, "set aside", [], record.reason)
     if record.data is None:
         is_late = state.begin_ns is not None and record.t0_ns < state.begin_ns
         return AnsweredPacket(record.id, row, "late" if is_late else "open", [])

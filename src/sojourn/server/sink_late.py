@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from sojourn.epochs.store import EpochStore
-from sojourn.server.sink_store import CHUNK, CollectionState, StoredPacket, is_there, packed, to_row
-from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, LATE, PACKETS
-from sojourn.tomography.stretches import SolvedStretch, Stretch, packet_key
+from sojourn.server.sink_solving import SolvedWindow
+from sojourn.server.sink_store import (
+    CHUNK,
+    CollectionState,
+    StoredPacket,
+    is_there,
+    keep_answers,
+    set_packets_aside,
+    to_row,
+)
+from sojourn.server.sink_tables import COLLECTIONS, LATE, PACKETS
+from sojourn.tomography.stretches import Stretch, packet_key
 
 __all__ = ["LatePackets"]
 
@@ -42,7 +51,7 @@ class LatePackets:
             return [StoredPacket(record.id, to_row(record)) for record in connection.execute(query.limit(limit))]
 
     def keep(
-        self, state: CollectionState, stretch: Stretch, packets: Sequence[StoredPacket], solved: SolvedStretch
+        self, state: CollectionState, stretch: Stretch, packets: Sequence[StoredPacket], solved: SolvedWindow
     ) -> int:
         """Store the answers of the late packets that a stretch was solved for; how many were found."""
         asked = {packet.id: packet for packet in packets if stretch.begin_ns <= packet.row[3] < stretch.end_ns}
@@ -51,25 +60,28 @@ class LatePackets:
                 return 0
             # Those that another query unit has answered meanwhile, or that were removed, are late no more.
             late = list(_late_among(connection, list(asked)))
-            answers = [solved.answers.get(packet_key(asked[number].row)) for number in late]
+            answers = [(number, solved.answers.get(packet_key(asked[number].row))) for number in late]
+            added = keep_answers(connection, answers, solved) | {"late": -len(late)}
             for begin in range(0, len(late), CHUNK):
-                some = late[begin : begin + CHUNK]
-                rows = [{"packet": n, "data": packed(a)} for n, a in zip(some, answers[begin:], strict=False)]
-                connection.execute(insert(ANSWERS), rows)
-                connection.execute(delete(LATE).where(LATE.c.packet.in_(some)))
-            found = sum(answer is not None for answer in answers)
-            added = {
-                "late": -len(late),
-                "windows": 1,
-                "solved": found,
-                "left_out": len(late) - found,
-                "unsolved": 0 if solved.is_solved else 1,
-            }
+                connection.execute(delete(LATE).where(LATE.c.packet.in_(late[begin : begin + CHUNK])))
             changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
             if not solved.may_be_exact:
                 changes["may_be_exact"] = False
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
-        return found
+        return added["solved"]
+
+    def set_aside(self, state: CollectionState, stretch: Stretch, reason: str, *, most: int) -> int:
+        """Have late packets of a stretch without answers, for good; how many they are, so many at most."""
+        here = (LATE.c.collection == state.id) & (LATE.c.t0_ns >= stretch.begin_ns) & (LATE.c.t0_ns < stretch.end_ns)
+        packets = select(LATE.c.packet).where(here).order_by(LATE.c.t0_ns, LATE.c.packet).limit(most)
+        with self._store.transaction(writes=True) as connection:
+            if not is_there(connection, state):
+                return 0
+            count = set_packets_aside(connection, state, stretch, packets, reason)
+            connection.execute(delete(LATE).where(LATE.c.packet.in_(packets)))
+            changes = {"set_aside": COLLECTIONS.c.set_aside + count, "late": COLLECTIONS.c.late - count}
+            connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
+        return count
 
 
 def _late_among(connection: Connection, packets: list[int]) -> Iterator[int]:

@@ -17,7 +17,7 @@ __all__ = [
     "TracePacket",
 ]
 
-PacketStatus = Literal["solved", "open", "late", "left out"]
+PacketStatus = Literal["solved", "open", "late", "left out", "set aside"]
 
 
 class _Model(BaseModel):
@@ -48,7 +48,7 @@ class AppendResult(_Model):
 
 
 class Collection(_Model):
-    """A collection, and how far it is solved. Packets are open, solved, late or left out."""
+    """A collection, and how far it is solved. Packets are open, solved, late, left out or set aside."""
 
     node: str
     name: str
@@ -57,6 +57,8 @@ class Collection(_Model):
     solved: int
     late: int = Field(description="packets that came after their window was solved, and wait for an answer")
     left_out: int = Field(description="packets that end at another sink than most")
+    set_aside: int = Field(description="packets of windows that took too much to solve: they will have no answer")
+    set_aside_reasons: dict[str, int] = Field(description="how many of those for which reason; the most frequent ones")
     duplicates: int
     conflicts: int
     refused: int
@@ -92,6 +94,7 @@ class PacketHops(_Model):
     t0_ns: int
     t_sink_ns: int
     status: PacketStatus
+    reason: str | None = Field(description="why it was set aside")
     hops: list[Hop]
 
 
@@ -100,7 +103,7 @@ class HopPage(_Model):
 
     hops: list[Hop]
     packets: int
-    unsolved: int = Field(description="packets of the page without an answer: open, late or left out")
+    unsolved: int = Field(description="packets of the page without an answer: open, late, left out or set aside")
     next: str | None
 
 

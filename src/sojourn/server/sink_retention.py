@@ -24,7 +24,7 @@ from sojourn.core.errors import SojournError
 from sojourn.core.times import format_time
 from sojourn.epochs.store import EpochStore
 from sojourn.server.periodic import Periodic
-from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, LATE, PACKETS, RECEIVED
+from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, LATE, PACKETS, RECEIVED, SET_ASIDE, SET_ASIDE_WINDOWS
 
 __all__ = ["SinkRetention"]
 
@@ -110,6 +110,7 @@ class SinkRetention(Periodic):
             gone = _uncount(connection, numbers)
             connection.execute(delete(ANSWERS).where(ANSWERS.c.packet.in_(numbers)))
             connection.execute(delete(LATE).where(LATE.c.packet.in_(numbers)))
+            _take_from_windows(connection, numbers)
             connection.execute(delete(PACKETS).where(PACKETS.c.id.in_(numbers)))
             if is_all:
                 connection.execute(delete(RECEIVED).where(RECEIVED.c.last_packet <= last))
@@ -132,16 +133,31 @@ def _uncount(connection: Connection, numbers: list[int]) -> list[int]:
             func.count().filter(size > 0).label("solved"),
             func.count().filter(size == 0).label("left_out"),
             func.count(LATE.c.packet).label("late"),
+            func.count(SET_ASIDE.c.packet).label("set_aside"),
         )
         .outerjoin(ANSWERS, ANSWERS.c.packet == PACKETS.c.id)
         .outerjoin(LATE, LATE.c.packet == PACKETS.c.id)
+        .outerjoin(SET_ASIDE, SET_ASIDE.c.packet == PACKETS.c.id)
         .where(PACKETS.c.id.in_(numbers))
         .group_by(PACKETS.c.collection)
     )
     for counts in connection.execute(query).mappings().all():
-        changes = {name: COLLECTIONS.c[name] - counts[name] for name in ("packets", "solved", "left_out", "late")}
+        names = ("packets", "solved", "left_out", "late", "set_aside")
+        changes = {name: COLLECTIONS.c[name] - counts[name] for name in names}
         connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == counts["collection"]).values(changes))
     empty = COLLECTIONS.c.packets == 0
     gone = list(connection.execute(select(COLLECTIONS.c.id).where(empty)).scalars().all())
     connection.execute(delete(COLLECTIONS).where(COLLECTIONS.c.id.in_(gone)))
     return gone
+
+
+def _take_from_windows(connection: Connection, numbers: list[int]) -> None:
+    """Take packets from the windows that were set aside; those without any left are removed."""
+    here, windows = SET_ASIDE.c.packet.in_(numbers), SET_ASIDE_WINDOWS.c
+    counts = connection.execute(select(SET_ASIDE.c.window, func.count()).where(here).group_by(SET_ASIDE.c.window)).all()
+    for window, count in counts:
+        changes = {"packets": windows.packets - count}
+        connection.execute(update(SET_ASIDE_WINDOWS).where(windows.id == window).values(changes))
+    connection.execute(delete(SET_ASIDE).where(here))
+    touched = windows.id.in_([window for window, _count in counts])
+    connection.execute(delete(SET_ASIDE_WINDOWS).where(touched & (windows.packets == 0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -47,7 +48,7 @@ async def append_packets(request: Request, node: str, collection: str, token: An
     if body.rows:
         node, collection = checked_name(node), checked_name(collection)
         number, appended = await run_in_threadpool(state.sinks.append, node, collection, body.rows, refused=refused)
-        state.worker.wake(number)
+        state.worker.wake(node, number)
     counts = vars(appended) | {"refused": refused}
     for status, count in counts.items():
         state.telemetry.packets.labels(status).inc(count)
@@ -57,14 +58,14 @@ async def append_packets(request: Request, node: str, collection: str, token: An
 @router.get("/collections")
 def list_collections(request: Request, _token: Annotated[Token, readers]) -> list[Collection]:
     """All collections, and how far each is solved."""
-    return [_shown(request, state) for state in request.app.state.sinks.collections()]
+    return _shown(request, request.app.state.sinks.collections())
 
 
 @router.get(_HERE, responses=_MISSING)
 def get_collection(request: Request, node: str, collection: str, token: Annotated[Token, everyone]) -> Collection:
     """One collection, and how far it is solved."""
     must_be_node(token, node)
-    return _shown(request, _found(request, node, collection))
+    return _shown(request, [_found(request, node, collection)])[0]
 
 
 @router.post(_HERE + "/close", responses=_MISSING)
@@ -73,8 +74,8 @@ def close_windows(request: Request, node: str, collection: str, token: Annotated
     must_be_node(token, node)
     found = _found(request, node, collection)
     request.app.state.sinks.request_close(found.id)
-    request.app.state.worker.wake(found.id)
-    return _shown(request, found)
+    request.app.state.worker.wake(found.node, found.id)
+    return _shown(request, [found])[0]
 
 
 @router.get(_HERE + "/packets/{origin}/{sequence}", responses=_MISSING)
@@ -93,6 +94,7 @@ def get_packet(
             t0_ns=packet.row[3],
             t_sink_ns=packet.row[4],
             status=packet.status,
+            reason=packet.reason,
             hops=_hops(packet),
         )
         for packet in packets
@@ -145,16 +147,22 @@ def _found(request: Request, node: str, collection: str) -> CollectionState:
     return found
 
 
-def _shown(request: Request, state: CollectionState) -> Collection:
-    same = set(Collection.model_fields) & set(vars(state))
-    return Collection(
-        **{name: getattr(state, name) for name in same},
-        open=state.open,
-        solving=request.app.state.worker.is_busy(state.id),
-        sums="equations" if state.may_be_exact else "upper bounds",
-        solved_until_ns=state.begin_ns,
-        trouble=request.app.state.worker.trouble(state.id),
-    )
+def _shown(request: Request, states: list[CollectionState]) -> list[Collection]:
+    same = set(Collection.model_fields) & {field.name for field in fields(CollectionState)}
+    reasons = request.app.state.sinks.reasons([state.id for state in states if state.set_aside])
+    worker = request.app.state.worker
+    return [
+        Collection(
+            **{name: getattr(state, name) for name in same},
+            open=state.open,
+            set_aside_reasons=reasons.get(state.id, {}),
+            solving=worker.is_busy(state.id),
+            sums="equations" if state.may_be_exact else "upper bounds",
+            solved_until_ns=state.begin_ns,
+            trouble=worker.trouble(state.id),
+        )
+        for state in states
+    ]
 
 
 def _hops(packet: AnsweredPacket) -> list[Hop]:

@@ -10,24 +10,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import EpochStore
 from sojourn.server.limits import Limits
-from sojourn.server.sink_tables import ANSWERS, COLLECTIONS, COUNTERS, LATE, METADATA, PACKETS
-from sojourn.tomography.stretches import PacketAnswer, SolvedStretch, Stretch, packet_key
+from sojourn.server.sink_solving import SolvedWindow
+from sojourn.server.sink_tables import (
+    ANSWERS,
+    COLLECTIONS,
+    COUNTERS,
+    LATE,
+    PACKETS,
+    SET_ASIDE,
+    SET_ASIDE_WINDOWS,
+    prepare,
+)
+from sojourn.tomography.stretches import Stretch, packet_key
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["Appended", "CollectionState", "SinkStore", "StoredPacket", "is_there", "packed", "to_row"]
+__all__ = [
+    "Appended",
+    "CollectionState",
+    "SinkStore",
+    "StoredPacket",
+    "is_there",
+    "keep_answers",
+    "set_packets_aside",
+    "to_row",
+]
 
-WORD, LONG = np.dtype("<u4"), np.dtype("<i8")
+WORD = np.dtype("<u4")
 CHUNK = 500
+REASONS_SHOWN = 5
+LONGEST_REASON = 300
+LONGER_AGAIN = 16  # after so many windows that were halved, one is tried that is halved once less
 MOST_DIRECT = 32
 LONGEST_WAY_NS = 3_600 * 10**9  # a packet that took longer is not looked for beside others
 
@@ -56,11 +78,13 @@ class CollectionState:
     left_out: int
     contradictions: int
     unsolved: int
+    set_aside: int
+    halvings: int
 
     @property
     def open(self) -> int:
         """Packets whose window has not been solved."""
-        return self.packets - self.late - self.solved - self.left_out
+        return self.packets - self.late - self.solved - self.left_out - self.set_aside
 
 
 @dataclass(frozen=True)
@@ -107,7 +131,7 @@ class SinkStore:
     def __init__(self, store: EpochStore, limits: Limits) -> None:
         self._store, self._limits = store, limits
         with store.transaction(writes=True) as connection:
-            METADATA.create_all(connection)
+            prepare(connection)
 
     def collections(self) -> list[CollectionState]:
         """All collections, by node and name."""
@@ -127,6 +151,22 @@ class SinkStore:
         with self._store.transaction() as connection:
             row = connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one_or_none()
         return None if row is None else _state(row)
+
+    def reasons(self, collections: Sequence[int]) -> dict[int, dict[str, int]]:
+        """Why packets of collections were set aside: how many for the most frequent reasons of each."""
+        windows = SET_ASIDE_WINDOWS.c
+        count = func.sum(windows.packets)
+        found: dict[int, dict[str, int]] = {}
+        with self._store.transaction() as connection:
+            for begin in range(0, len(collections), CHUNK):
+                here = windows.collection.in_(collections[begin : begin + CHUNK])
+                query = select(windows.collection, windows.reason, count).where(here)
+                grouped = query.group_by(windows.collection, windows.reason).order_by(count.desc())
+                for collection, reason, packets in connection.execute(grouped):
+                    shown = found.setdefault(collection, {})
+                    if len(shown) < REASONS_SHOWN:
+                        shown[reason] = int(packets)
+        return found
 
     def append(self, node: str, name: str, rows: Sequence[PacketRow], *, refused: int = 0) -> tuple[int, Appended]:
         """Add packets in one transaction; the collection (made if it is new) and what became of them."""
@@ -235,14 +275,17 @@ class SinkStore:
         with self._store.transaction() as connection:
             return [to_row(record) for record in connection.execute(query)]
 
+    def extent(self, state: CollectionState, stretch: Stretch, limit: int) -> tuple[int, int]:
+        """How many packets a stretch rests on, counted up to a limit, and the places on their paths; cheap."""
+        some = select(PACKETS.c.path).where(_resting_on(state, stretch)).limit(limit).subquery()
+        query = select(func.count(), func.coalesce(func.sum(func.length(some.c.path)), 0)).select_from(some)
+        with self._store.transaction() as connection:
+            packets, size = connection.execute(query).one()
+        return int(packets), int(size) // WORD.itemsize
+
     def load(self, state: CollectionState, stretch: Stretch, limit: int) -> list[StoredPacket]:
         """The packets that a stretch rests on, the earliest generated first, up to a limit."""
-        here = (
-            (PACKETS.c.collection == state.id)
-            & (PACKETS.c.t0_ns >= stretch.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
-            & (PACKETS.c.t0_ns < stretch.until_ns)
-            & (PACKETS.c.sink_ns >= stretch.since_ns)
-        )
+        here = _resting_on(state, stretch)
         query = select(PACKETS).where(here).order_by(PACKETS.c.t0_ns, PACKETS.c.id).limit(limit)
         with self._store.transaction() as connection:
             return [StoredPacket(record.id, to_row(record)) for record in connection.execute(query)]
@@ -252,7 +295,7 @@ class SinkStore:
         state: CollectionState,
         stretch: Stretch,
         packets: Sequence[StoredPacket],
-        solved: SolvedStretch,
+        solved: SolvedWindow,
         *,
         period_ns: int,
     ) -> bool:
@@ -276,22 +319,41 @@ class SinkStore:
             answers = [(packet.id, solved.answers.get(packet_key(packet.row))) for packet in kept]
             late = there.keys() - {packet.id for packet in kept}
             _insert_late(connection, state.id, [(number, there[number]) for number in late])
-            found = sum(answer is not None for _id, answer in answers)
-            added = {
-                "late": len(late),
-                "windows": 1,
-                "solved": found,
-                "left_out": len(kept) - found,
-                "contradictions": solved.conflicts,
-                "unsolved": 0 if solved.is_solved else 1,
-            }
-            for begin in range(0, len(answers), CHUNK):
-                some = [{"packet": number, "data": packed(a)} for number, a in answers[begin : begin + CHUNK]]
-                connection.execute(insert(ANSWERS), some)
+            added = keep_answers(connection, answers, solved)
+            added |= {"late": len(late), "contradictions": solved.conflicts}
             changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
             changes |= {"begin_ns": stretch.end_ns, "period_ns": period_ns, "may_be_exact": solved.may_be_exact}
+            if state.halvings and state.windows % LONGER_AGAIN == LONGER_AGAIN - 1:
+                changes["halvings"] = state.halvings - 1
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
         return True
+
+    def set_aside(self, state: CollectionState, stretch: Stretch, reason: str, *, period_ns: int) -> int:
+        """Go on behind a stretch without answers, for good; how many packets that are.
+
+        More packets than a window may have are set aside in several steps, except those of one instant.
+        """
+        there = (PACKETS.c.collection == state.id) & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
+        behind = select(PACKETS.c.t0_ns).where(there).order_by(PACKETS.c.t0_ns)
+        reached = COLLECTIONS.c.begin_ns
+        same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
+        with self._store.transaction(writes=True) as connection:
+            if not is_there(connection, state, same):
+                return 0
+            next_ns = connection.execute(behind.limit(1).offset(self._limits.window_packets)).scalar()
+            end_ns = stretch.end_ns if next_ns is None else min(stretch.end_ns, max(next_ns, stretch.begin_ns + 1))
+            packets = select(PACKETS.c.id).where(there & (PACKETS.c.t0_ns < end_ns))
+            count = set_packets_aside(connection, state, replace(stretch, end_ns=end_ns), packets, reason)
+            changes = {"set_aside": COLLECTIONS.c.set_aside + count, "begin_ns": end_ns, "period_ns": period_ns}
+            connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
+        return count
+
+    def halve(self, state: CollectionState) -> None:
+        """Have the collection's windows be half as long from now on, also after a restart."""
+        changes = {"halvings": state.halvings + 1}
+        with self._store.transaction(writes=True) as connection:
+            if is_there(connection, state, COLLECTIONS.c.halvings == state.halvings):
+                connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
 
     def totals(self) -> dict[str, int]:
         """How much is stored."""
@@ -331,9 +393,46 @@ def _insert_late(connection: Connection, collection: int, packets: Sequence[tupl
         connection.execute(insert(LATE), values)
 
 
-def packed(answer: PacketAnswer | None) -> bytes:
-    """An answer as it is stored; empty for a packet that could not be used."""
-    if answer is None:
-        return b""
-    columns = (answer.delay_ns, answer.low_ns, answer.high_ns, answer.likely_low_ns, answer.likely_high_ns)
-    return np.array(columns, LONG).tobytes()
+def _resting_on(state: CollectionState, stretch: Stretch) -> ColumnElement[bool]:
+    """The packets that a stretch rests on."""
+    return (
+        (PACKETS.c.collection == state.id)
+        & (PACKETS.c.t0_ns >= stretch.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
+        & (PACKETS.c.t0_ns < stretch.until_ns)
+        & (PACKETS.c.sink_ns >= stretch.since_ns)
+    )
+
+
+def keep_answers(
+    connection: Connection, answers: Sequence[tuple[int, bytes | None]], solved: SolvedWindow
+) -> dict[str, int]:
+    """Store the answers of packets, empty for those that could not be used; what that adds to the counters."""
+    for begin in range(0, len(answers), CHUNK):
+        some = [{"packet": number, "data": answer or b""} for number, answer in answers[begin : begin + CHUNK]]
+        connection.execute(insert(ANSWERS), some)
+    found = sum(answer is not None for _number, answer in answers)
+    return {
+        "windows": 1,
+        "solved": found,
+        "left_out": len(answers) - found,
+        "unsolved": 0 if solved.is_solved else 1,
+    }
+
+
+def set_packets_aside(
+    connection: Connection, state: CollectionState, stretch: Stretch, packets: Select[tuple[int]], reason: str
+) -> int:
+    """Store that the packets of a query have no answer, and why; how many they are."""
+    values = {
+        "collection": state.id,
+        "begin_ns": stretch.begin_ns,
+        "end_ns": stretch.end_ns,
+        "packets": 0,
+        "reason": reason[:LONGEST_REASON],
+    }
+    windows = SET_ASIDE_WINDOWS.c
+    window = connection.execute(insert(SET_ASIDE_WINDOWS).values(values).returning(windows.id)).scalar_one()
+    numbered = packets.add_columns(literal(window))
+    count = connection.execute(insert(SET_ASIDE).from_select(["packet", "window"], numbered)).rowcount
+    connection.execute(update(SET_ASIDE_WINDOWS).where(windows.id == window).values(packets=count))
+    return count

@@ -17,9 +17,23 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    inspect,
 )
+from sqlalchemy import Connection as DatabaseConnection
+from sqlalchemy.schema import CreateColumn
 
-__all__ = ["ANSWERS", "COLLECTIONS", "COUNTERS", "LATE", "METADATA", "PACKETS", "RECEIVED"]
+__all__ = [
+    "ANSWERS",
+    "COLLECTIONS",
+    "COUNTERS",
+    "LATE",
+    "METADATA",
+    "PACKETS",
+    "RECEIVED",
+    "SET_ASIDE",
+    "SET_ASIDE_WINDOWS",
+    "prepare",
+]
 
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 METADATA = MetaData()
@@ -43,6 +57,10 @@ COLLECTIONS = Table(
     Column("longest_ns", BigInteger, nullable=False),  # the longest way of a packet to the sink
     Column("may_be_exact", Boolean, nullable=False),
     *(Column(name, BigInteger, nullable=False) for name in COUNTERS),
+    Column("set_aside", BigInteger, nullable=False, server_default="0"),  # packets without an answer, for good
+    Column(
+        "halvings", BigInteger, nullable=False, server_default="0"
+    ),  # how often windows are halved, see `SinkWorker`
     UniqueConstraint("node", "name", name="collection_identity"),
 )
 
@@ -86,3 +104,33 @@ ANSWERS = Table(
     Column("packet", BigInteger, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),  # 64-bit words, see `unpacked`; empty if left out
 )
+
+SET_ASIDE = Table(
+    "sink_set_aside",
+    METADATA,
+    Column("packet", BigInteger, primary_key=True, autoincrement=False),
+    Column("window", BigInteger, nullable=False),
+    Index("sink_set_aside_by_window", "window"),
+)
+
+SET_ASIDE_WINDOWS = Table(
+    "sink_set_aside_windows",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("collection", BigInteger, nullable=False),
+    Column("begin_ns", BigInteger, nullable=False),
+    Column("end_ns", BigInteger, nullable=False),
+    Column("packets", BigInteger, nullable=False),  # those that are still there
+    Column("reason", String(300), nullable=False),
+    Index("sink_set_aside_by_collection", "collection"),
+)
+
+
+def prepare(connection: DatabaseConnection) -> None:
+    """Make the tables, and give those of an earlier version the columns that have been added since."""
+    METADATA.create_all(connection)
+    there = {column["name"] for column in inspect(connection).get_columns(COLLECTIONS.name)}
+    for column in COLLECTIONS.columns:
+        if column.name not in there:
+            text = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {COLLECTIONS.name} ADD COLUMN {text}")

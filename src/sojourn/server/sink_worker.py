@@ -1,76 +1,92 @@
-"""Solves the windows of collections as they close: one at a time, in a thread of its own beside the event loop.
+"""Solves the windows of collections as they close: each in a process with limits on time and memory.
 
 A collection is looked at when packets were appended, when its closing was asked for, and at the start, so that what a
-killed query unit left is taken up. Answers and the collection's progress are stored in one transaction; a window that
-another query unit has solved meanwhile is dropped. Late packets have their turn behind the next window. What goes wrong
-with a collection is told with it and tried again when packets come, never more often than every `RETRY_SECONDS`.
-Memory: the packets of one window, within its limits; where there are more, shorter windows are solved.
+killed query unit left is taken up. Nodes take turns of one window (see `fair_turns`), so that one node's work never
+keeps others' waiting. Answers and the collection's progress are stored in one transaction; a window that another query
+unit has solved meanwhile is dropped. Late packets have their turn behind the next window.
+
+A window that takes more than its limits, or fails, is tried again at half its length, `MOST_HALVINGS` times; then the
+whole of it is set aside with the reason, for good. All of that is stored: a restart repeats the attempt that it ended,
+and no other. What else goes wrong with a collection is reported with it and tried again when packets come, never more
+often than every `RETRY_SECONDS`.
+Memory here: the packets of one window for each worker, within their limits.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from dataclasses import replace
-from itertools import accumulate
 
-from sojourn.core.errors import SojournError
+from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.limited import Ended, LimitedProcess, ProcessEndedError, ProcessLimits
+from sojourn.server.fair_turns import FairTurns
 from sojourn.server.limits import Limits
 from sojourn.server.sink_late import LatePackets
-from sojourn.server.sink_store import CollectionState, SinkStore, StoredPacket
+from sojourn.server.sink_planning import PlannedWindow, WindowPlanner
+from sojourn.server.sink_solving import SolvedWindow, solve_window
+from sojourn.server.sink_store import CollectionState, SinkStore
 from sojourn.server.telemetry import Telemetry
-from sojourn.tomography.constraints import ConstraintOptions, learn_omega
-from sojourn.tomography.stretches import SolvedStretch, Stretch, next_stretch, period_of, solve_stretch
+from sojourn.tomography.constraints import learn_omega
 from sojourn.tomography.trace import make_trace
 
 __all__ = ["SinkWorker"]
 
 RETRY_SECONDS = 30.0
-SAMPLE_PACKETS = 2_000
-LEAST_SHARE = 1e-6
-MOST_FAILURES = 3
-JOIN_SECONDS = 30.0
+MOST_HALVINGS = 3
+WAITING = 4.0  # wall time for each second of processor time, on a machine that has other things to do
+IDLE_SECONDS = 300.0  # after which a process that nobody needs gives its memory back
+JOIN_SECONDS = 2.0
+LONGEST_TEXT = 200
+
+
+class _FailedError(Exception):
+    """What a window did that could not be solved."""
 
 
 class SinkWorker:
     """Belongs to one application; `start` and `stop` frame its life."""
 
     def __init__(self, store: SinkStore, late: LatePackets, telemetry: Telemetry, limits: Limits) -> None:
-        self._store, self._late, self._telemetry, self._limits = store, late, telemetry, limits
-        self._waiting: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._pending: set[int] = set()
-        self._current: int | None = None
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._guesses: dict[int, tuple[int, int | None]] = {}
-        self._failures: dict[tuple[int, int], int] = {}
+        self._store, self._late, self._telemetry = store, late, telemetry
+        self._planner = WindowPlanner(store, late, limits)
+        self._turns = FairTurns()
         self._troubles: dict[int, tuple[float, str]] = {}
-        self._thread = threading.Thread(target=self._run, name="sojourn-windows", daemon=True)
+        self._limits = limits
+        most = ProcessLimits(
+            seconds=WAITING * limits.window_seconds,
+            processor_seconds=limits.window_seconds,
+            memory_bytes=limits.window_memory_bytes,
+        )
+        self._processes = [
+            LimitedProcess(most, preload=[solve_window.__module__]) for _ in range(limits.window_workers)
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, args=(process,), name="sojourn-windows", daemon=True)
+            for process in self._processes
+        ]
 
     def start(self) -> None:
         """Begin, with all collections that there are."""
-        self._thread.start()
         for state in self._store.collections():
-            self.wake(state.id)
+            self.wake(state.node, state.id)
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """End after the window that is being solved."""
-        self._stopping.set()
-        self._waiting.put(None)
-        self._thread.join(JOIN_SECONDS)
+        """End at once: a window that is being solved is given up, and solved after the next start."""
+        self._turns.close()
+        for process in self._processes:
+            process.close()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
 
-    def wake(self, collection: int) -> None:
-        """Look whether a window of the collection can be solved."""
-        with self._lock:
-            if collection not in self._pending:
-                self._pending.add(collection)
-                self._waiting.put(collection)
+    def wake(self, node: str, collection: int) -> None:
+        """Look whether a window of the node's collection can be solved."""
+        self._turns.add(node, collection)
 
     def is_busy(self, collection: int) -> bool:
         """Whether the collection waits to be looked at, or is."""
-        with self._lock:
-            return collection in self._pending or collection == self._current
+        return self._turns.is_busy(collection)
 
     def trouble(self, collection: int) -> str | None:
         """Why the collection's next window could not be solved, if so."""
@@ -78,135 +94,90 @@ class SinkWorker:
 
     def forget(self, collection: int) -> None:
         """The collection was removed, and its number may be given again."""
-        self._guesses.pop(collection, None)
+        self._planner.forget(collection)
         self._troubles.pop(collection, None)
 
-    def _run(self) -> None:
-        while (collection := self._waiting.get()) is not None and not self._stopping.is_set():
-            self._look(collection)
+    def _run(self, process: LimitedProcess) -> None:
+        while not self._turns.is_closed:
+            turn = self._turns.take(IDLE_SECONDS)
+            if turn is None:
+                process.stop()
+                continue
+            began = time.monotonic()
+            again = self._look(turn.item, process)
+            self._turns.done(turn, time.monotonic() - began, again=again)
 
-    def _look(self, collection: int) -> None:
-        """Solve what can be; whatever happens, the thread goes on.
-
-        From here on the collection may be put in line again, so that no packet that comes meanwhile goes unseen.
-        """
-        with self._lock:
-            self._pending.discard(collection)
-            self._current = collection
+    def _look(self, collection: int, process: LimitedProcess) -> bool:
+        """Solve one window if there is one, and whether there may be more; whatever happens, the thread goes on."""
         since, _why = self._troubles.get(collection, (-RETRY_SECONDS, ""))
-        if time.monotonic() - since >= RETRY_SECONDS:
-            try:
-                while not self._stopping.is_set() and self._solve_next(collection):
-                    pass
-                self._troubles.pop(collection, None)
-            except SojournError as error:
-                self._troubles[collection] = time.monotonic(), str(error)
-            except Exception as error:
-                fault = f"a fault of ours ({type(error).__name__}: {error})"
-                self._troubles[collection] = time.monotonic(), fault[:300]
-        with self._lock:
-            self._current = None
+        if time.monotonic() - since < RETRY_SECONDS:
+            return False
+        try:
+            is_more = self._solve_next(collection, process)
+        except SojournError as error:
+            self._troubles[collection] = time.monotonic(), str(error)
+        except Exception as error:
+            fault = f"a fault of ours ({type(error).__name__}: {error})"
+            self._troubles[collection] = time.monotonic(), fault[:300]
+        else:
+            self._troubles.pop(collection, None)
+            return is_more
+        return False
 
-    def _solve_next(self, collection: int) -> bool:
+    def _solve_next(self, collection: int, process: LimitedProcess) -> bool:
         """Solve the collection's next window, and late packets behind it; false if there is nothing to solve yet."""
         state = self._store.state(collection)
         if state is None:
             return False
-        planned = self._plan(state)
-        if planned is None:
-            return self._solve_late(state, only_due=True)
-        stretch, packets, period_ns = planned
-        with self._telemetry.window_seconds.time():
-            solved = self._solve(state, stretch, packets)
-        if self._store.keep(state, stretch, packets, solved, period_ns=period_ns):
+        window = self._planner.next_window(state)
+        if window is None:
+            return self._solve_late(state, process, only_due=True)
+        try:
+            solved = self._solve(state, window, process)
+        except _FailedError as failed:
+            whole = self._planner.whole(state, window)
+            if not self._halve(state):
+                count = self._store.set_aside(state, whole, str(failed), period_ns=window.period_ns)
+                self._telemetry.packets_set_aside.inc(count)
+            return True
+        if self._store.keep(state, window.stretch, window.packets, solved, period_ns=window.period_ns):
             self._telemetry.packets_solved.inc(len(solved.answers))
         if (after := self._store.state(collection)) is not None:
-            self._solve_late(after, only_due=False)
+            self._solve_late(after, process, only_due=False)
         return True
 
-    def _solve_late(self, state: CollectionState, *, only_due: bool) -> bool:
+    def _solve_late(self, state: CollectionState, process: LimitedProcess, *, only_due: bool) -> bool:
         """Answer the earliest late packets, a window's worth of them; false if there are none."""
-        begin = self._late.first_time(state.id, only_due=only_due)
-        if begin is None:
+        window = self._planner.late_window(state, only_due=only_due)
+        if window is None:
             return False
-        stretch, packets = self._plan_late(state, begin)
-        with self._telemetry.window_seconds.time():
-            solved = self._solve(state, stretch, packets)
-        self._telemetry.packets_solved.inc(self._late.keep(state, stretch, packets, solved))
+        try:
+            solved = self._solve(state, window, process)
+        except _FailedError as failed:
+            whole, most = self._planner.whole(state, window), self._limits.window_packets
+            if not self._halve(state):
+                self._telemetry.packets_set_aside.inc(self._late.set_aside(state, whole, str(failed), most=most))
+            return True
+        self._telemetry.packets_solved.inc(self._late.keep(state, window.stretch, window.packets, solved))
         return True
 
-    def _solve(self, state: CollectionState, stretch: Stretch, packets: list[StoredPacket]) -> SolvedStretch:
-        """The stretch's answers; none if solving it fails for the third time, so that the others come to their turn."""
+    def _halve(self, state: CollectionState) -> bool:
+        """Have shorter windows tried; false if they have become short enough."""
+        if state.halvings >= MOST_HALVINGS:
+            return False
+        self._store.halve(state)
+        return True
+
+    def _solve(self, state: CollectionState, window: PlannedWindow, process: LimitedProcess) -> SolvedWindow:
+        """The window's answers; `_FailedError` if it took too much, or failed."""
+        rows, omega_ns = [packet.row for packet in window.packets], self._omega(state)
         try:
-            options = ConstraintOptions(omega_ns=self._omega(state))
-            rows = [packet.row for packet in packets]
-            solved = solve_stretch(rows, stretch, options, may_be_exact=state.may_be_exact)
-        except SojournError:
-            raise
-        except Exception:
-            failing = state.id, stretch.begin_ns
-            self._failures[failing] = self._failures.get(failing, 0) + 1
-            if self._failures[failing] < MOST_FAILURES:
+            with self._telemetry.window_seconds.time():
+                return process.call(solve_window, rows, window.stretch, omega_ns, state.may_be_exact)
+        except Exception as error:
+            if (why := _failure(error)) is None:
                 raise
-            solved = SolvedStretch({}, state.may_be_exact, 0, False)
-        self._failures.pop((state.id, stretch.begin_ns), None)
-        return solved
-
-    def _plan(self, state: CollectionState) -> tuple[Stretch, list[StoredPacket], int] | None:
-        """The next stretch, its packets and their period, if nothing that bears on it can be missing."""
-        begin = self._store.first_time(state.id, state.begin_ns or 0)
-        if begin is None or state.newest_ns is None:
-            return None
-        is_closing = state.close_ns is not None and begin <= state.close_ns
-        period_ns = state.period_ns or self._first_period(state, begin, is_closing)
-        share = 1.0
-        while stretch := next_stretch(begin, state.newest_ns, period_ns, share=share, is_closing=is_closing):
-            packets = self._store.load(state, stretch, self._limits.window_packets + 1)
-            fitting = self._fitting(packets)
-            if len(fitting) < len(packets):
-                if share < LEAST_SHARE:
-                    return _cut(stretch, fitting), fitting, period_ns
-                share /= 2
-                continue
-            found = self._period(state, stretch, packets) if share == 1 else None
-            if state.windows or found is None or found <= period_ns:
-                return stretch, packets, found or period_ns
-            period_ns = found  # the first packets followed each other faster than is usual
-        return None
-
-    def _plan_late(self, state: CollectionState, begin_ns: int) -> tuple[Stretch, list[StoredPacket]]:
-        """The stretch from a late packet on, and the packets it rests on; of too many at one time late ones alone."""
-        newest_ns, period_ns = state.newest_ns or begin_ns, state.period_ns or 1
-        share = 1.0
-        while stretch := next_stretch(begin_ns, newest_ns, period_ns, share=share, is_closing=True):
-            packets = self._store.load(state, stretch, self._limits.window_packets + 1)
-            if len(self._fitting(packets)) == len(packets):
-                return stretch, packets
-            if share < LEAST_SHARE:
-                break
-            share /= 2
-        alone = self._fitting(self._late.load(state.id, begin_ns, self._limits.window_packets))
-        return Stretch(begin_ns, begin_ns + 1, begin_ns, begin_ns + 1), alone
-
-    def _fitting(self, packets: list[StoredPacket]) -> list[StoredPacket]:
-        """The first packets, as many as one window may have, and one at least."""
-        places = accumulate(len(packet.row[2]) for packet in packets)
-        fitting = sum(total <= self._limits.window_places for total in places)
-        return packets[: max(1, min(fitting, self._limits.window_packets))]
-
-    def _first_period(self, state: CollectionState, begin_ns: int, is_closing: bool) -> int:
-        """A guess from what has come so far, made anew when that is a quarter more; all of it if that is too little."""
-        span = (state.newest_ns or 0) - begin_ns + 1
-        guessed_at, found = self._guesses.get(state.id, (0, None))
-        if span >= 1.25 * guessed_at or is_closing:
-            found = period_of(self._store.latest(state.id, begin_ns + span, SAMPLE_PACKETS))
-            self._guesses[state.id] = span, found
-        return found or span
-
-    def _period(self, state: CollectionState, stretch: Stretch, packets: list[StoredPacket]) -> int | None:
-        """The period of a stretch, or of what came before it if it has too few packets to tell."""
-        found = period_of([packet.row for packet in packets])
-        return found or period_of(self._store.latest(state.id, stretch.until_ns, SAMPLE_PACKETS))
+            raise _FailedError(why) from error
 
     def _omega(self, state: CollectionState) -> int:
         """The least delay, learnt from all packets so far that went straight to the sink."""
@@ -214,6 +185,12 @@ class SinkWorker:
         return learn_omega(make_trace(rows)) if rows else 0
 
 
-def _cut(stretch: Stretch, packets: list[StoredPacket]) -> Stretch:
-    """More packets at one time than a window may have: the stretch ends with those taken, and the others are late."""
-    return replace(stretch, end_ns=max(stretch.begin_ns, packets[-1].row[3]) + 1)
+def _failure(error: Exception) -> str | None:
+    """What the window did that could not be solved; None if the window is not at fault."""
+    if isinstance(error, ProcessEndedError):
+        if error.reason in (Ended.STOPPED, Ended.UNSTARTED):
+            return None
+        return str(error) if error.reason in (Ended.TIME, Ended.MEMORY) else f"failed ({error})"
+    if isinstance(error, UsageError):  # a package that is not installed
+        return None
+    return f"failed ({type(error).__name__}: {error})"[:LONGEST_TEXT]

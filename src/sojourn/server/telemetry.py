@@ -36,6 +36,9 @@ class Telemetry:
         self.packets_solved = Counter(
             "sojourn_packets_solved", "Packets whose hops were found", registry=self._registry
         )
+        self.packets_set_aside = Counter(
+            "sojourn_packets_set_aside", "Packets whose window took too much to solve", registry=self._registry
+        )
         self.window_seconds = Histogram(
             "sojourn_window_seconds", "Time to solve a window of a collection", registry=self._registry
         )
