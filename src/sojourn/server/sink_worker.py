@@ -35,7 +35,7 @@ RETRY_SECONDS = 30.0
 MOST_HALVINGS = 3
 WAITING = 4.0  # wall time for each second of processor time, on a machine that has other things to do
 IDLE_SECONDS = 300.0  # after which a process that nobody needs gives its memory back
-JOIN_SECONDS = 2.0
+JOIN_SECONDS = 1.0
 LONGEST_TEXT = 200
 
 
@@ -77,8 +77,9 @@ class SinkWorker:
         self._turns.close()
         for process in self._processes:
             process.close()
+        until = time.monotonic() + JOIN_SECONDS  # what is in the database then is given up, too
         for thread in self._threads:
-            thread.join(JOIN_SECONDS)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def wake(self, node: str, collection: int) -> None:
         """Look whether a window of the node's collection can be solved."""
