@@ -4,7 +4,8 @@ Guarantee: packets pair only with packets of the same 64-bit identity, each at m
 copy first. Neither point needs to be in time order. What is not paired is either unmatched or, where a
 point shows more copies of a packet than the other and the extra copy follows within ``duplicate_ns``, a
 duplicate (a mirror port that sees a packet enter and leave); an extra copy at the receiver that could
-still have come from the packet that was paired is a duplicate made by the network.
+still have come from the packet that was paired, or that follows its paired copy within `LATE_COPY_NS`, is a
+duplicate made by the network.
 
 Sanity windows. The delays (raw: the receiver's clock minus the sender's) of packets that occur once at
 each point say which delays are plausible, whatever the clocks' offset: the central 99.8 %, widened by
@@ -38,6 +39,7 @@ UNMATCHED, MATCHED, DUPLICATE = 0, 1, 2
 
 SLACK_NS = 30_000_000_000
 LEAST_MARGIN_NS = 1_000_000
+LATE_COPY_NS = 1_000_000_000  # a network's second copy may wait in a queue; a host that repeats itself is slower
 MAX_TIME_NS = 3 << 60  # sums of two differences of such times stay inside of 64 bits
 MAX_PACKETS = 1 << 31
 PLAUSIBLE_SHARES = (0.001, 0.999)
@@ -235,6 +237,7 @@ def _pair_group(
     _, sent_rows, sent_ns, sender_status = sender
     _, got_rows, got_ns, receiver_status = receiver
     last = -1
+    last_got_ns = got_ns[got_rows[j]]
     while j < j_end:
         got = got_rows[j]
         if receiver_status[got] == DUPLICATE:
@@ -247,8 +250,11 @@ def _pair_group(
             receiver_status[got] = MATCHED
             partner[got] = sent_rows[i]
             last = i
+            last_got_ns = got_ns[got]
             i += 1
-        elif last >= 0 and got_ns[got] - sent_ns[sent_rows[last]] <= high:
+        elif last >= 0 and (
+            got_ns[got] - sent_ns[sent_rows[last]] <= high or got_ns[got] - last_got_ns <= LATE_COPY_NS
+        ):
             receiver_status[got] = DUPLICATE
         j += 1
 

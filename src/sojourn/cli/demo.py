@@ -133,7 +133,7 @@ def _print_tables(result: Demo) -> None:
                 f"  whole segment: {format_duration(mean.value)} "
                 f"({format_duration(mean.low)} … {format_duration(mean.high)}), "
                 f"error {_error(mean.value, result.true_mean_ns)}; "
-                f"lost {lost.value if isinstance(lost, Estimate) else 0:,.0f}, exact"
+                f"lost {f'{lost.value:,.0f}, exact' if isinstance(lost, Estimate) else '—'}"
             )
 
 

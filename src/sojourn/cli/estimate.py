@@ -12,7 +12,14 @@ import typer
 from sojourn.cli.measure import Method
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import choose_format
-from sojourn.cli.segment_output import SegmentReport, interval_rows, print_report, row_limit, totals_json
+from sojourn.cli.segment_output import (
+    SegmentReport,
+    interval_rows,
+    loss_warnings,
+    print_report,
+    row_limit,
+    totals_json,
+)
 from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.units import parse_duration
 
@@ -162,6 +169,7 @@ def _report(answer: TwoStepAnswer, limit: int | None) -> SegmentReport:
     }
     report = SegmentReport(totals_json(whole), rows, sketch)
     report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in answer.intervals]
+    report.notes += [f"sojourn: warning: {words}" for words in loss_warnings(report)]
     if answer.literal_because:
         report.notes.append(f"flows are answered one by one: {answer.literal_because}")
     if answer.other_way:

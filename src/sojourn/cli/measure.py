@@ -17,6 +17,7 @@ from sojourn.cli.segment_output import (
     interval_rows,
     joint_notes,
     key_lookup,
+    loss_warnings,
     print_report,
     rounded,
     row_limit,
@@ -190,7 +191,8 @@ def measure(
         keep_all = truth or sketch is SketchName.EXACT
         survey = survey_segment(*points, clock=mode.reversed() if reverse else mode, keep_all=keep_all, advance=advance)
         if sketch is SketchName.EXACT:
-            report = exact_report(survey.match, _key_of(survey), limit=rows)
+            split = survey.resegmented.tolist()
+            report = exact_report(survey.match, _key_of(survey), limit=rows, resegmented=split)
         else:
             changes = parse_changes(parameter or [])
             joint = method is Method.JOINT
@@ -316,6 +318,7 @@ def _add_notes(report: SegmentReport, points: tuple[CapturePoint, CapturePoint],
     if survey.is_complete:
         ignored.update(survey.match.ignored())
     report.ignored = ignored
+    report.notes += [f"sojourn: warning: {words}" for words in loss_warnings(report, survey.resegmented)]
     report.notes.append(f"clock: {survey.match.explanation}")
     if len(survey.match.unmatched_flows):
         count = len(survey.match.unmatched_flows)

@@ -23,6 +23,7 @@ from sojourn.cli.segment_output import (
     interval_rows,
     joint_notes,
     key_lookup,
+    loss_warnings,
     sketch_json,
     totals_json,
     truth_summary,
@@ -149,7 +150,7 @@ def _report(
     if plan is None or whole is None:
         if match is None:
             raise UsageError("nothing was measured", where="measure")
-        return exact_report(match, key_of, limit=limit)
+        return exact_report(match, key_of, limit=limit, resegmented=answer.resegmented.tolist())
     rows = [] if whole.flows is None else [interval_rows(whole.flows, key_of, limit=limit, truth=match)]
     report = SegmentReport(totals_json(whole), rows, sketch_json(plan, whole))
     if match is not None:
@@ -169,6 +170,7 @@ def _add_notes(report: SegmentReport, answer: LiveAnswer, readers: list[LiveRead
     if answer.match is not None:
         ignored.update(answer.match.ignored())
     report.ignored = ignored
+    report.notes += [f"sojourn: warning: {words}" for words in loss_warnings(report, answer.resegmented)]
     report.notes.append(_CLOCK)
     if len(answer.one_sided):
         count = len(answer.one_sided)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
 from sojourn.core.errors import InputError
-from sojourn.core.units import format_bytes, format_duration
+from sojourn.core.estimates import Unanswered
+from sojourn.core.units import durations_apart, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sojourn.capture.exact_answer import ExactMatch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sojourn.core.arrays import FloatArray
     from sojourn.core.keys import TrafficKey
     from sojourn.estimation.columns import FlowDelays
+    from sojourn.estimation.losses import Losses
     from sojourn.estimation.segment import Interval, SegmentPlan
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "joint_notes",
     "key_columns",
     "key_lookup",
+    "loss_warnings",
     "print_report",
     "rounded",
     "row_limit",
@@ -39,6 +42,12 @@ __all__ = [
 
 TABLE_ROWS = 20
 LARGE_FLOW = 100
+# Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
+EXACT_WITHIN_NS = 2
+_LEFT_OUT = {
+    "duplicate": "are copies of other packets (made in the network, or by a mirror port)",
+    "not seen sent": "were not seen at the sender (its capture missed them, or they took another way)",
+}
 _FLOW_NAMES = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 
 
@@ -63,19 +72,29 @@ def rounded(value: float | None) -> int | None:
 
 def totals_json(interval: Interval) -> dict[str, object]:
     """The aggregate of an interval, as in the exact answer."""
-    mean, deviation = interval.totals.delays.mean, interval.totals.delays.deviation
+    totals = interval.totals
+    mean, deviation = totals.delays.mean, totals.delays.deviation
     numbers = [getattr(mean, name, None) for name in ("value", "low", "high")]
     value, low, high = (rounded(number) for number in numbers)
     return {
-        "sent": interval.totals.sent,
-        "received": interval.totals.received,
-        "lost": interval.totals.lost,
+        "sent": totals.sent,
+        "received": totals.received,
+        **losses_json(totals.losses),
         "mean_ns": value,
         "std_ns": rounded(getattr(deviation, "value", None)),
         "low_ns": low,
         "high_ns": high,
         "samples": getattr(mean, "samples", 0),
+        "method": getattr(mean, "method", None),
+        **({"reason": str(mean.reason)} if isinstance(mean, Unanswered) else {}),
     }
+
+
+def losses_json(losses: Losses) -> dict[str, object]:
+    """The packets lost, and where that is not exact, its bounds and the extra packets that are the reason."""
+    if losses.is_exact:
+        return {"lost": losses.lost}
+    return {"lost": losses.lost, "lost_low": losses.low, "lost_high": losses.high, "extra": losses.extra}
 
 
 def row_limit(limit: int | None, how: Format) -> int | None:
@@ -110,27 +129,73 @@ def sketch_json(plan: SegmentPlan, whole: Interval) -> dict[str, object]:
     }
 
 
-def exact_report(match: ExactMatch, key_of: Callable[[int], TrafficKey], *, limit: int | None) -> SegmentReport:
-    """The answer of exact matching."""
-    rows = [_exact_rows(match, key_of, limit)]
-    return SegmentReport(exact_totals(match), rows, {"name": "exact", "parameters": {}})
+def exact_report(
+    match: ExactMatch,
+    key_of: Callable[[int], TrafficKey],
+    *,
+    limit: int | None,
+    resegmented: Collection[int] = (),
+) -> SegmentReport:
+    """The answer of exact matching; of `resegmented` flows the losses are not known."""
+    rows = [_exact_rows(match, key_of, limit, frozenset(resegmented))]
+    return SegmentReport(exact_totals(match, resegmented), rows, {"name": "exact", "parameters": {}})
 
 
-def exact_totals(match: ExactMatch) -> dict[str, object]:
+def exact_totals(match: ExactMatch, resegmented: Collection[int] = ()) -> dict[str, object]:
     """The aggregate of an exact answer."""
+    from sojourn.estimation.losses import Losses
+
     total = match.aggregate
     mean = rounded(total.mean_ns)
+    losses = Losses(total.lost, total.lost, total.lost)
+    if len(resegmented):
+        known = sum(
+            lost
+            for flow_id, lost in zip(match.flows.flow_id.tolist(), match.flows.lost.tolist(), strict=True)
+            if flow_id not in resegmented
+        )
+        losses = Losses(None, known, total.sent)
     return {
         "sent": total.sent,
         "received": total.received,
-        "lost": total.lost,
+        **losses_json(losses),
         "mean_ns": mean,
         "std_ns": rounded(total.std_ns),
         "low_ns": mean,
         "high_ns": mean,
         "samples": total.received,
+        "method": "exact",
         "reordered": total.reordered,
     }
+
+
+def loss_warnings(report: SegmentReport, resegmented: Sized = ()) -> list[str]:
+    """What makes the losses doubtful, or left packets out of them, and what to do."""
+    from sojourn.capture.offload import OFFLOAD_ACTION
+
+    warnings = []
+    for what, why in _LEFT_OUT.items():
+        counts = [(point, report.ignored.get(f"{what} at {point}", 0)) for point in ("sender", "receiver")]
+        if any(count for _, count in counts):
+            where = " and ".join(f"{count:,} at the {point}" for point, count in counts if count)
+            warnings.append(f"{where} {why}; they are left out")
+    if len(resegmented):
+        warnings.append(
+            f"the two points show different packets of {len(resegmented):,} flows, put together or taken apart by "
+            f"offloading: their losses are not known; {OFFLOAD_ACTION}"
+        )
+    elif report.aggregate.get("lost") is None:
+        warnings.append(
+            f"{_count(report.aggregate.get('extra')):,} or more packets arrived that were not sent, or arrived twice, "
+            "so that losses are known by their bounds only: copies made in the network, offloading "
+            f"({OFFLOAD_ACTION}), or recordings of different times; measure two captures to tell them apart"
+        )
+    elif report.aggregate.get("extra"):
+        warnings.append(
+            f"{_count(report.aggregate['extra']):,} or more packets arrived that were not sent, or arrived twice; "
+            "losses are estimated from a sample of packets"
+        )
+    return warnings
 
 
 def truth_summary(flows: FlowDelays | None, match: ExactMatch) -> dict[str, object]:
@@ -217,17 +282,23 @@ def _true_columns(ids: list[int], match: ExactMatch) -> dict[str, list[int | Non
     }
 
 
-def _exact_rows(match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: int | None) -> Block:
+def _exact_rows(
+    match: ExactMatch, key_of: Callable[[int], TrafficKey], limit: int | None, resegmented: frozenset[int]
+) -> Block:
     """One row per flow of an exact answer: the contract's names, and what only matching can tell."""
     flows = match.flows
-    order = sorted(range(len(flows)), key=lambda row: (-int(flows.packets[row]), row))[:limit]
+    order = sorted(range(len(flows)), key=lambda row: (not flows.received[row], -int(flows.packets[row]), row))[:limit]
     means = [rounded(float(flows.mean_ns[row])) for row in order]
     counts = {
         name: getattr(flows, column)[order].tolist()
         for name, column in (("packets", "packets"), ("lost", "lost"), ("samples", "received"))
     }
+    ids = flows.flow_id[order].tolist()
+    counts["lost"] = [
+        None if flow_id in resegmented else lost for flow_id, lost in zip(ids, counts["lost"], strict=True)
+    ]
     return {
-        **key_columns([key_of(int(flows.flow_id[row])) for row in order]),
+        **key_columns([key_of(flow_id) for flow_id in ids]),
         **counts,
         "mean_ns": means,
         "std_ns": _whole(flows.std_ns[order]),
@@ -267,7 +338,8 @@ def print_report(report: SegmentReport, how: Format, path: Path | None, *, verbo
     if how is Format.TABLE:
         _print_summary(report)
     if how is not Format.TABLE or any(len(next(iter(block.values()), [])) for block in report.rows):
-        write_rows(report.rows, how, path=path, fields=fields, table=_columns(report))
+        rows = [_for_table(block) for block in report.rows] if how is Format.TABLE else report.rows
+        write_rows(rows, how, path=path, fields=fields, table=_columns(report))
     for note in report.notes:
         print(note, file=sys.stderr)
     if verbose:
@@ -278,11 +350,12 @@ def print_report(report: SegmentReport, how: Format, path: Path | None, *, verbo
 def _print_summary(report: SegmentReport) -> None:
     """What stands above the table."""
     a = report.aggregate
-    sent, lost = _count(a["sent"]), _count(a["lost"])
-    share = f" ({lost / sent:.2%})" if sent else ""
-    print(f"{sent:,} packets sent, {_count(a['received']):,} received, {lost:,} lost{share}")
+    print(f"{_count(a['sent']):,} packets sent, {_count(a['received']):,} received, {_lost_words(a)}")
     if a["mean_ns"] is not None:
-        print(f"mean delay {_shown(a['mean_ns'])}, 95 % {_interval(a)}, standard deviation {_shown(a['std_ns'])}")
+        bounds = "exact" if _is_exact(a, _count(a["received"])) else f"95 % {' … '.join(_bounds(a))}"
+        print(f"mean delay {_shown(a['mean_ns'])}, {bounds}, standard deviation {_shown(a['std_ns'])}")
+    elif "reason" in a:
+        print(f"mean delay unknown: {a['reason']}")
     if report.truth is not None:
         print(f"truth: mean {_shown(report.truth['mean_ns'])}, deviation {_shown(report.truth['std_ns'])}")
         _print_errors(report.truth)
@@ -309,8 +382,48 @@ def _shown(value: object) -> str:
     return format_duration(value) if isinstance(value, int | float) else "—"
 
 
-def _interval(row: Mapping[str, object]) -> str:
-    return f"{_shown(row['low_ns'])} … {_shown(row['high_ns'])}"
+def _lost_words(a: Mapping[str, object]) -> str:
+    """The losses as far as they are known."""
+    sent, low = _count(a["sent"]), _count(a.get("lost_low"))
+
+    def share(lost: int) -> str:
+        return f"{lost / sent:.2%}" if sent else "—"
+
+    if a["lost"] is None:
+        known = f"at least {low:,} lost ({share(low)})" if low else "lost unknown"
+        return f"{known}: {_count(a.get('extra')):,} or more arrived beyond those sent" if a.get("extra") else known
+    lost = _count(a["lost"])
+    if "lost_low" in a:
+        return f"about {lost:,} lost ({share(lost)}, 95 % {low:,} … {_count(a['lost_high']):,})"
+    return f"{lost:,} lost ({share(lost)})" if sent else f"{lost:,} lost"
+
+
+def _is_exact(row: Mapping[str, object], delivered: int | None) -> bool:
+    """Whether the delay of every delivered packet is known: nothing is estimated."""
+    low, high, samples = row["low_ns"], row["high_ns"], row["samples"]
+    if not (isinstance(low, int) and isinstance(high, int) and isinstance(samples, int)) or not delivered:
+        return False
+    return samples >= delivered and high - low <= EXACT_WITHIN_NS
+
+
+def _bounds(row: Mapping[str, object]) -> tuple[str, str]:
+    """The interval's ends, with as many digits as tell them apart."""
+    low, high = row["low_ns"], row["high_ns"]
+    if not (isinstance(low, int) and isinstance(high, int)) or low == high:
+        return _shown(low), _shown(high)
+    return durations_apart(low, high)
+
+
+def _for_table(block: Block) -> Block:
+    """The block with its intervals in words: `exact` where the delay of every delivered packet is known."""
+    names = ("low_ns", "high_ns", "samples", "packets", "lost")
+    shown = []
+    for low, high, samples, packets, lost in zip(*(block[name] for name in names), strict=True):
+        row = {"low_ns": low, "high_ns": high, "samples": samples}
+        # Where losses are not known, what was delivered is at most what was sent.
+        delivered = _count(packets) - _count(lost)
+        shown.append(("exact", "exact") if _is_exact(row, delivered) else _bounds(row))
+    return {**block, "low_ns": [low for low, _ in shown], "high_ns": [high for _, high in shown]}
 
 
 def _columns(report: SegmentReport) -> list[TableColumn]:
@@ -325,8 +438,8 @@ def _columns(report: SegmentReport) -> list[TableColumn]:
         TableColumn("packets", "packets", _number),
         TableColumn("lost", "lost", _number),
         TableColumn("mean_ns", "mean", _shown),
-        TableColumn("low_ns", "from", _shown),
-        TableColumn("high_ns", "to (95 %)", _shown),
+        TableColumn("low_ns", "from"),
+        TableColumn("high_ns", "to (95 %)"),
         TableColumn("std_ns", "deviation", _shown),
         TableColumn("jitter_ns", "jitter", _shown),
         TableColumn("true_mean_ns", "true mean", _shown),

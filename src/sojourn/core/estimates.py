@@ -23,6 +23,7 @@ class Reason(StrEnum):
     INCOMPLETE_LIST = "the list of flows is not complete"
     NOT_SAMPLED = "none of its packets was sampled"
     NONE_ARRIVED = "none of its sampled packets arrived"
+    EXTRA_PACKETS = "packets arrived that were not sent, or twice"
     OTHER_WAY = "travels the other way, or the clocks differ"
 
 
@@ -66,6 +67,11 @@ class Estimate:
     def not_below(self, bound: float) -> Estimate:
         """The same estimate, knowing that the truth is at least `bound`."""
         return replace(self, value=max(self.value, bound), low=max(self.low, bound), high=max(self.high, bound))
+
+    def less(self, known: float) -> Estimate:
+        """The estimate of what is left when `known` of it, surely part of it, is taken away."""
+        value, low, high = (max(0.0, bound - known) for bound in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high)
 
     def contains(self, truth: float) -> bool:
         return self.low <= truth <= self.high

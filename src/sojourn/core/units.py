@@ -122,12 +122,16 @@ def parse_share(text: str) -> float:
     return float(match.group(1)) / (100 if match.group(2) else 1)
 
 
-def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+_TIMES = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")]
+MOST_DIGITS = 12
+
+
+def _scaled(value: float, steps: list[tuple[float, str]], more: int = 0) -> str:
     size, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
     scaled = value / size
     if scaled == 0:
         return f"0 {unit}"
-    digits = max(0, 2 - int(math.log10(max(abs(scaled), 1))))
+    digits = max(0, 2 + more - int(math.log10(max(abs(scaled), 1))))
     return f"{scaled:.{digits}f} {unit}"
 
 
@@ -139,7 +143,22 @@ def format_duration(nanoseconds: float) -> str:
     """
     if not math.isfinite(nanoseconds):
         return "∞" if nanoseconds > 0 else "−∞"
-    return _scaled(nanoseconds, [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")])
+    return _scaled(nanoseconds, _TIMES)
+
+
+def durations_apart(low: float, high: float) -> tuple[str, str]:
+    """Two durations with three significant digits, or with as many as tell them apart.
+
+    >>> durations_apart(24_512_000, 24_534_000)
+    ('24.51 ms', '24.53 ms')
+    """
+    if low == high or not (math.isfinite(low) and math.isfinite(high)):
+        return format_duration(low), format_duration(high)
+    for more in range(MOST_DIGITS):
+        texts = _scaled(low, _TIMES, more), _scaled(high, _TIMES, more)
+        if texts[0] != texts[1]:
+            break
+    return texts
 
 
 def format_bytes(size: float) -> str:

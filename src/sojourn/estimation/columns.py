@@ -51,8 +51,12 @@ class FlowDelays:
         return FlowDelays(**columns, reason=reason, method=self.method, methods=methods)
 
     def largest(self, limit: int | None) -> FlowDelays:
-        """The flows with most packets, largest first; all of them without a limit."""
-        return self.at(np.argsort(-np.nan_to_num(self.packets), kind="stable")[: limit or None])
+        """The flows with most packets, largest first; all of them without a limit.
+
+        Flows without a delay come last, and before them those whose delay rests on no packet of theirs.
+        """
+        doubt = np.where(self.answered, self.samples == 0, 2)
+        return self.at(np.lexsort((-np.nan_to_num(self.packets), doubt))[: limit or None])
 
     def answers(self) -> list[Answer]:
         """One object per flow."""

@@ -38,6 +38,11 @@ class CellDifference:
         """The packets in usable cells: LDA's effective sample size."""
         return int(self.sent[self.usable].sum())
 
+    def select(self, cells: slice) -> CellDifference:
+        """Some of the cells; the totals are those of all."""
+        columns = self.delay_sum[cells], self.sent[cells], self.received[cells], self.usable[cells]
+        return CellDifference(*columns, self.total_sent, self.total_received)
+
 
 def cell_difference(sender: Lda | Lds | CounterVector, receiver: Lda | Lds | CounterVector) -> CellDifference:
     """Compare two sketches with counts; O(cells)."""

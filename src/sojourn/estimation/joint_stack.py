@@ -53,11 +53,12 @@ def estimate_stack(
         return estimate_stack(senders, receivers, once, grand_mean=grand_mean).at(again)
     cells = _joined([_difference_ns(*ends) for ends in zip(senders, receivers, strict=True)])
     incidence = stacked([_incidence(sender, flow_id) for sender in senders])
-    if not cells.usable.any():
-        return unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, METHOD)
     if unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
         return unanswered_flows(flow_id, Reason.LOST_IN_NOISE, METHOD)
     counts = decode_counts(incidence, cells)
+    if not cells.usable.any():
+        unheard = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, METHOD)
+        return replace(unheard, packets=counts.sent.mean, lost=counts.lost)
     rounded = np.concatenate([np.full(_cells(sender), _rounding_variance(sender)) for sender in senders])
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean, noise_per_packet=rounded)
     deviation = flow_deviations(incidence, cells, counts, joint)

@@ -10,7 +10,7 @@ cell c, R packets received, μ and σ those of the received packets, κ their ex
 - deviation, centred: z_c = (D_c − μN_c)²/N_c has expectation σ²(1 − N_c/S) and variance σ⁴(2 + κ/N_c), so
   σ² = Σ w_c z_c ÷ Σ w_c (1 − N_c/S) with w_c = 1/(2 + κ/N_c): cells and banks weigh by their variance. κ comes from
   the cells' own fourth moments. Same counters, without the variance that μ² adds: about half the error.
-- loss: packets sent minus packets received, exact.
+- loss: packets sent minus packets received, exact unless a cell shows packets that were not sent (`losses`).
 
 The intervals are about the packets received, and hold whatever their order: which packets share a cell is the hash's
 choice. Kompella et al., "Router Support for Fine-Grained Latency Measurements", §III-D and III-E.
@@ -26,6 +26,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.differences import CellDifference, cell_difference
+from sojourn.estimation.losses import Parts, count_losses
 from sojourn.estimation.quantiles import spread_95, student_95
 from sojourn.sketches.lda import Lda
 
@@ -137,6 +138,8 @@ def _published_deviation(sender: Lda, cells: CellDifference, mean: float) -> Ans
 
 
 def _estimate_loss(cells: CellDifference) -> Answer:
-    """Exact: every packet is counted at both ends, sampled or not."""
-    lost = float(cells.total_sent - cells.total_received)
-    return Estimate(lost, lost, lost, cells.total_sent, "lda", unit="packets")
+    """Exact, as every packet is counted at both ends; unknown where more arrived than was sent."""
+    losses = count_losses(cells.total_sent, cells.total_received, [Parts.of_cells(cells)])
+    if losses.lost is None:
+        return Unanswered(Reason.EXTRA_PACKETS)
+    return Estimate(float(losses.lost), losses.low, losses.high, cells.total_sent, "lda", unit="packets")

@@ -28,7 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,18 +39,20 @@ from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.live import start_together
 from sojourn.capture.live_reader import LiveReader, rehearsal
 from sojourn.capture.matching import MATCHED, pair_packets
-from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.capture.offload import resegmented
+from sojourn.core.arrays import BoolArray, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.estimates import Reason
-from sojourn.estimation.lda import estimate_lda
+from sojourn.estimation.losses import Losses, Parts
 from sojourn.estimation.segment import (
     SEGMENT,
     Interval,
     PointRecorder,
     SegmentPlan,
     SegmentTotals,
-    estimate_streams,
+    answer_streams,
+    packets_of,
 )
 from sojourn.estimation.two_step import without_other_way
 from sojourn.sketches.registry import AnySketch
@@ -94,6 +96,7 @@ class LivePoint:
         self.before, self.held, self.after = EdgeLog(keep_newest=True), EdgeLog(), EdgeLog()
         self.kept: list[PacketBatch] | None = [] if keep_all else None
         self.first_ns, self.last_ns = _NEVER, _NEVER
+        self.longest = 0
         self._hold_ns = hold_ns
         self._recorder = PointRecorder(reader.name, plan, None) if plan is not None else None
 
@@ -116,6 +119,7 @@ class LivePoint:
     def record(self, batch: PacketBatch) -> None:
         """Packets that count."""
         self.counts.update(batch.flow_id, batch.time_ns, batch.size_bytes)
+        self.longest = max(self.longest, int(batch.size_bytes.max(initial=0)))
         if self.kept is not None:
             self.kept.append(batch)
         if self._recorder is not None:
@@ -141,6 +145,7 @@ class LiveAnswer:
     last_ns: int
     one_sided: UInt64Array
     left_out: dict[str, int]
+    resegmented: UInt64Array
 
     @property
     def other_way(self) -> int:
@@ -239,8 +244,10 @@ class LiveSegment:
                     action="check the interface, its direction and the filter",
                 )
         flow_id, one_sided = self._flows()
-        whole = self._estimate(self._plan, flow_id, one_sided) if self._plan is not None else None
-        return LiveAnswer(whole, self._match(), self.sender.first_ns, self.sender.last_ns, one_sided, left_out)
+        split = self._resegmented(flow_id)
+        whole = self._estimate(self._plan, flow_id, one_sided, split) if self._plan is not None else None
+        times = self.sender.first_ns, self.sender.last_ns
+        return LiveAnswer(whole, self._match(), *times, one_sided, left_out, flow_id[split])
 
     def _settle_edges(self) -> dict[str, int]:
         """Record what the receiver held, without what was sent outside of the time."""
@@ -266,29 +273,37 @@ class LiveSegment:
         sent, received = (point.counts.ids for point in self.points)
         return np.intersect1d(sent, received), np.setxor1d(sent, received)
 
+    def _resegmented(self, flow_id: UInt64Array) -> BoolArray:
+        """Which flows show other packets at the receiver than at the sender, as offloading makes them."""
+        longest = self.sender.longest, self.receiver.longest
+        return resegmented(flow_id, self.sender.counts, self.receiver.counts, longest)
+
     def _match(self) -> ExactMatch | None:
         if self.sender.kept is None:
             return None
         return match_exact(self.sender.packets(), self.receiver.packets(), clock=ClockMode("none"), trim=False)
 
-    def _estimate(self, plan: SegmentPlan, flow_id: UInt64Array, one_sided: UInt64Array) -> Interval:
+    def _estimate(self, plan: SegmentPlan, flow_id: UInt64Array, one_sided: UInt64Array, split: BoolArray) -> Interval:
         sender, receiver = (point.sketches() for point in self.points)
         before, after = sender[SEGMENT], receiver[SEGMENT]
-        foreign = [int(_packets_of(point.counts, one_sided).sum()) for point in self.points]
-        delays = estimate_lda(before, after)  # type: ignore[arg-type]
-        totals = SegmentTotals(before.recorded - foreign[0], after.recorded - foreign[1], delays)
+        foreign = tuple(int(packets_of(point.counts, one_sided).sum()) for point in self.points)
         # Joint decoding needs every flow that was recorded, also those that are not answered.
         everything = np.concatenate([flow_id, one_sided])
-        sizes = _packets_of(self.sender.counts, everything)
-        flows = estimate_streams(sender, receiver, everything, sizes=sizes, delays=delays, joint=plan.joint)
+        sizes = packets_of(self.sender.counts, everything)
+        answers = answer_streams(sender, receiver, everything, sizes=sizes, joint=plan.joint)
+        counts = before.recorded - foreign[0], after.recorded - foreign[1]
+        own = Parts(packets_of(self.sender.counts, flow_id), packets_of(self.receiver.counts, flow_id))
+        losses = answers.losses(*counts, parts=[own], foreign=(foreign[0], foreign[1]))
+        if split.any():
+            losses = Losses(None, Parts(own.sent[~split], own.received[~split]).lost, counts[0], losses.extra)
+        flows = answers.flows
         if flows is not None:
-            flows = without_other_way(flows.at(np.arange(len(flow_id))))
+            # Both interfaces count every flow: nothing of that has to be estimated.
+            flows = replace(
+                flows.at(np.arange(len(flow_id))),
+                packets=own.sent.astype(np.float64),
+                lost=np.where(split, np.nan, own.lost_of_each),
+            )
+            flows = without_other_way(flows)
+        totals = SegmentTotals(*counts, answers.delays, losses)
         return Interval(self.sender.first_ns, self.sender.last_ns, totals, flows)
-
-
-def _packets_of(counts: FlowTable, flow_id: UInt64Array) -> Int64Array:
-    """The packets of each flow in a table; 0 where it is not there."""
-    order = np.argsort(counts.ids)
-    at = np.minimum(np.searchsorted(counts.ids[order], flow_id), len(order) - 1)
-    rows = order[at]
-    return np.where(counts.ids[rows] == flow_id, counts.packets[rows], 0)

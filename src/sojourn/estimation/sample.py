@@ -7,12 +7,14 @@ of the group's packets in the sample:
 - mean: the m delays' mean μ ± t·s/√m·√(1 − p), a sample without replacement of the delivered packets, with s the
   moderated deviation (`variances`) and t for its degrees of freedom; exact where nothing was cut (p = 1);
 - loss: the share (n − m)/n with Wilson's interval for n/(1 − p) packets; exact where nothing was cut;
+- extra packets: what the receiver's sample holds beyond the sender's, by the group's share (Poisson's interval);
 - size: the group's packet counter times the flow's share of the group's sample; a flow alone in its group has the
   counters' exact size and loss;
 - the whole: groups are strata, each weighed by the packets that its counter says were delivered.
 
 Loss does not bias any of these: a lost packet is missing from its own flow's sample and touches no other.
-Identical packets are paired in the order of their times where both ends hold equally many, else left out.
+Identical packets are paired in the order of their times; where the receiver holds more, the later ones are copies
+made on the way, and where it holds fewer, none is paired: which of them was lost is not known.
 O(slots · log slots).
 """
 
@@ -27,7 +29,8 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.quantiles import NORMAL_95, student_95
+from sojourn.estimation.losses import poisson_95
+from sojourn.estimation.quantiles import NORMAL_95, spread_95, student_95
 from sojourn.estimation.variances import MOST_DEGREES, usual_variance
 from sojourn.sketches.sample import KeptPackets, Sample, SampleParameters
 from sojourn.sketches.sample_pool import PACKETS
@@ -35,6 +38,7 @@ from sojourn.sketches.sample_pool import PACKETS
 __all__ = ["MatchedSample", "estimate_sample", "match_samples"]
 
 METHOD = "sample"
+LEAST_FOR_DEVIATION = 3
 _TAG_BITS = np.int64(32)
 
 
@@ -43,7 +47,8 @@ class MatchedSample:
     """The two ends' samples, matched and summed up: one row per ⟨group, flow tag⟩ that was sampled at the sender.
 
     ``sampled`` packets lie below the common threshold at the sender, ``arrived`` of them at the receiver too;
-    ``paired`` of these have a known delay. ``alone`` says that the group's samples show no other flow.
+    ``paired`` of these have a known delay. ``alone`` says that the group's samples show no other flow;
+    ``extra`` counts each group's packets that the receiver sampled more often than the sender.
     """
 
     parameters: SampleParameters
@@ -57,6 +62,7 @@ class MatchedSample:
     share: FloatArray
     sent: Int64Array
     received: Int64Array
+    extra: Int64Array
 
     @property
     def group(self) -> Int64Array:
@@ -113,6 +119,40 @@ class MatchedSample:
         parts = (weight**2 * variance)[seen] / paired[seen] * (1 - self.fraction[seen])
         half = _strata_half_width(parts, degrees[seen])
         return Estimate.around(value, half, samples=int(paired.sum()), method=METHOD)
+
+    def deviation(self) -> Answer:
+        """The deviation of single delays, groups weighed as for the mean; over all packets where all were kept."""
+        mean, paired = self.mean(), float(self.paired.sum())
+        if not isinstance(mean, Estimate) or paired < LEAST_FOR_DEVIATION:
+            return Unanswered(Reason.NO_USABLE_CELLS)
+        groups = len(self.share)
+        of_group = np.bincount(self.group, self.paired, groups)
+        weight = np.where(of_group > 0, np.minimum(self.sent, self.received) / np.maximum(of_group, 1), 0.0)
+        weight = weight if weight.sum() else np.ones(groups)
+        square = self.squares + self.paired * (self.mean_ns - mean.value) ** 2
+        variance = float(np.sum(weight[self.group] * square) / np.sum(weight[self.group] * self.paired))
+        low, high = (math.sqrt(variance * factor) for factor in spread_95(paired - 1))
+        value = math.sqrt(variance)
+        if self.is_whole:
+            low = high = value
+        return Estimate(value, min(low, value), max(high, value), int(paired), METHOD)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every delivered packet has a known delay; extra packets are not delivered ones."""
+        arrived = int(self.received.sum() - self.extra.sum())
+        return bool((self.share >= 1).all()) and int(self.paired.sum()) == arrived
+
+    def extra_packets(self) -> Estimate:
+        """Packets that arrived without being sent, or twice."""
+        seen = int(self.extra.sum())
+        if (self.share >= 1).all():
+            return Estimate(seen, seen, seen, seen, METHOD, unit="packets")
+        weight = 1 / np.where(self.share > 0, self.share, 1.0)
+        value = float(np.sum(self.extra * weight))
+        scale = value / seen if seen else float(np.average(weight, weights=np.maximum(self.sent, 1)))
+        low, high = (scale * bound for bound in poisson_95(seen))
+        return Estimate(value, low, high, seen, METHOD, unit="packets")
 
     def _rows(self, flow_id: UInt64Array) -> tuple[Int64Array, Int64Array, list[Reason | None]]:
         """Each flow's row (−1: not sampled), its group, and why there is no delay."""
@@ -182,8 +222,10 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
     runs = int(first.sum())
     sent, received = (np.bincount(run[end == e], minlength=runs) for e in (0, 1))
     run_code = code[first]
-    pairs = (sent == received)[run]
+    pairs = ((sent > 0) & (sent <= received))[run]
     since = _centred(time - time[first][run], p.time_bits)
+    if (received > sent).any():
+        pairs &= _rank(run, end, since) < sent[run]
     paired_run, delay = _delays(run[pairs], end[pairs], since[pairs], p.time_bits)
     codes, stratum = np.unique(run_code[sent > 0], return_inverse=True)
     of_run = np.full(runs, -1, np.int64)
@@ -206,6 +248,7 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
         threshold / p.everything,
         sender.arrays[0][:, PACKETS].copy(),
         receiver.arrays[0][:, PACKETS].copy(),
+        np.bincount(run_code >> _TAG_BITS, np.maximum(received - sent, 0), p.groups).astype(np.int64),
     )
 
 
@@ -222,6 +265,16 @@ def _centred(values: Int64Array, bits: int) -> Int64Array:
     """Values modulo 2ᵇ, around zero."""
     spare = np.int64(64 - bits)
     return (values << spare) >> spare
+
+
+def _rank(run: Int64Array, end: Int64Array, since: Int64Array) -> Int64Array:
+    """How many packets of the same run and end are older."""
+    order = np.lexsort((since, end, run))
+    group = 2 * run[order] + end[order]
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    rank = np.empty(len(run), np.int64)
+    rank[order] = np.arange(len(run)) - np.repeat(starts, np.diff(np.r_[starts, len(run)]))
+    return rank
 
 
 def _delays(run: Int64Array, end: Int64Array, since: Int64Array, bits: int) -> tuple[Int64Array, FloatArray]:

@@ -8,31 +8,44 @@ intervals, in which the packets in flight at an interval's edge are whole again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.flow_window import FlowWindows
-from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.recorder import Recorder, SlotOf
+from sojourn.estimation.aggregate import segment_delays, with_remainder, within
 from sojourn.estimation.auto import combine, drawn_together
 from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
-from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
-from sojourn.estimation.sample import estimate_sample
-from sojourn.estimation.sizing import MOST_JOINT_FLOWS, changed, fit_auto, fit_colate, fit_lda, fit_lds, fit_sample
+from sojourn.estimation.losses import Losses, Parts, count_losses, with_extra
+from sojourn.estimation.sample import MatchedSample, match_samples
+from sojourn.estimation.sizing import (
+    MOST_JOINT_FLOWS,
+    MOST_LOST,
+    changed,
+    fit_auto,
+    fit_blind,
+    fit_colate,
+    fit_lda,
+    fit_lds,
+    fit_sample,
+)
 from sojourn.estimation.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sketches.sample import Sample
 
 __all__ = [
     "FLOWS",
@@ -44,11 +57,15 @@ __all__ = [
     "PointRecorder",
     "SegmentPlan",
     "SegmentTotals",
+    "StreamAnswers",
     "answer_interval",
+    "answer_streams",
     "estimate_flows",
     "estimate_streams",
     "measure_segment",
+    "packets_of",
     "plan_segment",
+    "with_known_counts",
 ]
 
 FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
@@ -56,6 +73,9 @@ CELLS = (FLOWS, SPREAD, ELEPHANTS)
 BLIND_SHARE = 8
 BLIND_BYTES = 16 << 10
 LEAST_BLIND_BYTES = 1 << 10
+SAMPLE_SHARE, LEAST_WITH_SAMPLE = 16, 16 << 10
+# Decoded losses are estimates: half a packet below none is none.
+ROUNDING = 0.5
 
 
 @dataclass(frozen=True)
@@ -106,15 +126,17 @@ class SegmentPlan:
 
 @dataclass(frozen=True)
 class SegmentTotals:
-    """The whole traffic of an interval: exact counts, and what the LDA says of delays."""
+    """The whole traffic of an interval: what both ends counted, what that says of losses, and the delays."""
 
     sent: int
     received: int
     delays: LdaAnswer
+    losses: Losses
 
     @property
-    def lost(self) -> int:
-        return self.sent - self.received
+    def lost(self) -> int | None:
+        """Packets lost; None where more arrived than was sent, and nothing tells how many were lost all the same."""
+        return self.losses.lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +165,19 @@ def plan_segment(
     `packets` are those expected of all flows together (0: unknown).
     """
     wanted = changes or {}
+    lost = packets * loss if packets else MOST_LOST
     if name == "lda":
-        return SegmentPlan(name, None, changed(fit_lda(memory_bytes, salt=salt), wanted))
+        return SegmentPlan(name, None, changed(fit_lda(memory_bytes, salt=salt, lost=lost), wanted))
     blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
-    blind = fit_lda(blind_bytes, salt=salt)
-    rest = memory_bytes - blind_bytes
+    blind = fit_blind(blind_bytes, salt=salt, lost=lost)
+    rest = memory_bytes - max(blind_bytes, -(-blind.memory_bits // 8))
     if name == "auto":
-        shares = fit_auto(rest, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
+        # Nothing is known beforehand: a small sample answers where loss turns out to spoil the cells.
+        aside = 0 if packets or rest < LEAST_WITH_SAMPLE else rest // SAMPLE_SHARE
+        shares = fit_auto(rest - aside, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
+        if aside:
+            samples = fit_sample(aside, flows=flows, salt=salt) if shares.samples is None else shares.samples
+            shares = replace(shares, samples=samples)
         if wanted:
             raise ParameterError(
                 "auto sets its parameters itself", action="use lds, colate or sample to set single ones"
@@ -168,15 +196,21 @@ def plan_segment(
     raise ParameterError(f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample or lda")
 
 
-def estimate_flows(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, packets: Int64Array) -> FlowDelays:
-    """The delays of flows from two sketches of any kind that answers per flow."""
+def estimate_flows(
+    sender: AnySketch,
+    receiver: AnySketch,
+    flow_id: UInt64Array,
+    packets: Int64Array,
+    sample: MatchedSample | None = None,
+) -> FlowDelays:
+    """The delays of flows from two sketches of any kind that answers per flow; `sample` if they are matched already."""
     kind = sender.parameters.kind
     if not sender.recorded:
         return unanswered_flows(flow_id, Reason.NOTHING_RECORDED, kind)
     if kind == "lds":
         return estimate_lds(sender, receiver, flow_id)  # type: ignore[arg-type]
     if kind == "sample":
-        return estimate_sample(sender, receiver, flow_id)  # type: ignore[arg-type]
+        return (sample or match_samples(sender, receiver)).flows(flow_id)  # type: ignore[arg-type]
     if kind == "counter_vector":
         answers = estimate_flow_means(sender, receiver, flow_id, packets)  # type: ignore[arg-type]
         lost = np.full(len(flow_id), np.nan)
@@ -192,10 +226,12 @@ def estimate_streams(
     sizes: Int64Array,
     delays: LdaAnswer,
     joint: bool,
+    sample: MatchedSample | None = None,
 ) -> FlowDelays | None:
     """The flows' delays from all streams of two points; None where only the segment was recorded.
 
-    Joint decoding needs `flow_id` to list every recorded flow, and no more than `MOST_JOINT_FLOWS`.
+    Joint decoding needs `flow_id` to list every recorded flow, and no more than `MOST_JOINT_FLOWS`. `sample` is
+    the matched sample, where there is one.
     """
     blind = delays.mean if isinstance(delays.mean, Estimate) else None
     cells = None
@@ -208,11 +244,64 @@ def estimate_streams(
             alone = len(sent) == len((FLOWS, SEGMENT))
             cells = _estimate_jointly(*ends, flow_id, blind.value if alone and blind is not None else None)
         else:
-            cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes)
+            cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes, sample)
     if SAMPLES not in sent:
         return cells
-    samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes)
+    samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample)
     return drawn_together(samples, blind) if cells is None else combine(cells, samples, blind)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamAnswers:
+    """All that two points' streams tell: the whole's delays, the flows, and the matched sample where there is one."""
+
+    delays: LdaAnswer
+    flows: FlowDelays | None
+    parts: list[Parts]
+    sample: MatchedSample | None
+
+    def losses(
+        self, sent: int, received: int, *, parts: Sequence[Parts] = (), foreign: tuple[int, int] = (0, 0)
+    ) -> Losses:
+        """The losses of the whole; `parts` are further counts of both ends.
+
+        `foreign` packets are in the sketches of either end although they are not part of the whole.
+        """
+        extra = None if self.sample is None else self.sample.extra_packets().less(foreign[1])
+        return count_losses(sent, received, [*parts] if any(foreign) else [*self.parts, *parts], extra)
+
+
+def answer_streams(
+    sent: Mapping[str, AnySketch],
+    received: Mapping[str, AnySketch],
+    flow_id: UInt64Array,
+    *,
+    sizes: Int64Array,
+    joint: bool,
+) -> StreamAnswers:
+    """The answers of all streams of two points; flows without a loss that can be known have none."""
+    before, after = sent[SEGMENT], received[SEGMENT]
+    blind = estimate_lda(before, after)  # type: ignore[arg-type]
+    stream = SAMPLES if SAMPLES in sent else FLOWS
+    sample = None
+    if stream in sent and isinstance(sent[stream], Sample) and isinstance(received[stream], Sample):
+        sample = match_samples(sent[stream], received[stream])  # type: ignore[arg-type]
+    flows = None
+    if len(flow_id):
+        flows = estimate_streams(sent, received, flow_id, sizes=sizes, delays=blind, joint=joint, sample=sample)
+    if flows is not None:
+        flows = replace(flows, lost=_never_negative(flows.lost))
+    delays = segment_delays(blind, received=after.recorded, sample=sample, flows=flows)
+    if flows is not None:
+        flows = with_remainder(flows, delays.mean, after.recorded)
+    parts = [part for stream in sent for part in Parts.of_sketches(sent[stream], received[stream])]
+    return StreamAnswers(delays, flows, parts, sample)
+
+
+def _never_negative(lost: FloatArray) -> FloatArray:
+    """Losses; NaN where more arrived than was sent, so that nothing is known of them."""
+    with np.errstate(invalid="ignore"):
+        return np.where(lost < -ROUNDING, np.nan, np.maximum(lost, 0.0))
 
 
 def _estimate_jointly(
@@ -227,9 +316,8 @@ def _estimate_jointly(
     kind = sender.parameters.kind
     if len(senders) > 1:
         return estimate_stack(senders, receivers, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
-    if not cell_difference(sender, receiver).usable.any():  # type: ignore[arg-type]
-        reason = Reason.NO_USABLE_CELLS if sender.recorded else Reason.NOTHING_RECORDED
-        return unanswered_flows(flow_id, reason, f"{kind} joint")
+    if not sender.recorded:
+        return unanswered_flows(flow_id, Reason.NOTHING_RECORDED, f"{kind} joint")
     if kind == "counter_vector":
         return estimate_colate_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
     return estimate_lds_joint(sender, receiver, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
@@ -289,19 +377,55 @@ def measure_segment(
             slots,
             (survey.sender_windows, survey.receiver_windows),
             (None, correct),
+            survey.uncounted,
         )
     advance("estimating", 0.9)
-    sizes = _sizes(survey)
+    counts = [packets_of(point.counts, survey.flow_id) for point in (sent, received)]
+    sizes = counts[0]
     parts = []
     if interval_ns:
-        both = sorted({slot for _, slot in sent} & {slot for _, slot in received})
-        parts = [answer_interval(plan, sent, received, slot, survey.flow_id, sizes) for slot in both]
-    whole = answer_interval(plan, _merged(sent), _merged(received), 0, survey.flow_id, sizes, whole=True)
-    return whole, parts
+        both = sorted({slot for _, slot in sent.sketches} & {slot for _, slot in received.sketches})
+        parts = [answer_interval(plan, sent.sketches, received.sketches, s, survey.flow_id, sizes) for s in both]
+    ends = _merged(sent.sketches), _merged(received.sketches)
+    whole = answer_interval(plan, *ends, 0, survey.flow_id, sizes, whole=True)
+    return _with_survey(whole, survey, counts), parts
+
+
+def _with_survey(whole: Interval, survey: Survey, counts: list[Int64Array]) -> Interval:
+    """The answer, where the survey knows more: each delay's bounds, losses despite copies, the flows' own counts."""
+    totals, flows = whole.totals, whole.flows
+    if survey.is_complete and len(survey.match.packets):
+        delays = within(totals.delays, survey.match.aggregate.min_ns, survey.match.aggregate.max_ns)
+        totals = replace(totals, delays=delays)
+    if survey.extra is not None:
+        totals = replace(totals, losses=with_extra(totals.sent, totals.received, survey.extra))
+    if flows is not None:
+        flows = with_known_counts(flows, *counts)
+    if len(survey.resegmented):
+        split = np.isin(survey.flow_id, survey.resegmented)
+        others = Parts(counts[0][~split], counts[1][~split]).lost
+        totals = replace(totals, losses=Losses(None, others, totals.sent))
+        flows = None if flows is None else replace(flows, lost=np.where(split, np.nan, flows.lost))
+    return replace(whole, totals=totals, flows=flows)
+
+
+def with_known_counts(flows: FlowDelays, sent: Int64Array, received: Int64Array) -> FlowDelays:
+    """The flows' packets and losses from what both points counted of each, where the sketch does not know them."""
+    packets = np.where(np.isnan(flows.packets), sent, flows.packets)
+    lost = np.where(np.isnan(flows.lost), Parts(sent, received).lost_of_each, flows.lost)
+    return replace(flows, packets=packets, lost=lost)
 
 
 def _slot_by(boundaries: Int64Array) -> SlotOf:
     return lambda time_ns: np.searchsorted(boundaries, time_ns, side="right")
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedPoint:
+    """A point's sketches by stream and slot, and the packets of each flow that they hold."""
+
+    sketches: dict[tuple[str, int], AnySketch]
+    counts: FlowTable
 
 
 def _record_point(
@@ -310,13 +434,24 @@ def _record_point(
     slot_of: SlotOf | None,
     windows: FlowWindows,
     correct: Callable[[Int64Array], Int64Array] | None,
-) -> dict[tuple[str, int], AnySketch]:
+    uncounted: BoolArray | None,
+) -> _RecordedPoint:
     recorder = PointRecorder(point.name, plan, slot_of)
-    everything = windows.hold_all(point.flows.ids)
+    everything = windows.hold_all(point.flows.ids) and uncounted is None
+    counts = point.flows if everything else FlowTable(point.flows.max_flows)
+    row = 0
     for batch in point.batches(again=True):
-        on_time = batch if correct is None else _corrected(batch, correct)
-        recorder.record(on_time if everything else windows.select(on_time))
-    return recorder.finish()
+        counted = batch
+        if uncounted is not None:
+            counted = batch.select(~uncounted[row : row + len(batch)])
+            row += len(batch)
+        if correct is not None:
+            counted = _corrected(counted, correct)
+        if not everything:
+            counted = windows.select(counted)
+            counts.update(counted.flow_id, counted.time_ns, counted.size_bytes)
+        recorder.record(counted)
+    return _RecordedPoint(recorder.finish(), counts)
 
 
 def _corrected(batch: PacketBatch, correct: Callable[[Int64Array], Int64Array]) -> PacketBatch:
@@ -332,13 +467,14 @@ def _merged(sketches: dict[tuple[str, int], AnySketch]) -> dict[tuple[str, int],
     return whole
 
 
-def _sizes(survey: Survey) -> Int64Array:
-    """The flows' packets at the sender, as flow records would tell them."""
-    table = survey.sender.flows
-    order = np.argsort(table.ids)
-    at = np.minimum(np.searchsorted(table.ids[order], survey.flow_id), len(order) - 1)
+def packets_of(counts: FlowTable, flow_id: UInt64Array) -> Int64Array:
+    """The packets of each flow in a table; 0 where it is not there."""
+    if not len(counts):
+        return np.zeros(len(flow_id), np.int64)
+    order = np.argsort(counts.ids)
+    at = np.minimum(np.searchsorted(counts.ids[order], flow_id), len(order) - 1)
     rows = order[at]
-    return np.where(table.ids[rows] == survey.flow_id, table.packets[rows], 0)
+    return np.where(counts.ids[rows] == flow_id, counts.packets[rows], 0)
 
 
 def answer_interval(
@@ -354,8 +490,12 @@ def answer_interval(
     """The answer of one slot; flows' sizes are known only for the whole."""
     ends = [{stream: sketch for (stream, at), sketch in point.items() if at == slot} for point in (sent, received)]
     before, after = ends[0][SEGMENT], ends[1][SEGMENT]
-    totals = SegmentTotals(before.recorded, after.recorded, estimate_lda(before, after))  # type: ignore[arg-type]
-    flows = estimate_streams(ends[0], ends[1], flow_id, sizes=sizes, delays=totals.delays, joint=plan.joint)
+    answers = answer_streams(ends[0], ends[1], flow_id, sizes=sizes, joint=plan.joint)
+    flows = answers.flows
+    # Packets in flight at an interval's edge are extra in one interval and missing in another: that proves nothing.
+    counts = before.recorded, after.recorded
+    losses = answers.losses(*counts) if whole else count_losses(*counts, [])
+    totals = SegmentTotals(*counts, answers.delays, losses)
     if flows is not None and whole and not plan.joint and plan.samples is None:
         flows = replace(flows, packets=sizes.astype(np.float64), lost=np.minimum(flows.lost, sizes))
     return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)

@@ -1,6 +1,8 @@
 """Parameters that fill a given memory, for traffic that a survey has seen.
 
-- LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning.
+- LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning. Where
+  more packets are lost than its rarest bank has room for (or nobody knows how many will be), up to four still rarer
+  banks follow, each an eighth of the one before, so that some cells stay clean whatever is lost.
 - LDS: four rows. Without loss a flow has one cell per row and all rows see everything; with loss it has as many cells
   as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
 - Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
@@ -29,9 +31,11 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 
-__all__ = ["AutoShares", "changed", "fit_auto", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
+__all__ = ["AutoShares", "changed", "fit_auto", "fit_blind", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
 
 LADDER = tuple(2.0**-i for i in range(8))
+RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
+MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for some minutes, half of it lost
 LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
 MUCH_LOSS_ROWS = (1.0, 0.25, 0.0625, 0.015625)
 MUCH_LOSS = 0.01
@@ -105,14 +109,26 @@ def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
     return cells
 
 
-def fit_lda(memory_bytes: int, *, salt: int = 0) -> LdaParameters:
-    """The LDA that fills the memory.
+def fit_lda(memory_bytes: int, *, salt: int = 0, lost: float = 0.0) -> LdaParameters:
+    """The LDA that fills the memory, for a number of lost packets.
 
     >>> fit_lda(16384).rows
     170
+    >>> fit_lda(16384, lost=1e6).banks
+    10
     """
-    one = LdaParameters(rows=1, shares=LADDER)
-    return LdaParameters(rows=_cells(memory_bytes, one, 2), shares=LADDER, salt=salt)
+    for rarer in range(len(RARER) + 1):
+        shares = LADDER + RARER[:rarer]
+        rows = _cells(memory_bytes, LdaParameters(rows=1, shares=shares), 2)
+        if lost * shares[-1] <= rows:
+            break
+    return LdaParameters(rows=rows, shares=shares, salt=salt)
+
+
+def fit_blind(memory_bytes: int, *, salt: int = 0, lost: float = 0.0) -> LdaParameters:
+    """The LDA beside a flow sketch: as large as asked for, and as much larger as its rarer banks need."""
+    banks = fit_lda(memory_bytes, lost=lost).banks
+    return fit_lda(memory_bytes * banks // len(LADDER), salt=salt, lost=lost)
 
 
 def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0, joint: bool = False) -> LdsParameters:

@@ -14,9 +14,11 @@ Memory: two flow tables and two samples, whatever the length of the captures. Ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -28,10 +30,13 @@ from sojourn.capture.exact import match_exact
 from sojourn.capture.exact_answer import ExactMatch, Fate
 from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.flow_window import FlowWindows
+from sojourn.capture.offload import resegmented_flows
 from sojourn.capture.sample import PacketSample, common_sample
-from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError
+from sojourn.core.estimates import Estimate
+from sojourn.estimation.quantiles import NORMAL_95
 
 __all__ = ["Point", "PointSurvey", "Survey", "survey_segment"]
 
@@ -59,6 +64,7 @@ class PointSurvey:
     first_ns: int
     last_ns: int
     packets: int
+    largest_bytes: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +87,35 @@ class Survey:
     def loss(self) -> float:
         """The share of (sampled) packets that did not arrive."""
         return self.match.aggregate.lost / max(1, self.match.aggregate.sent)
+
+    @property
+    def uncounted(self) -> tuple[BoolArray | None, BoolArray | None]:
+        """The rows of each point that are copies of other packets, or that only the receiver saw: they are part of no
+        count. None where there are none, or where a sample cannot name them."""
+        found = []
+        for fate in (self.match.sender_fate, self.match.receiver_fate):
+            rows = (fate == Fate.DUPLICATE) | (fate == Fate.RECEIVER_ONLY)
+            found.append(rows if self.is_complete and rows.any() else None)
+        return found[0], found[1]
+
+    @cached_property
+    def resegmented(self) -> UInt64Array:
+        """Flows of which the points show different packets, as offloading makes them: nothing tells their losses."""
+        tables = self.sender.flows, self.receiver.flows
+        return resegmented_flows(self.match.flows, *tables, (self.sender.largest_bytes, self.receiver.largest_bytes))
+
+    @property
+    def extra(self) -> Estimate | None:
+        """From a sample: the packets that the receiver counted beyond those sent, less the sender's copies; None where
+        there are none, or where they are known (`uncounted`)."""
+        sender, receiver = self.match.sender_fate, self.match.receiver_fate
+        copies = int(np.count_nonzero(sender == Fate.DUPLICATE))
+        more = int(np.count_nonzero((receiver == Fate.DUPLICATE) | (receiver == Fate.RECEIVER_ONLY)))
+        if self.is_complete or not copies + more:
+            return None
+        share = min(self.sender.sample.share, self.receiver.sample.share)
+        half = NORMAL_95 * math.sqrt(copies + more) / share
+        return Estimate.around((more - copies) / share, half, samples=copies + more, method="sample", unit="packets")
 
     @property
     def packets(self) -> int:
@@ -136,12 +171,13 @@ def survey_segment(
 
 
 def _survey_point(point: Point, keep_all: bool) -> PointSurvey:
-    sample, kept, packets = PacketSample(SAMPLE_PACKETS), [], 0
+    sample, kept, packets, largest = PacketSample(SAMPLE_PACKETS), [], 0, 0
     first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     for batch in point.batches():
         if not len(batch):
             continue
         packets += len(batch)
+        largest = max(largest, int(batch.size_bytes.max()))
         first, last = min(first, int(batch.time_ns.min())), max(last, int(batch.time_ns.max()))
         if keep_all:
             kept.append(batch)
@@ -149,7 +185,7 @@ def _survey_point(point: Point, keep_all: bool) -> PointSurvey:
             sample.add(batch)
     if not packets:
         raise InputError("there is no IP packet to measure", where=point.name, action="check the file and the filter")
-    return PointSurvey(point.name, point.flows, sample, kept, int(first), int(last), packets)
+    return PointSurvey(point.name, point.flows, sample, kept, int(first), int(last), packets, largest)
 
 
 def _packets(first: PointSurvey, second: PointSurvey, keep_all: bool) -> tuple[PacketBatch, PacketBatch]:

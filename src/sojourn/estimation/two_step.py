@@ -27,7 +27,7 @@ from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.epochs.recorder import Recorder, SlotOf, every
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.lda import estimate_lda
+from sojourn.estimation.losses import count_losses
 from sojourn.estimation.segment import (
     FLOWS,
     MOST_JOINT_FLOWS,
@@ -36,7 +36,7 @@ from sojourn.estimation.segment import (
     Interval,
     SegmentPlan,
     SegmentTotals,
-    estimate_streams,
+    answer_streams,
 )
 from sojourn.sketches.key_reporter import KeyReporter
 from sojourn.sketches.lds import Lds, LdsParameters
@@ -207,7 +207,7 @@ def estimate_epochs(
     listed = {key_id(key): key for key in ([*reported, *(keys or [])] if joint else keys or reported)}
     asked = listed if keys is None else {key_id(key): key for key in keys}
     question = _Question(listed, asked, packets or {}, offset_ns, joint)
-    whole = question.answer(points[0], points[1])
+    whole = question.answer(points[0], points[1], whole=True)
     parts = []
     if interval_ns:
         slots = [_by_slot(point, interval_ns) for point in points]
@@ -287,19 +287,20 @@ class _Question:
     offset_ns: int
     joint: bool
 
-    def answer(self, sender: dict[str, list[Epoch]], receiver: dict[str, list[Epoch]]) -> Interval:
+    def answer(
+        self, sender: dict[str, list[Epoch]], receiver: dict[str, list[Epoch]], *, whole: bool = False
+    ) -> Interval:
         ends = [{stream: merge_epochs(epochs) for stream, epochs in point.items()} for point in (sender, receiver)]
         ends[1] = {stream: _shifted(sketch, self.offset_ns) for stream, sketch in ends[1].items()}
         for sketch in ends[0].values():
             _tell_weights(sketch, self.listed)
         before, after = ends[0][SEGMENT], ends[1][SEGMENT]
-        delays = estimate_lda(before, after)  # type: ignore[arg-type]
-        totals = SegmentTotals(before.recorded, after.recorded, delays)
-        flows = None
-        if self.listed:
-            ids = np.array(list(self.listed), np.uint64)
-            sizes = np.array([self.packets.get(flow_id, 0) for flow_id in self.listed], np.int64)
-            flows = estimate_streams(ends[0], ends[1], ids, sizes=sizes, delays=delays, joint=self.joint)
+        ids = np.array(list(self.listed), np.uint64)
+        sizes = np.array([self.packets.get(flow_id, 0) for flow_id in self.listed], np.int64)
+        answers = answer_streams(ends[0], ends[1], ids, sizes=sizes, joint=self.joint)
+        counts = before.recorded, after.recorded
+        totals = SegmentTotals(*counts, answers.delays, answers.losses(*counts) if whole else count_losses(*counts, []))
+        flows = answers.flows
         if flows is not None:
             row = {flow_id: at for at, flow_id in enumerate(self.listed)}
             flows = without_other_way(flows.at(np.array([row[flow_id] for flow_id in self.asked], np.int64)))
