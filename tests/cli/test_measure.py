@@ -298,3 +298,130 @@ def test_a_damaged_capture_gives_what_precedes_the_damage_and_strict_fails(captu
     assert "warning" in result.stderr
     assert json.loads(result.stdout)["aggregate"]["received"] > 10_000
     assert run("measure", captures[0], str(cut), "--strict").returncode == 1
+
+
+def rewritten(path: str, target: Path, change) -> str:
+    """A copy of a nanosecond pcap whose records (time, captured and whole length, frame) are changed and in order."""
+    raw = gzip.decompress(Path(path).read_bytes())
+    records, at = [], 24
+    while at < len(raw):
+        seconds, nanoseconds, captured, length = struct.unpack_from("<IIII", raw, at)
+        records.append((seconds * 10**9 + nanoseconds, length, raw[at + 16 : at + 16 + captured]))
+        at += 16 + captured
+    packed = (
+        struct.pack("<IIII", *divmod(time_ns, 10**9), len(frame), length) + frame
+        for time_ns, length, frame in sorted(change(records), key=lambda record: record[0])
+    )
+    target.write_bytes(raw[:24] + b"".join(packed))
+    return str(target)
+
+
+def from_sender(frame: bytes) -> bool:
+    return frame[12:14] == b"\x08\x00" and frame[26:28] == bytes([10, 81])
+
+
+@pytest.fixture(scope="module")
+def doubled(captures, tmp_path_factory) -> tuple[str, str]:
+    """The network sent every 25th packet twice, up to 4 ms apart; a mirror port showed others twice at the sender."""
+    folder = tmp_path_factory.mktemp("doubled")
+
+    def twice(every: int, number: int, apart_ns: int):
+        def change(records):
+            chosen = [r for r in records if from_sender(r[2]) and int.from_bytes(r[2][18:20], "big") % every == number]
+            return records + [
+                (time_ns + 10_000 + n * 997 % apart_ns, length, frame)
+                for n, (time_ns, length, frame) in enumerate(chosen)
+            ]
+
+        return change
+
+    return (
+        rewritten(captures[0], folder / "in.pcap", twice(50, 1, 50_000)),
+        rewritten(captures[1], folder / "out.pcap", twice(25, 2, 4_000_000)),
+    )
+
+
+@pytest.mark.parametrize("sketch", ["auto", "lds", "lda", "exact"])
+def test_copies_in_captures_are_named_and_change_no_loss(doubled, exact, sketch: str) -> None:
+    result = run("measure", *doubled, "--sketch", sketch, "--format", "json")
+    assert "are copies of other packets" in result.stderr
+    told = json.loads(result.stdout)
+    for name in ("sent", "received", "lost"):
+        assert told["aggregate"][name] == exact["aggregate"][name]
+    assert told["ignored"]["duplicate at receiver"] > 1000
+    assert told["ignored"]["duplicate at sender"] > 500
+    if sketch == "auto":
+        truth = {flow_of(row): (row["packets"], row["lost"]) for row in exact["flows"]}
+        assert {flow_of(row): (row["packets"], row["lost"]) for row in told["flows"]} == truth
+
+
+def test_copies_in_epochs_leave_bounds_of_the_loss_and_no_negative_number(doubled, exact, tmp_path: Path) -> None:
+    files = []
+    for name, capture in zip(("in", "out"), doubled, strict=True):
+        path = str(tmp_path / f"{name}.epochs")
+        run("record", capture, "--sketch", "lds", "--flows", "50", "-w", path, *SENDERS_NET)
+        files.append(path)
+    result = run("estimate", *files, "--format", "json")
+    assert "packets arrived that were not sent, or arrived twice" in result.stderr
+    told = json.loads(result.stdout)
+    assert told["aggregate"]["lost"] is None
+    # The sender's copies count as sent and lost here.
+    sent = told["aggregate"]["sent"] - exact["aggregate"]["sent"]
+    assert 0 < told["aggregate"]["lost_low"] <= exact["aggregate"]["lost"] + sent
+    assert all(row["lost"] is None or row["lost"] >= 0 for row in told["flows"])
+    assert "at least" in run("estimate", *files).stdout
+
+
+def test_packets_put_together_by_offloading_are_no_loss(captures, tmp_path: Path) -> None:
+    """At the sender two TCP segments in a row are one, as GRO makes them; the network carried both."""
+
+    def together(records):
+        out, waiting = [], {}
+        for time_ns, length, frame in records:
+            flow = frame[26:38] if from_sender(frame) and frame[23] == 6 and length > 1000 else None
+            if flow is None:
+                out.append((time_ns, length, frame))
+            elif flow in waiting:
+                _, first, head = waiting.pop(flow)
+                size = first + length - 66
+                merged = bytearray(head)
+                merged[16:18] = (size - 14).to_bytes(2, "big")
+                out.append((time_ns, size, bytes(merged)))
+            else:
+                waiting[flow] = (time_ns, length, frame)
+        return out + list(waiting.values())
+
+    merged = rewritten(captures[0], tmp_path / "merged.pcap", together)
+    for sketch in ("exact", "auto"):
+        result = run("measure", merged, captures[1], "--sketch", sketch, "--format", "json")
+        assert "put together or taken apart by offloading" in result.stderr
+        assert "gro off" in result.stderr
+        told = json.loads(result.stdout)
+        assert told["aggregate"]["lost"] is None
+        assert {row["protocol"] for row in told["flows"] if row["lost"] is None} == {"tcp"}
+        assert all(row["lost"] >= 0 for row in told["flows"] if row["protocol"] == "udp")
+
+
+def test_tables_call_exact_what_is_exact_and_show_other_intervals_with_enough_digits(captures) -> None:
+    lines = run("measure", *captures, "--limit", "3").stdout.splitlines()
+    assert "mean delay 24.3 ms, exact" in lines[1]
+    assert all(line.split().count("exact") == 2 for line in lines[4:])
+    lines = run("measure", *captures, "--sketch", "lda").stdout.splitlines()
+    low, high = lines[1].split("95 %")[1].split(",")[0].split("…")
+    assert "exact" not in lines[1]
+    assert low.strip() != high.strip()
+
+
+def test_the_default_knows_the_whole_as_well_as_the_flows(captures, exact) -> None:
+    told = answer("measure", *captures)["aggregate"]
+    assert told["low_ns"] == told["mean_ns"] == told["high_ns"] == exact["aggregate"]["mean_ns"]
+
+
+def test_flows_without_a_delay_are_last_and_have_their_counts(captures, exact) -> None:
+    rows = answer("measure", *captures, "--sketch", "colate")["flows"]
+    silent = [row["mean_ns"] is None for row in rows]
+    assert 0 < sum(silent) < len(rows)
+    assert silent == sorted(silent)
+    truth = {flow_of(row): row for row in exact["flows"]}
+    assert all(row["packets"] and row["lost"] is not None for row in rows)
+    assert sum(row["packets"] == truth[flow_of(row)]["packets"] for row in rows) > 0.9 * len(rows)
