@@ -12,13 +12,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from live_hosts import transfer_seconds
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live_reader import LiveReader
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError, LiveCaptureError, ParameterError
 from sojourn.core.estimates import Estimate
 from sojourn.estimation.live_segment import NOTICE_NS, EdgeLog, LiveAnswer, LiveSegment
-from sojourn.estimation.segment import plan_segment
+from sojourn.estimation.segment import SegmentPlan, plan_segment
 from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
 from waiting import PATIENCE_SECONDS
 
@@ -62,8 +63,11 @@ def network() -> Iterator[Network]:
 
 
 @contextmanager
-def filled_queue(network: Network) -> Iterator[None]:
-    """A burst that fills the bottleneck's queue for 0.4 s, then almost its rate: it stays filled for a minute."""
+def filled_queue(network: Network, load: float = 0.995) -> Iterator[None]:
+    """A burst that fills the bottleneck's queue for 0.4 s, then almost its rate: it stays filled for a minute.
+
+    With a load above 1 it overflows.
+    """
     with network.sender.entered():
         endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ending = threading.Event()
@@ -72,7 +76,7 @@ def filled_queue(network: Network) -> Iterator[None]:
         number = 0
         begun = time.monotonic()
         while not ending.is_set():
-            allowed = BURST + 0.995 * RATE / 8 / FRAME_BYTES * (time.monotonic() - begun)
+            allowed = BURST + load * RATE / 8 / FRAME_BYTES * (time.monotonic() - begun)
             while number < allowed:
                 endpoint.sendto(number.to_bytes(4, "big").ljust(FRAME_BYTES - 42), (network.receiver.address, 7777))
                 number += 1
@@ -102,6 +106,7 @@ def measure(
     stop_after: float | None = None,
     stopped: list[int] | None = None,
     expression: str = "udp",
+    plan: SegmentPlan = PLAN,
     **options: object,
 ) -> tuple[LiveAnswer, LiveSegment]:
     assert network.router is not None
@@ -109,7 +114,7 @@ def measure(
         left = LiveReader("left", direction="in", packet_filter=PacketFilter(expression))
         right = LiveReader("right", direction="out", packet_filter=PacketFilter(expression))
     with left, right:
-        segment = LiveSegment(left, right, PLAN, keep_all=True, **options)  # type: ignore[arg-type]
+        segment = LiveSegment(left, right, plan, keep_all=True, **options)  # type: ignore[arg-type]
         if stop_after is not None:
             threading.Timer(stop_after, stop_noting_when, (segment, stopped)).start()
         return segment.run(), segment
@@ -157,6 +162,49 @@ def test_flows_that_do_not_take_the_way_are_left_out_of_the_totals(network: Netw
     assert len(answer.one_sided) == 1
     assert len(segment.sender.counts) == 2
     assert 5 <= answer.whole.totals.sent == answer.whole.totals.received <= 55
+
+
+@needs_root
+@pytest.mark.parametrize("sketch", ["auto", "lds"])
+def test_one_flow_at_heavy_loss_has_its_counts_and_a_delay(network: Network, sketch: str) -> None:
+    """What is expected by default, 1000 flows and 1 % loss, and then one flow that loses a third or more."""
+    plan = plan_segment(sketch, 32_000, flows=1000, loss=0.01, joint=True)
+    with filled_queue(network, load=2.5):
+        answer, _ = measure(network, seconds=2.0, plan=plan)
+    assert answer.whole is not None
+    assert answer.match is not None
+    totals, exact, flows = answer.whole.totals, answer.match.aggregate, answer.whole.flows
+    assert exact.lost > 0.28 * exact.sent
+    assert (totals.sent, totals.received, totals.lost) == (exact.sent, exact.received, exact.lost)
+    assert isinstance(totals.delays.mean, Estimate)
+    assert totals.delays.mean.value == pytest.approx(exact.mean_ns, rel=0.1)
+    assert flows is not None
+    assert (flows.packets[0], flows.lost[0]) == (exact.sent, exact.lost)
+    assert flows.mean_ns[0] == pytest.approx(exact.mean_ns, rel=0.2)
+
+
+@needs_root
+def test_packets_put_together_by_the_card_are_no_loss() -> None:
+    """The sender's kernel hands over up to 64 KB at once; the router's second interface sends what fits the wire."""
+    plan = plan_segment("auto", 100_000, flows=10, loss=0.01, joint=True)
+    with two_hosts(bottleneck=Bottleneck(20_000_000, queue_bytes=400_000), router=True) as hosts:
+        assert hosts.router is not None
+        hosts.sender.run("ethtool", "-K", "eth0", "tx", "on", "tso", "on", "gso", "on")
+        hosts.router.run("ethtool", "-K", "left", "gro", "on")
+        sending = threading.Thread(target=transfer_seconds, args=(hosts.sender, hosts.receiver, 6_000_000))
+        starting = threading.Timer(0.5, sending.start)
+        starting.start()
+        answer, _ = measure(hosts, seconds=3.0, max_delay_ns=500_000_000, expression="tcp", plan=plan)
+        starting.join()
+        sending.join()
+    assert answer.whole is not None
+    totals, flows = answer.whole.totals, answer.whole.flows
+    assert totals.received > totals.sent
+    assert totals.lost is None
+    assert 0 <= totals.losses.low <= totals.losses.high
+    assert flows is not None
+    assert answer.resegmented.tolist() == flows.flow_id.tolist()
+    assert np.isnan(flows.lost).all()
 
 
 @needs_root

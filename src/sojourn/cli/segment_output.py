@@ -176,12 +176,14 @@ def loss_warnings(report: SegmentReport, resegmented: Sized = ()) -> list[str]:
     warnings = []
     for what, why in _LEFT_OUT.items():
         counts = [(point, report.ignored.get(f"{what} at {point}", 0)) for point in ("sender", "receiver")]
+        if len(resegmented) and what == "not seen sent":
+            continue  # the packets that offloading made
         if any(count for _, count in counts):
             where = " and ".join(f"{count:,} at the {point}" for point, count in counts if count)
             warnings.append(f"{where} {why}; they are left out")
     if len(resegmented):
         warnings.append(
-            f"the two points show different packets of {len(resegmented):,} flows, put together or taken apart by "
+            f"the two points show different packets of {len(resegmented):,} flow(s), put together or taken apart by "
             f"offloading: their losses are not known; {OFFLOAD_ACTION}"
         )
     elif report.aggregate.get("lost") is None:
