@@ -60,6 +60,11 @@ class DecodedPackets(ABC):
         return self._decoder.ip_packets
 
     @property
+    def cut(self) -> Int64Array:
+        """Packets of which less than the identity's prefix was captured, by the bytes that there are."""
+        return self._decoder.cut
+
+    @property
     def notes(self) -> dict[str, int]:
         return self._decoder.notes
 

@@ -61,7 +61,8 @@ class Decoder:
     """Turns frames into packets and counts what it cannot use.
 
     ``packets`` frames were given, ``ip_packets`` decoded; the rest is in ``ignored``, by reason.
-    ``notes`` counts what is worth telling about decoded packets.
+    ``notes`` counts what is worth telling about decoded packets, ``cut`` those of which less than the identity's prefix
+    was captured, by what there is.
     """
 
     def __init__(self, options: DecodeOptions | None = None) -> None:
@@ -76,6 +77,7 @@ class Decoder:
         self._rows = empty_rows(0)
         self._decoded = 0
         self._spare = empty_rows(1)
+        self.cut = np.zeros(self.options.identity_bytes, np.int64)
         self._scratch = np.zeros(scratch_bytes(self.options.identity_bytes), np.uint8)
 
     @property
@@ -104,7 +106,7 @@ class Decoder:
         data = _as_bytes(frames)
         rows = self._locate(frames, data)
         ids = np.empty(len(rows), np.uint64)
-        packet_ids(data, rows, self.options.identity_bytes, self._scratch, ids)
+        packet_ids(data, rows, self.options.identity_bytes, self._scratch, ids, self.cut)
         batch = PacketBatch(
             flow_id=self._flow_ids(data, rows, is_reverse=False),
             packet_id=ids,

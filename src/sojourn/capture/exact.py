@@ -27,6 +27,7 @@ import numpy as np
 
 from sojourn.capture.clock import ClockEstimate, ClockMode, TimedPairs, estimate_clock, resolution_of
 from sojourn.capture.conversations import Conversations
+from sojourn.capture.crossing import Crossing, comparable_packets
 from sojourn.capture.directions import forward_flows
 from sojourn.capture.edges import CaptureSpan, Edges, find_edges
 from sojourn.capture.exact_answer import ExactMatch, Fate, MatchedPackets, PointFates, add_up
@@ -79,7 +80,7 @@ def match_exact(
         PointFates(points.sender_flow, points.sender_fates(measured, edges)),
         PointFates(points.receiver_flow, points.receiver_fates(measured, edges, estimate)),
     )
-    return add_up(ids, measured, ahead, fates, estimate)
+    return add_up(ids, measured, ahead, fates, estimate, points.crossing(forward, estimate))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,23 @@ class _Points:
         forward = forward_flows(flow, timed, opposite, offset_ns=offset, resolution_ns=resolution)
         there, back = timed.split(forward[flow])
         return forward, estimate_clock(there, back, mode, resolution_ns=resolution)
+
+    def crossing(self, forward: BoolArray, estimate: ClockEstimate) -> Crossing:
+        """What speaks for the two points having seen the same packets."""
+        flows, times = (self.sender_flow, self.receiver_flow), (self.sender.time_ns, self.receiver.time_ns)
+        raw = self.pairs.raw_delay_ns
+        comparable, in_common = comparable_packets(flows, times, estimate.fitted, self.flows)
+        return Crossing(
+            pairs=len(raw),
+            forward=int(np.count_nonzero(forward[self.sender_flow[self.pairs.sender_row]])),
+            simultaneous=int(np.count_nonzero(raw == 0)),
+            earlier=int(np.count_nonzero(raw < 0)),
+            one_delay=bool(len(raw) and raw.min() == raw.max()),
+            comparable=comparable,
+            in_common=in_common,
+            shared_ids=self.pairs.shared_ids,
+            resolution_ns=resolution_of(*times),
+        )
 
     def measured(self, forward: BoolArray, opposite: Int64Array, count_unmatched: bool) -> BoolArray:
         """Flows that travel sender → receiver: matched ones, and those that must have passed both points."""

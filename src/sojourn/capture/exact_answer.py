@@ -14,6 +14,7 @@ import numpy as np
 
 from sojourn.capture.clock import ClockEstimate
 from sojourn.capture.clock_words import explain_negative
+from sojourn.capture.crossing import Crossing
 from sojourn.capture.flow_statistics import delay_statistics, group_by_flow, percentiles
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
@@ -127,6 +128,7 @@ class ExactMatch:
     sender_fate: UInt8Array
     receiver_fate: UInt8Array
     explanation: str
+    crossing: Crossing
 
     def ignored(self) -> dict[str, int]:
         """Packets that are part of no flow's counts, by reason, without those that do not occur."""
@@ -172,6 +174,7 @@ def add_up(
     matched: MatchedPackets,
     points: tuple[PointFates, PointFates],
     clock: ClockEstimate,
+    crossing: Crossing,
 ) -> ExactMatch:
     """The whole answer. `matched` is in order of arrival and its ``start`` is not used.
 
@@ -204,6 +207,7 @@ def add_up(
         sender_fate=sender.fate,
         receiver_fate=receiver.fate,
         explanation=f"{clock.explanation} {negative}".strip(),
+        crossing=crossing,
     )
 
 

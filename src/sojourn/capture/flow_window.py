@@ -16,6 +16,8 @@ from sojourn.core.kernels import kernel
 
 __all__ = ["FlowWindows"]
 
+FAR_NS = 1 << 62  # beyond any time stamp: no bound
+
 
 @kernel
 def _inside(
@@ -51,6 +53,15 @@ class FlowWindows:
         limits = np.iinfo(np.int64)
         unbounded = bool((self._low_ns == limits.min).all() and (self._high_ns == limits.max).all())
         return unbounded and bool(np.isin(flow_id, self._ids).all())
+
+    def earlier(self, by_ns: int) -> FlowWindows:
+        """The windows for a clock that is `by_ns` behind; what is unbounded stays so."""
+        if not by_ns:
+            return self
+        bounds = (
+            np.where(np.abs(time_ns) < FAR_NS, time_ns - by_ns, time_ns) for time_ns in (self._low_ns, self._high_ns)
+        )
+        return FlowWindows(self._ids, *bounds)
 
     def select(self, batch: PacketBatch) -> PacketBatch:
         """The packets that count; the batch itself if all do."""

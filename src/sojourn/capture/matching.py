@@ -54,7 +54,8 @@ _HALF = np.uint64(32)
 class PacketPairs:
     """The pairs, in the order of the receiver's clock, and what became of every row of both points.
 
-    ``sender_status`` and ``receiver_status`` hold `UNMATCHED`, `MATCHED` or `DUPLICATE` per row.
+    ``sender_status`` and ``receiver_status`` hold `UNMATCHED`, `MATCHED` or `DUPLICATE` per row. ``shared_ids`` counts
+    the sender's packets whose identity another one of them has.
     """
 
     sender_row: Int64Array
@@ -63,6 +64,7 @@ class PacketPairs:
     received_ns: Int64Array
     sender_status: UInt8Array
     receiver_status: UInt8Array
+    shared_ids: int = 0
 
     def __len__(self) -> int:
         return len(self.sender_row)
@@ -108,7 +110,15 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
         receiver.time_ns[receiver_row],
         sender_status,
         receiver_status,
+        _shared(sent_ids),
     )
+
+
+def _shared(sorted_ids: UInt64Array) -> int:
+    """How many of the ids occur more than once."""
+    like_next = sorted_ids[1:] == sorted_ids[:-1]
+    groups = np.count_nonzero(like_next[1:] & ~like_next[:-1]) + int(like_next[:1].sum())
+    return int(np.count_nonzero(like_next)) + int(groups)
 
 
 def _check(batch: PacketBatch, name: str) -> None:

@@ -169,7 +169,7 @@ def _report(answer: TwoStepAnswer, limit: int | None) -> SegmentReport:
     }
     report = SegmentReport(totals_json(whole), rows, sketch)
     report.intervals = [{"start_ns": p.first_ns, "end_ns": p.last_ns, **totals_json(p)} for p in answer.intervals]
-    report.notes += [f"sojourn: warning: {words}" for words in loss_warnings(report)]
+    report.warnings += [*answer.warnings, *loss_warnings(report)]
     if answer.literal_because:
         report.notes.append(f"flows are answered one by one: {answer.literal_because}")
     if answer.other_way:

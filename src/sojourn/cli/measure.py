@@ -180,16 +180,18 @@ def measure(
     sender, receiver, expression = _captures(words or [])
     with progress("measure") as advance:
         from sojourn.capture.clock import parse_clock
-        from sojourn.estimation.points import CapturePoint, with_common_identity
-        from sojourn.estimation.segment import measure_segment, plan_segment
-        from sojourn.estimation.survey import survey_segment
+        from sojourn.estimation.points import survey_captures
+        from sojourn.estimation.segment import measure_segment, plan_survey
 
         mode = parse_clock(clock)
         paths = (receiver, sender) if reverse else (sender, receiver)
-        options = with_common_identity(paths, capture_options(key, inner, strict, expression))
-        points = CapturePoint(paths[0], options), CapturePoint(paths[1], options)
-        keep_all = truth or sketch is SketchName.EXACT
-        survey = survey_segment(*points, clock=mode.reversed() if reverse else mode, keep_all=keep_all, advance=advance)
+        points, survey = survey_captures(
+            paths,
+            capture_options(key, inner, strict, expression),
+            clock=mode.reversed() if reverse else mode,
+            keep_all=truth or sketch is SketchName.EXACT,
+            advance=advance,
+        )
         if sketch is SketchName.EXACT:
             split = survey.resegmented.tolist()
             report = exact_report(survey.match, _key_of(survey), limit=rows, resegmented=split)
@@ -204,15 +206,7 @@ def measure(
                     sketch.value, survey, error=wanted[0], confidence=wanted[1], joint=joint, advance=advance
                 )
                 memory_bytes = chosen[1].budget_bytes
-            plan = plan_segment(
-                sketch.value,
-                memory_bytes,
-                flows=len(survey.flow_id),
-                loss=survey.loss,
-                packets=survey.packets,
-                changes=changes,
-                joint=joint,
-            )
+            plan = plan_survey(survey, sketch.value, memory_bytes, changes=changes, joint=joint)
             whole, parts = measure_segment(
                 *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
@@ -314,7 +308,9 @@ def _add_notes(report: SegmentReport, points: tuple[CapturePoint, CapturePoint],
     for point, side in zip(points, ("sender", "receiver"), strict=True):
         for text, count in point.reader.ignored.items():
             ignored[f"{text} at {side}"] = count
-        report.notes += [f"sojourn: warning: {warning}" for warning in point.reader.warnings]
+        report.warnings += point.reader.warnings
+    report.warnings += survey.warnings
+    report.direction = {"sender": points[0].name, "receiver": points[1].name, "other_way": survey.other_way}
     if survey.is_complete:
         ignored.update(survey.match.ignored())
     report.ignored = ignored

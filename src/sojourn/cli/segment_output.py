@@ -53,7 +53,11 @@ _FLOW_NAMES = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 
 @dataclass
 class SegmentReport:
-    """Everything that is printed; ``rows`` are blocks of flow columns."""
+    """Everything that is printed; ``rows`` are blocks of flow columns.
+
+    ``direction`` names the two points and how many packets travel the other way; ``warnings`` say what is doubtful and
+    are printed before any number.
+    """
 
     aggregate: dict[str, object]
     rows: list[Block]
@@ -63,6 +67,8 @@ class SegmentReport:
     intervals: list[dict[str, object]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     truth: dict[str, object] | None = None
+    direction: dict[str, object] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 def rounded(value: float | None) -> int | None:
@@ -337,6 +343,12 @@ def print_report(report: SegmentReport, how: Format, path: Path | None, *, verbo
         fields["intervals"] = report.intervals
     if report.truth is not None:
         fields["truth"] = report.truth
+    if report.direction:
+        fields = {"direction": report.direction, **fields}
+    if report.warnings:
+        fields = {"warnings": report.warnings, **fields}
+    for warning in report.warnings:
+        print(f"sojourn: warning: {warning}", file=sys.stderr, flush=True)
     if how is Format.TABLE:
         _print_summary(report)
     if how is not Format.TABLE or any(len(next(iter(block.values()), [])) for block in report.rows):
@@ -351,6 +363,8 @@ def print_report(report: SegmentReport, how: Format, path: Path | None, *, verbo
 
 def _print_summary(report: SegmentReport) -> None:
     """What stands above the table."""
+    if report.direction:
+        print(_direction(report.direction), flush=True)
     a = report.aggregate
     print(f"{_count(a['sent']):,} packets sent, {_count(a['received']):,} received, {_lost_words(a)}")
     if a["mean_ns"] is not None:
@@ -364,6 +378,12 @@ def _print_summary(report: SegmentReport) -> None:
     if "memory_bytes" in report.sketch:
         memory = format_bytes(_count(report.sketch["memory_bytes"]))
         print(f"{report.sketch['name']}: {memory} per point, {report.sketch['bits_per_packet']:.2f} bits per packet")
+
+
+def _direction(direction: Mapping[str, object]) -> str:
+    other_way = _count(direction["other_way"])
+    rest = f"; {other_way:,} packets travel the other way and are not measured" if other_way else ""
+    return f"{direction['sender']} → {direction['receiver']}{rest}"
 
 
 def _print_errors(truth: Mapping[str, object]) -> None:

@@ -62,7 +62,8 @@ def estimate_lda(sender: Lda, receiver: Lda) -> LdaAnswer:
     if not samples:
         reason = Reason.NO_USABLE_CELLS if cells.total_sent else Reason.NOTHING_RECORDED
         return LdaAnswer(Unanswered(reason), Unanswered(reason), Unanswered(reason), lost)
-    mean = float(cells.delay_sum[cells.usable].sum()) / samples
+    # As floats: the delays of all cells together may exceed 64 bits although no cell's do.
+    mean = float(cells.delay_sum[cells.usable].sum(dtype=np.float64)) / samples
     variance = _centred_variance(cells, mean)
     return LdaAnswer(
         _estimate_mean(cells, mean, variance),

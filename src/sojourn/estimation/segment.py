@@ -29,6 +29,7 @@ from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_fl
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.losses import Losses, Parts, count_losses, with_extra
+from sojourn.estimation.ranges import DelayRange, moved, moved_flows, widened
 from sojourn.estimation.sample import MatchedSample, match_samples
 from sojourn.estimation.sizing import (
     MOST_JOINT_FLOWS,
@@ -65,6 +66,7 @@ __all__ = [
     "measure_segment",
     "packets_of",
     "plan_segment",
+    "plan_survey",
     "with_known_counts",
 ]
 
@@ -83,7 +85,8 @@ class SegmentPlan:
     """What each point records: flows' cells, cells or counters that flows are spread over, cells that sample for
     elephants, samples (any of them or none, for plain LDA), and the flow-blind LDA.
 
-    ``joint`` decodes the cells for all flows together, instead of one by one as published.
+    ``joint`` decodes the cells for all flows together, instead of one by one as published. ``base_ns`` is taken off the
+    receiver's times before they are recorded and added to the answers (`ranges`).
     """
 
     name: str
@@ -93,6 +96,7 @@ class SegmentPlan:
     spread: Parameters | None = None
     elephants: Parameters | None = None
     joint: bool = False
+    base_ns: int = 0
 
     @property
     def streams(self) -> dict[str, Parameters]:
@@ -114,6 +118,11 @@ class SegmentPlan:
     @property
     def memory_bits(self) -> int:
         return sum(parameters.memory_bits for parameters in self.streams.values())
+
+    def reaching(self, delays: DelayRange) -> SegmentPlan:
+        """The plan under which such delays are exact; the same where they are already."""
+        wider = {stream: widened(parameters, delays.spread_ns) for stream, parameters in self.streams.items()}
+        return replace(self, **wider, base_ns=delays.base_ns)  # type: ignore[arg-type]
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -147,6 +156,27 @@ class Interval:
     last_ns: int
     totals: SegmentTotals
     flows: FlowDelays | None
+
+    def moved(self, base_ns: int) -> Interval:
+        """The answer with the base of its delays added again."""
+        totals = replace(self.totals, delays=moved(self.totals.delays, base_ns))
+        return replace(self, totals=totals, flows=moved_flows(self.flows, base_ns))
+
+
+def plan_survey(
+    survey: Survey, name: str, memory_bytes: int, *, changes: Mapping[str, str] | None = None, joint: bool = False
+) -> SegmentPlan:
+    """The plan for what a survey found: its flows, its loss, and where its delays lie."""
+
+    def planned(size: int) -> SegmentPlan:
+        flows, packets = len(survey.flow_id), survey.packets
+        plan = plan_segment(name, size, flows=flows, loss=survey.loss, packets=packets, changes=changes, joint=joint)
+        return plan.reaching(survey.delay_range)
+
+    plan = planned(memory_bytes)
+    # Wider counters for delays that are far apart leave room for fewer of them.
+    too_large = survey.delay_range.spread_ns and plan.memory_bits > 8 * memory_bytes
+    return planned(memory_bytes * 8 * memory_bytes // plan.memory_bits) if too_large else plan
 
 
 def plan_segment(
@@ -368,14 +398,14 @@ def measure_segment(
     if interval_ns:
         slots = tuple(_slot_by(b) for b in survey.boundaries(interval_ns, markers=markers))  # type: ignore[assignment]
     advance("recording", 0.5)
-    correct = survey.clock.correct if survey.clock.corrected else None
+    correct = _receivers_clock(survey, plan.base_ns)
     with ThreadPoolExecutor(2) as pool:
         sent, received = pool.map(
             _record_point,
             (sender, receiver),
             (plan, plan),
             slots,
-            (survey.sender_windows, survey.receiver_windows),
+            (survey.sender_windows, survey.receiver_windows.earlier(plan.base_ns)),
             (None, correct),
             survey.uncounted,
         )
@@ -414,6 +444,13 @@ def with_known_counts(flows: FlowDelays, sent: Int64Array, received: Int64Array)
     packets = np.where(np.isnan(flows.packets), sent, flows.packets)
     lost = np.where(np.isnan(flows.lost), Parts(sent, received).lost_of_each, flows.lost)
     return replace(flows, packets=packets, lost=lost)
+
+
+def _receivers_clock(survey: Survey, base_ns: int) -> Callable[[Int64Array], Int64Array] | None:
+    """The receiver's times on the sender's clock, less the base of the delays; None where they are so already."""
+    if not survey.clock.corrected and not base_ns:
+        return None
+    return lambda time_ns: survey.clock.correct(time_ns) - base_ns
 
 
 def _slot_by(boundaries: Int64Array) -> SlotOf:
@@ -498,4 +535,4 @@ def answer_interval(
     totals = SegmentTotals(*counts, answers.delays, losses)
     if flows is not None and whole and not plan.joint and plan.samples is None:
         flows = replace(flows, packets=sizes.astype(np.float64), lost=np.minimum(flows.lost, sizes))
-    return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+    return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows).moved(plan.base_ns)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -32,13 +32,15 @@ from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.flow_window import FlowWindows
 from sojourn.capture.offload import resegmented_flows
 from sojourn.capture.sample import PacketSample, common_sample
-from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
+from sojourn.estimation.plausibility import Capture, judge_captures
 from sojourn.estimation.quantiles import NORMAL_95
+from sojourn.estimation.ranges import DelayRange, surveyed_range
 
-__all__ = ["Point", "PointSurvey", "Survey", "survey_segment"]
+__all__ = ["Point", "PointSurvey", "Survey", "conclude", "read_points", "survey_segment"]
 
 SAMPLE_PACKETS = 1 << 18
 
@@ -64,12 +66,22 @@ class PointSurvey:
     first_ns: int
     last_ns: int
     packets: int
-    largest_bytes: int = 0
+    largest_bytes: int
+    cut_packets: int = 0
+
+    def capture(self, fate: UInt8Array) -> Capture:
+        """The point as one side of the question, with what became of its (sampled) packets."""
+        alone = int(np.count_nonzero((fate == Fate.LOST) | (fate == Fate.RECEIVER_ONLY)))
+        return Capture(self.name, self.first_ns, self.last_ns, self.largest_bytes, self.cut_packets, alone)
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What is to be measured between two points; ``match`` is exact if all packets were kept."""
+    """What is to be measured between two points; ``match`` is exact if all packets were kept.
+
+    ``other_way`` packets of the receiver's capture belong to flows that travel to the sender. ``warnings`` say what is
+    doubtful about the question.
+    """
 
     sender: PointSurvey
     receiver: PointSurvey
@@ -78,10 +90,17 @@ class Survey:
     sender_windows: FlowWindows
     receiver_windows: FlowWindows
     is_complete: bool
+    other_way: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def clock(self) -> ClockEstimate:
         return self.match.clock
+
+    @cached_property
+    def delay_range(self) -> DelayRange:
+        """Where the delays lie, by the corrected clock, if that is beyond what sketches tell by themselves."""
+        return surveyed_range(self.match.packets.delay_ns)
 
     @property
     def loss(self) -> float:
@@ -124,17 +143,19 @@ class Survey:
         return int(table.packets[np.isin(table.ids, self.flow_id)].sum())
 
     def boundaries(self, interval_ns: int, *, markers: bool) -> tuple[Int64Array, Int64Array]:
-        """Where intervals end, at the sender and at the receiver (on the sender's clock).
+        """Where intervals end, at the sender and at the receiver (on the sender's clock, less the delays' base).
 
         With markers an interval ends at a packet that both points saw: the first one sent after the nominal end.
         """
-        first, last = self.sender.first_ns, max(self.sender.last_ns, self.receiver.last_ns)
+        base_ns = self.delay_range.base_ns
+        received = int(self.clock.correct(np.array([self.receiver.last_ns]))[0]) - base_ns
+        first, last = self.sender.first_ns, max(self.sender.last_ns, received)
         nominal = np.arange((first // interval_ns + 1) * interval_ns, last + 1, interval_ns)
         if not markers:
             return nominal, nominal
         order = np.argsort(self.match.packets.sent_ns, kind="stable")
         sent = self.match.packets.sent_ns[order]
-        arrived = sent + self.match.packets.delay_ns[order]
+        arrived = sent + self.match.packets.delay_ns[order] - base_ns
         marker = np.unique(np.searchsorted(sent, nominal))
         marker = marker[marker < len(sent)]
         return sent[marker], np.maximum.accumulate(arrived[marker])
@@ -150,24 +171,39 @@ def survey_segment(
 ) -> Survey:
     """Read both points once. `keep_all` keeps every packet, for exact answers."""
     advance("surveying", 0.0)
+    first, second = read_points(sender, receiver, keep_all=keep_all)
+    advance("matching packets", 0.4)
+    return conclude(first, second, clock=clock, keep_all=keep_all)
+
+
+def read_points(sender: Point, receiver: Point, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
+    """The survey's one pass over each point, both at once."""
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda point: _survey_point(point, keep_all), (sender, receiver))
-    advance("matching packets", 0.4)
+    return first, second
+
+
+def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode, keep_all: bool) -> Survey:
+    """What the passes over both points tell; an `InputError` where they cannot be two ends of a segment."""
     sent, received = _packets(first, second, keep_all)
     opposite = Conversations.of_table(first.flows)
     conversations = opposite.joined(Conversations.of_table(second.flows))
     match = match_exact(sent, received, clock=clock, conversations=conversations)
-    rest = _unsampled_flows(first, second, match, opposite.reverse_id, sent=sent, received=received)
+    rest, backward = _unsampled_flows(first, second, match, opposite.reverse_id, sent=sent, received=received)
     flow_id = np.concatenate([match.flows.flow_id, rest])
+    other_way = int(second.flows.packets[np.isin(second.flows.ids, backward)].sum())
+    base_ns = surveyed_range(match.packets.delay_ns).base_ns
+    ends = first.capture(match.sender_fate), second.capture(match.receiver_fate)
+    warnings = judge_captures(*ends, match.crossing, other_way=other_way, base_ns=base_ns)
     if not len(flow_id):
         raise InputError(
             "no packet was seen at both points on its way from the first to the second",
-            where=f"{sender.name} and {receiver.name}",
+            where=f"{first.name} and {second.name}",
             action="give captures of the same traffic, in the order in which it passed them",
         )
     whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
     windows = _windows(first, second, match, flow_id) if whole else _marked_windows(sent, received, match, flow_id)
-    return Survey(first, second, match, flow_id, *windows, whole)
+    return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings)
 
 
 def _survey_point(point: Point, keep_all: bool) -> PointSurvey:
@@ -202,8 +238,8 @@ def _unsampled_flows(
     *,
     sent: PacketBatch,
     received: PacketBatch,
-) -> UInt64Array:
-    """Flows that travel forward although matching saw none of their packets at both points.
+) -> tuple[UInt64Array, UInt64Array]:
+    """Flows that travel forward although matching saw none of their packets at both points; and all that travel back.
 
     `opposite_id` has a row per flow of the sender's table.
     """
@@ -219,10 +255,11 @@ def _unsampled_flows(
     )
     seen_first = second.flows.first_ns[at_receiver]
     later = match.clock.correct(seen_first) >= first.flows.first_ns[at_sender]
-    forward = rest[later & ~np.isin(rest, told)]
+    untold = ~np.isin(rest, told)
+    forward, backward = rest[later & untold], rest[~later & untold]
     missing = ~np.isin(first.flows.ids, np.union1d(told, second.flows.ids))
     lost = first.flows.ids[missing & np.isin(opposite_id, other_way)]
-    return np.concatenate([forward, lost])
+    return np.concatenate([forward, lost]), np.union1d(backward, other_way)
 
 
 def _windows(

@@ -14,7 +14,7 @@ Where the sender's epochs report all keys, cells are decoded for all of them joi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,10 @@ from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.epochs.recorder import Recorder, SlotOf, every
 from sojourn.estimation.columns import FlowDelays
+from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.losses import count_losses
+from sojourn.estimation.plausibility import Capture, judge_epochs, refuse_negative
+from sojourn.estimation.ranges import recorded_base, shifted
 from sojourn.estimation.segment import (
     FLOWS,
     MOST_JOINT_FLOWS,
@@ -42,7 +45,6 @@ from sojourn.sketches.key_reporter import KeyReporter
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
-from sojourn.sketches.sample import Sample
 from sojourn.sketches.weights import FlowWeights
 
 __all__ = ["KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
@@ -182,6 +184,7 @@ class TwoStepAnswer:
     memory_bits: int
     kind: str
     literal_because: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def estimate_epochs(
@@ -206,17 +209,36 @@ def estimate_epochs(
     reported = _reported(points) if keys is None or joint else []
     listed = {key_id(key): key for key in ([*reported, *(keys or [])] if joint else keys or reported)}
     asked = listed if keys is None else {key_id(key): key for key in keys}
-    question = _Question(listed, asked, packets or {}, offset_ns, joint)
+    base_ns, warnings = _judged(points, offset_ns)
+    question = _Question(listed, asked, packets or {}, offset_ns, joint, base_ns)
     whole = question.answer(points[0], points[1], whole=True)
     parts = []
     if interval_ns:
-        slots = [_by_slot(point, interval_ns) for point in points]
+        ahead = round((offset_ns + base_ns) / interval_ns)
+        slots = [_by_slot(point, interval_ns, late) for point, late in zip(points, (0, ahead), strict=True)]
         both = sorted(set(slots[0]) & set(slots[1]))
         parts = [question.answer(slots[0][s], slots[1][s]) for s in both]
     other_way = sum(reason is Reason.OTHER_WAY for reason in (whole.flows.reason if whole.flows else []))
     first = {stream: epochs[0].parameters for stream, epochs in points[0].items()}
     bits = sum(parameters.memory_bits for parameters in first.values())
-    return TwoStepAnswer(whole, parts, asked, other_way, bits, _kind(first), because)
+    if whole.flows is None or not whole.flows.answered.any():
+        refuse_negative(whole.totals.delays.mean, offset_ns)
+    return TwoStepAnswer(whole, parts, asked, other_way, bits, _kind(first), because, tuple(warnings))
+
+
+def _judged(points: list[dict[str, list[Epoch]]], offset_ns: int) -> tuple[int, list[str]]:
+    """The base of the delays (`ranges`), and what is doubtful; an `InputError` where epochs cannot be compared."""
+    before, after = (merge_epochs(point[SEGMENT]) for point in points)
+    before.parameters.require_equal(after.parameters)
+    names = [point[SEGMENT][0].node for point in points]
+    after = shifted(after, offset_ns)
+    base_ns = recorded_base(before, after)  # type: ignore[arg-type]
+    frames = [
+        Capture(name, (sketch.first_ns or 0) - ahead, (sketch.last_ns or 0) - ahead)
+        for name, sketch, ahead in zip(names, (before, after), (0, offset_ns), strict=True)
+    ]
+    cells = cell_difference(before, after)  # type: ignore[arg-type]
+    return base_ns or 0, judge_epochs(frames[0], frames[1], cells, base_ns=base_ns)
 
 
 def _kind(first: dict[str, Parameters]) -> str:
@@ -253,12 +275,13 @@ def _by_stream(epochs: list[Epoch], point: str) -> dict[str, list[Epoch]]:
     return streams
 
 
-def _by_slot(streams: dict[str, list[Epoch]], interval_ns: int) -> dict[int, dict[str, list[Epoch]]]:
+def _by_slot(streams: dict[str, list[Epoch]], interval_ns: int, late: int) -> dict[int, dict[str, list[Epoch]]]:
+    """Epochs by their interval, counted from `late` on."""
     slots: dict[int, dict[str, list[Epoch]]] = {}
     for stream, epochs in streams.items():
         for epoch in epochs:
             if epoch.first_ns is not None:
-                slots.setdefault(epoch.first_ns // interval_ns, {}).setdefault(stream, []).append(epoch)
+                slots.setdefault(epoch.first_ns // interval_ns - late, {}).setdefault(stream, []).append(epoch)
     return {slot: held for slot, held in slots.items() if set(held) == set(streams)}
 
 
@@ -286,12 +309,13 @@ class _Question:
     packets: dict[int, int]
     offset_ns: int
     joint: bool
+    base_ns: int
 
     def answer(
         self, sender: dict[str, list[Epoch]], receiver: dict[str, list[Epoch]], *, whole: bool = False
     ) -> Interval:
         ends = [{stream: merge_epochs(epochs) for stream, epochs in point.items()} for point in (sender, receiver)]
-        ends[1] = {stream: _shifted(sketch, self.offset_ns) for stream, sketch in ends[1].items()}
+        ends[1] = {stream: shifted(sketch, self.offset_ns + self.base_ns) for stream, sketch in ends[1].items()}
         for sketch in ends[0].values():
             _tell_weights(sketch, self.listed)
         before, after = ends[0][SEGMENT], ends[1][SEGMENT]
@@ -303,26 +327,15 @@ class _Question:
         flows = answers.flows
         if flows is not None:
             row = {flow_id: at for at, flow_id in enumerate(self.listed)}
-            flows = without_other_way(flows.at(np.array([row[flow_id] for flow_id in self.asked], np.int64)))
-        return Interval(before.first_ns or 0, before.last_ns or 0, totals, flows)
+            flows = flows.at(np.array([row[flow_id] for flow_id in self.asked], np.int64))
+        answer = Interval(before.first_ns or 0, before.last_ns or 0, totals, flows).moved(self.base_ns)
+        return answer if answer.flows is None else replace(answer, flows=without_other_way(answer.flows))
 
 
 def _tell_weights(sketch: AnySketch, asked: dict[int, TrafficKey]) -> None:
     """What the flows weighed when they were recorded: epochs carry the policy, not the weights."""
     if isinstance(sketch, Lds) and sketch.parameters.weights:
         sketch.weights = sketch.parameters.policy.weights_of(list(asked), list(asked.values()))
-
-
-def _shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
-    """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
-    if not offset_ns:
-        return sketch
-    if isinstance(sketch, Sample):
-        return sketch.shifted(-offset_ns)
-    counts = sketch.column("count")
-    shifted = sketch.copy()
-    shifted.arrays[0][:, 0] -= offset_ns * counts
-    return shifted
 
 
 def without_other_way(flows: FlowDelays) -> FlowDelays:
