@@ -42,6 +42,7 @@ _EXAMPLE = """\
 [bold]Example[/bold]
 
   $ sojourn measure ingress.pcap.gz egress.pcap.gz --memory 128KB --truth --limit 2
+  ingress.pcap.gz → egress.pcap.gz; 5,519 packets travel the other way and are not measured
   44,829 packets sent, 36,308 received, 8,521 lost (19.01%)
   mean delay 24.3 ms, 95 % 23.9 ms … 24.7 ms, standard deviation 6.58 ms
   truth: mean 24.3 ms, deviation 7.52 ms

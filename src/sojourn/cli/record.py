@@ -216,6 +216,8 @@ def _with_progress(reader: CaptureReader | LiveReader, advance: Advance) -> Iter
 def _report(
     reader: CaptureReader | LiveReader, count: int, size: int, identity_bytes: int, keys: KeyReports | None
 ) -> None:
+    from sojourn.capture.identity import held_by_most
+
     told = [f"{reader.ip_packets:,} packets in {count} epochs, {format_bytes(size)}"]
     warnings = list(reader.warnings)
     if keys is not None and keys.memory_bits:
@@ -227,10 +229,12 @@ def _report(
             warnings.append(f"{keys.beyond:,} keys exceed what epochs can carry; shorten --interval")
     if ignored := sum(reader.ignored.values()):
         told.append(f"{ignored:,} of {reader.packets:,} frames ignored; sojourn flows -v tells why")
-    if 0 < reader.snap_length < identity_bytes + 14:
+    by_header = reader.snap_length - 14 if reader.snap_length else identity_bytes
+    held = min(by_header, held_by_most(reader.cut, reader.ip_packets))
+    if held < identity_bytes:
         warnings.append(
-            f"the snap length of {reader.snap_length} is shorter than the identity; "
-            f"record both points with --identity-bytes {max(20, reader.snap_length - 14)}"
+            f"the capture holds only {held} bytes of a packet, fewer than the {identity_bytes} that identify it; "
+            f"record both points with --identity-bytes {max(20, held)}"
         )
     told += [f"sojourn: warning: {warning}" for warning in warnings]
     print("\n".join(told), file=sys.stderr)

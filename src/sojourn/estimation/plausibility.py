@@ -79,8 +79,8 @@ def judge_captures(
     early = crossing.earlier == crossing.forward == crossing.pairs
     if early and receiver.only_here > sender.only_here:
         raise InputError(
-            f"nothing travels from {sender.name} to {receiver.name}: every packet seen at both was at the second first, "
-            f"by their clocks, and {receiver.only_here:,} packets of the second never were at the first",
+            f"nothing travels from {sender.name} to {receiver.name}: all packets seen at both were at the second "
+            f"first, by their clocks, and {receiver.only_here:,} packets of the second never were at the first",
             action="exchange the two, or measure that way with --reverse",
         )
     warnings = []
