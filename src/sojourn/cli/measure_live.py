@@ -165,7 +165,13 @@ def _add_notes(report: SegmentReport, answer: LiveAnswer, readers: list[LiveRead
     ignored: dict[str, int] = {}
     for reader, side in zip(readers, ("sender", "receiver"), strict=True):
         ignored.update({f"{text} at {side}": count for text, count in reader.ignored.items()})
-        report.notes += [f"sojourn: warning: {warning}" for warning in reader.warnings]
+        report.warnings += reader.warnings
+    report.direction = {"sender": readers[0].name, "receiver": readers[1].name}
+    if answer.other_way and answer.whole is not None and not answer.whole.answered:
+        report.warnings.append(
+            f"everything that was answered travels from {readers[1].name} to {readers[0].name}: to measure that way, "
+            "exchange the interfaces or give --reverse"
+        )
     ignored.update(answer.left_out)
     if answer.match is not None:
         ignored.update(answer.match.ignored())

@@ -381,7 +381,7 @@ def _print_summary(report: SegmentReport) -> None:
 
 
 def _direction(direction: Mapping[str, object]) -> str:
-    other_way = _count(direction["other_way"])
+    other_way = _count(direction.get("other_way"))
     rest = f"; {other_way:,} packets travel the other way and are not measured" if other_way else ""
     return f"{direction['sender']} → {direction['receiver']}{rest}"
 

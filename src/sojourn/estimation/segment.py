@@ -157,6 +157,11 @@ class Interval:
     totals: SegmentTotals
     flows: FlowDelays | None
 
+    @property
+    def answered(self) -> bool:
+        """Whether any flow has an answer."""
+        return self.flows is not None and bool(self.flows.answered.any())
+
     def moved(self, base_ns: int) -> Interval:
         """The answer with the base of its delays added again."""
         totals = replace(self.totals, delays=moved(self.totals.delays, base_ns))

@@ -221,7 +221,7 @@ def estimate_epochs(
     other_way = sum(reason is Reason.OTHER_WAY for reason in (whole.flows.reason if whole.flows else []))
     first = {stream: epochs[0].parameters for stream, epochs in points[0].items()}
     bits = sum(parameters.memory_bits for parameters in first.values())
-    if whole.flows is None or not whole.flows.answered.any():
+    if not whole.answered:
         refuse_negative(whole.totals.delays.mean, offset_ns)
     return TwoStepAnswer(whole, parts, asked, other_way, bits, _kind(first), because, tuple(warnings))
 
