@@ -37,7 +37,11 @@ def means(result: dict) -> dict[int, tuple[int, int, int]]:
 def assert_same_but_for(base_ns: int, result: dict, sound: dict) -> None:
     assert set(means(result)) == set(means(sound)) > {-1} or "lda" in result["sketch"]["name"]
     for key, found in means(result).items():
-        assert [value - base_ns for value in found] == pytest.approx(means(sound)[key], abs=2_000), key
+        mean, low, high = (value - base_ns for value in found)
+        usual = means(sound)[key]
+        assert mean == pytest.approx(usual[0], abs=2_000), key
+        # A prior of delays is not the same for shifted ones: intervals are alike, not equal.
+        assert high - low <= 2 * (usual[2] - usual[1]) + 10_000, key
 
 
 @pytest.fixture

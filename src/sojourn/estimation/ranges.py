@@ -63,7 +63,8 @@ def surveyed_range(delay_ns: Int64Array) -> DelayRange:
     low, high = int(delay_ns.min()), int(delay_ns.max())
     if max(-low, high) <= IN_RANGE_NS:
         return DelayRange()
-    base = int(np.median(delay_ns))
+    # What is left of delays stays positive, unless they lie so far apart that it is better centred.
+    base = low if MARGIN * (high - low) <= IN_RANGE_NS else int(np.median(delay_ns))
     spread = max(base - low, high - base)
     return DelayRange(base, 0 if MARGIN * spread <= IN_RANGE_NS else MARGIN * spread)
 
@@ -88,9 +89,12 @@ def recorded_base(sender: Lda, receiver: Lda) -> int | None:
         return None
     rows = rows[np.argsort(cells.sent[rows], kind="stable")]
     few = rows[:TELLING_CELLS]
-    base = int(np.median(cells.delay_sum[few] / cells.sent[few]))
+    means = cells.delay_sum[few] / cells.sent[few]
+    base = int(np.median(means))
     if abs(base) <= IN_RANGE_NS:
         return 0
+    if np.ptp(means) <= IN_RANGE_NS:
+        base = int(means.min())
     rest = cell_difference(sender, shifted(receiver, base))  # type: ignore[arg-type]
     apart = np.abs(rest.delay_sum[rows] / rest.sent[rows])
     return base if float(np.median(apart)) <= IN_RANGE_NS else None

@@ -181,7 +181,7 @@ def plan_survey(
     plan = planned(memory_bytes)
     # Wider counters for delays that are far apart leave room for fewer of them.
     too_large = survey.delay_range.spread_ns and plan.memory_bits > 8 * memory_bytes
-    return planned(memory_bytes * 8 * memory_bytes // plan.memory_bits) if too_large else plan
+    return planned(memory_bytes * 8 * memory_bytes * 99 // (100 * plan.memory_bits)) if too_large else plan
 
 
 def plan_segment(
