@@ -261,7 +261,7 @@ def test_colate_decoded_flow_by_flow_needs_sizes(captures, tmp_path: Path) -> No
         (["measure", "IN", "OUT", "--clock", "sundial"], "clock", 2),
         (["measure", "IN", "OUT", "port", "and"], "filter", 2),
         (["measure", "IN", "OUT", "port", "9"], "there is no IP packet to measure", 1),
-        (["measure", "IN", "OTHER"], "no packet was seen at both points", 1),
+        (["measure", "IN", "OTHER"], "do not overlap in time and no packet was seen at both", 1),
         (["measure", "IN", "OUT", "--interval", "soon"], "is not a duration", 2),
         (["record", "IN"], "give -w EPOCHS", 2),
         (["record", "IN", "--sketch", "exact", "-w", "x"], "measure --sketch exact", 2),
