@@ -315,7 +315,7 @@ def _add_notes(report: SegmentReport, points: tuple[CapturePoint, CapturePoint],
     if survey.is_complete:
         ignored.update(survey.match.ignored())
     report.ignored = ignored
-    report.notes += [f"sojourn: warning: {words}" for words in loss_warnings(report, survey.resegmented)]
+    report.warnings += loss_warnings(report, survey.resegmented)
     report.notes.append(f"clock: {survey.match.explanation}")
     if len(survey.match.unmatched_flows):
         count = len(survey.match.unmatched_flows)

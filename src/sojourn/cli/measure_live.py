@@ -176,7 +176,7 @@ def _add_notes(report: SegmentReport, answer: LiveAnswer, readers: list[LiveRead
     if answer.match is not None:
         ignored.update(answer.match.ignored())
     report.ignored = ignored
-    report.notes += [f"sojourn: warning: {words}" for words in loss_warnings(report, answer.resegmented)]
+    report.warnings += loss_warnings(report, answer.resegmented)
     report.notes.append(_CLOCK)
     if len(answer.one_sided):
         count = len(answer.one_sided)
