@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from query_unit import LIMITS, Unit, make_epoch, running_unit
 from typer.testing import CliRunner
@@ -15,6 +18,7 @@ from sojourn.core.errors import SojournError, UsageError
 from sojourn.epochs.store import StreamRecord
 from sojourn.node.spool import Spool
 from sojourn.server.limits import Limits
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -118,3 +122,58 @@ def test_a_spool_is_asked_as_the_query_unit_is(unit: Unit, tmp_path: Path) -> No
 def test_a_question_that_cannot_be_asked_is_a_wrong_usage(flags: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run("query", "--metric", "cpu", "--token", "t", *flags)
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b"])
+def test_a_node_that_would_not_fit_into_a_path_gets_no_token(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a node"):
+        run("token", "create", "--role", "node", "--node", name, "--data", str(tmp_path / "data"))
+
+
+def test_tokens_are_read_from_files_everywhere(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(unit.tokens["viewer"] + "\n")
+    where = ["--server", unit.url, "--format", "json"]
+    assert json.loads(run("nodes", *where, "--token-file", str(file))) == {"nodes": []}
+    assert json.loads(run("sink", "list", *where, "--token-file", str(file))) == {"collections": []}
+    monkeypatch.setenv("SOJOURN_TOKEN_FILE", str(file))
+    assert json.loads(run("nodes", *where)) == {"nodes": []}
+    for text, words in (("", "no token in it"), ("a\nb", "no token in it"), ("ü", "not a token")):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=words):
+            run("nodes", *where)
+    with pytest.raises(UsageError, match="No such file"):
+        run("nodes", *where, "--token-file", str(tmp_path / "none"))
+
+
+def test_an_unit_with_a_ca_of_its_own_is_asked_with_that_ca(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "unit.pem", tmp_path / "unit.key"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=unit"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
+    subprocess.run([*request, *names], check=True, capture_output=True)
+    for unit in running_unit(tmp_path / "data", LIMITS, certificate=certificate, private_key=key):
+        where = ["--server", unit.url.replace("http:", "https:"), "--token", unit.tokens["viewer"], "--format", "json"]
+        with pytest.raises(SojournError, match=r"(?i)certificate"):
+            run("nodes", *where)
+        assert json.loads(run("nodes", *where, "--ca-file", str(certificate))) == {"nodes": []}
+        with pytest.raises(UsageError, match="no certificate in it"):
+            run("nodes", *where, "--ca-file", str(key))
+
+
+def test_the_first_admins_token_is_in_a_file_and_nowhere_else(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    command = [sys.executable, "-m", "sojourn.cli.main", "serve", "--data", str(data), "--port", "0"]
+    for start in range(2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:
+            assert serving.stdout is not None
+            url = serving.stdout.readline().strip()
+            file = data / "admin-token"
+            token = file.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            assert httpx.get(f"{url}/api/v1/nodes", headers=headers, timeout=PATIENCE_SECONDS).status_code == 200
+            assert {path.stat().st_mode & 0o777 for path in data.iterdir()} == {0o600}
+            serving.terminate()
+            out, errors = serving.communicate(timeout=PATIENCE_SECONDS)
+        assert token.split("_", 2)[2] not in out + errors
+        assert (f"the first admin's token is in {file}" in errors) == (start == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -192,3 +193,27 @@ def test_a_store_of_another_version_is_not_touched(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="schema 99"):
         open_store(tmp_path)
+
+
+def test_a_directory_with_a_question_mark_is_taken_as_it_is(tmp_path: Path) -> None:
+    place = tmp_path / "d?x=1"
+    open_store(place).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["d?x=1"]
+    assert (place / "sojourn.sqlite").stat().st_size > 0
+
+
+def test_only_its_owner_reads_a_database_whatever_the_directory_allows(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(0)
+    try:
+        for _ in range(2):  # made, and found with other modes
+            store = open_store(tmp_path)
+            store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+            assert set(modes) == {"sojourn.sqlite", "sojourn.sqlite-wal", "sojourn.sqlite-shm"}
+            assert set(modes.values()) == {0o600}
+            store.close()
+            for path in tmp_path.iterdir():
+                path.chmod(0o644)
+    finally:
+        os.umask(before)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import uvicorn
 
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.store import EpochStore, open_store
-from sojourn.server.app import create_app
+from sojourn.server.connections import Door
 from sojourn.server.limits import Limits
+from sojourn.server.running import ServeOptions, make_server
 from sojourn.server.tokens import Role, TokenStore
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from waiting import PATIENCE_SECONDS, eventually
@@ -52,15 +51,15 @@ class Unit:
         return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_SECONDS, **options)
 
 
-def bound_socket() -> socket.socket:
+def bound_socket() -> Door:
     """A port of loopback that is taken, where nobody listens yet."""
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
-    return bound
+    return Door("127.0.0.1", 0)
 
 
-def running_unit(directory: Path, limits: Limits = LIMITS, *, listening: socket.socket | None = None) -> Iterator[Unit]:
-    """A unit on a free port, or on a socket that is bound already."""
+def running_unit(
+    directory: Path, limits: Limits = LIMITS, *, listening: Door | None = None, **options
+) -> Iterator[Unit]:
+    """A unit on a free port, or at a door that is bound already."""
     store = open_store(directory)
     tokens = TokenStore(store)
     texts = {
@@ -70,9 +69,8 @@ def running_unit(directory: Path, limits: Limits = LIMITS, *, listening: socket.
         "beta": tokens.create(Role.NODE, name="n", node="beta")[1],
     }
     listening = listening or bound_socket()
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(store, limits=limits), log_level="warning", timeout_graceful_shutdown=1)
-    )
+    settings = ServeOptions(data=str(directory), limits=limits, graceful_seconds=1, **options)
+    server = make_server(store, listening, settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     eventually(lambda: server.started, pause=0.01)

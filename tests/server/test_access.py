@@ -139,7 +139,7 @@ def test_a_token_of_a_node_names_it_and_no_other_does(tmp_path: Path) -> None:
 
 
 def test_callers_that_ask_too_often_are_told_when_to_come_back(tmp_path: Path) -> None:
-    slow = Limits(requests_per_second=0.001, burst=3)
+    slow = Limits(requests_per_second=0.001, burst=3, failures_per_second=0.001, failure_burst=3)
     for unit in running_unit(tmp_path, slow):
         with unit.client("viewer") as client, unit.client("admin") as other, unit.client(None) as nobody:
             statuses = [client.get("/api/v1/nodes").status_code for _ in range(5)]
@@ -151,7 +151,7 @@ def test_callers_that_ask_too_often_are_told_when_to_come_back(tmp_path: Path) -
 
 def test_a_rate_is_kept_in_the_long_run_and_memory_is_bounded() -> None:
     now = [0.0]
-    limiter = RateLimiter(Limits(requests_per_second=10, burst=5, callers=3), clock=lambda: now[0])
+    limiter = RateLimiter(10, 5, callers=3, clock=lambda: now[0])
     allowed = 0
     for _ in range(1000):
         now[0] += 0.01

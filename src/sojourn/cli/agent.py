@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sojourn.cli.unit_access import CaFileOption
 from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def agent(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the node's token (sojourn token create --role node).")
     ] = None,
+    ca_file: CaFileOption = None,
     spool: Annotated[Path | None, typer.Option(metavar="DIR", help="Where epochs wait until acknowledged.")] = None,
     spool_limit: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bound of the spool; beyond it old epochs are merged.")
@@ -54,7 +56,8 @@ def agent(
     tables: dict[str, Any] = read_configuration(configuration) if configuration else {}
     where = str(configuration) if configuration else "agent"
     flags: dict[str, object] = {"node": node, "server": server, "spool_limit": spool_limit, "poll": poll}
-    flags |= {"token_file": token_file and str(token_file), "spool": spool and str(spool)}
+    paths = {"token_file": token_file, "ca_file": ca_file, "spool": spool}
+    flags |= {name: str(path) for name, path in paths.items() if path is not None}
     tables |= {name: value for name, value in flags.items() if value is not None}
     if token_file:
         tables.pop("token", None)
@@ -73,7 +76,7 @@ def agent(
     if not settled.streams:
         print("sojourn: no streams; what the query unit assigns is recorded", file=sys.stderr, flush=True)
 
-    transport = HttpTransport(settled.server, settled.token, node=settled.node)
+    transport = HttpTransport(settled.server, settled.token, node=settled.node, ca_file=settled.ca_file)
     running = Agent(settled, transport, report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())

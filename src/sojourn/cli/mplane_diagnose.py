@@ -23,6 +23,7 @@ from sojourn.cli.mplane_source import (
 )
 from sojourn.cli.mplane_watch import WatchTimes
 from sojourn.cli.topology_source import DirectedOption, NamesOption
+from sojourn.cli.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration, parse_share
 
@@ -37,9 +38,6 @@ _FOREVER_NS = 2**63 - 1
 _INTERVALS = 10
 ServerOption = Annotated[
     str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Ask a query unit instead of files.")
-]
-TokenOption = Annotated[
-    str | None, typer.Option(metavar="TOKEN", help="A viewer's or admin's token; by default $SOJOURN_TOKEN.")
 ]
 DscpOption = Annotated[int, typer.Option(min=0, max=63, help="The class of traffic.")]
 StationFormat = Annotated[str, typer.Option("--format", metavar="FORMAT", help="table or json.")]
@@ -68,6 +66,8 @@ def path(
     directed: DirectedOption = None,
     server: ServerOption = None,
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: StationFormat = "table",
 ) -> None:
     """Put a path's delay, deviation and loss together from its segments, and compare with probes over all of it.
@@ -82,7 +82,8 @@ def path(
     since, until = read_range(between, where="--between") if between else (0, _FOREVER_NS)
     if between is None and server is not None:
         since = time.time_ns() - 60_000_000_000
-    measurements = read_segments(files, server, token, since, until)
+    unit = UnitAccess(server, token, token_file, ca_file) if server else None
+    measurements = read_segments(files, unit, since, until)
     found, whole = by_segment(measurements, known, dscp=dscp)
     if between is None:
         longest = max((one.end_ns - one.start_ns for some in found.values() for one in some), default=0)
@@ -132,6 +133,8 @@ def diagnose(
     directed: DirectedOption = None,
     server: ServerOption = None,
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: StationFormat = "table",
 ) -> None:
     """Name the segment that made a path slow or lossy: now against a baseline, with an interval for each change.
@@ -156,15 +159,16 @@ def diagnose(
         least_loss=parse_share(least_loss),
         false_alarms=parse_share(false_alarms or ("0.01%" if watch else "1%")),
     )
+    unit = UnitAccess(server, token, token_file, ca_file) if server else None
     read = path_reader(topology, source, target, upgraded, directed=directed, names=names)
     if watch:
         times = _watch_times(every, duration)
-        _watch(read, plan, times, (files, server, token), since, output_format)
+        _watch(read, plan, times, (files, unit), since, output_format)
         return
     known = read()
     from_ns = before.from_ns if before else parse_time(since) if server else 0
     until = plan.now_ns if plan.now_ns is not None else _FOREVER_NS
-    result = diagnose_path(known, read_segments(files, server, token, from_ns, until), plan)
+    result = diagnose_path(known, read_segments(files, unit, from_ns, until), plan)
     print_diagnosis(result, output_format)
     for note in result.notes:
         print(f"sojourn: {note}", file=sys.stderr)
@@ -174,7 +178,7 @@ def _watch(
     read: Callable[[], PathSegments],
     plan: DiagnosisPlan,
     times: WatchTimes,
-    measured: tuple[list[Path] | None, str | None, str | None],
+    measured: tuple[list[Path] | None, UnitAccess | None],
     since: str,
     output_format: str,
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from sojourn.cli.topology_source import DirectedOption
+from sojourn.cli.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import ServerError, SojournError, UsageError
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ def probe(
     server: Annotated[
         str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Send measurements to a query unit.")
     ] = None,
-    token: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="The node's token; by default $SOJOURN_TOKEN.")
-    ] = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     write: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="FILE", help="Append measurements to a file of JSON lines.")
     ] = None,
@@ -163,8 +164,9 @@ def probe(
     )
     source = _Targets(node, m_set, upgraded or [], names, port, directed) if m_set else None
     targets = source.read() if source else [_target(node, to, via, address, port)]
+    unit = UnitAccess(server, token, token_file, ca_file) if server else None
     with ExitStack() as stack:
-        put = stack.enter_context(_destination(server, token, write))
+        put = stack.enter_context(_destination(unit, write))
         rows = stack.enter_context(open(raw, "a", encoding="utf-8")) if raw else None
         prober = stack.enter_context(Prober(plan, targets))
         each_turn: Callable[[], None] = lambda: None  # noqa: E731
@@ -294,23 +296,19 @@ def _retarget(prober: Prober, found: list[list[ProbeTarget]], hold_ns: int) -> N
 
 
 @contextmanager
-def _destination(
-    server: str | None, token: str | None, write: Path | None
-) -> Iterator[Callable[[SegmentMeasurement], None]]:
+def _destination(unit: UnitAccess | None, write: Path | None) -> Iterator[Callable[[SegmentMeasurement], None]]:
     """Where measurements go."""
     from sojourn.mplane.measurement_rows import to_line
 
     with ExitStack() as stack:
-        file: TextIO | None = sys.stdout if server is None else None
+        file: TextIO | None = sys.stdout if unit is None else None
         if write is not None:
             file = stack.enter_context(open(write, "a", encoding="utf-8"))
         outbox = None
-        if server is not None:
-            from sojourn.server.client import Client, token_from
+        if unit is not None:
             from sojourn.server.outbox import SegmentOutbox
 
-            client = stack.enter_context(Client(server, token_from(token)))
-            outbox = stack.enter_context(SegmentOutbox(client, _say))
+            outbox = stack.enter_context(SegmentOutbox(stack.enter_context(unit.client()), _say))
 
         def put(measurement: SegmentMeasurement) -> None:
             if file is not None:

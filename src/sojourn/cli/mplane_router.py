@@ -12,12 +12,15 @@ import typer
 
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
+from sojourn.cli.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
+from sojourn.core.names import NAME_RULE, is_name
 from sojourn.core.units import format_duration, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.router_recorder import RouterRecorder, RouterSettings
+    from sojourn.node.http import HttpTransport
     from sojourn.node.router_unit import RouterUnit
 
 __all__ = ["router"]
@@ -53,7 +56,9 @@ def router(
         str, typer.Option(metavar="TIME", help="A Start or End that takes longer counts as lost.")
     ] = "2s",
     server: Annotated[str | None, typer.Option(metavar="URL", help="The query unit that epochs go to.")] = None,
-    token: Annotated[str | None, typer.Option(help="This node's token; else that of SOJOURN_TOKEN.")] = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     spool: Annotated[
         Path | None,
         typer.Option("--write", "-w", metavar="DIR", help="Where epochs wait for the server; without one they stay."),
@@ -80,12 +85,15 @@ def router(
     from sojourn.mplane.router_interfaces import look_up, parse_facing
     from sojourn.mplane.router_recorder import RouterRecorder
 
+    if not is_name(name):
+        raise UsageError(f"{name[:40]!r} cannot name a router", where="--name", action=f"use {NAME_RULE}")
     if output_format is Format.PARQUET:
         raise UsageError("intervals are printed as they close", where="--format", action="use jsonl or csv")
     settings = _settings(dscp, interval, max_delay, rows, buffer)
     seconds = parse_duration(duration) / 1e9 if duration else None
     recorder = RouterRecorder(name, look_up([parse_facing(text) for text in interface]), settings)
-    unit = _unit(recorder, name, _spool(spool, server, name), spool_limit, server, token)
+    transport = UnitAccess(server, token, token_file, ca_file).transport(name) if server else None
+    unit = _unit(recorder, _spool(spool, server, name), spool_limit, transport)
     _print(unit, recorder, output_format or Format.TABLE, seconds)
 
 
@@ -114,18 +122,14 @@ def _spool(given: Path | None, server: str | None, name: str) -> Path | None:
     return default_data() / "router-spool" / name
 
 
-def _unit(
-    recorder: RouterRecorder, name: str, spool: Path | None, limit: str, server: str | None, token: str | None
-) -> RouterUnit:
-    from sojourn.node.http import HttpTransport
+def _unit(recorder: RouterRecorder, spool: Path | None, limit: str, transport: HttpTransport | None) -> RouterUnit:
     from sojourn.node.router_unit import RouterUnit
     from sojourn.node.spool import Spool
-    from sojourn.server.client import token_from
 
     return RouterUnit(
         recorder,
         Spool(spool, limit_bytes=parse_bytes(limit)) if spool else None,
-        HttpTransport(server, token_from(token), node=name) if server else None,
+        transport,
         report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True),
     )
 

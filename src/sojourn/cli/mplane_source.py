@@ -12,6 +12,7 @@ import typer
 from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from sojourn.cli.unit_access import UnitAccess
     from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.path_segments import PathSegments
 
@@ -72,15 +73,13 @@ def path_reader(
 
 
 def read_segments(
-    files: list[Path] | None, server: str | None, token: str | None, since_ns: int, until_ns: int
+    files: list[Path] | None, unit: UnitAccess | None, since_ns: int, until_ns: int
 ) -> list[SegmentMeasurement]:
     """Measurements of a range of time: those of files, or without any those of a query unit."""
-    if not files and server is None:
+    if not files and unit is None:
         raise UsageError("there are no measurements", where="mplane", action="give FILE… or --server URL")
-    if not files and server is not None:
-        from sojourn.server.client import Client, token_from
-
-        with Client(server, token_from(token)) as client:
+    if not files and unit is not None:
+        with unit.client() as client:
             return client.segments(max(since_ns, 0), until_ns)
     found: list[SegmentMeasurement] = []
     for path in files or []:

@@ -8,33 +8,26 @@ import typer
 
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, TableColumn, write_rows
+from sojourn.cli.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 
-__all__ = ["EXAMPLE", "HELP", "ServerOption", "TokenOption", "nodes"]
+__all__ = ["EXAMPLE", "HELP", "nodes"]
 
 HELP = "List the nodes that a query unit knows, when they were heard of last, and what they measure."
 EXAMPLE = "Example:  sojourn nodes --server http://127.0.0.1:8080 --tag east"
-
-ServerOption = Annotated[
-    str,
-    typer.Option("--server", envvar="SOJOURN_SERVER", metavar="URL", help="The query unit's address."),
-]
-TokenOption = Annotated[
-    str | None,
-    typer.Option("--token", metavar="TOKEN", help="A viewer's or admin's token; by default $SOJOURN_TOKEN."),
-]
 
 
 def nodes(
     server: ServerOption = "http://127.0.0.1:8080",
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     tag: Annotated[str | None, typer.Option(help="Only nodes with this tag.")] = None,
     output_format: FormatOption = None,
 ) -> None:
     """List nodes."""
     from sojourn.core.times import format_time
-    from sojourn.server.client import Client, token_from
 
-    with Client(server, token_from(token)) as client:
+    with UnitAccess(server, token, token_file, ca_file).client() as client:
         found = client.nodes(tag=tag)
     columns: dict[str, list[object]] = {
         name: [node[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags", "metrics")

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sojourn.cli.nodes import ServerOption, TokenOption
 from sojourn.cli.output import console, print_json
+from sojourn.cli.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
 
 __all__ = ["EXAMPLE", "HELP", "query"]
@@ -77,6 +77,8 @@ def query(
     ] = True,
     server: ServerOption = "http://127.0.0.1:8080",
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: Annotated[QueryFormat, typer.Option("--format", help="For people or programs.")] = QueryFormat.TABLE,
 ) -> None:
     """Ask."""
@@ -104,9 +106,7 @@ def query(
 
         answers = ask_spool(spool, stream, question)
     else:
-        from sojourn.server.client import Client, token_from
-
-        with Client(server, token_from(token)) as client:
+        with UnitAccess(server, token, token_file, ca_file).client() as client:
             answers = client.query(question)
     if output_format is QueryFormat.JSON:
         print_json(answers if top else answers[0])

@@ -40,6 +40,12 @@ def serve(
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
     ] = None,
     private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+    forwarded_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="A proxy whose X-Forwarded-For says where requests come from; repeatable."
+        ),
+    ] = None,
     keep_epochs: Annotated[
         str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
     ] = None,
@@ -59,16 +65,18 @@ def serve(
         port=port,
         certificate=certificate,
         private_key=private_key,
+        forwarded_from=tuple(forwarded_from or ()),
+        own_directory=default_data(),
         limits=Limits(
             keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
             keep_collections_ns=_kept(keep_collections, "--keep-collections"),
         ),
     )
 
-    def announce(url: str, token: str | None) -> None:
+    def announce(url: str, token_file: Path | None) -> None:
         print(url, flush=True)
-        if token is not None:
-            print(f"admin token (shown this once): {token}", flush=True)
+        if token_file is not None:
+            print(f"sojourn: the first admin's token is in {token_file}", file=sys.stderr)
         print(f"sojourn: serving {options.data}; Ctrl-C stops", file=sys.stderr)
         if not options.is_local and options.certificate is None:
             print("sojourn: warning: tokens travel unencrypted; give --tls-cert and --tls-key", file=sys.stderr)

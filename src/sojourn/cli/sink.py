@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.nodes import ServerOption
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, write_rows
 from sojourn.cli.packet_source import stopping_on_interrupt
 from sojourn.cli.tomography_output import node_columns, packet_columns
+from sojourn.cli.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
@@ -35,10 +35,6 @@ app = typer.Typer(
     epilog="Example:  sojourn sink send trace.csv gateway/field --follow",
 )
 
-TokenOption = Annotated[
-    str | None,
-    typer.Option("--token", metavar="TOKEN", help="The node's token to send, a viewer's to ask; or $SOJOURN_TOKEN."),
-]
 CollectionArgument = Annotated[
     str, typer.Argument(metavar="COLLECTION", help="NODE/NAME: the node that the sink is, and what it calls this.")
 ]
@@ -65,11 +61,12 @@ def send(
     ] = None,
     server: ServerOption = "http://127.0.0.1:8080",
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: FormatOption = None,
 ) -> None:
     """Send a trace, growing or not, to a node's collection; nothing is counted twice if it is sent again."""
-    from sojourn.server.client import token_from
-    from sojourn.server.sink_client import PacketSender, SendOptions, SinkClient
+    from sojourn.server.sink_client import PacketSender, SendOptions
 
     options = SendOptions(
         batch=batch,
@@ -77,7 +74,7 @@ def send(
         give_up_seconds=None if give_up_after is None else parse_duration(give_up_after) / 1e9,
     )
     faults: Counter[str] = Counter()
-    with SinkClient(server, token_from(token)) as client:
+    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
         sender = PacketSender(client, collection, options, _warn)
         packets = _packets(trace, faults, follow=follow, is_over=sender.stopping.is_set)
         with stopping_on_interrupt(sender.stopping.set) if follow else nullcontext():
@@ -128,13 +125,14 @@ def _warn(text: str) -> None:
 
 @app.command(name="list", epilog="Example:  sojourn sink list --format json")
 def list_collections(
-    server: ServerOption = "http://127.0.0.1:8080", token: TokenOption = None, output_format: FormatOption = None
+    server: ServerOption = "http://127.0.0.1:8080",
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    output_format: FormatOption = None,
 ) -> None:
     """List collections: packets, windows solved, and what came late or could not be used."""
-    from sojourn.server.client import token_from
-    from sojourn.server.sink_client import SinkClient
-
-    with SinkClient(server, token_from(token)) as client:
+    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
         _print_states(client.collections(), output_format or Format.TABLE)
 
 
@@ -143,13 +141,12 @@ def close(
     collection: CollectionArgument,
     server: ServerOption = "http://127.0.0.1:8080",
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: FormatOption = None,
 ) -> None:
     """Have everything that has come solved now, late packets too, without waiting for packets from after it."""
-    from sojourn.server.client import token_from
-    from sojourn.server.sink_client import SinkClient
-
-    with SinkClient(server, token_from(token)) as client:
+    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
         _print_states([client.close_windows(collection)], output_format or Format.TABLE)
 
 
@@ -160,14 +157,13 @@ def nodes(
     end: ToOption = None,
     server: ServerOption = "http://127.0.0.1:8080",
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
     """Tell how long packets stayed at each node, slowest first."""
-    from sojourn.server.client import token_from
-    from sojourn.server.sink_client import SinkClient
-
-    with SinkClient(server, token_from(token)) as client:
+    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
         table = client.node_table(collection, **_range(start, end))
     names = [column.name for column in node_columns()]
     block = {name: [node[name] for node in table["nodes"]] for name in names}
@@ -186,15 +182,14 @@ def hops(
     end: ToOption = None,
     server: ServerOption = "http://127.0.0.1:8080",
     token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
     """Tell where packets waited, hop by hop: estimates within guaranteed bounds, and intervals."""
-    from sojourn.server.client import token_from
-    from sojourn.server.sink_client import SinkClient
-
     how = choose_format(output_format, output)
-    with SinkClient(server, token_from(token)) as client:
+    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
         if packet is None:
             blocks = _hop_pages(client.hops(collection, **_range(start, end)))
         else:

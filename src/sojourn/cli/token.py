@@ -35,9 +35,11 @@ class RoleName(StrEnum):
 @contextmanager
 def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
     """The tokens of a query unit; where there is none, one may be made for what `serve` will find."""
+    from sojourn.core.log import log_to_stderr
     from sojourn.epochs.store import is_store, open_store
     from sojourn.server.tokens import TokenStore
 
+    log_to_stderr()
     place = data or str(default_data())
     if not is_store(place):
         if not make:

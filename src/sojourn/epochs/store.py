@@ -8,15 +8,17 @@ Cost: one transaction per `add`; reading is by index over (node, stream, time).
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select, update
+from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, func, insert, select, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from sojourn.core.errors import StoreError, UsageError
@@ -42,6 +44,8 @@ MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
 BUSY_SECONDS = 10
 DATABASE_NAME = "sojourn.sqlite"
+PRIVATE = 0o600
+POOL_CONNECTIONS = 20
 
 
 class Status(StrEnum):
@@ -95,12 +99,8 @@ def is_store(place: str | Path) -> bool:
 def open_store(place: str | Path) -> EpochStore:
     """The store in a directory (SQLite, made if missing) or at a database URL."""
     text = str(place)
-    if "://" not in text:
-        directory = Path(place)
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        text = f"sqlite:///{directory / DATABASE_NAME}"
     try:
-        engine = create_engine(text, pool_pre_ping=not text.startswith("sqlite"))
+        engine = create_engine(text, pool_pre_ping=True) if "://" in text else _sqlite_in(Path(place))
     except (ArgumentError, ModuleNotFoundError) as error:
         kind = text.partition("://")[0]
         raise StoreError(
@@ -112,6 +112,29 @@ def open_store(place: str | Path) -> EpochStore:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     return EpochStore(engine, where=str(place))
+
+
+def _sqlite_in(directory: Path) -> Engine:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _keep_private(directory / DATABASE_NAME)
+    # A path in an object is taken as it is; in a text, a question mark would end it.
+    address = URL.create("sqlite", database=str(directory / DATABASE_NAME))
+    # No thread of the query unit waits for another's connection: it would wait for that one's work, too.
+    return create_engine(address, pool_size=POOL_CONNECTIONS, max_overflow=2 * POOL_CONNECTIONS)
+
+
+def _keep_private(database: Path) -> None:
+    """Let nobody but its owner read a database, whatever the directory allows; SQLite gives its log the same mode."""
+    try:
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT, PRIVATE))
+        for path in (database, *(database.with_name(database.name + end) for end in ("-wal", "-shm"))):
+            with suppress(FileNotFoundError):
+                if stat.S_IMODE(path.stat().st_mode) != PRIVATE:
+                    path.chmod(PRIVATE)
+    except OSError as error:
+        raise StoreError(
+            error.strerror or str(error), where=str(database), action="check that you own it and may write there"
+        ) from None
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
@@ -320,6 +343,11 @@ class EpochStore:
             query = query.where(SIGHTINGS.c.stream == stream)
         with self.transaction() as connection:
             return [(to_word(row.id), row.key) for row in connection.execute(query)]
+
+    def check(self) -> None:
+        """Read one row; a `StoreError` if the database does not answer."""
+        with self.transaction() as connection:
+            connection.execute(select(SCHEMA.c.version)).scalar()
 
     def totals(self) -> dict[str, int]:
         """How much is stored."""

@@ -5,6 +5,7 @@
     node = "gateway-7"
     server = "http://127.0.0.1:8080"
     token_file = "/etc/sojourn/token"
+    ca_file = "/etc/sojourn/ca.pem"
     spool = "/var/lib/sojourn/spool"
     spool_limit = "16MB"
 
@@ -28,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import ParameterError, UsageError
-from sojourn.core.keys import MAX_NAME_BYTES
+from sojourn.core.names import NAME_RULE, is_name
 from sojourn.core.units import parse_bytes, parse_duration
-from sojourn.node.connection import checked_address
+from sojourn.node.connection import checked_address, read_token, trusting
 from sojourn.node.spool import LEAST_BYTES
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
@@ -74,6 +75,7 @@ class AgentConfiguration:
     spool_limit_bytes: int
     streams: tuple[StreamConfiguration, ...] = ()
     poll_ns: int = 1_000_000_000
+    ca_file: Path | None = None
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
@@ -133,7 +135,7 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
 
 def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:
     """The whole configuration from the tables of a file (and what flags changed in them)."""
-    known = {"node", "server", "token", "token_file", "spool", "spool_limit", "poll", "streams"}
+    known = {"node", "server", "token", "token_file", "ca_file", "spool", "spool_limit", "poll", "streams"}
     if unknown := sorted(set(tables) - known):
         raise UsageError(f"{unknown[0]!r} is unknown", where=where, action=f"use {', '.join(sorted(known))}")
     streams = tables.get("streams", {})
@@ -155,13 +157,13 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         spool_limit_bytes=limit_bytes,
         streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
         poll_ns=poll_ns,
+        ca_file=_ca_file(tables, where),
     )
 
 
 def _check_name(name: str, what: str, where: str) -> None:
-    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES or not name.isprintable():
-        action = f"use 1 to {MAX_NAME_BYTES} bytes of printable text"
-        raise UsageError(f"{name[:40]!r} cannot name a {what}", where=where, action=action)
+    if not is_name(name):
+        raise UsageError(f"{name[:40]!r} cannot name a {what}", where=where, action=f"use {NAME_RULE}")
 
 
 def _is_needed(parameter: Field[Any]) -> bool:
@@ -186,10 +188,12 @@ def _duration(table: Mapping[str, Any], name: str, default: str, where: str) -> 
 def _token(tables: Mapping[str, Any], where: str) -> str:
     if "token" in tables:
         return _text(tables, "token", where)
-    path = Path(_text(tables, "token_file", where))
-    try:
-        return path.read_text(encoding="utf-8").strip()[:1000]
-    except OSError as error:
-        raise UsageError(
-            error.strerror or str(error), where=str(path), action="give the file with the node's token"
-        ) from None
+    return read_token(Path(_text(tables, "token_file", where)))
+
+
+def _ca_file(tables: Mapping[str, Any], where: str) -> Path | None:
+    if "ca_file" not in tables:
+        return None
+    path = Path(_text(tables, "ca_file", where))
+    trusting(path)  # it has to be readable before anything starts
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,11 +20,19 @@ CBOR = "application/cbor"
 class HttpTransport:
     """A node's way to a query unit at a URL; safe from several threads."""
 
-    def __init__(self, server: str, token: str, *, node: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        *,
+        node: str,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        ca_file: Path | None = None,
+    ) -> None:
         self.server = checked_address(server, where="server")
         self._node = f"/api/v1/nodes/{quote(node, safe='')}"
         self._timeout = timeout_seconds
-        self._client = connect(self.server, token, timeout_seconds=timeout_seconds)
+        self._client = connect(self.server, token, timeout_seconds=timeout_seconds, ca_file=ca_file)
 
     def close(self) -> None:
         self._client.close()

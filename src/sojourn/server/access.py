@@ -2,53 +2,79 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sojourn.server.tokens import Role, Token
 
-__all__ = ["admins", "bearer", "everyone", "must_be_node", "nodes", "readers"]
+__all__ = [
+    "admins",
+    "bearer",
+    "everyone",
+    "log_action",
+    "must_be_node",
+    "must_have_role",
+    "nodes",
+    "readers",
+    "roles_of",
+]
 
 _BEARER = HTTPBearer(auto_error=False, description="a token made by `sojourn token create`")
+_LOG = logging.getLogger("sojourn.access")
 
 
-def bearer(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Token:
-    """The caller's token; 401 without a valid one, 429 for callers that ask too often."""
-    state = request.app.state
-    text = given.credentials if given else ""
-    # A caller without a valid token is known by its address: guessing is slow, too.
-    _charge(request, f"address {request.client.host if request.client else ''}" if not text else f"token {text[:24]}")
-    token: Token | None = state.tokens.check(text) if text else None
-    if token is None:
-        raise HTTPException(401, "a valid token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+def bearer(request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Token:
+    """The caller's token, which the gate has checked."""
+    token: Token = request.state.token
     return token
 
 
-def _charge(request: Request, caller: str) -> None:
-    seconds = request.app.state.rates.wait_seconds(caller)
-    if seconds:
-        raise HTTPException(429, "too many requests", {"Retry-After": str(int(seconds) + 1)})
+class _Allowed:
+    """A dependency that lets some roles in; the gate reads them, too, before it reads a body."""
 
+    def __init__(self, *roles: Role) -> None:
+        self.roles = roles
 
-def _allowed(*roles: Role) -> Callable[[Token], Token]:
-    def check(token: Annotated[Token, Depends(bearer)]) -> Token:
-        if token.role not in roles:
-            raise HTTPException(403, f"this needs the role {' or '.join(roles)}, the token's is {token.role}")
+    def __call__(self, token: Annotated[Token, Depends(bearer)]) -> Token:
+        must_have_role(token, self.roles)
         return token
 
-    return check
+
+admins = Depends(_Allowed(Role.ADMIN))
+readers = Depends(_Allowed(Role.ADMIN, Role.VIEWER))
+nodes = Depends(_Allowed(Role.ADMIN, Role.NODE))
+everyone = Depends(_Allowed(Role.ADMIN, Role.VIEWER, Role.NODE))
 
 
-admins = Depends(_allowed(Role.ADMIN))
-readers = Depends(_allowed(Role.ADMIN, Role.VIEWER))
-nodes = Depends(_allowed(Role.ADMIN, Role.NODE))
-everyone = Depends(_allowed(Role.ADMIN, Role.VIEWER, Role.NODE))
+@lru_cache(maxsize=1000)
+def roles_of(endpoint: Callable[..., Any] | None) -> tuple[Role, ...]:
+    """The roles that may use a route, after its function's parameters; none if it names none."""
+    hints = get_type_hints(endpoint, include_extras=True) if endpoint else {}
+    for hint in hints.values():
+        for note in getattr(hint, "__metadata__", ()):
+            allowed = getattr(note, "dependency", None)
+            if isinstance(allowed, _Allowed):
+                return allowed.roles
+    return ()
+
+
+def must_have_role(token: Token, roles: tuple[Role, ...]) -> None:
+    """Refuse a token of any other role."""
+    if token.role not in roles:
+        raise HTTPException(403, f"this needs the role {' or '.join(roles)}, the token's is {token.role}")
 
 
 def must_be_node(token: Token, node: str) -> None:
     """Refuse a node's token for the things of another node."""
     if token.role is Role.NODE and token.node != node:
-        raise HTTPException(403, f"the token is that of node {token.node}, not {node}")
+        raise HTTPException(403, f"the token is that of node {token.node}, not {node[:200]}")
+
+
+def log_action(request: Request, token: Token, what: str) -> None:
+    """Write down who changed what, and from where."""
+    _LOG.info("%s at %s %s", token.describe(), request.client.host if request.client else "?", what)

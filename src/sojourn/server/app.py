@@ -5,11 +5,14 @@ Errors are JSON ``{"detail": …}`` of one line; a `SojournError` never becomes 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from sojourn import __version__
@@ -17,11 +20,14 @@ from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.epochs.store import EpochStore
 from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes
 from sojourn.server.assignments import AssignmentStore
-from sojourn.server.limits import Limits, RateLimiter
+from sojourn.server.gate import Gate, explain_faults
+from sojourn.server.limits import Limits
 from sojourn.server.live import LiveDesk
+from sojourn.server.models import Problem
 from sojourn.server.periodic import Periodic
 from sojourn.server.retention import EpochKeeper
 from sojourn.server.segments import SegmentStore
+from sojourn.server.sign_in import SignIn
 from sojourn.server.sink_answers import SinkAnswers
 from sojourn.server.sink_late import LatePackets
 from sojourn.server.sink_retention import SinkRetention
@@ -31,6 +37,9 @@ from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.tokens import TokenStore
 
 __all__ = ["create_app"]
+
+DESK_THREADS = 4
+MOST_DETAIL = 1000
 
 
 def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
@@ -50,6 +59,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         yield
         for part in reversed(running):
             await run_in_threadpool(part.stop)
+        app.state.desk.shutdown(wait=False)
 
     app = FastAPI(
         title="Sojourn query unit",
@@ -58,6 +68,10 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        responses={
+            413: {"model": Problem, "description": "too large"},
+            422: {"model": Problem, "description": "not as described here"},
+        },
     )
     app.state.store = store
     app.state.tokens = TokenStore(store)
@@ -66,10 +80,15 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.sink_answers = SinkAnswers(store)
     app.state.segments = SegmentStore(store)
     app.state.limits = limits
-    app.state.rates = RateLimiter(limits)
     app.state.telemetry = Telemetry()
+    # Whether somebody may ask, and whether the unit is well, must not wait for threads that work on requests.
+    app.state.desk = ThreadPoolExecutor(DESK_THREADS, "desk")
+    # A large JSON document holds the interpreter while it is parsed: others have a turn between two of them.
+    app.state.parsing = asyncio.Semaphore(1)
+    app.add_middleware(Gate, sign_in=SignIn(app.state.tokens, limits, app.state.desk), limits=limits)
     app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
     app.add_exception_handler(SojournError, _explain)
+    app.add_exception_handler(RequestValidationError, _explain_faults)
     for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes):
         app.include_router(routes.router)
     return app
@@ -77,4 +96,9 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
 
 async def _explain(_request: Request, error: Exception) -> JSONResponse:
     status = 503 if isinstance(error, StoreError | ServerError) else 400
-    return JSONResponse({"detail": str(error)}, status)
+    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status)
+
+
+async def _explain_faults(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": explain_faults(error.errors())}, 422)

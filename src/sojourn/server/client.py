@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ import httpx
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.mplane.measurement_rows import from_row, to_row
 from sojourn.mplane.measurements import SegmentMeasurement
-from sojourn.node.connection import checked_address, connect, detail_of
+from sojourn.node.connection import checked_address, connect, detail_of, read_token
 from sojourn.node.transport import TransportError
 
 __all__ = ["Client", "token_from"]
@@ -21,12 +22,14 @@ TIMEOUT_SECONDS = 60.0
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
 
 
-def token_from(given: str | None) -> str:
-    """The token given, or that of the environment."""
+def token_from(given: str | None, file: Path | None = None) -> str:
+    """The token given, or that in a file, or that of the environment."""
+    if not given and file is not None:
+        return read_token(file)
     token = given or os.environ.get(TOKEN_VARIABLE, "")
     if not token:
         raise UsageError(
-            "a token is needed", action=f"give --token, or set {TOKEN_VARIABLE}; sojourn token create makes one"
+            "a token is needed", action=f"give --token-file, or set {TOKEN_VARIABLE}; sojourn token create makes one"
         )
     return token
 
@@ -37,9 +40,9 @@ class Client:
     `TransportError` says that trying again later may help; any other `ServerError`, that it will not.
     """
 
-    def __init__(self, server: str, token: str) -> None:
+    def __init__(self, server: str, token: str, *, ca_file: Path | None = None) -> None:
         self.server = checked_address(server, where="--server")
-        self._client = connect(self.server, token, timeout_seconds=TIMEOUT_SECONDS)
+        self._client = connect(self.server, token, timeout_seconds=TIMEOUT_SECONDS, ca_file=ca_file)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from sojourn.server.access import must_be_node, nodes, readers
 from sojourn.server.bodies import CBOR, read_body_epochs
 from sojourn.server.models import EpochInfo, EpochResult, EpochResults, Problem
+from sojourn.server.names import checked_name
 from sojourn.server.tokens import Token
 
 __all__ = ["router"]
@@ -31,7 +32,8 @@ async def add_epochs(request: Request, token: Annotated[Token, nodes]) -> EpochR
     """Store one or more epochs (a CBOR sequence), all or none; copies are recognised."""
     epochs = await read_body_epochs(request)
     for epoch in epochs:
-        must_be_node(token, epoch.node)
+        must_be_node(token, checked_name(epoch.node))
+        checked_name(epoch.stream)
     statuses = await run_in_threadpool(request.app.state.store.add, epochs)
     for status in statuses:
         request.app.state.telemetry.epochs.labels(status.value).inc()

@@ -19,10 +19,17 @@ __all__ = ["Limits", "RateLimiter"]
 class Limits:
     """What one request, one caller and one answer may take."""
 
-    body_bytes: int = 16 << 20
+    body_bytes: int = 16 << 20  # of epochs, and of packets in CBOR
+    bulk_json_bytes: int = 2 << 20  # of segments, and of packets in JSON: ten thousand of them
+    json_bytes: int = 128 << 10  # of everything else
+    buffered_bytes: int = 256 << 20  # of all bodies that are being read or worked on
+    token_buffered_bytes: int = 64 << 20  # of these, under one token
+    token_requests: int = 100  # at once, under one token
     batch_epochs: int = 1000
     requests_per_second: float = 50.0
     burst: int = 200
+    failures_per_second: float = 1.0  # sign-ins that fail, of one address
+    failure_burst: int = 50
     callers: int = 10_000
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
@@ -43,20 +50,30 @@ class Limits:
 class RateLimiter:
     """Whether a caller may go on; O(1) each, safe from several threads."""
 
-    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
+    def __init__(
+        self, per_second: float, burst: int, *, callers: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_second, self._burst = per_second, float(burst)
+        self._most_callers = callers
         self._clock = clock
-        self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._callers: OrderedDict[str | bytes, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def wait_seconds(self, caller: str) -> float:
+    def wait_seconds(self, caller: str | bytes) -> float:
         """0 if the caller may go on (and is charged for it), else the seconds until it may."""
-        now, limits = self._clock(), self._limits
+        now = self._clock()
         with self._lock:
-            left, since = self._callers.pop(caller, (float(limits.burst), now))
-            left = min(float(limits.burst), left + (now - since) * limits.requests_per_second)
+            left, since = self._callers.pop(caller, (self._burst, now))
+            left = min(self._burst, left + (now - since) * self._per_second)
             allowed = left >= 1
             self._callers[caller] = (left - 1 if allowed else left, now)
-            if len(self._callers) > limits.callers:
+            if len(self._callers) > self._most_callers:
                 self._callers.popitem(last=False)
-        return 0.0 if allowed else (1 - left) / limits.requests_per_second
+        return 0.0 if allowed else (1 - left) / self._per_second
+
+    def give_back(self, caller: str | bytes) -> None:
+        """Undo a charge."""
+        with self._lock:
+            if caller in self._callers:
+                left, since = self._callers[caller]
+                self._callers[caller] = (min(self._burst, left + 1), since)

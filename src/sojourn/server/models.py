@@ -161,5 +161,3 @@ class QueryAnswer(_Model):
 class Health(_Model):
     status: Literal["ok"]
     version: str
-    epochs: int
-    nodes: int

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fastapi import HTTPException
 
+from sojourn.core.names import NAME_RULE, is_name
+
 __all__ = ["checked_name"]
 
 
 def checked_name(name: str) -> str:
-    """A name that an epoch could carry; 400 if it is none."""
-    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 200 or not name.isprintable():
-        raise HTTPException(400, "a name has 1 to 200 bytes of printable text")
+    """The name; 400 if nothing can be called so."""
+    if not is_name(name):
+        raise HTTPException(400, f"a name has {NAME_RULE}")
     return name

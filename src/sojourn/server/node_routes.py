@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.epochs.store import StreamRecord
-from sojourn.server.access import admins, must_be_node, nodes, readers
+from sojourn.server.access import admins, log_action, must_be_node, nodes, readers
 from sojourn.server.bodies import CBOR, decoded_epochs, read_body
 from sojourn.server.models import (
     Assignment,
@@ -62,9 +62,10 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
 
 
 @router.put("/nodes/{node}/tags")
-def set_tags(request: Request, node: str, body: Tags, _token: Annotated[Token, admins]) -> Tags:
+def set_tags(request: Request, node: str, body: Tags, token: Annotated[Token, admins]) -> Tags:
     """Replace a node's tags, by which groups of nodes are asked together."""
     request.app.state.store.set_tags(checked_name(node), [checked_name(tag) for tag in body.tags])
+    log_action(request, token, f"set the tags of {node}: {', '.join(body.tags) or 'none'}")
     return body
 
 
@@ -110,19 +111,21 @@ def get_assignments(request: Request, node: str, token: Annotated[Token, nodes])
 
 
 @router.put("/nodes/{node}/assignments/{stream}")
-def assign(request: Request, node: str, stream: str, body: Assignment, _token: Annotated[Token, admins]) -> Assignments:
+def assign(request: Request, node: str, stream: str, body: Assignment, token: Annotated[Token, admins]) -> Assignments:
     """Tell a node to record a stream, or to record it otherwise."""
     request.app.state.assignments.assign(checked_name(node), checked_name(stream), body.configuration)
+    log_action(request, token, f"assigned {stream} to {node}")
     version, streams = request.app.state.assignments.of(node)
     return Assignments(version=version, streams=streams)
 
 
 @router.delete("/nodes/{node}/assignments/{stream}")
-def withdraw(request: Request, node: str, stream: str, _token: Annotated[Token, admins]) -> Assignments:
+def withdraw(request: Request, node: str, stream: str, token: Annotated[Token, admins]) -> Assignments:
     """Tell a node to stop recording a stream."""
     version, streams = request.app.state.assignments.of(node)
     if stream in streams:
         request.app.state.assignments.assign(node, stream, None)
+        log_action(request, token, f"withdrew {stream} from {node}")
         version, streams = request.app.state.assignments.of(node)
     return Assignments(version=version, streams=streams)
 

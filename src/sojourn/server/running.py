@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import socket
+import gc
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-import uvicorn
-
 from sojourn.core.errors import ServerError, UsageError
+from sojourn.core.log import log_to_stderr
 from sojourn.epochs.store import EpochStore, open_store
 from sojourn.server.app import create_app
+from sojourn.server.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.limits import Limits
 from sojourn.server.tokens import Role, TokenStore
 
-__all__ = ["ServeOptions", "first_token", "serve"]
+__all__ = ["ServeOptions", "first_token", "make_server", "serve"]
 
-BACKLOG = 2048
+TOKEN_NAME = "admin-token"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,29 @@ class ServeOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    forwarded_from: tuple[str, ...] = ()  # proxies whose word on where a request comes from is taken
+    own_directory: Path = Path()  # where the first token goes if the data is in a database elsewhere
+    graceful_seconds: int = 3
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
         if self.certificate is not None and self.private_key is not None:
             _check_pair(self.certificate, self.private_key)
+        for address in self.forwarded_from:
+            try:
+                ip_address(address)
+            except ValueError:
+                raise UsageError(
+                    f"{address[:60]!r} is no address",
+                    where="--forwarded-from",
+                    action="give a proxy's, such as 10.0.0.2",
+                ) from None
+
+    @property
+    def token_directory(self) -> Path:
+        """Where the first admin's token is written."""
+        return self.own_directory if "://" in self.data else Path(self.data)
 
     @property
     def scheme(self) -> str:
@@ -63,58 +80,54 @@ def _check_pair(certificate: Path, private_key: Path) -> None:
         raise UsageError(what, where=files, action="give a certificate and its private key, both PEM") from None
 
 
-def first_token(store: EpochStore) -> str | None:
-    """An admin's token if there is none yet at all."""
+def first_token(store: EpochStore, directory: Path) -> Path | None:
+    """Where an admin's token was written, if there was none yet at all; only its owner can read it."""
     tokens = TokenStore(store)
-    return None if tokens.all() else tokens.create(Role.ADMIN, name="first admin")[1]
+    if tokens.all():
+        return None
+    token, text = tokens.create(Role.ADMIN, name="first admin")
+    path = directory / TOKEN_NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+    except OSError as error:
+        tokens.revoke(token.id)
+        raise ServerError(
+            error.strerror or str(error), where=str(path), action="the first admin's token has to be written there"
+        ) from None
+    return path
 
 
-def serve(options: ServeOptions, announce: Callable[[str, str | None], None]) -> None:
-    """Serve until stopped; `announce` is told the URL and the first token once connections are accepted."""
-    _log_to_stderr()
+def make_server(store: EpochStore, door: Door, options: ServeOptions) -> UnitServer:
+    """The query unit on an open store, to be run with its door as the only socket."""
+    configuration = UnitConfiguration(
+        create_app(store, limits=options.limits),
+        door,
+        proxies=options.forwarded_from,
+        timeout_graceful_shutdown=options.graceful_seconds,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.private_key,
+    )
+    return UnitServer(configuration)
+
+
+def serve(options: ServeOptions, announce: Callable[[str, Path | None], None]) -> None:
+    """Serve until stopped; `announce` is told the URL and the first token's file once connections are accepted."""
+    log_to_stderr()
+    raise_descriptors()
     store = open_store(options.data)
     try:
-        listening = _listen(options)
-        host, port = listening.getsockname()[:2]
+        door = Door(options.host, options.port, proxies=options.forwarded_from)
+        door.listen(BACKLOG)
+        host, port = door.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        announce(f"{options.scheme}://{shown}:{port}", first_token(store))
-        configuration = uvicorn.Config(
-            create_app(store, limits=options.limits),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=3,
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.private_key,
-        )
-        uvicorn.Server(configuration).run(sockets=[listening])
+        announce(f"{options.scheme}://{shown}:{port}", first_token(store, options.token_directory))
+        server = make_server(store, door, options)
+        # What is there by now stays: searching the rest for garbage is quick, so closed connections go in time.
+        gc.collect()
+        gc.freeze()
+        server.run(sockets=[door])
     finally:
         store.close()
-
-
-def _log_to_stderr() -> None:
-    """What the unit does on its own is said in the manner of all commands."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("sojourn: %(message)s"))
-    log = logging.getLogger("sojourn")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-
-
-def _listen(options: ServeOptions) -> socket.socket:
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((options.host, options.port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise ServerError(
-            error.strerror or str(error),
-            where=f"{options.host}:{options.port}",
-            action="choose another --host or --port, or stop what listens there",
-        ) from None
-    return listening

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from sojourn.core.errors import InputError
 from sojourn.mplane.measurement_rows import from_row, measured_by, to_row
+from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.server.access import must_be_node, nodes, readers
+from sojourn.server.bodies import read_body
 from sojourn.server.models import Problem
 from sojourn.server.segment_models import SegmentResults, SegmentRow, SegmentRows
 from sojourn.server.tokens import Token
@@ -26,22 +31,41 @@ router = APIRouter(
     },
 )
 
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SegmentRows"}}},
+    }
+}
 Nanoseconds = Annotated[int, Query(ge=0, lt=2**63, description="ns since the Unix epoch")]
 
 
-@router.post("/segments")
-def add_segments(request: Request, body: SegmentRows, token: Annotated[Token, nodes]) -> SegmentResults:
+@router.post("/segments", openapi_extra=_BODY)
+async def add_segments(request: Request, token: Annotated[Token, nodes]) -> SegmentResults:
     """Store measurements of segments, all or none; a node's token writes those that the node itself measured."""
+    body = await read_body(request)
+    async with request.app.state.parsing:
+        measurements = await run_in_threadpool(_measurements, body)
+    for one in measurements:
+        must_be_node(token, measured_by(one.segment))
+    statuses = await run_in_threadpool(request.app.state.segments.add, measurements)
+    return SegmentResults(statuses=[status.value for status in statuses])
+
+
+def _measurements(body: bytes) -> list[SegmentMeasurement]:
+    """The measurements in a body of JSON; 422 if it is not as described, 400 if one cannot be."""
+    try:
+        rows = SegmentRows.model_validate_json(body).measurements
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
     measurements = []
-    for number, row in enumerate(body.measurements):
+    for number, row in enumerate(rows):
         try:
             measurements.append(from_row(row.model_dump(), where=f"measurement {number}"))
         except InputError as error:
             raise HTTPException(400, str(error)) from None
-    for one in measurements:
-        must_be_node(token, measured_by(one.segment))
-    statuses = request.app.state.segments.add(measurements)
-    return SegmentResults(statuses=[status.value for status in statuses])
+    return measurements
 
 
 @router.get("/segments")

@@ -48,7 +48,8 @@ async def read_body_packets(request: Request) -> PacketsBody:
     """The packets of a request; 400 if it cannot be read at all, 413 if it or their number is too large."""
     body = await read_body(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return await run_in_threadpool(_decode, body, kind, request.app.state.limits.batch_packets)
+    async with request.app.state.parsing:
+        return await run_in_threadpool(_decode, body, kind, request.app.state.limits.batch_packets)
 
 
 def _decode(body: bytes, kind: str, most: int) -> PacketsBody:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sojourn.core.errors import UsageError
+from sojourn.core.names import is_name
 from sojourn.node.transport import TransportError
 from sojourn.server.client import Client
 from sojourn.tomography.packet_wire import encode_packets
@@ -86,7 +87,7 @@ def _path(collection: str) -> str:
     '/api/v1/nodes/gateway/collections/field%207'
     """
     node, _slash, name = collection.rpartition("/")
-    if not (node and name):
+    if not (is_name(node) and is_name(name)):
         raise UsageError(f"{collection[:100]!r} is no collection", action="write NODE/NAME, such as gateway/field")
     return f"/api/v1/nodes/{quote(node, safe='')}/collections/{quote(name, safe='')}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 import time
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from enum import StrEnum
 from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table, insert, select, update
 
 from sojourn.core.errors import UsageError
+from sojourn.core.names import NAME_RULE, is_name
 from sojourn.epochs.store import EpochStore
 
-__all__ = ["Role", "Token", "TokenStore"]
+__all__ = ["Role", "Token", "TokenStore", "digest_of"]
 
 PREFIX = "sojourn"
 MAX_TEXT = 200
+_LOG = logging.getLogger("sojourn.access")
 _METADATA = MetaData()
 
 TOKENS = Table(
@@ -57,9 +60,30 @@ class Token:
     created_ns: int
     revoked_ns: int | None = None
 
+    def describe(self) -> str:
+        """Who it is, for the log.
+
+        >>> Token("1f2e3d4c", "grafana", Role.VIEWER, None, 0).describe()
+        "token 1f2e3d4c (viewer 'grafana')"
+        """
+        return f"token {self.id} ({self.role} {(self.node or self.name)!r})"
+
+
+def _parts(text: str) -> tuple[str, str] | None:
+    """A token's id and secret, unless the text is none."""
+    prefix, _, rest = text[:MAX_TEXT].partition("_")
+    token_id, _, secret = rest.partition("_")
+    return (token_id, secret) if prefix == PREFIX and secret else None
+
 
 def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def digest_of(text: str) -> bytes | None:
+    """What a store would keep of a token; none if the text is no token at all."""
+    parts = _parts(text)
+    return None if parts is None else _digest(parts[1])
 
 
 class TokenStore:
@@ -78,6 +102,8 @@ class TokenStore:
                 where="token",
                 action="use --role node --node NAME",
             )
+        if node is not None and not is_name(node):
+            raise UsageError(f"{node[:40]!r} cannot name a node", where="token", action=f"use {NAME_RULE}")
         if not 1 <= len(name) <= MAX_TEXT or not name.isprintable():
             raise UsageError(
                 f"{name[:40]!r} cannot name a token", where="token", action="use 1 to 200 printable characters"
@@ -95,19 +121,26 @@ class TokenStore:
                     created_ns=token.created_ns,
                 )
             )
+        _LOG.info("%s created", token.describe())
         return token, f"{PREFIX}_{token.id}_{secret}"
 
     def check(self, text: str) -> Token | None:
         """The token that a text is, unless it is none or was revoked."""
-        prefix, _, rest = text[:MAX_TEXT].partition("_")
-        token_id, _, secret = rest.partition("_")
-        if prefix != PREFIX or not secret:
+        parts = _parts(text)
+        if parts is None:
             return None
+        token_id, secret = parts
         with self._store.transaction() as connection:
             row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
         if row is None or not hmac.compare_digest(row.digest, _digest(secret)) or row.revoked_ns is not None:
             return None
         return Token(row.id, row.name, Role(row.role), row.node, row.created_ns)
+
+    def valid_digests(self) -> frozenset[bytes]:
+        """The digests of all tokens that were not revoked."""
+        with self._store.transaction() as connection:
+            live = select(TOKENS.c.digest).where(TOKENS.c.revoked_ns.is_(None))
+            return frozenset(connection.execute(live).scalars())
 
     def revoke(self, token_id: str) -> None:
         """End a token; it stays in the list."""
@@ -117,6 +150,7 @@ class TokenStore:
                 raise UsageError(
                     f"there is no valid token {token_id[:40]!r}", where="token", action="sojourn token list shows them"
                 )
+        _LOG.info("token %s revoked", token_id)
 
     def all(self) -> list[Token]:
         """All tokens, oldest first."""

@@ -1,0 +1,68 @@
+"""How commands reach a query unit: its address, a token, and whose certificates to trust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from sojourn.node.http import HttpTransport
+    from sojourn.server.client import Client
+    from sojourn.server.sink_client import SinkClient
+
+__all__ = ["CaFileOption", "ServerOption", "TokenFileOption", "TokenOption", "UnitAccess"]
+
+ServerOption: TypeAlias = Annotated[
+    str,
+    typer.Option("--server", envvar="SOJOURN_SERVER", metavar="URL", help="The query unit's address."),
+]
+TokenOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--token", metavar="TOKEN", help="A token; others see it in the list of processes. $SOJOURN_TOKEN."),
+]
+TokenFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="SOJOURN_TOKEN_FILE", metavar="FILE", help="File with the token."),
+]
+CaFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        envvar="SOJOURN_CA_FILE",
+        metavar="FILE",
+        help="Certificates (PEM) to trust instead of the system's, for https.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class UnitAccess:
+    """A query unit, and what it is asked with."""
+
+    server: str
+    token: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+    def client(self) -> Client:
+        from sojourn.server.client import Client
+
+        return Client(self.server, self._token(), ca_file=self.ca_file)
+
+    def sink_client(self) -> SinkClient:
+        from sojourn.server.sink_client import SinkClient
+
+        return SinkClient(self.server, self._token(), ca_file=self.ca_file)
+
+    def transport(self, node: str) -> HttpTransport:
+        from sojourn.node.http import HttpTransport
+
+        return HttpTransport(self.server, self._token(), node=node, ca_file=self.ca_file)
+
+    def _token(self) -> str:
+        from sojourn.server.client import token_from
+
+        return token_from(self.token, self.token_file)
