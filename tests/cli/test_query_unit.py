@@ -146,7 +146,17 @@ def test_tokens_are_read_from_files_everywhere(unit: Unit, tmp_path: Path, monke
         run("nodes", *where, "--token-file", str(tmp_path / "none"))
 
 
-def test_an_unit_with_a_ca_of_its_own_is_asked_with_that_ca(tmp_path: Path) -> None:
+def test_a_token_is_written_where_only_its_owner_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "node.token"
+    file.write_text("what was there")
+    file.chmod(0o644)
+    create = ["token", "create", "--role", "node", "--node", "alpha", "--data", str(tmp_path / "data")]
+    assert run(*create, "-w", str(file)) == ""
+    assert file.read_text().startswith("sojourn_")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_unit_with_a_ca_of_its_own_is_asked_with_that_ca(tmp_path: Path) -> None:
     certificate, key = tmp_path / "unit.pem", tmp_path / "unit.key"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=unit"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]

@@ -271,3 +271,12 @@ def test_dots_that_a_client_did_not_resolve_name_nothing(shared_unit: Unit, name
         path = f"/api/v1/nodes/{name}/tags"
         connection.sendall(head(shared_unit, path, "admin", f"Content-Length: {len(body)}") + body)
         assert answer(connection)[0] == 400
+
+
+def test_a_store_that_does_not_know_its_tokens_any_more_is_said_in_a_line(unit: Unit) -> None:
+    with unit.store.transaction(writes=True) as connection:
+        connection.exec_driver_sql("DROP TABLE tokens")
+    with unit.client("viewer") as client:
+        response = client.get("/api/v1/nodes")
+    assert response.status_code == 503
+    assert "no such table" in response.json()["detail"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,18 +53,26 @@ def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
         store.close()
 
 
-@app.command(epilog="Example:  sojourn token create --role node --node gateway-7")
+@app.command(epilog="Example:  sojourn token create --role node --node gateway-7 -w gateway-7.token")
 def create(
     role: Annotated[RoleName, typer.Option(help="admin: all; viewer: read and ask; node: write what is its own.")],
     node: Annotated[str | None, typer.Option(metavar="NAME", help="The node that a node's token is for.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it in the list.")] = None,
     data: DataOption = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", "-w", metavar="FILE", help="Write it to a file that only you can read (--token-file)."),
+    ] = None,
 ) -> None:
-    """Make a token and print it; it cannot be shown again."""
-    from sojourn.server.tokens import Role
+    """Make a token and print it, or write it to a file; it cannot be shown again."""
+    from sojourn.server.tokens import Role, write_token
 
     with _tokens(data, make=True) as tokens:
-        print(tokens.create(Role(role.value), name=name or node or role.value, node=node)[1])
+        text = tokens.create(Role(role.value), name=name or node or role.value, node=node)[1]
+    if write is None:
+        print(text)
+    else:
+        write_token(write, text)
 
 
 @app.command(epilog="Example:  sojourn token revoke 1f2e3d4c")

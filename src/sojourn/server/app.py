@@ -16,11 +16,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from sojourn import __version__
-from sojourn.core.errors import ServerError, SojournError, StoreError
+from sojourn.core.errors import SojournError
 from sojourn.epochs.store import EpochStore
 from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes
 from sojourn.server.assignments import AssignmentStore
-from sojourn.server.gate import Gate, explain_faults
+from sojourn.server.gate import Gate, explain_error, explain_faults
 from sojourn.server.limits import Limits
 from sojourn.server.live import LiveDesk
 from sojourn.server.models import Problem
@@ -39,7 +39,6 @@ from sojourn.server.tokens import TokenStore
 __all__ = ["create_app"]
 
 DESK_THREADS = 4
-MOST_DETAIL = 1000
 
 
 def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
@@ -95,8 +94,8 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
 
 
 async def _explain(_request: Request, error: Exception) -> JSONResponse:
-    status = 503 if isinstance(error, StoreError | ServerError) else 400
-    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status)
+    assert isinstance(error, SojournError)
+    return explain_error(error)
 
 
 async def _explain_faults(_request: Request, error: Exception) -> JSONResponse:

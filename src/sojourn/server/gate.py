@@ -18,16 +18,18 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.server.access import must_have_role, roles_of
 from sojourn.server.bodies import CBOR
 from sojourn.server.limits import Limits
 from sojourn.server.sign_in import SignIn, too_many
 from sojourn.server.tokens import Token
 
-__all__ = ["Gate", "explain_faults"]
+__all__ = ["Gate", "explain_error", "explain_faults"]
 
 OPEN_PATHS = frozenset({"/health", "/openapi.json"})
 MOST_FAULTS, MOST_TEXT = 5, 100
+MOST_DETAIL = 1000
 _EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")
 _BULK = re.compile(r"/api/v1/(segments|nodes/[^/]+/collections/[^/]+/packets)/?")
 
@@ -54,6 +56,9 @@ class Gate:
         except HTTPException as refusal:
             answer = JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
             await answer(scope, receive, send)
+            return
+        except SojournError as error:
+            await explain_error(error)(scope, receive, send)
             return
         try:
             await self._app(scope, body.receive, send)
@@ -147,6 +152,12 @@ def _bearer(header: str) -> str:
 
 def _too_large(most: int) -> HTTPException:
     return HTTPException(413, f"the body exceeds {most} bytes")
+
+
+def explain_error(error: SojournError) -> JSONResponse:
+    """The answer for an error of ours: the store's are 503, all others are the sender's."""
+    status = 503 if isinstance(error, StoreError | ServerError) else 400
+    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status)
 
 
 def explain_faults(errors: Sequence[Any]) -> str:

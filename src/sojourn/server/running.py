@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from sojourn.epochs.store import EpochStore, open_store
 from sojourn.server.app import create_app
 from sojourn.server.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.limits import Limits
-from sojourn.server.tokens import Role, TokenStore
+from sojourn.server.tokens import Role, TokenStore, write_token
 
 __all__ = ["ServeOptions", "first_token", "make_server", "serve"]
 
@@ -89,9 +88,7 @@ def first_token(store: EpochStore, directory: Path) -> Path | None:
     path = directory / TOKEN_NAME
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(f"{text}\n")
+        write_token(path, text)
     except OSError as error:
         tokens.revoke(token.id)
         raise ServerError(
@@ -115,7 +112,6 @@ def make_server(store: EpochStore, door: Door, options: ServeOptions) -> UnitSer
 
 def serve(options: ServeOptions, announce: Callable[[str, Path | None], None]) -> None:
     """Serve until stopped; `announce` is told the URL and the first token's file once connections are accepted."""
-    log_to_stderr()
     raise_descriptors()
     store = open_store(options.data)
     try:
@@ -123,7 +119,9 @@ def serve(options: ServeOptions, announce: Callable[[str, Path | None], None]) -
         door.listen(BACKLOG)
         host, port = door.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        announce(f"{options.scheme}://{shown}:{port}", first_token(store, options.token_directory))
+        token_file = first_token(store, options.token_directory)
+        log_to_stderr()  # from here on: the address is the first line of all
+        announce(f"{options.scheme}://{shown}:{port}", token_file)
         server = make_server(store, door, options)
         # What is there by now stays: searching the rest for garbage is quick, so closed connections go in time.
         gc.collect()

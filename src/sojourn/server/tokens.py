@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import os
 import secrets
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table, insert, select, update
 
@@ -21,7 +23,7 @@ from sojourn.core.errors import UsageError
 from sojourn.core.names import NAME_RULE, is_name
 from sojourn.epochs.store import EpochStore
 
-__all__ = ["Role", "Token", "TokenStore", "digest_of"]
+__all__ = ["Role", "Token", "TokenStore", "digest_of", "write_token"]
 
 PREFIX = "sojourn"
 MAX_TEXT = 200
@@ -84,6 +86,13 @@ def digest_of(text: str) -> bytes | None:
     """What a store would keep of a token; none if the text is no token at all."""
     parts = _parts(text)
     return None if parts is None else _digest(parts[1])
+
+
+def write_token(path: Path, text: str) -> None:
+    """Write a token to a file that nobody but its owner can read, in the place of what was there."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(f"{text}\n")
 
 
 class TokenStore:
