@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -33,17 +33,20 @@ def unit_at_a_door(directory: Path, most: int = MOST, **options) -> Iterator[tup
     next(running, None)
 
 
+def connected(unit: Unit) -> socket.socket:
+    host, port = unit.url.rpartition("//")[2].split(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+
+
 def silent(unit: Unit, count: int, first: bytes = b"") -> ExitStack:
     """Connections that say so much, and then nothing; closed with the stack."""
-    host, port = unit.url.rpartition("//")[2].split(":")
     stack = ExitStack()
     for _ in range(count):
-        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS))
-        if first:
-            try:
-                connection.sendall(first)
-            except OSError:
-                continue  # it made room already
+        connection = stack.enter_context(connected(unit))
+        with suppress(OSError):  # it may have made room already
+            connection.sendall(first)
+            if b"\r\n\r\n" in first:
+                connection.recv(1)  # it is answered, so nothing is at work for it any more
     return stack
 
 
@@ -128,19 +131,14 @@ def test_handshakes_heads_and_bodies_have_their_time(
     monkeypatch.setitem(connections.SECONDS, Phase.BODY, 0.2)
     monkeypatch.setattr(connections, "BODY_GRACE_SECONDS", 0.2)
     how = {"certificate": certificate[0], "private_key": certificate[1]}
-    with unit_at_a_door(tmp_path / "tls", **how) as (unit, _door), silent(unit, 1) as waiting:
-        assert is_closed(_only(waiting))
+    with unit_at_a_door(tmp_path / "tls", **how) as (unit, _door), connected(unit) as connection:
+        assert is_closed(connection)
     with unit_at_a_door(tmp_path / "plain") as (unit, _door):
         body = f"POST /api/v1/epochs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {unit.tokens['alpha']}\r\n"
         for first in (b"", b"GET /hea", body.encode() + b"Content-Length: 900\r\n\r\nx"):
-            with silent(unit, 1, first) as waiting:
-                assert is_closed(_only(waiting))
-
-
-def _only(stack: ExitStack) -> socket.socket:
-    ((_, leave),) = stack._exit_callbacks
-    found: socket.socket = leave.__self__
-    return found
+            with connected(unit) as connection:
+                connection.sendall(first)
+                assert is_closed(connection)
 
 
 def test_a_slow_body_that_is_fast_enough_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
