@@ -1,4 +1,4 @@
-"""The connection to a query unit: its address, its headers, and its word for what is wrong."""
+"""The connection to a query unit: its address and its headers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import httpx
 from sojourn import __version__
 from sojourn.core.errors import UsageError
 
-__all__ = ["checked_address", "connect", "detail_of", "read_token", "trusting"]
+__all__ = ["checked_address", "connect", "read_token", "trusting"]
 
-MOST_DETAIL = 300
 MOST_TOKEN = 1000
 
 
@@ -55,11 +54,3 @@ def read_token(path: Path) -> str:
     if not token or not token.isprintable() or " " in token:
         raise UsageError("there is no token in it", where=str(path), action="sojourn token create makes one")
     return token
-
-
-def detail_of(response: httpx.Response) -> str:
-    """The server's own word for why it refused."""
-    try:
-        return str(response.json()["detail"])[:MOST_DETAIL]
-    except (ValueError, KeyError, TypeError):
-        return response.text[:100]

@@ -1,20 +1,38 @@
-"""The HTTP transport: JSON and CBOR over one connection that is kept open."""
+"""The HTTP transport: JSON and CBOR over one connection that is kept open.
+
+Every answer is checked (`exchange`: status, content type, size; here: its form), so that whatever answers in the query
+unit's place is a failure to be tried again, and never an acknowledgement.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+from sojourn.node.connection import checked_address, connect
+from sojourn.node.exchange import Exchange, checked_list, checked_object, exchange
+from sojourn.node.transport import (
+    Announcement,
+    Asked,
+    NameTakenError,
+    Receipt,
+    RefusedError,
+    StreamState,
+    TransportError,
+)
 
-from sojourn.node.connection import checked_address, connect, detail_of
-from sojourn.node.transport import Announcement, Asked, Receipt, RefusedError, TransportError
-
-__all__ = ["HttpTransport"]
+__all__ = ["INSTANCE_HEADER", "HttpTransport"]
 
 TIMEOUT_SECONDS = 10.0
+MOST_ANSWER_BYTES = 4 << 20
+MOST_SEQUENCE = 2**63 - 1
 CBOR = "application/cbor"
+# Tells agents with one node's name apart.
+INSTANCE_HEADER = "Sojourn-Instance"
+STATUSES = ("stored", "duplicate", "conflict")
 
 
 class HttpTransport:
@@ -26,27 +44,37 @@ class HttpTransport:
         token: str,
         *,
         node: str,
+        instance: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         ca_file: Path | None = None,
     ) -> None:
         self.server = checked_address(server, where="server")
         self._node = f"/api/v1/nodes/{quote(node, safe='')}"
+        self._identity = {INSTANCE_HEADER: instance} if instance else {}
         self._timeout = timeout_seconds
+        self._deadline: float | None = None
         self._client = connect(self.server, token, timeout_seconds=timeout_seconds, ca_file=ca_file)
 
     def close(self) -> None:
         self._client.close()
 
-    def _call(self, method: str, path: str, **how: Any) -> httpx.Response:
+    def hurry(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+
+    def _call(
+        self, method: str, path: str, *, seconds: float | None = None, may_be_empty: bool = False, **how: Any
+    ) -> Any:
+        allowed = self._timeout if seconds is None else seconds
+        if self._deadline is not None:
+            allowed = max(0.1, min(allowed, self._deadline - time.monotonic()))
+        headers = {**how.pop("headers", {}), **self._identity}
+        asked = Exchange(method, path, allowed, MOST_ANSWER_BYTES, may_be_empty, {**how, "headers": headers})
         try:
-            response = self._client.request(method, path, **how)
-        except httpx.HTTPError as error:
-            raise TransportError(f"cannot be reached ({error})", where=self.server, action="is it running?") from None
-        if response.status_code == 429 or response.status_code >= 500:
-            raise TransportError(f"answered {response.status_code}: {detail_of(response)}", where=self.server)
-        if response.status_code >= 400:
-            raise RefusedError(f"refuses ({response.status_code}): {detail_of(response)}", where=self.server)
-        return response
+            return exchange(self._client, self.server, asked)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+            raise NameTakenError(error.what, where=self.server) from None
 
     def announce(self, announcement: Announcement) -> int | None:
         body = {
@@ -55,27 +83,63 @@ class HttpTransport:
             "granularity": announcement.granularity,
         }
         path = f"{self._node}/streams/{quote(announcement.stream, safe='')}"
-        last: int | None = self._call("PUT", path, json=body).json()["last_sequence"]
+        answer = checked_object(self._call("PUT", path, json=body), self.server, last_sequence=(int, type(None)))
+        last: int | None = answer["last_sequence"]
+        if last is not None and not 0 <= last <= MOST_SEQUENCE:
+            raise TransportError(f"answered with the number {last} of an epoch", where=self.server)
         return last
 
     def send(self, epochs: list[bytes]) -> list[Receipt]:
-        response = self._call("POST", "/api/v1/epochs", content=b"".join(epochs), headers={"Content-Type": CBOR})
-        return [Receipt(r["stream"], r["sequence"], r["status"]) for r in response.json()["results"]]
+        answer = self._call("POST", "/api/v1/epochs", content=b"".join(epochs), headers={"Content-Type": CBOR})
+        results = checked_object(answer, self.server, results=list)["results"]
+        rows = checked_list(results, self.server, stream=str, sequence=int, status=str)
+        receipts = [Receipt(row["stream"], row["sequence"], row["status"]) for row in rows]
+        if len(receipts) != len(epochs) or not all(receipt.status in STATUSES for receipt in receipts):
+            raise TransportError(
+                f"acknowledged {len(receipts)} of {len(epochs)} epochs, or in unknown words", where=self.server
+            )
+        return receipts
 
     def assignments(self) -> tuple[int, dict[str, dict[str, object]]]:
-        answer = self._call("GET", f"{self._node}/assignments").json()
-        return answer["version"], answer["streams"]
+        answer = self._call("GET", f"{self._node}/assignments")
+        checked = checked_object(answer, self.server, version=int, streams=dict)
+        for table in checked["streams"].values():
+            checked_object(table, self.server)
+        return checked["version"], checked["streams"]
+
+    def report_states(self, states: Mapping[str, StreamState]) -> None:
+        body = {
+            name: {
+                "state": "running" if state.is_running else "failed",
+                "since_ns": state.since_ns,
+                "reason": state.reason or None,
+            }
+            for name, state in states.items()
+        }
+        answer = self._call("PUT", f"{self._node}/states", json={"streams": body})
+        checked_object(answer, self.server, streams=dict)
+
+    def leave(self) -> None:
+        if self._identity:
+            self._call("POST", f"{self._node}/release")
 
     def next_question(self, wait_seconds: float) -> Asked | None:
-        response = self._call(
-            "GET", f"{self._node}/requests", params={"wait": wait_seconds}, timeout=self._timeout + wait_seconds
+        answer = self._call(
+            "GET",
+            f"{self._node}/requests",
+            params={"wait": wait_seconds},
+            seconds=self._timeout + wait_seconds,
+            may_be_empty=True,
         )
-        if response.status_code == 204:
+        if answer is None:
             return None
-        asked = response.json()
+        asked = checked_object(answer, self.server, id=str, streams=list, from_ns=int, to_ns=int)
+        if not all(isinstance(name, str) for name in asked["streams"]):
+            raise TransportError("asked about streams without names", where=self.server)
         return Asked(asked["id"], tuple(asked["streams"]), asked["from_ns"], asked["to_ns"])
 
     def answer(self, question: Asked, epochs: list[bytes], *, more: bool = False) -> None:
         path = f"{self._node}/requests/{quote(question.id, safe='')}"
-        how = {"params": {"more": "true"}} if more else {}
-        self._call("POST", path, content=b"".join(epochs), headers={"Content-Type": CBOR}, **how)
+        how: dict[str, Any] = {"params": {"more": "true"}} if more else {}
+        content = b"".join(epochs)
+        self._call("POST", path, content=content, headers={"Content-Type": CBOR}, may_be_empty=True, **how)

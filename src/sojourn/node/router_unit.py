@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Epoch
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.mplane.router_epochs import segment_measurements
@@ -27,7 +27,7 @@ __all__ = ["METRIC", "RouterUnit"]
 
 METRIC = "segment_delay"
 MOST_WAITING = 1 << 30
-JOIN_SECONDS = 30.0
+LAST_SECONDS = 5.0
 
 Report = Callable[[str], None]
 
@@ -90,7 +90,9 @@ class RouterUnit:
                     self._report(f"warning: {text}")
         finally:
             self._stop.set()
-            sending.join(JOIN_SECONDS)
+            if self._transport is not None:
+                self._transport.hurry(LAST_SECONDS)
+            sending.join(LAST_SECONDS / 2)
             self._send_last()
 
     def _is_over(self) -> bool:
@@ -117,13 +119,8 @@ class RouterUnit:
             self._report(f"warning: the spool is full; {self.given_up:,} epochs of the oldest intervals were given up")
 
     def _send(self) -> None:
-        if self._sender is None:
-            return
-        try:
+        if self._sender is not None:
             self._sender.run(self._stop, then=self._announce)
-        except Exception as error:
-            self._report(f"a fault of ours, please report it ({type(error).__name__}: {error})")
-            self._stop.set()
 
     def _announce(self) -> None:
         """Tell the query unit of streams that it has not been told of."""
@@ -140,5 +137,7 @@ class RouterUnit:
         try:
             self._sender.send_waiting()
             self._announce()
-        except SojournError as error:
+            if self._transport is not None:
+                self._transport.leave()
+        except Exception as error:
             self._report(f"warning: {self.waiting} epochs wait in {self._spool.directory}: {error}")

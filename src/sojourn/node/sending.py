@@ -9,7 +9,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from sojourn.core.errors import StoreError
+from sojourn.core.errors import SojournError, StoreError
 from sojourn.epochs.wire import encode
 from sojourn.node.spool import Spool
 from sojourn.node.transport import RefusedError, Transport, TransportError
@@ -33,6 +33,7 @@ class SpoolSender:
     ) -> None:
         self._spool, self._transport = spool, transport
         self._lock, self._report = lock, report
+        self._troubles: set[type[Exception]] = set()
         self.sent = 0
 
     def send_waiting(self) -> None:
@@ -53,23 +54,48 @@ class SpoolSender:
                     )
 
     def run(self, stop: threading.Event, *, then: Callable[[], None] = lambda: None) -> None:
-        """Send what waits, and do something more with the connection (`then`), again and again until stopped."""
+        """Send what waits, and do something more with the connection (`then`), again and again until stopped.
+
+        Nothing that happens on the way ends it: whatever it is, it is reported once and tried again.
+        """
         pause = FIRST_PAUSE_SECONDS
-        away = False
         while not stop.is_set():
             try:
                 self.send_waiting()
                 then()
                 pause = FIRST_PAUSE_SECONDS
-                if away:
-                    self._report("the query unit is there again")
-                away = False
+                self.note_success()
             except TransportError as error:
-                if not away:
-                    self._report(f"warning: {error}; will try again")
-                away = True
+                self.note_trouble(error)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             except (RefusedError, StoreError) as error:
-                self._report(f"warning: {error}")
+                self.note_trouble(error)
                 pause = LONGEST_PAUSE_SECONDS
+            except Exception as error:
+                if not stop.is_set():
+                    self.note_trouble(error)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             pause_about(stop, pause)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the query unit could not be reached, or did not want to be, at the last try."""
+        return any(issubclass(kind, TransportError) for kind in list(self._troubles))
+
+    def note_trouble(self, error: Exception) -> None:
+        """Report why sending does not work, once for each kind of reason until it works."""
+        if type(error) in self._troubles:
+            return
+        self._troubles.add(type(error))
+        if isinstance(error, TransportError):
+            self._report(f"warning: {error}; will try again, epochs wait in the spool")
+        elif isinstance(error, SojournError):
+            self._report(f"warning: {error}")
+        else:
+            self._report(f"a fault of ours, please report it ({type(error).__name__}: {error}); will try again")
+
+    def note_success(self) -> None:
+        """Report that sending works again, if it did not."""
+        if self._troubles:
+            self._report("the query unit is there again")
+        self._troubles.clear()

@@ -1,25 +1,44 @@
 """Transports: how a node reaches the query unit.
 
 A transport is a small protocol, so that HTTP and others serve the same agent. Every method may raise `TransportError`
-(the query unit is out of reach; try again later) or `RefusedError` (it answered no; trying again will not help).
+(the query unit is out of reach, or something else answers in its place; try again later), its kind `NameTakenError`
+(another agent has the node's name; try again later), or `RefusedError` (it answered no; trying again will not help).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from sojourn.core.errors import ServerError
 
-__all__ = ["Announcement", "Asked", "Receipt", "RefusedError", "Transport", "TransportError"]
+__all__ = [
+    "Announcement",
+    "Asked",
+    "NameTakenError",
+    "Receipt",
+    "RefusedError",
+    "StreamState",
+    "Transport",
+    "TransportError",
+]
 
 
 class TransportError(ServerError):
-    """The query unit cannot be reached, or is too busy."""
+    """The query unit cannot be reached, is too busy, or something else answers in its place."""
+
+
+class NameTakenError(TransportError):
+    """Another agent sends under the node's name; once that one is silent or released, this one is accepted."""
 
 
 class RefusedError(ServerError):
-    """The query unit answered no."""
+    """The query unit answered no; ``status`` is HTTP's number for why."""
+
+    def __init__(self, what: str, *, where: str = "", action: str = "", status: int = 400) -> None:
+        super().__init__(what, where=where, action=action)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,18 @@ class Receipt:
     stream: str
     sequence: int
     status: str
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """How a stream fares: since when it is recorded, or since when not and why."""
+
+    since_ns: int
+    reason: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return not self.reason
 
 
 @dataclass(frozen=True)
@@ -63,11 +94,20 @@ class Transport(Protocol):
     def assignments(self) -> tuple[int, dict[str, dict[str, object]]]:
         """The version and the streams that the node shall record."""
 
+    def report_states(self, states: Mapping[str, StreamState]) -> None:
+        """Tell how all streams fare; those left out are no longer recorded."""
+
+    def leave(self) -> None:
+        """Let another agent have the node's name at once."""
+
     def next_question(self, wait_seconds: float) -> Asked | None:
         """Wait for a question about the current epoch."""
 
     def answer(self, question: Asked, epochs: list[bytes], *, more: bool = False) -> None:
         """Answer it with epochs; `more` says that this is not all."""
+
+    def hurry(self, seconds: float) -> None:
+        """End every call that is made from now on after so many seconds at the latest."""
 
     def close(self) -> None:
         """Let go of connections."""

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-import httpx
-
-from sojourn.core.errors import ServerError, UsageError
+from sojourn.core.errors import UsageError
 from sojourn.mplane.measurement_rows import from_row, to_row
 from sojourn.mplane.measurements import SegmentMeasurement
-from sojourn.node.connection import checked_address, connect, detail_of, read_token
+from sojourn.node.connection import checked_address, connect, read_token
+from sojourn.node.exchange import Exchange, checked_list, checked_object, exchange
 from sojourn.node.transport import TransportError
 
 __all__ = ["Client", "token_from"]
 
 TIMEOUT_SECONDS = 60.0
+MOST_ANSWER_BYTES = 128 << 20
+ANSWER_FIELDS = (
+    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "instance", "reason", "notes",
+)  # fmt: skip
+NODE_FIELDS = ("name", "last_seen_ns", "listening", "tags", "metrics")
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
 
 
@@ -51,39 +55,52 @@ class Client:
         self._client.close()
 
     def _call(self, method: str, path: str, **how: Any) -> Any:
-        try:
-            response = self._client.request(method, path, **how)
-        except httpx.HTTPError as error:
-            raise TransportError(f"cannot be reached ({error})", where=self.server, action="is it running?") from None
-        if response.is_success:
-            return response.json()
-        if response.status_code == 429 or response.status_code >= 500:
-            raise TransportError(f"answered {response.status_code}: {detail_of(response)}", where=self.server)
-        raise ServerError(f"refuses ({response.status_code}): {detail_of(response)}", where=self.server)
+        asked = Exchange(method, path, TIMEOUT_SECONDS, MOST_ANSWER_BYTES, how=how)
+        return exchange(self._client, self.server, asked)
+
+    def _object(self, method: str, path: str, *, having: Sequence[str] = (), **how: Any) -> dict[str, Any]:
+        """An answer that is an object with some fields."""
+        return checked_object(self._call(method, path, **how), self.server, **dict.fromkeys(having, object))
+
+    def _objects(self, method: str, path: str, *, having: Sequence[str] = (), **how: Any) -> list[dict[str, Any]]:
+        """An answer that is a list of objects with some fields."""
+        return checked_list(self._call(method, path, **how), self.server, **dict.fromkeys(having, object))
 
     def query(self, question: Mapping[str, object]) -> list[dict[str, Any]]:
         """One answer, or with ``top`` the largest instances'."""
-        answers: list[dict[str, Any]] = self._call("POST", "/api/v1/query", json=dict(question))
-        return answers
+        return self._objects("POST", "/api/v1/query", having=ANSWER_FIELDS, json=dict(question))
 
     def nodes(self, *, tag: str | None = None) -> list[dict[str, Any]]:
         """All nodes, or those with a tag."""
-        nodes: list[dict[str, Any]] = self._call("GET", "/api/v1/nodes", params={"tag": tag} if tag else {})
-        return nodes
+        params = {"tag": tag} if tag else {}
+        return self._objects("GET", "/api/v1/nodes", having=NODE_FIELDS, params=params)
+
+    def release(self, node: str) -> list[str]:
+        """Let another agent have a node's name at once; the streams that it may take over."""
+        path = f"/api/v1/nodes/{quote(node, safe='')}/release"
+        streams: list[str] = self._object("POST", path, having=["streams"])["streams"]
+        return streams
+
+    def states(self, node: str) -> dict[str, dict[str, Any]]:
+        """How a node's streams fare, as its agent told last."""
+        path = f"/api/v1/nodes/{quote(node, safe='')}/states"
+        streams: dict[str, dict[str, Any]] = self._object("GET", path, having=["streams"])["streams"]
+        return streams
 
     def streams(self, node: str) -> list[dict[str, Any]]:
         """What a node measures."""
-        streams: list[dict[str, Any]] = self._call("GET", f"/api/v1/nodes/{quote(node, safe='')}/streams")
-        return streams
+        return self._objects("GET", f"/api/v1/nodes/{quote(node, safe='')}/streams", having=["name", "metric"])
 
     def segments(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
         """What was measured of segments in intervals that begin in a range of time."""
         asked = {"from_ns": from_ns, "to_ns": to_ns, **({"node": node} if node else {})}
-        rows = self._call("GET", "/api/v1/segments", params=asked)["measurements"]
-        return [from_row(row, where=self.server) for row in rows]
+        rows = self._object("GET", "/api/v1/segments", having=["measurements"], params=asked)["measurements"]
+        return [from_row(row, where=self.server) for row in checked_list(rows, self.server)]
 
     def add_segments(self, measurements: Sequence[SegmentMeasurement]) -> list[str]:
         """Hand over what was measured of segments; what became of each."""
         body = {"measurements": [to_row(one) for one in measurements]}
-        statuses: list[str] = self._call("POST", "/api/v1/segments", json=body)["statuses"]
+        statuses: list[str] = self._object("POST", "/api/v1/segments", having=["statuses"], json=body)["statuses"]
+        if not isinstance(statuses, list) or len(statuses) != len(measurements):
+            raise TransportError(f"did not acknowledge {len(measurements)} measurements", where=self.server)
         return statuses

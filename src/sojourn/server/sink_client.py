@@ -27,6 +27,7 @@ __all__ = ["PacketSender", "SendOptions", "SinkClient"]
 LEAST_WAIT, MOST_WAIT = 0.25, 30.0
 CBOR = {"Content-Type": "application/cbor"}
 PAGE_PACKETS = 2000
+STATE_FIELDS = ("node", "name", "packets", "open", "solved", "windows", "solving")
 
 
 class SinkClient(Client):
@@ -34,24 +35,20 @@ class SinkClient(Client):
 
     def append(self, collection: str, rows: list[PacketRow]) -> dict[str, Any]:
         """Add packets; what became of them."""
-        result: dict[str, Any] = self._call(
-            "POST", f"{_path(collection)}/packets", content=encode_packets(rows), headers=CBOR
-        )
-        return result
+        path, having = f"{_path(collection)}/packets", ("stored", "duplicates", "conflicts", "late", "refused")
+        return self._object("POST", path, having=having, content=encode_packets(rows), headers=CBOR)
 
     def collections(self) -> list[dict[str, Any]]:
         """All collections."""
-        found: list[dict[str, Any]] = self._call("GET", "/api/v1/collections")
-        return found
+        return self._objects("GET", "/api/v1/collections", having=STATE_FIELDS)
 
     def collection(self, collection: str) -> dict[str, Any]:
         """One collection, and how far it is solved."""
-        found: dict[str, Any] = self._call("GET", _path(collection))
-        return found
+        return self._object("GET", _path(collection), having=STATE_FIELDS)
 
     def close_windows(self, collection: str, *, look_seconds: float = 0.2) -> dict[str, Any]:
         """Have all that has come solved, and wait for it; the collection then."""
-        state: dict[str, Any] = self._call("POST", f"{_path(collection)}/close")
+        self._object("POST", f"{_path(collection)}/close", having=STATE_FIELDS)
         while True:
             state = self.collection(collection)
             if not state["solving"]:
@@ -60,15 +57,14 @@ class SinkClient(Client):
 
     def packet(self, collection: str, origin: int, sequence: int) -> list[dict[str, Any]]:
         """The packets of a name, each with its hops, newest first."""
-        found: list[dict[str, Any]] = self._call("GET", f"{_path(collection)}/packets/{origin}/{sequence}")
-        return found
+        return self._objects("GET", f"{_path(collection)}/packets/{origin}/{sequence}", having=["status", "hops"])
 
     def hops(self, collection: str, **when: int) -> Iterator[dict[str, Any]]:
         """Pages of hops of the packets generated in ``from_ns … to_ns``."""
         after: dict[str, str] = {}
         while True:
             query: dict[str, Any] = {**when, **after, "limit": PAGE_PACKETS}
-            page = self._call("GET", f"{_path(collection)}/hops", params=query)
+            page = self._object("GET", f"{_path(collection)}/hops", having=["hops", "next"], params=query)
             yield page
             if page["next"] is None:
                 return
@@ -76,8 +72,7 @@ class SinkClient(Client):
 
     def node_table(self, collection: str, **when: int) -> dict[str, Any]:
         """How long packets generated in ``from_ns … to_ns`` stayed at each node."""
-        found: dict[str, Any] = self._call("GET", f"{_path(collection)}/nodes", params=when)
-        return found
+        return self._object("GET", f"{_path(collection)}/nodes", having=["nodes"], params=when)
 
 
 def _path(collection: str) -> str:
