@@ -146,7 +146,7 @@ def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) ->
     command = [sys.executable, "-m", "sojourn.cli.main", "query", "--spool", str(node.spool), *options]
     run = subprocess.run(command, env=node.environment, capture_output=True, text=True, check=True)
     local = json.loads(run.stdout)
-    epochs = [decode(path.read_bytes()) for path in node.spool.iterdir()]
+    epochs = [decode(path.read_bytes()) for path in node.spool.iterdir() if path.name != "agent-id"]
     unit.store.announce(StreamRecord("alpha", "tally", "tally", "operations", "process"))
     unit.store.add(epochs)
     (there,) = ask(unit, instance="proc3[1]", live=False)

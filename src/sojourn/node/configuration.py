@@ -8,6 +8,8 @@
     ca_file = "/etc/sojourn/ca.pem"
     spool = "/var/lib/sojourn/spool"
     spool_limit = "16MB"
+    stream_memory = "64MiB"
+    memory = "512MiB"
 
     [streams.disk]
     metric = "disk_io"
@@ -36,7 +38,16 @@ from sojourn.node.spool import LEAST_BYTES
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
 
-__all__ = ["AgentConfiguration", "StreamConfiguration", "configuration_of", "read_configuration", "stream_of"]
+__all__ = [
+    "DEFAULT_LIMITS",
+    "MOST_STREAMS",
+    "AgentConfiguration",
+    "MemoryLimits",
+    "StreamConfiguration",
+    "configuration_of",
+    "read_configuration",
+    "stream_of",
+]
 
 MAX_FILE_BYTES = 1 << 20
 MOST_STREAMS = 100
@@ -65,6 +76,18 @@ class StreamConfiguration:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryLimits:
+    """How much memory streams may come to take: one alone, and all together."""
+
+    per_stream: int = 64 << 20
+    together: int = 512 << 20
+
+
+DEFAULT_LIMITS = MemoryLimits()
+_MEMORY = {"stream_memory": "per_stream", "memory": "together"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgentConfiguration:
     """Everything an agent needs to know."""
 
@@ -74,6 +97,7 @@ class AgentConfiguration:
     spool: Path
     spool_limit_bytes: int
     streams: tuple[StreamConfiguration, ...] = ()
+    memory: MemoryLimits = DEFAULT_LIMITS
     poll_ns: int = 1_000_000_000
     ca_file: Path | None = None
 
@@ -135,7 +159,8 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
 
 def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:
     """The whole configuration from the tables of a file (and what flags changed in them)."""
-    known = {"node", "server", "token", "token_file", "ca_file", "spool", "spool_limit", "poll", "streams"}
+    named = {"node", "server", "token", "token_file", "ca_file", "spool", "spool_limit", "poll", "streams"}
+    known = named | set(_MEMORY)
     if unknown := sorted(set(tables) - known):
         raise UsageError(f"{unknown[0]!r} is unknown", where=where, action=f"use {', '.join(sorted(known))}")
     streams = tables.get("streams", {})
@@ -158,7 +183,18 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
         poll_ns=poll_ns,
         ca_file=_ca_file(tables, where),
+        memory=_memory(tables, where),
     )
+
+
+def _memory(tables: Mapping[str, Any], where: str) -> MemoryLimits:
+    sizes: dict[str, int] = {}
+    for name, kind in _MEMORY.items():
+        try:
+            sizes[kind] = parse_bytes(str(tables.get(name, getattr(DEFAULT_LIMITS, kind))))
+        except ParameterError as error:
+            raise UsageError(f"{name}: {error.what}", where=where, action=error.action) from None
+    return MemoryLimits(**sizes)
 
 
 def _check_name(name: str, what: str, where: str) -> None:

@@ -9,23 +9,23 @@ Open epochs can be asked for at any time (`snapshots`), which changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.errors import UsageError
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import Key, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch
 from sojourn.epochs.recorder import Recorder, every
-from sojourn.node.configuration import StreamConfiguration
+from sojourn.node.configuration import DEFAULT_LIMITS, StreamConfiguration
+from sojourn.node.stream_limits import checked_source
+from sojourn.node.watched import WatchedSource
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.registry import AnySketch, new_sketch
-from sojourn.sources.instances import InstancePatterns, SelectedInstances
-from sojourn.sources.registry import AnySource, new_source
 
 __all__ = ["SALTS", "AgentStream"]
 
@@ -51,28 +51,20 @@ class _SeenKeys:
         return tuple(self._names[i] for i in known[:MAX_KEYS])
 
 
-def _source_of(configuration: StreamConfiguration) -> AnySource:
-    """The stream's source; what is no parameter of the sketch has to be an option of the metric."""
-    try:
-        return new_source(configuration.metric, **configuration.options)
-    except ParameterError as error:
-        where = f"stream {configuration.name}{', ' if error.where else ''}{error.where}"
-        names = ", ".join(sorted(f.name for f in fields(configuration.parameters)))
-        action = error.action
-        if configuration.options:
-            action = f"{action}; the sketch's parameters are {names}"
-        raise UsageError(error.what, where=where, action=action) from None
-
-
 class AgentStream:
     """Polls its source and hands out closed epochs; used from one thread at a time."""
 
-    def __init__(self, node: str, configuration: StreamConfiguration, *, first_sequence: int = 0) -> None:
+    def __init__(
+        self,
+        node: str,
+        configuration: StreamConfiguration,
+        *,
+        first_sequence: int = 0,
+        most_bytes: int = DEFAULT_LIMITS.per_stream,
+    ) -> None:
         self.configuration = configuration
-        source = _source_of(configuration)
-        if configuration.instances:
-            source = SelectedInstances(source, InstancePatterns(configuration.instances))
-        self.source = source
+        source, self.memory_bytes = checked_source(configuration, most_bytes=most_bytes)
+        self.source = WatchedSource(source, name=configuration.name)
         self._first_salt = SALTS * (hash_bytes(node.encode()) % ROUNDS)
         self._is_of_values = configuration.parameters.kind == BucketArrayParameters.kind
         self._names: dict[int, Key] = {}
@@ -92,15 +84,17 @@ class AgentStream:
             parameters = replace(parameters, **salted)
         return new_sketch(parameters)
 
-    def open(self) -> None:
-        self.source.open()
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next epoch, of this stream or of one that goes on after it."""
+        return self._recorder.sequence
 
-    def close(self) -> None:
-        self.source.close()
-
-    def poll(self, now_ns: int) -> list[Epoch]:
-        """Record what the source has; the epochs that are complete."""
-        found = self.source.poll(now_ns)
+    def take(self, seconds: float) -> list[Epoch] | None:
+        """Record what the source answers to `source.ask`; the epochs that are complete, None if it takes longer."""
+        answered = self.source.take(seconds)
+        if answered is None:
+            return None
+        found, now_ns = answered
         if len(found) and isinstance(found.batch, PacketBatch) == self._is_of_values:
             kind, what = self.configuration.parameters.kind, "values" if self._is_of_values else "packets"
             raise UsageError(

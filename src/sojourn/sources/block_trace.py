@@ -24,7 +24,7 @@ from sojourn.core.errors import ParameterError, SourceError
 from sojourn.sources.processes import ProcessFiles
 from sojourn.sources.trace_pages import EVENT, PageLayout, parse_pages
 
-__all__ = ["BlockTrace", "tracefs_folder"]
+__all__ = ["BlockTrace", "check_ring", "tracefs_folder"]
 
 PREFIX = "sojourn"
 DEFAULT_RING_KIB = 4096
@@ -52,12 +52,17 @@ def _start_of(pid: int) -> int | None:
     return None if process is None else process.start
 
 
+def check_ring(ring_kib: int) -> None:
+    """Refuse a size of the ring that cannot be."""
+    if not 64 <= ring_kib <= 1 << 20:
+        raise ParameterError(f"ring of {ring_kib} KiB", where="disk_io", action="use 64 to 1048576")
+
+
 class BlockTrace:
     """A trace instance with one event switched on."""
 
     def __init__(self, folder: Path, *, ring_kib: int = DEFAULT_RING_KIB) -> None:
-        if not 64 <= ring_kib <= 1 << 20:
-            raise ParameterError(f"ring of {ring_kib} KiB", where="disk_io", action="use 64 to 1048576")
+        check_ring(ring_kib)
         self._folder = folder
         self._instance = folder / "instances" / f"{PREFIX}-{os.getpid()}-{_start_of(os.getpid())}-{next(_SEQUENCE)}"
         self._ring_kib = ring_kib

@@ -18,6 +18,7 @@ Cost: 0.8 µs per operation when polled, and 0.3 ms per poll; by system calls 20
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from typing import ClassVar, Literal
@@ -29,7 +30,7 @@ from sojourn.core.arrays import UInt64Array
 from sojourn.core.batches import MeasurementBatch
 from sojourn.core.errors import ParameterError, SourceError
 from sojourn.sources.block_devices import on_top
-from sojourn.sources.block_trace import DEFAULT_RING_KIB, BlockTrace, tracefs_folder
+from sojourn.sources.block_trace import DEFAULT_RING_KIB, BlockTrace, check_ring, tracefs_folder
 from sojourn.sources.processes import NS_PER_TICK, Process, ProcessDirectory, ProcessFiles
 from sojourn.sources.source import Metric, Source, SourceBatch
 from sojourn.sources.system_calls import SystemCalls
@@ -160,6 +161,7 @@ class DiskIo(Source[MeasurementBatch]):
     def __init__(self, *, method: Method | None = None, ring_kib: int = DEFAULT_RING_KIB) -> None:
         if method not in (None, "tracepoint", "system_calls"):
             raise ParameterError(f"method is {method!r}", where="disk_io", action="use tracepoint or system_calls")
+        check_ring(ring_kib)
         self._asked = method
         self._ring_kib = ring_kib
         self._source: TracedDiskIo | SystemCalls = SystemCalls()
@@ -169,6 +171,11 @@ class DiskIo(Source[MeasurementBatch]):
     def method(self) -> Method:
         """The method in use."""
         return "tracepoint" if isinstance(self._source, TracedDiskIo) else "system_calls"
+
+    @property
+    def memory_bytes(self) -> int:
+        """The kernel's rings, one for each CPU."""
+        return 0 if self._asked == "system_calls" else 1024 * self._ring_kib * (os.cpu_count() or 1)
 
     def open(self) -> None:
         self._warning = ""

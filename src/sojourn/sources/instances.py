@@ -85,6 +85,10 @@ class SelectedInstances(Source[B]):
         self._ids = together[:MOST_INSTANCES]
 
     @property
+    def memory_bytes(self) -> int:
+        return self._source.memory_bytes
+
+    @property
     def ignored(self) -> dict[str, int]:
         own = {NOT_SELECTED: self._left_out, NO_ROOM: self._no_room}
         return self._source.ignored | {reason: count for reason, count in own.items() if count}

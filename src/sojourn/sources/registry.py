@@ -17,9 +17,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeAlias
 
 from sojourn.core.errors import ParameterError, SojournError, SourceError
+from sojourn.sources.options import check_kinds
 from sojourn.sources.source import Metric, Source
 
-__all__ = ["GROUP", "AnySource", "metric_names", "new_source", "source_type"]
+__all__ = ["GROUP", "AnySource", "is_own", "metric_names", "new_source", "source_type"]
 
 GROUP = "sojourn.sources"
 AnySource: TypeAlias = Source[Any]
@@ -33,6 +34,11 @@ _OWN = {
     "packets": "sojourn.sources.packets:InterfacePackets",
     "rtt": "sojourn.sources.rtt:FlowRtt",
 }
+
+
+def is_own(name: str) -> bool:
+    """Whether a metric is one of those here, which are the same on every machine."""
+    return name in _OWN
 
 
 def metric_names() -> list[str]:
@@ -73,6 +79,7 @@ def new_source(name: str, **options: Any) -> AnySource:
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "none"
         raise ParameterError(f"{error}", where=f"metric {name}", action=f"its options are: {takes}") from None
+    check_kinds(kind, options, where=f"metric {name}")
     if name in _OWN:
         return kind(**options)
     try:

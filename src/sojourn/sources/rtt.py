@@ -24,6 +24,9 @@ from sojourn.sources.traffic import DEFAULT_MAX_FLOWS, TrafficSource
 __all__ = ["FlowRtt"]
 
 
+METER_BYTES = 14 << 20
+
+
 class FlowRtt(TrafficSource[MeasurementBatch]):
     """Round-trip times of each flow, as they are completed."""
 
@@ -65,6 +68,10 @@ class FlowRtt(TrafficSource[MeasurementBatch]):
 
     def _join(self, parts: list[MeasurementBatch]) -> MeasurementBatch:
         return join_measurements(parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        return super().memory_bytes + METER_BYTES
 
     @property
     def ignored(self) -> dict[str, int]:

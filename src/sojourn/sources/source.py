@@ -102,6 +102,11 @@ class Source(ABC, Generic[B]):
         """Give everything back; without effect when nothing is open."""
 
     @property
+    def memory_bytes(self) -> int:
+        """The memory that the source may come to take for what its options say, such as the size of a table."""
+        return 0
+
+    @property
     def ignored(self) -> dict[str, int]:
         """How often something could not be measured since `open`, by reason; absent reasons did not occur."""
         return {}

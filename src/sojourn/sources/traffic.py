@@ -10,6 +10,8 @@ when half of these are taken, all are forgotten, and keys are reported anew.
 
 from __future__ import annotations
 
+import os
+import stat
 from abc import abstractmethod
 from collections.abc import Iterator
 
@@ -19,8 +21,9 @@ from sojourn.capture.decoder import DecodeOptions
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.live import Direction
-from sojourn.capture.live_reader import LiveReader, rehearsal
+from sojourn.capture.live_reader import DEFAULT_RING_BYTES, LiveReader, rehearsal
 from sojourn.capture.reader import CaptureReader, open_capture
+from sojourn.capture.source import WINDOW_BYTES
 from sojourn.capture.transport import TransportBatch
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
@@ -31,6 +34,7 @@ from sojourn.sources.source import B, Source, SourceBatch
 __all__ = ["Decoded", "TrafficSource"]
 
 DEFAULT_MAX_FLOWS = 1 << 16
+FLOW_BYTES = 150
 UNNAMED = "measurements of flows whose keys found no room"
 
 Decoded = tuple[PacketBatch, TransportBatch | None]
@@ -89,6 +93,7 @@ class TrafficSource(Source[B]):
     def _open_reader(self, options: DecodeOptions) -> LiveReader | CaptureReader:
         if not self._interface:
             try:
+                _require_file(self._capture)
                 return open_capture(self._capture, options, packet_filter=self._filter)
             except OSError as error:
                 raise CaptureError(f"cannot be read: {error.strerror}", where=self._capture) from None
@@ -100,6 +105,11 @@ class TrafficSource(Source[B]):
             promiscuous=self._promiscuous,
             poll_seconds=0.0,
         )
+
+    @property
+    def memory_bytes(self) -> int:
+        ring = DEFAULT_RING_BYTES if self._interface else WINDOW_BYTES
+        return ring + FLOW_BYTES * self._named.max_flows
 
     def close(self) -> None:
         if self._is_open and self._reader is not None:
@@ -158,6 +168,13 @@ class TrafficSource(Source[B]):
     @property
     def is_ended(self) -> bool:
         return self._is_ended
+
+
+def _require_file(path: str) -> None:
+    """Refuse what is no file: opening or reading a pipe or a device may wait for ever, or change something."""
+    if path == "-" or not stat.S_ISREG(os.stat(path).st_mode):
+        what = "is stdin" if path == "-" else "is a pipe, a device or a directory"
+        raise CaptureError(f"cannot be polled: it {what}", where=path, action="give a capture file")
 
 
 def _rows_of(flow_id: UInt64Array, chosen: Int64Array, packets: PacketBatch) -> Int64Array:

@@ -1,0 +1,82 @@
+"""What answers in a query unit's place: redirects, login pages, other programs' JSON, bodies without an end."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["ANSWERS", "false_front", "listening_socket"]
+
+PAGE = b"<!doctype html><title>Welcome</title><p>Please sign in to use this network."
+ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n["
+CHUNK = b'"free wireless for all",' * 2000
+
+
+def _answer(status: str, body: bytes = b"", kind: str = "application/json", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + body
+
+
+ANSWERS = {
+    "redirect": _answer("301 Moved Permanently", b"", "text/html", "Location: https://portal.example/"),
+    "page": _answer("200 OK", PAGE, "text/html; charset=utf-8"),
+    "page called JSON": _answer("200 OK", PAGE),
+    "page with 403": _answer("403 Forbidden", PAGE, "text/html"),
+    "sign in first": _answer("511 Network Authentication Required", PAGE, "text/html"),
+    "other JSON": _answer("200 OK", b'{"status": "please sign in"}'),
+    "list": _answer("200 OK", b"[1, 2, 3]"),
+    "number": _answer("200 OK", b"7"),
+    "deep JSON": _answer("200 OK", b"[" * 200_000),
+    "refusal of another": _answer("404 Not Found", b'{"error": "no route"}'),
+    "empty": _answer("200 OK"),
+    "no content": b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
+    "packed": _answer("200 OK", b"\x1f\x8b\x08\x00rubbish", "application/json", "Content-Encoding: gzip"),
+    "gigabyte": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000000\r\n\r\n{",
+    "endless": ENDLESS,
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "nothing": b"",
+}
+
+
+def listening_socket() -> socket.socket:
+    """A port of loopback where connections are accepted, by whoever has the socket."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(64)
+    return listening
+
+
+@contextmanager
+def false_front(listening: socket.socket, answers: list[bytes]) -> Iterator[list[int]]:
+    """Answers every request with the next of some answers, in turn; how many came is in the list."""
+    stop, served = threading.Event(), [0]
+    turn = itertools.cycle(answers)
+    listening.settimeout(0.05)
+
+    def serve() -> None:
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                connection, _ = listening.accept()
+                threading.Thread(target=_serve_one, args=(connection, next(turn), stop), daemon=True).start()
+                served[0] += 1
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        stop.set()
+        thread.join()
+        listening.settimeout(None)
+
+
+def _serve_one(connection: socket.socket, answer: bytes, stop: threading.Event) -> None:
+    with connection, suppress(OSError):
+        connection.settimeout(5.0)
+        connection.recv(65536)
+        connection.sendall(answer)
+        while answer is ENDLESS and not stop.is_set():
+            connection.sendall(CHUNK)
