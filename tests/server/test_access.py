@@ -21,6 +21,7 @@ QUESTION = {"metric": "disk_io", "node": "alpha", "from_ns": 0, "to_ns": 10**18,
 PACKET = {"origin": 1, "seq": 0, "path": [1, 0], "t0_s": 1.0, "t_sink_s": 1.01, "sum_of_delays_s": None}
 FIELD = "/api/v1/nodes/alpha/collections/field"
 STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
+STATE = {"state": "failed", "since_ns": 10**18, "reason": "no such interface"}
 SEGMENT = {
     "kind": "link",
     "hops": ["alpha", "beta"],
@@ -46,6 +47,9 @@ ENDPOINTS = {
     ("PUT", "/api/v1/nodes/alpha/tags"): ({"admin"}, {"json": {"tags": ["east"]}}),
     ("GET", "/api/v1/nodes/alpha/streams"): (READERS, {}),
     ("PUT", "/api/v1/nodes/alpha/streams/disk"): (OWN_NODE, {"json": STREAM}),
+    ("GET", "/api/v1/nodes/alpha/states"): (READERS, {}),
+    ("PUT", "/api/v1/nodes/alpha/states"): (OWN_NODE, {"json": {"streams": {"disk": STATE}}}),
+    ("POST", "/api/v1/nodes/alpha/release"): (OWN_NODE, {"headers": {"Sojourn-Instance": "0123456789abcdef"}}),
     ("GET", "/api/v1/nodes/alpha/assignments"): (OWN_NODE, {}),
     ("PUT", "/api/v1/nodes/alpha/assignments/disk"): ({"admin"}, {"json": {"configuration": {"metric": "cpu"}}}),
     ("DELETE", "/api/v1/nodes/alpha/assignments/disk"): ({"admin"}, {}),
@@ -109,6 +113,14 @@ def test_a_node_writes_only_its_own_epochs(shared_unit: Unit) -> None:
     assert response.status_code == 403
     assert "not beta" in response.json()["detail"]
     assert shared_unit.store.epoch_bytes("alpha", "disk", 50) is None
+
+
+def test_only_an_admin_releases_the_name_of_another_agent(shared_unit: Unit) -> None:
+    statuses = {}
+    for who in EVERYONE:
+        with shared_unit.client(who) as client:
+            statuses[who] = client.post("/api/v1/nodes/alpha/release").status_code
+    assert statuses == {"admin": 200, "viewer": 403, "alpha": 403, "beta": 403}
 
 
 def test_a_revoked_token_is_refused_at_once(unit: Unit) -> None:

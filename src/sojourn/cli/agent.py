@@ -72,11 +72,18 @@ def agent(
         return
     from sojourn.node.agent import Agent
     from sojourn.node.http import HttpTransport
+    from sojourn.node.instance import instance_of
 
     if not settled.streams:
         print("sojourn: no streams; what the query unit assigns is recorded", file=sys.stderr, flush=True)
 
-    transport = HttpTransport(settled.server, settled.token, node=settled.node, ca_file=settled.ca_file)
+    transport = HttpTransport(
+        settled.server,
+        settled.token,
+        node=settled.node,
+        instance=instance_of(settled.spool),
+        ca_file=settled.ca_file,
+    )
     running = Agent(settled, transport, report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
@@ -97,7 +104,7 @@ def _check(settled: AgentConfiguration) -> None:
     from sojourn.node.stream import AgentStream
 
     for stream in settled.streams:
-        AgentStream(settled.node, stream)
+        AgentStream(settled.node, stream, most_bytes=settled.memory.per_stream)
     print(f"{settled.node}: {len(settled.streams)} streams, epochs go to {settled.server}")
 
 

@@ -71,8 +71,8 @@ app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(rep
 app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)
 app.command(name="serve", help=serve.HELP, epilog=serve.EXAMPLE)(serve.serve)
 app.command(name="query", help=query.HELP, epilog=query.EXAMPLE)(query.query)
-app.command(name="nodes", help=nodes.HELP, epilog=nodes.EXAMPLE)(nodes.nodes)
 app.command(name="warm-up", help=warm_up.HELP, epilog=warm_up.EXAMPLE)(warm_up.warm_up)
+app.add_typer(nodes.app, name="nodes")
 app.add_typer(token.app, name="token")
 app.add_typer(sink.app, name="sink")
 

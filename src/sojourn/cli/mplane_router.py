@@ -92,8 +92,9 @@ def router(
     settings = _settings(dscp, interval, max_delay, rows, buffer)
     seconds = parse_duration(duration) / 1e9 if duration else None
     recorder = RouterRecorder(name, look_up([parse_facing(text) for text in interface]), settings)
-    transport = UnitAccess(server, token, token_file, ca_file).transport(name) if server else None
-    unit = _unit(recorder, _spool(spool, server, name), spool_limit, transport)
+    kept = _spool(spool, server, name)
+    transport = UnitAccess(server, token, token_file, ca_file).transport(name, kept) if server else None
+    unit = _unit(recorder, kept, spool_limit, transport)
     _print(unit, recorder, output_format or Format.TABLE, seconds)
 
 

@@ -57,10 +57,12 @@ class UnitAccess:
 
         return SinkClient(self.server, self._token(), ca_file=self.ca_file)
 
-    def transport(self, node: str) -> HttpTransport:
+    def transport(self, node: str, spool: Path | None) -> HttpTransport:
         from sojourn.node.http import HttpTransport
+        from sojourn.node.instance import instance_of
 
-        return HttpTransport(self.server, self._token(), node=node, ca_file=self.ca_file)
+        instance = instance_of(spool) if spool else None
+        return HttpTransport(self.server, self._token(), node=node, instance=instance, ca_file=self.ca_file)
 
     def _token(self) -> str:
         from sojourn.server.client import token_from

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sojourn.server.tokens import Role, Token
 
 __all__ = [
+    "Instance",
     "admins",
     "bearer",
     "everyone",
@@ -22,6 +23,15 @@ __all__ = [
     "nodes",
     "readers",
     "roles_of",
+]
+
+Instance = Annotated[
+    str | None,
+    Header(
+        alias="Sojourn-Instance",
+        pattern="^[0-9a-f]{8,64}$",
+        description="which of the agents with the node's name it is; the same as long as its spool is kept",
+    ),
 ]
 
 _BEARER = HTTPBearer(auto_error=False, description="a token made by `sojourn token create`")

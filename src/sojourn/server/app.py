@@ -24,6 +24,7 @@ from sojourn.server.gate import Gate, explain_error, explain_faults
 from sojourn.server.limits import Limits
 from sojourn.server.live import LiveDesk
 from sojourn.server.models import Problem
+from sojourn.server.owners import OwnerStore, TakenError
 from sojourn.server.periodic import Periodic
 from sojourn.server.retention import EpochKeeper
 from sojourn.server.segments import SegmentStore
@@ -33,6 +34,7 @@ from sojourn.server.sink_late import LatePackets
 from sojourn.server.sink_retention import SinkRetention
 from sojourn.server.sink_store import SinkStore
 from sojourn.server.sink_worker import SinkWorker
+from sojourn.server.stream_states import StreamStateStore
 from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.tokens import TokenStore
 
@@ -75,6 +77,8 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.store = store
     app.state.tokens = TokenStore(store)
     app.state.assignments = AssignmentStore(store)
+    app.state.owners = OwnerStore(store, silence_ns=limits.owner_silence_ns)
+    app.state.stream_states = StreamStateStore(store)
     app.state.sinks = SinkStore(store, limits)
     app.state.sink_answers = SinkAnswers(store)
     app.state.segments = SegmentStore(store)
@@ -88,6 +92,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
     app.add_exception_handler(SojournError, _explain)
     app.add_exception_handler(RequestValidationError, _explain_faults)
+    app.add_exception_handler(TakenError, _refuse)
     for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes):
         app.include_router(routes.router)
     return app
@@ -101,3 +106,7 @@ async def _explain(_request: Request, error: Exception) -> JSONResponse:
 async def _explain_faults(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     return JSONResponse({"detail": explain_faults(error.errors())}, 422)
+
+
+async def _refuse(_request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, 409)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from sojourn.server.access import must_be_node, nodes, readers
+from sojourn.server.access import Instance, must_be_node, nodes, readers
 from sojourn.server.bodies import CBOR, read_body_epochs
 from sojourn.server.models import EpochInfo, EpochResult, EpochResults, Problem
 from sojourn.server.names import checked_name
@@ -22,18 +22,25 @@ _REFUSED: dict[int | str, dict[str, object]] = {
     400: {"model": Problem, "description": "not an epoch"},
     401: {"model": Problem, "description": "no valid token"},
     403: {"model": Problem, "description": "another node's epoch"},
+    409: {"model": Problem, "description": "another agent has the node's name"},
     413: {"model": Problem, "description": "too large"},
     429: {"model": Problem, "description": "too many requests"},
 }
 
 
 @router.post("/epochs", responses=_REFUSED, openapi_extra=_BODY)
-async def add_epochs(request: Request, token: Annotated[Token, nodes]) -> EpochResults:
+async def add_epochs(
+    request: Request, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+) -> EpochResults:
     """Store one or more epochs (a CBOR sequence), all or none; copies are recognised."""
     epochs = await read_body_epochs(request)
+    streams: dict[str, set[str]] = {}
     for epoch in epochs:
         must_be_node(token, checked_name(epoch.node))
         checked_name(epoch.stream)
+        streams.setdefault(epoch.node, set()).add(epoch.stream)
+    for node, names in streams.items():
+        await run_in_threadpool(request.app.state.owners.claim, node, names, sojourn_instance)
     statuses = await run_in_threadpool(request.app.state.store.add, epochs)
     for status in statuses:
         request.app.state.telemetry.epochs.labels(status.value).inc()

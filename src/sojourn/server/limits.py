@@ -43,6 +43,9 @@ class Limits:
     window_seconds: float = 30.0  # of processor time to solve one window, in a process of its own
     window_memory_bytes: int = 384 << 20  # of that process, 200 MB of which are the interpreter and libraries
     window_workers: int = 2  # such processes; one node has one of them at a time
+    assignments: int = 100  # of one node
+    assignment_bytes: int = 64 << 20  # of memory that a stream assigned to a node takes there
+    owner_silence_ns: int = 300_000_000_000  # after which another agent may have a node's name
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
     keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none
 

@@ -19,9 +19,12 @@ __all__ = [
     "Problem",
     "Query",
     "QueryAnswer",
+    "Released",
     "Span",
     "Stream",
     "StreamInfo",
+    "StreamState",
+    "StreamStates",
     "Tags",
 ]
 
@@ -69,6 +72,7 @@ class Node(_Model):
     tags: list[str]
     listening: bool = Field(description="whether it can be asked about its current epoch now")
     metrics: list[str] = Field(description="what its streams measure")
+    failed: dict[str, str] = Field(description="streams that cannot be recorded now, and why")
 
 
 class Tags(_Model):
@@ -87,6 +91,26 @@ class StreamInfo(Stream):
     node: str
     name: str
     last_sequence: int | None = None
+
+
+class StreamState(_Model):
+    """How a stream fares, as its node told last."""
+
+    state: Literal["running", "failed"]
+    since_ns: Nanoseconds
+    reason: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description="why it failed")
+
+
+class StreamStates(_Model):
+    """All streams that a node records or shall record."""
+
+    streams: Annotated[dict[Name, StreamState], Field(max_length=1000)]
+
+
+class Released(_Model):
+    """Streams that another agent with the node's name may take over."""
+
+    streams: list[str]
 
 
 class Assignment(_Model):

@@ -8,7 +8,8 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.epochs.store import StreamRecord
-from sojourn.server.access import admins, log_action, must_be_node, nodes, readers
+from sojourn.node.stream_limits import checked_stream
+from sojourn.server.access import Instance, admins, log_action, must_be_node, nodes, readers
 from sojourn.server.bodies import CBOR, decoded_epochs, read_body
 from sojourn.server.models import (
     Assignment,
@@ -17,12 +18,14 @@ from sojourn.server.models import (
     LiveAsked,
     Node,
     Problem,
+    Released,
     Stream,
     StreamInfo,
+    StreamStates,
     Tags,
 )
 from sojourn.server.names import checked_name
-from sojourn.server.tokens import Token
+from sojourn.server.tokens import Role, Token
 
 __all__ = ["router"]
 
@@ -35,6 +38,7 @@ router = APIRouter(
         400: {"model": Problem, "description": "what was asked cannot be"},
         401: {"model": Problem, "description": "no valid token"},
         403: {"model": Problem, "description": "the role does not allow it"},
+        409: {"model": Problem, "description": "another agent has the node's name"},
         429: {"model": Problem, "description": "too many requests"},
     },
 )
@@ -47,6 +51,7 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
     metrics: dict[str, set[str]] = {}
     for stream in await run_in_threadpool(request.app.state.store.streams):
         metrics.setdefault(stream.node, set()).add(stream.metric)
+    failed = await run_in_threadpool(request.app.state.stream_states.failed)
     listening = request.app.state.live.is_listening
     return [
         Node(
@@ -56,6 +61,7 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
             tags=list(record.tags),
             listening=listening(record.name),
             metrics=sorted(metrics.get(record.name, ())),
+            failed=failed.get(record.name, {}),
         )
         for record in records
     ]
@@ -93,29 +99,77 @@ def _streams(request: Request, node: str, token: Token) -> list[StreamInfo]:
 
 @router.put("/nodes/{node}/streams/{stream}")
 def announce_stream(
-    request: Request, node: str, stream: str, body: Stream, token: Annotated[Token, nodes]
+    request: Request,
+    node: str,
+    stream: str,
+    body: Stream,
+    token: Annotated[Token, nodes],
+    sojourn_instance: Instance = None,
 ) -> StreamInfo:
-    """A node says what a stream of it measures; the answer tells the last sequence number stored."""
+    """A node says what a stream of it measures; the answer tells the number that its epochs go on from."""
     must_be_node(token, node)
     store = request.app.state.store
-    store.announce(StreamRecord(checked_name(node), checked_name(stream), body.metric, body.unit, body.granularity))
-    return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=store.last_sequence(node, stream))
+    record = StreamRecord(checked_name(node), checked_name(stream), body.metric, body.unit, body.granularity)
+    floor = request.app.state.owners.claim(node, [stream], sojourn_instance)[stream]
+    store.announce(record)
+    known = [number for number in (store.last_sequence(node, stream), floor) if number is not None]
+    return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=max(known, default=None))
+
+
+@router.get("/nodes/{node}/states")
+def list_states(request: Request, node: str, _token: Annotated[Token, readers]) -> StreamStates:
+    """How a node's streams fare: recorded since when, or not, and why."""
+    return StreamStates(streams=request.app.state.stream_states.of(node))
+
+
+@router.put("/nodes/{node}/states")
+def set_states(
+    request: Request, node: str, body: StreamStates, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+) -> StreamStates:
+    """A node tells how all its streams fare; those left out are no longer recorded."""
+    must_be_node(token, node)
+    request.app.state.owners.require_owner(checked_name(node), sojourn_instance)
+    for stream in body.streams:
+        checked_name(stream)
+    request.app.state.stream_states.replace(node, body.streams)
+    return body
+
+
+@router.post("/nodes/{node}/release")
+def release(request: Request, node: str, token: Annotated[Token, nodes], sojourn_instance: Instance = None) -> Released:
+    """Let another agent have a node's name at once: an agent that ends says so of itself, an admin of any."""
+    must_be_node(token, node)
+    owners = request.app.state.owners
+    if sojourn_instance is not None:
+        return Released(streams=owners.leave(node, sojourn_instance))
+    if token.role is not Role.ADMIN:
+        raise HTTPException(403, "only an admin releases the name of another agent")
+    log_action(request, token, f"released the name {node}")
+    return Released(streams=owners.release(node))
 
 
 @router.get("/nodes/{node}/assignments")
-def get_assignments(request: Request, node: str, token: Annotated[Token, nodes]) -> Assignments:
+def get_assignments(
+    request: Request, node: str, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+) -> Assignments:
     """What a node shall record."""
     must_be_node(token, node)
+    request.app.state.owners.require_owner(node, sojourn_instance)
     version, streams = request.app.state.assignments.of(node)
     return Assignments(version=version, streams=streams)
 
 
 @router.put("/nodes/{node}/assignments/{stream}")
 def assign(request: Request, node: str, stream: str, body: Assignment, token: Annotated[Token, admins]) -> Assignments:
-    """Tell a node to record a stream, or to record it otherwise."""
-    request.app.state.assignments.assign(checked_name(node), checked_name(stream), body.configuration)
+    """Tell a node to record a stream, or to record it otherwise; 400 says what it could never record."""
+    limits, assignments = request.app.state.limits, request.app.state.assignments
+    checked_stream(checked_name(stream), body.configuration, where="assignment", most_bytes=limits.assignment_bytes)
+    assigned = assignments.of(checked_name(node))[1]
+    if stream not in assigned and len(assigned) >= limits.assignments:
+        raise HTTPException(400, f"{node} is assigned {limits.assignments} streams already, which is the limit")
+    assignments.assign(node, stream, body.configuration)
     log_action(request, token, f"assigned {stream} to {node}")
-    version, streams = request.app.state.assignments.of(node)
+    version, streams = assignments.of(node)
     return Assignments(version=version, streams=streams)
 
 
@@ -138,9 +192,11 @@ async def wait_for_request(
     node: str,
     token: Annotated[Token, nodes],
     wait: Annotated[float, Query(ge=0, le=60)] = 25.0,
+    sojourn_instance: Instance = None,
 ) -> LiveAsked | Response:
     """A node waits here for questions about its current epoch."""
     must_be_node(token, node)
+    await run_in_threadpool(request.app.state.owners.require_owner, node, sojourn_instance)
     left = min(wait, request.app.state.limits.poll_seconds)
     while True:
         asked = await request.app.state.live.next_request(node, min(left, LOOK_SECONDS))
