@@ -16,6 +16,8 @@ from sojourn.node.transport import StreamState
 __all__ = ["StreamStates", "reason_of"]
 
 MOST_REASON = 300
+# Reasons that differ in their numbers alone are one.
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789.,"))
 
 
 def reason_of(error: BaseException) -> str:
@@ -99,6 +101,7 @@ class StreamStates:
             if life.state.reason != reason:
                 life.state = StreamState(time.time_ns(), reason)
                 self.version += 1
-            is_new = life.reported != reason
-            life.reported = reason
+            kind = reason.translate(_NO_DIGITS)
+            is_new = life.reported != kind
+            life.reported = kind
             return is_new
