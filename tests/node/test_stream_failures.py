@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from query_unit import LIMITS, Unit, running_unit
+from query_unit import Unit, running_unit
 
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.node.watched import WatchedSource
 from sojourn.server.assignments import AssignmentStore
+from sojourn.server.limits import Limits
 from sojourn.sources.registry import new_source
 from tally_node import PLUGIN, Node, ask, is_listening
 from waiting import PATIENCE_SECONDS, eventually
 
+LIMITS = Limits(requests_per_second=10_000, burst=10_000, live_seconds=60.0)
 # What a metric of one's own may do: raise anything, wait for ever, ask for all memory, end the program.
 TROUBLES = '''
 import time as _time

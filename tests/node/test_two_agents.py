@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from query_unit import LIMITS, Unit, running_unit
+from query_unit import Unit, running_unit
 
+from sojourn.server.limits import Limits
 from tally_node import Node, ask, is_listening
 from waiting import eventually
+
+LIMITS = Limits(requests_per_second=10_000, burst=10_000, live_seconds=60.0)
 
 
 @pytest.fixture
