@@ -9,10 +9,13 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from sqlite3 import OperationalError
 
 from query_unit import Unit
 
+from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode
+from sojourn.node.spool_file import FILE_NAME, reading
 from waiting import PATIENCE_SECONDS
 
 __all__ = ["PLUGIN", "Node", "ask", "is_listening"]
@@ -93,12 +96,18 @@ count_bits = 16
         return errors
 
     def spooled(self) -> int:
-        """What the epochs in its spool hold in all; less where one changes its name just now."""
-        total = 0
-        for path in (path for path in self.spool.iterdir() if path.suffix in (".epoch", ".sent")):
-            with suppress(FileNotFoundError):
-                total += int(decode(path.read_bytes()).sketch.column("sum").sum())
-        return total
+        """What the closed epochs in its spool hold in all."""
+        return sum(int(epoch.sketch.column("sum").sum()) for epoch in self.epochs("waiting", "sent"))
+
+    def epochs(self, *states: str) -> list[Epoch]:
+        """The epochs in its spool that are in one of some states, read while it runs or not."""
+        path = self.spool / FILE_NAME
+        if not path.exists():
+            return []
+        with reading(path) as connection, suppress(OperationalError):
+            rows = connection.execute("SELECT state, data FROM entries ORDER BY stream, sequence").fetchall()
+            return [decode(data) for state, data in rows if state in states]
+        return []
 
     def count(self, rounds: int = 10) -> None:
         """Some more work by five processes, of very different amounts."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sojourn.core.keys import ProcessKey
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.merging import can_merge, merged_epoch
+from sojourn.epochs.merging import can_merge, merged_epoch, merging_key
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 PARAMETERS = BucketArrayParameters(buckets=6, per_instance=2, bits=8, count_bits=3, spreading="sequence")
@@ -58,3 +58,12 @@ def test_keys_are_those_of_both_and_unknown_if_one_did_not_say() -> None:
 def test_frames_are_joined() -> None:
     merged = merged_epoch(epoch(0, [1, 1]), epoch(7, [1]))
     assert (merged.first_ns, merged.last_ns) == (0, 7000)
+
+
+def test_epochs_have_one_key_exactly_if_they_can_be_merged() -> None:
+    changes = ({}, {"bits": 12}, {"salt": 1}, {"count_bits": 0}, {"buckets": 7})
+    epochs = [epoch(i, [1], replace(PARAMETERS, **change)) for i, change in enumerate(changes)]
+    epochs.append(replace(epochs[0], stream="t"))
+    for one in epochs:
+        for other in epochs:
+            assert (merging_key(one) == merging_key(other)) == can_merge(one, other)

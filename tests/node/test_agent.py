@@ -15,7 +15,6 @@ import pytest
 from query_unit import Unit, running_unit
 
 from sojourn.epochs.store import StreamRecord
-from sojourn.epochs.wire import decode
 from tally_node import Node, ask, is_listening
 from waiting import PATIENCE_SECONDS, eventually
 
@@ -72,12 +71,12 @@ def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> Non
     eventually(lambda: node.spooled() == sum(node.truth.values()))
     errors = node.stop()
     assert "cannot be reached" in errors
-    waiting = list(node.spool.glob("*.epoch")) + list(node.spool.glob("*.sent"))
+    waiting = node.epochs("waiting", "sent")
     assert waiting
     node.configuration.write_text(text)
     node.tally.write_text("")
     node.start()
-    eventually(lambda: not any(node.spool.glob("*.epoch")) and unit.store.totals()["epochs"] >= len(waiting))
+    eventually(lambda: not node.epochs("waiting") and unit.store.totals()["epochs"] >= len(waiting))
     node.stop()
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
 
@@ -146,7 +145,7 @@ def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) ->
     command = [sys.executable, "-m", "sojourn.cli.main", "query", "--spool", str(node.spool), *options]
     run = subprocess.run(command, env=node.environment, capture_output=True, text=True, check=True)
     local = json.loads(run.stdout)
-    epochs = [decode(path.read_bytes()) for path in node.spool.iterdir() if path.name != "agent-id"]
+    epochs = node.epochs("waiting", "sent")
     unit.store.announce(StreamRecord("alpha", "tally", "tally", "operations", "process"))
     unit.store.add(epochs)
     (there,) = ask(unit, instance="proc3[1]", live=False)
@@ -164,15 +163,15 @@ def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, n
     node.start()
     eventually(lambda: is_listening(unit))
     node.count()
-    eventually(lambda: any(node.spool.glob("*.open")))
-    noted = decode(next(node.spool.glob("*.open")).read_bytes())
+    eventually(lambda: node.epochs("open"))
+    (noted,) = node.epochs("open")
     assert int(noted.sketch.column("sum").sum()) == sum(node.truth.values())
     node.stop(signal.SIGKILL)
     eventually(lambda: not is_listening(unit))
     node.tally.write_text("")
     node.start()
     eventually(lambda: unit.store.totals()["epochs"] == 1)
-    assert "ended without closing" in node.stop()
+    assert "stream tally lost what it measured from" in node.stop()
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sojourn.core.errors import ParameterError
 from sojourn.core.units import parse_duration
 
-__all__ = ["format_clock", "format_time", "parse_time"]
+__all__ = ["format_clock", "format_instant", "format_time", "parse_time"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,9})?)?")
@@ -49,6 +49,16 @@ def parse_time(text: str, *, now_ns: int | None = None) -> int:
 def format_time(time_ns: int) -> str:
     """Local date and time to the second, with the zone's offset."""
     return datetime.fromtimestamp(time_ns / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def format_instant(time_ns: int) -> str:
+    """Universal date and time, cut to the microsecond, for reports that are compared with data.
+
+    >>> format_instant(1767225600_123456789)
+    '2026-01-01T00:00:00.123456Z'
+    """
+    moment = EPOCH + timedelta(microseconds=time_ns // 1000)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def format_clock(time_ns: int) -> str:

@@ -6,7 +6,8 @@ grows where a sum needs it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from hashlib import blake2b
 from typing import Any
 
 from sojourn.core.errors import SketchFullError
@@ -15,7 +16,7 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
 
-__all__ = ["can_merge", "merged_epoch"]
+__all__ = ["can_merge", "merged_epoch", "merging_key"]
 
 WIDTHS = ("bits", "count_bits", "byte_bits")
 WIDEST = 64
@@ -39,6 +40,15 @@ def can_merge(one: Epoch, other: Epoch) -> bool:
     if not same or _widths(other.parameters).keys() != widths.keys():
         return False
     return _with_widths(other.parameters, widths) == one.parameters
+
+
+def merging_key(epoch: Epoch) -> str:
+    """What epochs that can be merged have in common, and others not: an index of it finds them without decoding."""
+    parameters = epoch.parameters
+    widths = _widths(parameters)
+    others = [(f.name, getattr(parameters, f.name)) for f in fields(parameters) if f.name not in widths]
+    text = repr((epoch.node, epoch.stream, parameters.kind, sorted(widths), others))
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def merged_epoch(one: Epoch, other: Epoch) -> Epoch:

@@ -31,7 +31,16 @@ from sojourn.epochs.packing import pack_table, packed_size, unpack_table
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES, AnySketch
 
-__all__ = ["MAX_EPOCH_BYTES", "VERSION", "decode", "encode", "load_item", "read_epochs", "write_epochs"]
+__all__ = [
+    "MAX_EPOCH_BYTES",
+    "VERSION",
+    "check_intact",
+    "decode",
+    "encode",
+    "load_item",
+    "read_epochs",
+    "write_epochs",
+]
 
 VERSION = 1
 MAX_EPOCH_BYTES = 64 << 20
@@ -83,13 +92,22 @@ def hash_bytes_fast(data: bytes) -> int:
 
 def decode(data: bytes) -> Epoch:
     """The epoch in `data`, all of it and nothing more."""
+    return _decode_body(_items(_one_body(data)))
+
+
+def check_intact(data: bytes) -> None:
+    """Refuse bytes that are not one whole epoch as it was encoded; the body is checked, not decoded."""
+    _one_body(data)
+
+
+def _one_body(data: bytes) -> bytes:
     if len(data) > MAX_EPOCH_BYTES:
         raise WireError(f"{len(data)} bytes exceed {MAX_EPOCH_BYTES}", where="epoch")
     stream = io.BytesIO(data)
-    epoch = _decode_outer(load_item(stream, "epoch", depth=1))
+    body = _checked_body(load_item(stream, "epoch", depth=1))
     if stream.read(1):
         raise WireError("bytes follow the epoch", where="epoch", action="send one epoch at a time")
-    return epoch
+    return body
 
 
 def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:
@@ -107,7 +125,7 @@ def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
     while source.begin():
         start = source.offset - 1
         try:
-            yield _decode_outer(load_item(source, "epoch", depth=1))
+            yield _decode_body(_items(_checked_body(load_item(source, "epoch", depth=1))))
         except WireError as error:
             raise WireError(
                 error.what,
@@ -179,7 +197,7 @@ def load_item(stream: object, where: str, *, depth: int, what: str = "an epoch")
         raise WireError(f"not the CBOR of {what} ({str(error)[:80]})", where=where) from None
 
 
-def _decode_outer(outer: object) -> Epoch:
+def _checked_body(outer: object) -> bytes:
     if not isinstance(outer, list) or len(outer) != 3:
         raise WireError("expected [version, body, check]", where="epoch")
     version, body, check = outer
@@ -195,13 +213,17 @@ def _decode_outer(outer: object) -> Epoch:
         raise WireError(
             "the check does not match the body", where="check", action="the epoch was damaged; send it again"
         )
+    return body
+
+
+def _items(body: bytes) -> list[object]:
     stream = io.BytesIO(body)
     items = load_item(stream, "body", depth=3)
     if stream.read(1):
         raise WireError("bytes follow the body", where="body")
     if not isinstance(items, list) or len(items) != BODY_FIELDS:
         raise WireError(f"expected a list of {BODY_FIELDS} fields", where="body")
-    return _decode_body(items)
+    return items
 
 
 def _expect(value: object, kind: type[T], where: str) -> T:

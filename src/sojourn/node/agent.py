@@ -9,8 +9,9 @@ Nothing ordinary ends it. A stream that fails, for whatever reason, ends alone: 
 query unit is told (`report_states`), and it is tried again. So is whatever the network brings, until a stop.
 
 Nothing is lost without a word: closed epochs are on disk before they count as closed (in memory while the disk refuses
-them); open ones are written down every few seconds (`checkpoint`) and taken up after a crash as they were then. What
-was merged, refused or lost is reported, and so is what sources could not measure.
+them); open ones are written down every few seconds (checkpoints) and taken up after a crash as they were then. What was
+measured since, and is lost, is reported with its times. So is what was merged, refused or set aside, and what sources
+could not measure.
 """
 
 from __future__ import annotations
@@ -19,13 +20,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from sojourn.core.errors import SojournError, SourceError, StoreError, UsageError, WireError
-from sojourn.core.hashing import hash_bytes
+from sojourn.core.errors import SojournError, SourceError, StoreError, UsageError
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.wire import decode, encode
+from sojourn.epochs.wire import encode
 from sojourn.node.configuration import MOST_STREAMS, AgentConfiguration, StreamConfiguration
 from sojourn.node.sending import (
     BATCH_BYTES,
@@ -35,7 +34,7 @@ from sojourn.node.sending import (
     SpoolSender,
     pause_about,
 )
-from sojourn.node.spool import OPEN, Spool, write_durably
+from sojourn.node.spool import Spool, StreamState
 from sojourn.node.stream import AgentStream
 from sojourn.node.stream_limits import checked_source, checked_stream
 from sojourn.node.stream_states import StreamStates, reason_of
@@ -53,6 +52,8 @@ from sojourn.sources.registry import source_type
 __all__ = ["Agent", "AgentCounts"]
 
 CHECKPOINT_NS = 5_000_000_000
+# Of the time that passes, checkpoints take at most this share: they come later where the disk is slow.
+CHECKPOINT_SHARE = 10
 ASSIGNMENTS_SECONDS = 30.0
 QUESTION_SECONDS = 20.0
 KEEPING_SECONDS = 0.5
@@ -80,8 +81,16 @@ class AgentCounts:
 class Agent:
     """Runs the streams of one node until stopped."""
 
-    def __init__(self, configuration: AgentConfiguration, transport: Transport, *, report: Report) -> None:
+    def __init__(
+        self,
+        configuration: AgentConfiguration,
+        transport: Transport,
+        *,
+        report: Report,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._configuration = configuration
+        self._clock = clock
         self._transport = transport
         self._report = report
         self._lock = threading.RLock()
@@ -98,13 +107,11 @@ class Agent:
         self._unannounced: set[str] = set()
         self._told: dict[str, set[str]] = {}
         self._trouble = ""
-        self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes)
+        self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes, clock=clock)
         self.counts = AgentCounts()
         self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report)
         self._looked = -ASSIGNMENTS_SECONDS
-        for damaged in self.spool.damaged:
-            report(f"warning: a spooled epoch was damaged and put aside: {damaged}")
-        self._take_up_open_epochs()
+        self._tell_notices()
 
     def stop(self) -> None:
         """Ask all loops to end; may be called from a signal handler, which must not wait for an event's lock."""
@@ -128,6 +135,7 @@ class Agent:
         finally:
             self._stop.set()
             self._finish()
+            self._leave_spool()
 
     def _end_sending(self, sending: threading.Thread) -> None:
         """Close what is open and send what waits, as far as that succeeds at once."""
@@ -146,8 +154,6 @@ class Agent:
             if len(self.spool):
                 self._report(f"warning: {len(self.spool)} epochs wait in {self.spool.directory}: {reason_of(error)}")
         self.counts.sent = self._sender.sent
-        if self.spool.unwritten:
-            self._report(f"warning: {self.spool.unwritten} epochs could neither be sent nor written and are lost")
 
     def _guarded(self, loop: Callable[[], None]) -> None:
         """Run a loop until the stop; a fault in it is reported once, and it goes on."""
@@ -232,6 +238,7 @@ class Agent:
             if self._wanted.get(name) is not configuration or self._stop.is_set():
                 stream.source.close(seconds=CLOSE_SECONDS)
                 return
+            self.spool.begin_stream(name, first)
             self._streams[name] = stream
             self._states.started(name)
             self._tell_warnings(stream)
@@ -254,9 +261,9 @@ class Agent:
         if not is_announced:
             self._unannounced.add(name)
             if name not in self._last_numbers:
-                stored = time.time_ns() // 1000
+                stored = self._clock() // 1000
         with self._lock:
-            known = (stored, self.spool.last_sequence(name), self._noted(name), self._last_numbers.get(name))
+            known = (stored, self.spool.next_number(name) - 1, self._last_numbers.get(name))
         return max((number for number in known if number is not None), default=-1) + 1
 
     def _announce(self, configuration: StreamConfiguration) -> int | None:
@@ -287,10 +294,13 @@ class Agent:
         """Close a stream's epochs and its source, whatever state that is in."""
         with self._lock:
             stream = self._streams.pop(name)
+            closed: list[Epoch] = []
             try:
-                self._close(stream.finish())
+                self._count(closed := stream.finish())
             except Exception as error:
                 self._report(f"warning: stream {name}: its open epoch is lost: {reason_of(error)}")
+            self.spool.end_stream(name, closed)
+            self._tell_notices()
             self._last_numbers[name] = stream.next_sequence - 1
             self._given_up[name] = stream.source
             try:
@@ -327,9 +337,10 @@ class Agent:
         while not self._is_over():
             with self._lock:
                 self._poll()
-                if time.monotonic_ns() >= checkpoint:
+                if (begun := time.monotonic_ns()) >= checkpoint:
                     self._note_open_epochs()
-                    checkpoint = time.monotonic_ns() + CHECKPOINT_NS
+                    took = time.monotonic_ns() - begun
+                    checkpoint = time.monotonic_ns() + max(CHECKPOINT_NS, CHECKPOINT_SHARE * took)
             next_poll = max(next_poll + self._configuration.poll_ns, time.monotonic_ns())
             while not self._is_over() and (left := next_poll - time.monotonic_ns()) > 0:
                 self._stop.wait(min(left / 1e9, NOTICE_SECONDS))
@@ -338,10 +349,9 @@ class Agent:
 
     def _poll(self) -> None:
         """Record what all sources have, and spool the epochs that it closes."""
-        now_ns = time.time_ns()
-        if self.spool.unwritten:
-            self.spool.write_down()
-            self._tell_trouble(self.spool.trouble)
+        now_ns = self._clock()
+        self.spool.write_down()
+        self._tell_notices()
         polled = list(self._streams.items())
         for _, stream in polled:
             stream.source.ask(now_ns)
@@ -351,7 +361,10 @@ class Agent:
                 closed = stream.take(max(0.0, deadline - time.monotonic()))
                 if closed is None:
                     continue
-                self._close(closed)
+                if closed:
+                    self._count(closed)
+                    self.spool.keep([StreamState(name, closed, stream.snapshots(), stream.until_ns)])
+                    self._tell_notices()
                 self._tell_warnings(stream)
             except Exception as error:
                 self._fail(name, error)
@@ -359,19 +372,15 @@ class Agent:
             if self._states.proved(name):
                 self._report(f"stream {name} is recorded again")
 
-    def _close(self, epochs: list[Epoch]) -> None:
-        for epoch in epochs:
-            merged = self.spool.merged
-            self.spool.put(epoch)
-            self.counts.closed += 1
-            self.counts.measurements += epoch.recorded
-            if self.spool.merged > merged:
-                self._report(
-                    f"warning: the spool is full; {self.spool.merged} epochs were merged so far: counts are kept, "
-                    f"times are coarser"
-                )
-        if epochs:
-            self._tell_trouble(self.spool.trouble)
+    def _count(self, closed: list[Epoch]) -> None:
+        self.counts.closed += len(closed)
+        self.counts.measurements += sum(epoch.recorded for epoch in closed)
+
+    def _tell_notices(self) -> None:
+        """Report what the spool has to say."""
+        for line in self.spool.notices():
+            self._report(line)
+        self._tell_trouble(self.spool.trouble)
 
     def _tell_trouble(self, trouble: StoreError | None) -> None:
         """Say that the disk refuses to be written, and that it no longer does, each once."""
@@ -385,40 +394,23 @@ class Agent:
         with self._lock:
             for name in list(self._streams):
                 self._stop_stream(name)
-            for path in self.spool.directory.glob(f"*{OPEN}"):
-                path.unlink()
+            self.spool.end()
+            self._tell_notices()
 
-    def _open_path(self, stream: str) -> Path:
-        return self.spool.directory / f"{hash_bytes(stream.encode()):016x}{OPEN}"
+    def _leave_spool(self) -> None:
+        """Write what the disk may take by now, and list what it does not."""
+        with self._lock:
+            self.spool.end()
+            self._tell_notices()
+            for entry in self.spool.unwritten:
+                self._report(f"warning: {entry} could neither be sent nor written, and is lost")
+            self.spool.close()
 
     def _note_open_epochs(self) -> None:
         """Write open epochs down, for the case that nobody gets to close them."""
-        for name, stream in self._streams.items():
-            if snapshots := stream.snapshots():
-                try:
-                    write_durably(self._open_path(name), encode(snapshots[-1]))
-                except StoreError as error:
-                    self._tell_trouble(error)
-                    return
-
-    def _noted(self, name: str) -> int | None:
-        path = self._open_path(name)
-        return decode(path.read_bytes()).sequence if path.exists() else None
-
-    def _take_up_open_epochs(self) -> None:
-        """After a crash: the epochs that were open become closed ones, as far as they were written down."""
-        for path in self.spool.directory.glob(f"*{OPEN}"):
-            try:
-                epoch = decode(path.read_bytes())
-                if epoch.sequence not in self.spool.sequences(epoch.stream):
-                    self.spool.put(epoch)
-                    self._report(
-                        f"warning: the agent ended without closing stream {epoch.stream}; what it measured in the last "
-                        f"seconds before is lost"
-                    )
-            except WireError as error:
-                self._report(f"warning: {path.name} is damaged and was left out: {error}")
-            path.unlink()
+        polled = [(name, stream) for name, stream in self._streams.items() if stream.until_ns]
+        self.spool.keep(StreamState(name, (), stream.snapshots(), stream.until_ns) for name, stream in polled)
+        self._tell_notices()
 
     def _send(self) -> None:
         """Empty the spool and look for new assignments, with growing pauses while that fails."""
@@ -509,8 +501,7 @@ class Agent:
             waiting = self.spool.newest(set(asked.streams), asked.from_ns, asked.to_ns)
         page: list[bytes] = []
         size = 0
-        for epoch in (*reversed(snapshots), *waiting):
-            data = encode(epoch)
+        for data in (*map(encode, reversed(snapshots)), *waiting):
             if page and (len(page) == BATCH_EPOCHS or size + len(data) > BATCH_BYTES):
                 self._transport.answer(asked, page, more=True)
                 page, size = [], 0

@@ -21,7 +21,9 @@ from sojourn.node.transport import (
     Receipt,
     RefusedError,
     StreamState,
+    TooLargeError,
     TransportError,
+    UnacceptableError,
 )
 
 __all__ = ["INSTANCE_HEADER", "HttpTransport"]
@@ -33,6 +35,8 @@ CBOR = "application/cbor"
 # Tells agents with one node's name apart.
 INSTANCE_HEADER = "Sojourn-Instance"
 STATUSES = ("stored", "duplicate", "conflict")
+# The query unit's own answers (JSON) that are about what a request holds. A proxy's page means nothing of that kind.
+UNACCEPTABLE = (400, 422)
 
 
 class HttpTransport:
@@ -72,9 +76,13 @@ class HttpTransport:
         try:
             return exchange(self._client, self.server, asked)
         except RefusedError as error:
-            if error.status != 409:
-                raise
-            raise NameTakenError(error.what, where=self.server) from None
+            if error.status == 409:
+                raise NameTakenError(error.what, where=self.server) from None
+            if error.status == 413:
+                raise TooLargeError(error.what, where=self.server, status=413) from None
+            if error.status in UNACCEPTABLE:
+                raise UnacceptableError(error.what, where=self.server, status=error.status) from None
+            raise
 
     def announce(self, announcement: Announcement) -> int | None:
         body = {

@@ -6,11 +6,12 @@ have left the spool: they are the query unit's to answer for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, WireError
 from sojourn.core.keys import key_id, parse_key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode
@@ -23,7 +24,8 @@ from sojourn.estimation.queries import (
     answer_largest,
     answer_total,
 )
-from sojourn.node.spool import OPEN, SENT, WAITING
+from sojourn.node.earlier_spool import earlier_files
+from sojourn.node.spool_file import FILE_NAME, reading
 from sojourn.sources.registry import source_type
 
 __all__ = ["ask_spool", "spooled_epochs"]
@@ -34,12 +36,28 @@ FIELDS = (
 
 
 def spooled_epochs(directory: Path) -> list[Epoch]:
-    """All epochs in a spool, and those that were open when they were written down last; reads only."""
+    """All epochs in a spool, and those that were open at their last checkpoint; reads only, also while an agent writes.
+
+    Damaged ones are left out: the agent is who sets them aside, and reports it.
+    """
     if not directory.is_dir():
         raise UsageError("there is no spool", where=str(directory), action="give the agent's --spool directory")
-    files = sorted(path for path in directory.iterdir() if path.suffix in (WAITING, SENT, OPEN))
-    epochs = {(epoch.stream, epoch.sequence): epoch for epoch in (decode(path.read_bytes()) for path in files)}
+    epochs: dict[tuple[str, int], Epoch] = {}
+    for epoch in _readable_epochs(directory):
+        epochs.setdefault((epoch.stream, epoch.sequence), epoch)
     return list(epochs.values())
+
+
+def _readable_epochs(directory: Path) -> Iterator[Epoch]:
+    path = directory / FILE_NAME
+    if path.exists():
+        with reading(path) as connection:
+            for (data,) in connection.execute("SELECT data FROM entries ORDER BY stream, sequence"):
+                with suppress(WireError, TypeError):
+                    yield decode(data)
+    for file in earlier_files(directory):
+        if file.entry is not None:
+            yield file.entry.epoch
 
 
 def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) -> list[dict[str, Any]]:

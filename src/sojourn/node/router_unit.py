@@ -26,7 +26,6 @@ from sojourn.node.transport import Announcement, Transport
 __all__ = ["METRIC", "RouterUnit"]
 
 METRIC = "segment_delay"
-MOST_WAITING = 1 << 30
 LAST_SECONDS = 5.0
 
 Report = Callable[[str], None]
@@ -50,8 +49,7 @@ class RouterUnit:
         self._sender: SpoolSender | None = None
         if spool is not None and transport is not None:
             self._sender = SpoolSender(spool, transport, lock=self._lock, report=report)
-        for damaged in [] if spool is None else spool.damaged:
-            report(f"warning: a spooled epoch was damaged and put aside: {damaged}")
+        self._pass_on_notices()
 
     @property
     def sent(self) -> int:
@@ -94,6 +92,7 @@ class RouterUnit:
                 self._transport.hurry(LAST_SECONDS)
             sending.join(LAST_SECONDS / 2)
             self._send_last()
+            self._leave_spool()
 
     def _is_over(self) -> bool:
         return self._is_asked_to_stop or self._stop.is_set()
@@ -107,16 +106,20 @@ class RouterUnit:
                 for epoch in epochs:
                     self._spool.put(epoch)
                 self._give_up_oldest(self._spool)
+            self._pass_on_notices()
         return segment_measurements(epochs)
 
     def _give_up_oldest(self, spool: Spool) -> None:
         while spool.size_bytes > spool.limit_bytes:
-            entries = spool.oldest(len(spool), most_bytes=MOST_WAITING)
-            oldest = min(entry.epoch.sequence for entry in entries)
-            chosen = [entry for entry in entries if entry.epoch.sequence == oldest]
-            spool.remove(chosen)
-            self.given_up += len(chosen)
+            given_up = spool.give_up_oldest()
+            if not given_up:
+                return
+            self.given_up += given_up
             self._report(f"warning: the spool is full; {self.given_up:,} epochs of the oldest intervals were given up")
+
+    def _pass_on_notices(self) -> None:
+        for line in [] if self._spool is None else self._spool.notices():
+            self._report(line)
 
     def _send(self) -> None:
         if self._sender is not None:
@@ -141,3 +144,12 @@ class RouterUnit:
                 self._transport.leave()
         except Exception as error:
             self._report(f"warning: {self.waiting} epochs wait in {self._spool.directory}: {error}")
+
+    def _leave_spool(self) -> None:
+        if self._spool is not None:
+            with self._lock:
+                self._spool.end()
+                self._pass_on_notices()
+                for entry in self._spool.unwritten:
+                    self._report(f"warning: {entry} could neither be sent nor written, and is lost")
+                self._spool.close()

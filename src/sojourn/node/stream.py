@@ -68,6 +68,8 @@ class AgentStream:
         self._first_salt = SALTS * (hash_bytes(node.encode()) % ROUNDS)
         self._is_of_values = configuration.parameters.kind == BucketArrayParameters.kind
         self._names: dict[int, Key] = {}
+        # All that was measured until then is recorded.
+        self.until_ns = 0
         self._recorder = Recorder(
             node,
             configuration.name,
@@ -103,6 +105,7 @@ class AgentStream:
                 action="use lda, lds, sample or counter_vector for packets, bucket_array for all else",
             )
         self._learn(found.keys)
+        self.until_ns = now_ns
         return [*self._recorder.record(found.batch), *self._recorder.close_before(now_ns)]
 
     def _learn(self, keys: Iterable[Key]) -> None:

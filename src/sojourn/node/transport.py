@@ -20,8 +20,10 @@ __all__ = [
     "Receipt",
     "RefusedError",
     "StreamState",
+    "TooLargeError",
     "Transport",
     "TransportError",
+    "UnacceptableError",
 ]
 
 
@@ -39,6 +41,14 @@ class RefusedError(ServerError):
     def __init__(self, what: str, *, where: str = "", action: str = "", status: int = 400) -> None:
         super().__init__(what, where=where, action=action)
         self.status = status
+
+
+class UnacceptableError(RefusedError):
+    """It answered no to what the request holds; the rest without what is wrong may be accepted."""
+
+
+class TooLargeError(UnacceptableError):
+    """The request is too large for the query unit, or for a proxy before it; less may be accepted."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class Transport(Protocol):
         """Tell what a stream measures; the last sequence number that is stored of it."""
 
     def send(self, epochs: list[bytes]) -> list[Receipt]:
-        """Hand over encoded epochs, all or none."""
+        """Hand over encoded epochs, all or none; `UnacceptableError` if one of them, or their size, is the reason."""
 
     def assignments(self) -> tuple[int, dict[str, dict[str, object]]]:
         """The version and the streams that the node shall record."""
