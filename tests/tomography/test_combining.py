@@ -55,7 +55,7 @@ def test_two_packets_that_went_on_together_leave_the_third_what_both_sums_leave(
         (1, 1, [1, 0], 1_090 * MS, 1_100 * MS, 80 * MS),
     ]
     trace = make_trace(rows)
-    options = ConstraintOptions(omega_ns=0, epsilon_ns=0, tolerance_ns=0)
+    options = ConstraintOptions(omega_ns=0, epsilon_ns=0, tolerance_ns=0, sums=Sums.UPPER)
     alone, both = apart(trace, options, monkeypatch), bound(trace, options)
     at_one = int(trace.start[np.flatnonzero(trace.origin == 5)[0]]) + 1
     assert alone.most_ns[at_one] == 40 * MS
@@ -66,11 +66,11 @@ def test_two_packets_that_went_on_together_leave_the_third_what_both_sums_leave(
 @pytest.mark.parametrize(
     ("nodes", "seed", "ack_loss", "loss", "sums"),
     [
-        (40, 501, 0.0, 0.0, Sums.AUTO),
+        (40, 501, 0.0, 0.0, Sums.UPPER),
         (40, 502, 0.0, 0.0, Sums.EXACT),
-        (60, 503, 0.1, 0.0, Sums.AUTO),
-        (60, 504, 0.0, 0.2, Sums.AUTO),
-        (80, 505, 0.2, 0.1, Sums.AUTO),
+        (60, 503, 0.1, 0.0, Sums.UPPER),
+        (60, 504, 0.0, 0.2, Sums.UPPER),
+        (80, 505, 0.2, 0.1, Sums.UPPER),
     ],
 )
 def test_no_bound_is_narrower_than_linear_programs_prove_and_no_truth_is_outside(
@@ -92,7 +92,7 @@ def test_no_bound_is_narrower_than_linear_programs_prove_and_no_truth_is_outside
 def test_propagation_is_within_one_per_cent_of_linear_programs_in_small_networks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = ConstraintOptions()
+    options = ConstraintOptions(sums=Sums.UPPER)
     figures = []
     for nodes, seed in ((60, 511), (60, 512), (100, 513)):
         trace, _truth = simulated(nodes, seed)
@@ -107,7 +107,7 @@ def test_propagation_is_within_one_per_cent_of_linear_programs_in_small_networks
 
 def test_sums_that_contradict_each_other_only_together_change_nothing() -> None:
     trace, _truth = simulated(40, 501)
-    bounds = bound(trace)
+    bounds = bound(trace, ConstraintOptions(sums=Sums.UPPER))
     groups = bounds.groups
     wrong = replace(bounds, groups=replace(groups, sum_ns=groups.sum_ns - 10**12))
     assert np.array_equal(together(trace, wrong, ConstraintOptions()), bounds.most_ns)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collection_worlds import CONTRADICTING_TRACES, MS, simulated
 from sojourn.tomography import solver
+from sojourn.tomography.blending import blend
 from sojourn.tomography.constraints import ConstraintOptions, Sums, bound
 from sojourn.tomography.estimate import EstimateOptions, estimate
 from sojourn.tomography.evaluation import Evaluation, evaluate
@@ -91,8 +92,9 @@ def test_collection_traces_are_taken_apart_with_lost_acknowledgements(
     trace = read_trace(shared_data / "collection" / f"{name}_packets.csv.gz")
     ours, mnt = judged(trace, read_truth(shared_data / "collection" / f"{name}_hops.csv.gz", trace))
     assert ours.mae_ms < min(goal_ms, share * mnt.mae_ms)
-    assert ours.bounds_violated <= ours.unknowns / 10_000
-    assert ours.bound_width_ms < 0.85 * mnt.bound_width_ms
+    assert ours.bounds_violated == 0
+    # Where anything was lost, bounds do not rest on what else than its own packet a sum may hold.
+    assert ours.bound_width_ms < 0.92 * mnt.bound_width_ms
 
 
 def test_what_osqp_leaves_unconverged_clarabel_solves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,15 +108,17 @@ def test_what_osqp_leaves_unconverged_clarabel_solves(monkeypatch: pytest.Monkey
     assert np.abs(answer.arrival_ns - expected.arrival_ns).mean() < 0.1 * MS
 
 
-def test_what_nobody_solves_keeps_the_middle_of_its_bounds_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_solves_starts_from_the_middle_of_its_bounds_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trace, _truth = simulated(60, 58)
     bounds = bound(trace)
     monkeypatch.setitem(solver.OSQP_SETTINGS, "max_iter", 1)
     monkeypatch.setattr(solver, "_clarabel", lambda *_problem: None)
     answer = estimate(trace, bounds)
-    assert answer.solves.keys() == {"relaxed", "unsolved"}
-    middle = mnt_arrivals(bounds)
-    assert np.abs(answer.arrival_ns - middle).max() <= 1_000
+    assert answer.solves.keys() == {"relaxed", "elastic", "unsolved"}
+    expected = blend(trace, bounds, mnt_arrivals(bounds))
+    assert np.abs(answer.arrival_ns - expected).max() <= 1_000
 
 
 def test_shorter_windows_and_larger_ratios_cost_little() -> None:

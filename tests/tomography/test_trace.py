@@ -363,3 +363,13 @@ def test_the_collection_traces_are_read_whole(shared_data: Path) -> None:
     truth = read_truth(shared_data / "collection" / "n100_center_20s_hops.csv.gz", trace)
     assert (truth[trace.start[:-1]] == trace.t0_ns).all()
     assert (truth >= 0).mean() > 0.999
+
+
+def test_packets_that_come_back_to_a_node_are_looping() -> None:
+    rows = [
+        (3, 0, [3, 2, 1, 0], 0, 9 * MS, MISSING),
+        (3, 1, [3, 2, 3, 1, 0], 10 * MS, 19 * MS, MISSING),
+        (2, 0, [2, 1, 0], 20 * MS, 29 * MS, MISSING),
+        (2, 1, [2, 1, 4, 1, 4, 1, 0], 30 * MS, 39 * MS, MISSING),
+    ]
+    assert make_trace(rows).is_looping.tolist() == [False, True, False, True]

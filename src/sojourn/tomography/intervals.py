@@ -13,7 +13,7 @@ Cost: about 0.02 ms for a delay; the trace is taken in stretches of `STRETCH` vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +21,12 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.interval_factors import ABOVE, BELOW
-from sojourn.tomography.posterior import Posterior, Posteriors
+from sojourn.tomography.posterior import Posterior, Posteriors, stretches_of
 from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["LEVEL", "Intervals", "features", "intervals", "judge", "uncertain_visits"]
 
 LEVEL = 0.95
-STRETCH = 30_000
 NS_PER_MS = 1e6
 ROUNDING_NS = 1_000
 TINY_MS = 1e-9
@@ -54,13 +53,14 @@ def intervals(
     estimate = np.diff(arrival_ns, append=arrival_ns[-1])
     low, high = estimate.copy(), estimate.copy()
     is_uncertain = uncertain_visits(trace, bounds)
-    posteriors = Posteriors(trace, bounds, arrival_ns)
+    believed = bounds.believed or bounds
+    posteriors = Posteriors(trace, believed, arrival_ns)
     done = 0
-    for packets in _stretches(trace):
+    for packets in stretches_of(trace):
         answer = posteriors.of(packets)
         chosen = is_uncertain[answer.place]
         place = answer.place[chosen]
-        likely_low, likely_high = _around(answer, bounds)
+        likely_low, likely_high = _around(answer, believed)
         low[place] = np.minimum(np.maximum(likely_low[chosen], bounds.least_ns[place]), estimate[place])
         high[place] = np.maximum(np.minimum(likely_high[chosen], bounds.most_ns[place]), estimate[place])
         done += len(packets)
@@ -115,13 +115,3 @@ def _around(answer: Posterior, bounds: Bounds) -> tuple[Int64Array, Int64Array]:
     low = np.floor((answer.mean - below) * NS_PER_MS).astype(np.int64)
     high = np.ceil((answer.mean + above) * NS_PER_MS).astype(np.int64)
     return low, high
-
-
-def _stretches(trace: CollectionTrace) -> Iterator[Int64Array]:
-    """All packets in stretches of their generation times, of about so many visits each."""
-    order = np.argsort(trace.t0_ns, kind="stable")
-    visits = np.cumsum(np.diff(trace.start)[order] - 1)
-    parts = max(round(int(visits[-1]) / STRETCH), 1)
-    edges = np.searchsorted(visits, np.arange(1, parts) * (int(visits[-1]) / parts), side="right")
-    for packets in np.split(order, edges):
-        yield np.sort(packets)

@@ -1,4 +1,4 @@
-"""From a window's solved delays to arrival times of the packets that it keeps, within the guaranteed bounds."""
+"""From delays to arrival times within the guaranteed bounds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,37 @@ from sojourn.tomography.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window
 
-__all__ = ["keep_delays"]
+__all__ = ["keep_delays", "keep_window"]
 
 
-def keep_delays(
+def keep_window(
     trace: CollectionTrace, bounds: Bounds, window: Window, delay_ns: Int64Array, arrival_ns: Int64Array
 ) -> None:
-    """Take over the delays of the packets kept as arrivals, each brought into what is left of its bounds.
+    """Take over the delays of the packets that a window keeps, as `keep_delays` does."""
+    is_kept = np.isin(window.packets, window.kept, assume_unique=True)
+    _keep_bounded(trace, bounds, window.packets, is_kept, delay_ns, arrival_ns)
+
+
+def keep_delays(trace: CollectionTrace, bounds: Bounds, delay_ns: Int64Array, arrival_ns: Int64Array) -> None:
+    """Take over all visits' delays as arrivals, in place, each brought into what is left of its bounds.
 
     A solver meets bounds only to its tolerance; going from the origin on, an arrival within reach of the one before
     always exists, as the bounds are a fixpoint.
     """
-    is_kept = np.isin(window.packets, window.kept, assume_unique=True)
+    packets = np.arange(len(trace))
+    _keep_bounded(trace, bounds, packets, np.ones(len(packets), np.bool_), delay_ns, arrival_ns)
+
+
+def _keep_bounded(
+    trace: CollectionTrace,
+    bounds: Bounds,
+    packets: Int64Array,
+    is_kept: BoolArray,
+    delay_ns: Int64Array,
+    arrival_ns: Int64Array,
+) -> None:
     _keep(
-        trace.start, window.packets, is_kept, delay_ns,
+        trace.start, packets, is_kept, delay_ns,
         bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival_ns,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
 
-__all__ = ["NodeDelays", "node_delays"]
+__all__ = ["NodeDelays", "node_delays", "waits"]
 
 MOST = 0.95
 
@@ -32,7 +32,7 @@ def node_delays(node: Int64Array, came_ns: Int64Array, left_ns: Int64Array) -> N
     """The nodes of visits, each with the time that a packet came and left."""
     nodes, place = np.unique(node, return_inverse=True)
     delay = left_ns - came_ns
-    queued = _queued(place, came_ns, left_ns)
+    queued = waits(place, came_ns, left_ns)
     order = np.lexsort((delay, place))
     counts = np.bincount(place, minlength=len(nodes))
     starts = np.cumsum(counts) - counts
@@ -48,7 +48,7 @@ def node_delays(node: Int64Array, came_ns: Int64Array, left_ns: Int64Array) -> N
     )
 
 
-def _queued(place: Int64Array, came: Int64Array, left: Int64Array) -> Int64Array:
+def waits(place: Int64Array, came: Int64Array, left: Int64Array) -> Int64Array:
     """How long each visit waited for the packet ahead of it at its node."""
     order = np.lexsort((came, left, place))
     ahead, behind = order[:-1], order[1:]

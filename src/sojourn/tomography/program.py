@@ -28,7 +28,8 @@ class WindowProgram:
     """Delays are `delay @ x + delay_known`, and `low <= rows @ x <= high` holds (bounds of x first); all in ms.
 
     Every visit's departure, from some time on, is `departure @ x + departure_known`.
-    `pull @ x + pull_known` is each whole group's sum of delays less S, which is at most 0 but for rounding.
+    `pull @ x + pull_known` is each whole group's sum of delays less S, which is at most 0 but for rounding. If sums are
+    elastic, the last `excesses` unknowns are how far sums of delays exceed S: 0 or more, and to be charged for.
     """
 
     visits: Int64Array
@@ -46,6 +47,7 @@ class WindowProgram:
     pull: sparse.csr_matrix
     pull_known: FloatArray
     pull_members: Int64Array
+    excesses: int
 
 
 class _Times:
@@ -104,8 +106,9 @@ class Programs:
         tolerance_ns: int,
         epsilon_ns: int,
         level: FloatArray | None = None,
+        is_elastic: bool = False,
     ) -> None:
-        self._trace, self._bounds = trace, bounds
+        self._trace, self._bounds, self._is_elastic = trace, bounds, is_elastic
         self._level = np.ones(len(trace.node)) if level is None else level
         self._tolerance, self._epsilon = tolerance_ns / NS_PER_MS, epsilon_ns / NS_PER_MS
         self._local = np.full(len(trace.node), -1, np.int64)
@@ -147,7 +150,14 @@ class Programs:
         nodes, place, node = np.unique(trace.node[places[visit]], return_index=True, return_inverse=True)
         unknown_low, unknown_high = times.low[times.places], times.high[times.places]
         middle = (unknown_low + unknown_high) / 2
-        rows = sparse.vstack([sparse.identity(times.unknowns), *(block.matrix for block in blocks)], format="csc")
+        excesses = len(sums.known) if self._is_elastic else 0
+        if excesses:
+            blocks[-1] = _elastic(sums)
+            for matrix in (delay, departure, pull, *(block.matrix for block in blocks[:-1])):
+                matrix.resize(matrix.shape[0], len(middle) + excesses)
+            unknown_low, middle = (np.append(each, np.zeros(excesses)) for each in (unknown_low, middle))
+            unknown_high = np.append(unknown_high, np.full(excesses, np.inf))
+        rows = sparse.vstack([sparse.identity(len(middle)), *(block.matrix for block in blocks)], format="csc")
         at_middle = rows @ middle
         return WindowProgram(
             visits=places[visit],
@@ -165,6 +175,7 @@ class Programs:
             pull=pull,
             pull_known=pull_known + pull @ middle,
             pull_members=pull_members,
+            excesses=excesses,
         )
 
     def _fifo_rows(self, times: _Times, packets: Int64Array) -> _Rows:
@@ -228,6 +239,12 @@ def _delay_rows(
     says_more = (least > times.low[visit + 1] - times.high[visit]) | (most < times.high[visit + 1] - times.low[visit])
     kept = np.flatnonzero(says_more & (np.diff(delay.indptr) > 0))
     return _Rows(delay[kept], known[kept], least[kept], most[kept])
+
+
+def _elastic(rows: _Rows) -> _Rows:
+    """Rows that an unknown of their own, added behind the others, lets exceed their upper limit."""
+    excess = sparse.identity(len(rows.known), format="csr")
+    return _Rows(sparse.hstack([rows.matrix, -excess], format="csr"), rows.known, rows.low, rows.high)
 
 
 def _summed(times: _Times, row: Int64Array, member: Int64Array, rows: int) -> tuple[sparse.csr_matrix, FloatArray]:

@@ -117,7 +117,7 @@ def solve_stretch(
     """Bounds, estimates and intervals of the packets kept, from the rows that bear on them."""
     options = options or ConstraintOptions()
     if not may_be_exact and options.sums is Sums.AUTO:
-        options = replace(options, sums=Sums.UPPER)
+        options = replace(options, sums=Sums.OWN)
     trace = make_trace(rows)
     trace = replace(trace, sum_ns=np.where(_reaches_before(trace, stretch.since_ns), MISSING, trace.sum_ns))
     bounds = bound(trace, options)

@@ -71,6 +71,16 @@ class CollectionTrace:
         return visit
 
     @property
+    def is_looping(self) -> BoolArray:
+        """Which packets came back to a node that they had left."""
+        owner = self.owner
+        order = np.lexsort((self.node, owner))
+        again = (np.diff(owner[order]) == 0) & (np.diff(self.node[order]) == 0)
+        looping = np.zeros(len(self), np.bool_)
+        looping[owner[order[1:][again]]] = True
+        return looping
+
+    @property
     def gaps(self) -> int:
         """How many packets the sequence numbers say are missing."""
         order = np.lexsort((self.sequence, self.origin))
