@@ -27,7 +27,7 @@ def hop_blocks(
     import numpy as np
 
     visits = np.flatnonzero(trace.is_visit)
-    owner, hop = trace.owner, trace.hop
+    owner, hop, is_looping = trace.owner, trace.hop, trace.is_looping
     if packet is not None:
         visits = visits[owner[visits] == packet]
     for begin in range(0, max(len(visits), 1), _BLOCK_ROWS):
@@ -44,6 +44,7 @@ def hop_blocks(
             "high_ns": bounds.most_ns[rows],
             "likely_low_ns": none if likely is None else likely.low_ns[rows],
             "likely_high_ns": none if likely is None else likely.high_ns[rows],
+            "looping": is_looping[owner[rows]],
         }
 
 
