@@ -9,10 +9,22 @@ from sojourn.core.keys import MAX_NAME_BYTES, Key
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["MAX_KEYS", "Epoch", "merge_epochs"]
+__all__ = ["MAX_KEYS", "Epoch", "check_names", "merge_epochs"]
 
 MAX_KEYS = 1 << 20
 MAX_SEQUENCE = (1 << 63) - 1
+
+
+def check_names(node: str, stream: str) -> None:
+    """Refuse names that no node or stream may have."""
+    for name, text in (("node", node), ("stream", stream)):
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if not 1 <= size <= MAX_NAME_BYTES or not text.isprintable():
+            raise ParameterError(
+                f"{text[:40]!r} cannot name a {name}",
+                where="epoch",
+                action=f"use 1 to {MAX_NAME_BYTES} bytes of printable text",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +42,7 @@ class Epoch:
     keys: tuple[Key, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, text in (("node", self.node), ("stream", self.stream)):
-            size = len(text.encode("utf-8", "surrogatepass"))
-            if not 1 <= size <= MAX_NAME_BYTES or not text.isprintable():
-                raise ParameterError(
-                    f"{text[:40]!r} cannot name a {name}",
-                    where="epoch",
-                    action=f"use 1 to {MAX_NAME_BYTES} bytes of printable text",
-                )
+        check_names(self.node, self.stream)
         if not 0 <= self.sequence <= MAX_SEQUENCE:
             raise ParameterError(f"sequence {self.sequence} is outside 0 … 2⁶³ − 1", where="epoch")
         if self.keys is not None and len(self.keys) > MAX_KEYS:

@@ -64,10 +64,12 @@ def merged_epoch(one: Epoch, other: Epoch) -> Epoch:
             if min(widths.values()) >= WIDEST:
                 raise
             widths = {name: min(WIDEST, bits + 1) for name, bits in widths.items()}
-    return Epoch(one.node, one.stream, max(one.sequence, other.sequence), merged, _all_keys(one, other))
+    return Epoch(one.node, one.stream, max(one.sequence, other.sequence), merged.freeze(), _all_keys(one, other))
 
 
 def _widened(sketch: AnySketch, widths: dict[str, int]) -> AnySketch:
+    if _widths(sketch.parameters) == widths:
+        return sketch
     wide = new_sketch(_with_widths(sketch.parameters, widths))
     for target, source in zip(wide.arrays, sketch.arrays, strict=True):
         target[:] = source

@@ -13,7 +13,7 @@ from sojourn.core.errors import WireError
 from sojourn.core.kernels import kernel
 from sojourn.sketches.tables import Field, Table
 
-__all__ = ["pack_table", "packed_size", "unpack_table"]
+__all__ = ["pack_table", "packed_size", "unpack_into"]
 
 _BYTE = np.uint64(255)
 
@@ -69,15 +69,16 @@ def pack_table(table: Table, array: Int64Array) -> bytes:
     return b"".join(parts)
 
 
-def unpack_table(table: Table, data: bytes) -> Int64Array:
-    """The inverse of `pack_table`; `data` must have the table's packed size."""
-    array = table.zeros()
+def unpack_into(table: Table, data: memoryview, array: Int64Array) -> None:
+    """The inverse of `pack_table`, into an array of the table's shape; `data` must have the table's packed size.
+
+    Beside the array, one column is in memory at a time.
+    """
     offset = 0
     for i, field in enumerate(table.fields):
         size = _column_size(table.length, field.bits)
         array[:, i] = _unpack_column(table, field, np.frombuffer(data, np.uint8, size, offset))
         offset += size
-    return array
 
 
 def _unpack_column(table: Table, field: Field, packed: UInt8Array) -> Int64Array:
@@ -87,7 +88,8 @@ def _unpack_column(table: Table, field: Field, packed: UInt8Array) -> Int64Array
     if spare_bits and packed[-1] >> (8 - spare_bits):
         raise WireError("bits after the last counter are set", where=f"{table.name}.{field.name}")
     if field.is_centred:
-        column = (column << (64 - field.bits)) >> (64 - field.bits)
+        column <<= 64 - field.bits
+        column >>= 64 - field.bits
     elif field.is_counted and column.min() < 0:
         raise WireError("a count exceeds 2⁶³ − 1", where=f"{table.name}.{field.name}")
     return column

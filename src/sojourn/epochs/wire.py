@@ -13,12 +13,16 @@ Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite
 what the format has; the size of `counters` is derived from validated parameters and compared before any
 counter is allocated, and the memory that they take is bounded (`MAX_COUNTER_BYTES`). Whatever is wrong ends
 in a `WireError` that names the field.
+
+An `EncodedEpoch` is an epoch before its counters are unpacked, which may take 64 times the memory of its bytes: what
+it takes is known from its parameters, so that a reader can refuse it, or take one after the other.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import IO, TypeVar
 
 import cbor2
@@ -26,18 +30,21 @@ import cbor2
 from sojourn.core.errors import SojournError, WireError
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import Key, key_from_bytes
-from sojourn.epochs.epoch import MAX_KEYS, Epoch
-from sojourn.epochs.packing import pack_table, packed_size, unpack_table
+from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names
+from sojourn.epochs.packing import pack_table, packed_size, unpack_into
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES, AnySketch
 
 __all__ = [
     "MAX_EPOCH_BYTES",
     "VERSION",
+    "EncodedEpoch",
     "check_intact",
     "decode",
     "encode",
+    "encoded",
     "load_item",
+    "read_encoded",
     "read_epochs",
     "write_epochs",
 ]
@@ -50,6 +57,30 @@ MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = 9
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEpoch:
+    """An epoch as it travels, and what its bytes say of it without its counters and keys being looked at."""
+
+    parameters: Parameters
+    node: str
+    stream: str
+    sequence: int
+    first_ns: int | None
+    last_ns: int | None
+    recorded: int
+    keys: tuple[bytes, ...] | None
+    data: bytes
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Memory that the counters take once they are unpacked."""
+        return self.parameters.decoded_bytes
+
+    def decode(self) -> Epoch:
+        """The epoch; counters and keys are checked."""
+        return decode(self.data)
 
 
 def encode(epoch: Epoch) -> bytes:
@@ -92,7 +123,12 @@ def hash_bytes_fast(data: bytes) -> int:
 
 def decode(data: bytes) -> Epoch:
     """The epoch in `data`, all of it and nothing more."""
-    return _decode_body(_items(_one_body(data)))
+    return _decode_body(_body_items(_one_body(data)))
+
+
+def encoded(data: bytes) -> EncodedEpoch:
+    """What the bytes of one epoch say of it; its counters stay packed."""
+    return _header(_body_items(_one_body(data)), data)
 
 
 def check_intact(data: bytes) -> None:
@@ -121,11 +157,20 @@ def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:
 
 def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
     """The epochs of a file, in order; raises at the first damaged one, naming its byte offset."""
+    return _read(file, lambda body: _decode_body(_body_items(body)))
+
+
+def read_encoded(file: IO[bytes]) -> Iterator[EncodedEpoch]:
+    """The epochs of a file, in order, their counters packed; raises as `read_epochs` does."""
+    return _read(file, lambda body: _header(_body_items(body), cbor2.dumps([VERSION, body, _check(body)])))
+
+
+def _read(file: IO[bytes], make: Callable[[bytes], T]) -> Iterator[T]:
     source = _BoundedReader(file)
     while source.begin():
         start = source.offset - 1
         try:
-            yield _decode_body(_items(_checked_body(load_item(source, "epoch", depth=1))))
+            yield make(_checked_body(load_item(source, "epoch", depth=1)))
         except WireError as error:
             raise WireError(
                 error.what,
@@ -216,7 +261,7 @@ def _checked_body(outer: object) -> bytes:
     return body
 
 
-def _items(body: bytes) -> list[object]:
+def _body_items(body: bytes) -> list[object]:
     stream = io.BytesIO(body)
     items = load_item(stream, "body", depth=3)
     if stream.read(1):
@@ -239,18 +284,29 @@ def _integer(value: object, where: str, *, lowest: int = 0) -> int:
     return number
 
 
-def _decode_body(items: list[object]) -> Epoch:
-    kind, parameters, node, stream, sequence, frame, recorded, counters, keys = items
-    sketch = _decode_sketch(_decode_parameters(kind, parameters), _expect(counters, bytes, "counters"))
-    sketch.recorded = _integer(recorded, "recorded")
-    sketch.first_ns, sketch.last_ns = _decode_frame(frame)
-    if (sketch.first_ns is None) != (sketch.recorded == 0):
+def _header(items: list[object], data: bytes) -> EncodedEpoch:
+    """All of a body but its counters and keys, whose sizes alone are looked at."""
+    kind, mapping, node, stream, sequence, frame, recorded, counters, keys = items
+    parameters = _decode_parameters(kind, mapping)
+    _check_size(parameters, len(_expect(counters, bytes, "counters")))
+    count = _integer(recorded, "recorded")
+    first_ns, last_ns = _decode_frame(frame)
+    if (first_ns is None) != (count == 0):
         raise WireError("an epoch has a time frame exactly if it has measurements", where="frame")
-    _as_wire_error(sketch.check, "counters")
     node, stream = _expect(node, str, "node"), _expect(stream, str, "stream")
-    return _as_wire_error(
-        lambda: Epoch(node, stream, _integer(sequence, "sequence"), sketch, _decode_keys(keys)), "epoch"
-    )
+    _as_wire_error(lambda: check_names(node, stream), "epoch")
+    number = _integer(sequence, "sequence")
+    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, _key_bytes(keys), data)
+
+
+def _decode_body(items: list[object]) -> Epoch:
+    header = _header(items, b"")
+    sketch = _decode_sketch(header.parameters, _expect(items[7], bytes, "counters"))
+    sketch.recorded, sketch.first_ns, sketch.last_ns = header.recorded, header.first_ns, header.last_ns
+    _as_wire_error(sketch.check, "counters")
+    keys = None if header.keys is None else _decode_keys(header.keys)
+    # Nobody else has the sketch, and unpacked counters are canonical: no copy is needed.
+    return _as_wire_error(lambda: Epoch(header.node, header.stream, header.sequence, sketch.freeze(), keys), "epoch")
 
 
 def _decode_parameters(kind: object, mapping: object) -> Parameters:
@@ -261,18 +317,20 @@ def _decode_parameters(kind: object, mapping: object) -> Parameters:
     return SKETCHES[name].parameters_type.from_mapping(values)
 
 
-def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
+def _check_size(parameters: Parameters, size: int) -> None:
     expected = sum(packed_size(table) for table in parameters.tables())
-    if len(counters) != expected:
-        raise WireError(f"{len(counters)} bytes of counters, the parameters call for {expected}", where="counters")
-    held = sum(8 * table.length * len(table.fields) for table in parameters.tables())
-    if held > MAX_COUNTER_BYTES:
+    if size != expected:
+        raise WireError(f"{size} bytes of counters, the parameters call for {expected}", where="counters")
+    if (held := parameters.decoded_bytes) > MAX_COUNTER_BYTES:
         raise WireError(f"the counters take {held} bytes of memory, more than {MAX_COUNTER_BYTES}", where="counters")
+
+
+def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
     sketch = SKETCHES[parameters.kind](parameters)
     offset = 0
-    for i, table in enumerate(parameters.tables()):
+    for table, array in zip(parameters.tables(), sketch.arrays, strict=True):
         size = packed_size(table)
-        sketch.arrays[i][:] = unpack_table(table, counters[offset : offset + size])
+        unpack_into(table, memoryview(counters)[offset : offset + size], array)
         offset += size
     return sketch
 
@@ -287,16 +345,17 @@ def _decode_frame(frame: object) -> tuple[int | None, int | None]:
     return first, last
 
 
-def _decode_keys(keys: object) -> tuple[Key, ...] | None:
+def _key_bytes(keys: object) -> tuple[bytes, ...] | None:
     if keys is None:
         return None
     items = _expect(keys, list, "keys")
     if len(items) > MAX_KEYS:
         raise WireError(f"{len(items)} keys exceed {MAX_KEYS}", where="keys")
-    return tuple(
-        _as_wire_error(lambda item=item: key_from_bytes(_expect(item, bytes, "keys")), "keys")  # type: ignore[misc]
-        for item in items
-    )
+    return tuple(_expect(item, bytes, "keys") for item in items)
+
+
+def _decode_keys(keys: tuple[bytes, ...]) -> tuple[Key, ...]:
+    return _as_wire_error(lambda: tuple(map(key_from_bytes, keys)), "keys")
 
 
 def _as_wire_error(make: Callable[[], T], where: str) -> T:

@@ -1,7 +1,8 @@
 """Range queries: the sum or mean of a metric between two times, for an instance, for all, or the largest instances.
 
 The same function answers on a node and in the query unit, so the same epochs give the same answer. Epochs of one salt
-are merged first (they are linear), so that any range costs at most one equation system per salt.
+are merged as they come (they are linear), so that any range costs at most one equation system per salt, and memory for
+one epoch of each.
 
 A range may cut epochs. ``whole`` takes an epoch with any measurement in the range, ``inside`` only those that lie in
 it, ``pro-rata`` the share of an epoch's time that lies in it: its amount is then known only to lie between nothing and
@@ -13,7 +14,7 @@ Shahzad and Ganji, "IoTm", §III.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,12 +35,14 @@ __all__ = [
     "FOREVER_NS",
     "RangeAnswer",
     "RangeQuery",
+    "RangeSelection",
     "answer_fields",
     "answer_instances",
     "answer_largest",
     "answer_total",
     "combined",
     "listed_instances",
+    "too_large",
 ]
 
 Stat = Literal["sum", "mean"]
@@ -49,6 +52,7 @@ Cut = Literal["whole", "inside", "pro-rata"]
 EXACT = "exact total"
 # The end of a range up to now: later than any measurement.
 FOREVER_NS = 2**63 - 1
+NO_LIMIT_BYTES = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,42 +75,105 @@ class RangeAnswer:
     covered: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Selected:
-    """Epochs of the range that count whole, and those that count by a share."""
+class RangeSelection:
+    """The epochs of a range, added up as they come: those that count whole by salt, those that count by a share apart.
 
-    whole: list[Epoch]
-    partial: list[tuple[Epoch, float]]
-    covered: tuple[tuple[int, int], ...]
+    Each epoch is let go of once it is merged. What cannot be merged stays in memory, and is refused beyond `most_bytes`
+    of decoded counters.
+    """
 
-    @property
-    def count(self) -> int:
-        return len(self.whole) + len(self.partial)
+    def __init__(self, epochs: Iterable[Epoch], query: RangeQuery, *, most_bytes: int = NO_LIMIT_BYTES) -> None:
+        self._query, self._most_bytes, self._held_bytes = query, most_bytes, 0
+        self._groups: list[Epoch] = []
+        self._partial: list[tuple[Epoch, float]] = []
+        self._whole_names: dict[int, str] | None = {}
+        self._origin = ""
+        self.names: dict[int, str] | None = {}
+        self.count = 0
+        spans: list[tuple[int, int]] = []
+        for epoch in epochs:
+            self._origin = f"{epoch.node}/{epoch.stream}"
+            listed = listed_instances([epoch])
+            self.names = _with_names(self.names, listed)
+            if (placed := _placed(epoch, query)) is None:
+                continue
+            span, share = placed
+            spans.append(span)
+            self.count += 1
+            if share is None:
+                self._whole_names = _with_names(self._whole_names, listed)
+                self._merge(replace(epoch, keys=()))
+            else:
+                self._hold(epoch)
+                self._partial.append((epoch, share))
+        self.covered = _joined(spans)
 
+    def _merge(self, epoch: Epoch) -> None:
+        for i, group in enumerate(self._groups):
+            if can_merge(group, epoch):
+                self._groups[i] = merged_epoch(group, epoch)
+                return
+        self._hold(epoch)
+        self._groups.append(epoch)
 
-def _select(epochs: Sequence[Epoch], query: RangeQuery) -> _Selected:
-    """The epochs of the range; only bucket arrays can be asked for sums and means."""
-    for epoch in epochs:
-        if not isinstance(epoch.sketch, BucketArray):
-            raise MismatchError(
-                f"a stream of {epoch.parameters.kind} is not asked for sums and means",
-                where=epoch.stream,
-                action="estimate two points' epochs with `sojourn estimate`",
+    def _hold(self, epoch: Epoch) -> None:
+        self._held_bytes += epoch.parameters.decoded_bytes
+        if self._held_bytes > self._most_bytes:
+            raise too_large(f"{self._held_bytes} bytes of counters that cannot be added up", self._most_bytes)
+
+    def instances(self, instance_id: Sequence[int], *, unit: str) -> list[RangeAnswer]:
+        """An answer for each instance; joint decoding takes the epochs' own lists of keys as complete."""
+        query = self._query
+        if not self.count:
+            return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(instance_id)
+        answers = _answers(self._groups, self._whole_names, instance_id, query, unit)
+        for epoch, share in self._partial:
+            for i, part in enumerate(_answers([epoch], listed_instances([epoch]), instance_id, query, unit)):
+                answers[i] = _with_part(answers[i], part, share, query.stat)
+        return [RangeAnswer(answer, self.count, self.covered) for answer in answers]
+
+    def largest(self, top: int, *, unit: str) -> list[tuple[str, RangeAnswer]]:
+        """Names and answers of the instances with the largest values, largest first; the names are the epochs' own."""
+        if self.names is None:
+            raise UsageError(
+                "the largest instances can only be named from lists of keys",
+                where=self._origin,
+                action="record with keys, or ask for an instance",
             )
-    whole: list[Epoch] = []
-    partial: list[tuple[Epoch, float]] = []
-    spans: list[tuple[int, int]] = []
-    for epoch in epochs:
-        if epoch.first_ns is None or epoch.last_ns is None or not epoch.overlaps(query.from_ns, query.to_ns):
-            continue
-        low, high = max(epoch.first_ns, query.from_ns), min(epoch.last_ns, query.to_ns)
-        if query.cut == "whole" or (low, high) == (epoch.first_ns, epoch.last_ns):
-            whole.append(epoch)
-            spans.append((epoch.first_ns, epoch.last_ns))
-        elif query.cut == "pro-rata":
-            partial.append((epoch, (high - low) / (epoch.last_ns - epoch.first_ns)))
-            spans.append((low, high))
-    return _Selected(whole, partial, _joined(spans))
+        ids = sorted(self.names)
+        found = [(self.names[i], answer) for i, answer in zip(ids, self.instances(ids, unit=unit), strict=True)]
+        valued = [(one, one[1].answer.value) for one in found if isinstance(one[1].answer, Estimate)]
+        return [one for one, _ in sorted(valued, key=lambda pair: -pair[1])[:top]]
+
+
+def too_large(what: str, most_bytes: int) -> UsageError:
+    """Why a range is refused before more of it is decoded, and what to narrow."""
+    return UsageError(
+        f"the range holds {what}, the limit is {most_bytes}",
+        where="query",
+        action="ask for a shorter range, or for one node",
+    )
+
+
+def _placed(epoch: Epoch, query: RangeQuery) -> tuple[tuple[int, int], float | None] | None:
+    """The span that an epoch adds to a range and its share (None: it counts whole); None for an epoch outside it.
+
+    Only bucket arrays can be asked for sums and means.
+    """
+    if not isinstance(epoch.sketch, BucketArray):
+        raise MismatchError(
+            f"a stream of {epoch.parameters.kind} is not asked for sums and means",
+            where=epoch.stream,
+            action="estimate two points' epochs with `sojourn estimate`",
+        )
+    if epoch.first_ns is None or epoch.last_ns is None or not epoch.overlaps(query.from_ns, query.to_ns):
+        return None
+    low, high = max(epoch.first_ns, query.from_ns), min(epoch.last_ns, query.to_ns)
+    if query.cut == "whole" or (low, high) == (epoch.first_ns, epoch.last_ns):
+        return (epoch.first_ns, epoch.last_ns), None
+    if query.cut == "pro-rata":
+        return (low, high), (high - low) / (epoch.last_ns - epoch.first_ns)
+    return None
 
 
 def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -120,17 +187,12 @@ def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(joined)
 
 
-def _by_salt(epochs: Sequence[Epoch]) -> list[BucketArray]:
-    """One array per salt (and shape), all epochs of it added up."""
-    groups: list[Epoch] = []
-    for epoch in epochs:
-        for i, group in enumerate(groups):
-            if can_merge(group, epoch):
-                groups[i] = merged_epoch(group, epoch)
-                break
-        else:
-            groups.append(replace(epoch, keys=()))
-    return [group.sketch for group in groups]  # type: ignore[misc]
+def _with_names(names: dict[int, str] | None, more: dict[int, str] | None) -> dict[int, str] | None:
+    """Both lists, which are complete only if both are there."""
+    if names is None or more is None:
+        return None
+    names.update(more)
+    return names
 
 
 def listed_instances(epochs: Sequence[Epoch]) -> dict[int, str] | None:
@@ -143,16 +205,26 @@ def listed_instances(epochs: Sequence[Epoch]) -> dict[int, str] | None:
     return names
 
 
-def answer_total(epochs: Sequence[Epoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
+def answer_total(epochs: Iterable[Epoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
     """The sum or mean of all measurements of the range: exact, but for epochs by their share."""
-    selected = _select(epochs, query)
-    low_sum = sum(int(epoch.sketch.column("sum").sum()) for epoch in selected.whole)
-    low_count = sum(epoch.recorded for epoch in selected.whole)
-    parts = [(int(e.sketch.column("sum").sum()), e.recorded, share) for e, share in selected.partial]
+    low_sum = low_count = 0
+    parts: list[tuple[int, int, float]] = []
+    spans: list[tuple[int, int]] = []
+    for epoch in epochs:
+        if (placed := _placed(epoch, query)) is None:
+            continue
+        span, share = placed
+        spans.append(span)
+        amount = int(epoch.sketch.column("sum").sum())
+        if share is None:
+            low_sum += amount
+            low_count += epoch.recorded
+        else:
+            parts.append((amount, epoch.recorded, share))
+    if not spans:
+        return RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())
     value_sum = low_sum + sum(amount * share for amount, _, share in parts)
     value_count = low_count + sum(count * share for _, count, share in parts)
-    if not selected.count:
-        return RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())
     if query.stat == "mean":
         means = [amount / count for amount, count, _ in parts if count]
         value = value_sum / max(value_count, 1e-9)
@@ -161,44 +233,32 @@ def answer_total(epochs: Sequence[Epoch], query: RangeQuery, *, unit: str) -> Ra
         value = value_sum
         low, high = low_sum, low_sum + sum(amount for amount, _, _ in parts)
     estimate = Estimate(float(value), float(low), float(high), round(value_count), EXACT, unit)
-    return RangeAnswer(estimate, selected.count, selected.covered)
+    return RangeAnswer(estimate, len(spans), _joined(spans))
 
 
 def answer_instances(
-    epochs: Sequence[Epoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
+    epochs: Iterable[Epoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
 ) -> list[RangeAnswer]:
-    """An answer for each instance; joint decoding takes the epochs' own lists of keys as complete."""
-    selected = _select(epochs, query)
-    if not selected.count:
-        return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(instance_id)
-    answers = _answers(selected.whole, instance_id, query, unit)
-    for epoch, share in selected.partial:
-        for i, part in enumerate(_answers([epoch], instance_id, query, unit)):
-            answers[i] = _with_part(answers[i], part, share, query.stat)
-    return [RangeAnswer(answer, selected.count, selected.covered) for answer in answers]
+    """An answer for each instance."""
+    return RangeSelection(epochs, query).instances(instance_id, unit=unit)
 
 
-def answer_largest(epochs: Sequence[Epoch], top: int, query: RangeQuery, *, unit: str) -> list[tuple[str, RangeAnswer]]:
-    """Names and answers of the instances with the largest values, largest first; their names come from the epochs."""
-    names = listed_instances(epochs)
-    if names is None:
-        raise UsageError(
-            "the largest instances can only be named from lists of keys",
-            where=f"{epochs[0].node}/{epochs[0].stream}",
-            action="record with keys, or ask for an instance",
-        )
-    ids = sorted(names)
-    answers = answer_instances(epochs, ids, query, unit=unit)
-    found = [(names[i], answer) for i, answer in zip(ids, answers, strict=True)]
-    valued = [(one, one[1].answer.value) for one in found if isinstance(one[1].answer, Estimate)]
-    return [one for one, _ in sorted(valued, key=lambda pair: -pair[1])[:top]]
+def answer_largest(epochs: Iterable[Epoch], top: int, query: RangeQuery, *, unit: str) -> list[tuple[str, RangeAnswer]]:
+    """Names and answers of the instances with the largest values, largest first."""
+    return RangeSelection(epochs, query).largest(top, unit=unit)
 
 
-def _answers(epochs: Sequence[Epoch], instance_id: Sequence[int], query: RangeQuery, unit: str) -> list[Answer]:
-    if not epochs:
+def _answers(
+    groups: Sequence[Epoch],
+    listed: dict[int, str] | None,
+    instance_id: Sequence[int],
+    query: RangeQuery,
+    unit: str,
+) -> list[Answer]:
+    if not groups:
         return [Unanswered(Reason.NO_EPOCHS_IN_RANGE)] * len(instance_id)
-    sketches = _by_salt(epochs)
-    if query.method == "joint" and (listed := listed_instances(epochs)) is not None:
+    sketches: list[BucketArray] = [group.sketch for group in groups]  # type: ignore[misc]
+    if query.method == "joint" and listed is not None:
         return _jointly(sketches, listed, instance_id, query.stat, unit)
     return _literally(sketches, instance_id, query.stat, unit)
 

@@ -121,6 +121,11 @@ class Parameters(ABC):
         """Memory of all counters, at their declared widths."""
         return sum(table.bits for table in self.tables())
 
+    @property
+    def decoded_bytes(self) -> int:
+        """Memory of all counters when they are worked with: 8 bytes each, whatever their width."""
+        return sum(table.decoded_bytes for table in self.tables())
+
     def require_equal(self, other: Parameters) -> None:
         """Raise a `MismatchError` that shows both sides of every difference."""
         if type(self) is not type(other):

@@ -142,12 +142,15 @@ class Sketch(ABC, Generic[P, B]):
         return self.merge(type(self)(self.parameters))
 
     def snapshot(self) -> Self:
-        """A copy that never changes: what an epoch holds."""
-        frozen = self.copy()
-        for array in frozen.arrays:
+        """A copy that never changes: what an epoch holds; a sketch that is frozen already is its own."""
+        return self if self._frozen else self.copy().freeze()
+
+    def freeze(self) -> Self:
+        """The sketch itself, which never changes from now on: for one that nobody else holds, without a copy."""
+        for array in self.arrays:
             array.flags.writeable = False
-        frozen._frozen = True
-        return frozen
+        self._frozen = True
+        return self
 
     def reset(self) -> None:
         """Forget everything recorded; parameters stay."""

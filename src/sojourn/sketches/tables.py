@@ -115,5 +115,10 @@ class Table:
         """Memory of the table: cells times the widths of their fields."""
         return self.length * sum(field.bits for field in self.fields)
 
+    @property
+    def decoded_bytes(self) -> int:
+        """Memory of the table as an array."""
+        return 8 * self.length * len(self.fields)
+
     def zeros(self) -> Int64Array:
         return np.zeros((self.length, len(self.fields)), np.int64)
