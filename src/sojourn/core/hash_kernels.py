@@ -169,6 +169,17 @@ def hash_rows(rows: UInt8Array, seed: np.uint64) -> UInt64Array:
 
 
 @kernel
+def hash_pieces(data: UInt8Array, end: Int64Array, seed: np.uint64) -> UInt64Array:
+    """The XXH64 of every piece of `data`, which lie one after the other up to their ends."""
+    hashes = np.empty(end.shape[0], np.uint64)
+    start = signed(0)
+    for i in range(end.shape[0]):
+        hashes[i] = hash_at(address_of(data) + start, end[i] - start, seed)
+        start = end[i]
+    return hashes
+
+
+@kernel
 def mix_column(column: UInt64Array) -> UInt64Array:
     """`mix` of every word of a column."""
     mixed = np.empty_like(column)

@@ -21,6 +21,8 @@ two different keys never share canonical bytes.
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
@@ -40,6 +42,7 @@ __all__ = [
     "flow_fields",
     "key_from_bytes",
     "key_id",
+    "named_ids",
     "parse_key",
     "protocol_name",
 ]
@@ -47,6 +50,8 @@ __all__ = [
 KIND_FLOW_4, KIND_FLOW_6, KIND_PROCESS, KIND_NODE = 1, 2, 3, 4
 KIND_PAIR_4, KIND_PAIR_6, KIND_DESTINATION_4, KIND_DESTINATION_6 = 5, 6, 7, 8
 KIND_VLAN_FLOW_4, KIND_VLAN_FLOW_6 = 9, 10
+FLOW_4_BYTES, FLOW_6_BYTES = 14, 38
+FEW_KEYS = 100  # that are hashed sooner than a kernel is loaded
 MAX_NAME_BYTES = 200
 MAX_VLAN_TAGS = 4
 # No key's text is longer; refusing the rest unread bounds the time that patterns may take on it.
@@ -315,6 +320,41 @@ def key_from_bytes(data: bytes) -> Key:
     except (ParameterError, ValueError) as error:
         raise KeyTextError(f"key bytes {data[:40].hex()}: {error}") from None
     raise KeyTextError(f"{data[:40].hex()} is no key of a known kind", action="record with this version's keys")
+
+
+def named_ids(items: Sequence[bytes]) -> tuple[list[int], list[str]]:
+    """Ids and texts of many keys from their canonical bytes; flows, which are the most, without an object each.
+
+    >>> named_ids([FlowKey(ip_address("::1"), 80, ip_address("::2"), 443, 6).to_bytes()])[1]
+    ['[::1]:80 > [::2]:443 tcp']
+    """
+    texts = [_flow_text(data) or str(key_from_bytes(data)) for data in items]
+    if len(items) < FEW_KEYS:
+        return [hash_bytes(data) for data in items], texts
+    import numpy as np
+
+    from sojourn.core.hash_kernels import hash_pieces
+
+    ends = np.cumsum(np.fromiter(map(len, items), np.int64, len(items)))
+    return hash_pieces(np.frombuffer(b"".join(items), np.uint8), ends, np.uint64(0)).tolist(), texts
+
+
+def _flow_text(data: bytes) -> str:
+    """The text of a five-tuple with ports; nothing for other keys."""
+    if len(data) == FLOW_4_BYTES and data[0] == KIND_FLOW_4:
+        ports, name = data[9:13], _PROTOCOL_NAMES.get(data[13]) or str(data[13])
+        if ports == b"\0\0\0\0":
+            return ""
+        source, destination = socket.inet_ntoa(data[1:5]), socket.inet_ntoa(data[5:9])
+        return f"{source}:{ports[0] << 8 | ports[1]} > {destination}:{ports[2] << 8 | ports[3]} {name}"
+    if len(data) == FLOW_6_BYTES and data[0] == KIND_FLOW_6:
+        ports, name = data[33:37], _PROTOCOL_NAMES.get(data[37]) or str(data[37])
+        source, destination = (socket.inet_ntop(socket.AF_INET6, part) for part in (data[1:17], data[17:33]))
+        # Systems write IPv4 addresses inside IPv6 ones in their own way, `ipaddress` in another.
+        if ports == b"\0\0\0\0" or "." in source or "." in destination:
+            return ""
+        return f"[{source}]:{ports[0] << 8 | ports[1]} > [{destination}]:{ports[2] << 8 | ports[3]} {name}"
+    return ""
 
 
 def _traffic_from_bytes(kind: int, body: bytes) -> TrafficKey | None:

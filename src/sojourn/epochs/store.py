@@ -3,7 +3,9 @@
 Guarantee: an epoch that `add` calls stored is on disk (SQLite: write-ahead log, synchronised at every commit). Node,
 stream and sequence identify an epoch: the same bytes again are a duplicate, other bytes a conflict, and neither
 changes what is there. Statements are SQLAlchemy Core, the same on SQLite and PostgreSQL.
-Cost: one transaction per `add`; reading is by index over (node, stream, time).
+Cost: one transaction per `add`; reading is by index over (node, stream, time). No transaction is long: many keys are
+entered in the directory after their epoch is stored, some at a time (`list_keys`); which are missing is on disk, too.
+Writers get their turns in the order in which they came.
 """
 
 from __future__ import annotations
@@ -11,19 +13,32 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, func, insert, select, update
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Engine,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from sojourn.core.errors import StoreError, UsageError
-from sojourn.core.keys import Key, key_id
-from sojourn.epochs.dialects import insert_missing
+from sojourn.core.keys import named_ids
+from sojourn.core.turns import FairLock
+from sojourn.epochs.dialects import insert_missing, widen_spans
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.store_tables import (
     EPOCHS,
@@ -35,14 +50,17 @@ from sojourn.epochs.store_tables import (
     SIGHTINGS,
     STREAMS,
     TAGS,
+    UNLISTED,
 )
-from sojourn.epochs.wire import decode, encode
+from sojourn.epochs.wire import EncodedEpoch, encode, encoded
 
-__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "is_store", "open_store"]
+__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "is_store", "open_store", "read_store"]
 
 MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
 BUSY_SECONDS = 10
+# Keys that one transaction enters in the directory: tens of milliseconds, in which other writers wait.
+SLICE_KEYS = 1000
 DATABASE_NAME = "sojourn.sqlite"
 PRIVATE = 0o600
 POOL_CONNECTIONS = 20
@@ -99,8 +117,28 @@ def is_store(place: str | Path) -> bool:
 def open_store(place: str | Path) -> EpochStore:
     """The store in a directory (SQLite, made if missing) or at a database URL."""
     text = str(place)
+    if "://" in text:
+        return EpochStore(_engine(text), where=text)
+    directory = Path(place)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _keep_private(directory / DATABASE_NAME)
+    # A path in an object is taken as it is; in a text, a question mark would end it.
+    address = URL.create("sqlite", database=str(directory / DATABASE_NAME))
+    return EpochStore(_engine(address), where=str(place))
+
+
+def read_store(url: URL) -> EpochStore:
+    """A store that another process has opened (its engine's URL), for reading alone."""
+    return EpochStore(_engine(url, is_read_only=True), where="data", is_read_only=True)
+
+
+def _engine(url: str | URL, *, is_read_only: bool = False) -> Engine:
+    text = str(url)
+    # No thread of the query unit waits for another's connection: it would wait for that one's work, too.
+    pool = {"pool_size": POOL_CONNECTIONS, "max_overflow": 2 * POOL_CONNECTIONS}
+    how: dict[str, Any] = pool if text.startswith("sqlite") else {"pool_pre_ping": True}
     try:
-        engine = create_engine(text, pool_pre_ping=True) if "://" in text else _sqlite_in(Path(place))
+        engine = create_engine(url, **how)
     except (ArgumentError, ModuleNotFoundError) as error:
         kind = text.partition("://")[0]
         raise StoreError(
@@ -109,18 +147,9 @@ def open_store(place: str | Path) -> EpochStore:
             action="give a directory, or install the database's driver",
         ) from None
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", _read_only_sqlite if is_read_only else _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
-    return EpochStore(engine, where=str(place))
-
-
-def _sqlite_in(directory: Path) -> Engine:
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _keep_private(directory / DATABASE_NAME)
-    # A path in an object is taken as it is; in a text, a question mark would end it.
-    address = URL.create("sqlite", database=str(directory / DATABASE_NAME))
-    # No thread of the query unit waits for another's connection: it would wait for that one's work, too.
-    return create_engine(address, pool_size=POOL_CONNECTIONS, max_overflow=2 * POOL_CONNECTIONS)
+    return engine
 
 
 def _keep_private(database: Path) -> None:
@@ -146,6 +175,12 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor.close()
 
 
+def _read_only_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
+    connection.execute("PRAGMA query_only=ON")
+
+
 def _begin_sqlite(connection: Connection) -> None:
     """A writer takes its place at the start: one that began as a reader may find that another was faster, and fail."""
     writes = connection.get_execution_options().get("writes", False)
@@ -155,9 +190,16 @@ def _begin_sqlite(connection: Connection) -> None:
 class EpochStore:
     """Epochs, nodes, streams and the directory of keys in one database."""
 
-    def __init__(self, engine: Engine, *, where: str) -> None:
+    def __init__(self, engine: Engine, *, where: str, is_read_only: bool = False) -> None:
         self.engine = engine
         self.where = where
+        self.is_read_only = is_read_only
+        # SQLite has one writer at a time, and lets those that wait find out by trying again.
+        self._turns = FairLock(seconds=BUSY_SECONDS) if engine.dialect.name == "sqlite" else nullcontext()
+        if not is_read_only:
+            self._prepare(where)
+
+    def _prepare(self, where: str) -> None:
         with self.transaction(writes=True) as connection:
             METADATA.create_all(connection)
             version = connection.execute(select(SCHEMA.c.version)).scalar()
@@ -176,11 +218,18 @@ class EpochStore:
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
         """All or nothing; a database's own complaint becomes a `StoreError`."""
+        turn = self._turns if writes else nullcontext()
         try:
-            with self.engine.connect().execution_options(writes=writes) as connection, connection.begin():
+            with (
+                turn,
+                self.engine.connect().execution_options(writes=writes) as connection,
+                connection.begin(),
+            ):
                 yield connection
         except IntegrityError:
             raise
+        except TimeoutError:
+            raise StoreError("the database is busy", where=self.where, action="try again in a few seconds") from None
         except (OperationalError, DBAPIError) as error:
             cause = str(error.orig).strip().splitlines()
             raise StoreError(
@@ -190,16 +239,35 @@ class EpochStore:
             ) from None
 
     def add(self, epochs: Sequence[Epoch], *, now_ns: int | None = None) -> list[Status]:
-        """Store epochs in one transaction; what became of each."""
+        """Store epochs in one transaction, and then their keys; what became of each epoch."""
+        statuses = self.add_encoded([encoded(encode(epoch)) for epoch in epochs], now_ns=now_ns)
+        while self.list_keys():
+            pass
+        return statuses
+
+    def add_encoded(self, epochs: Sequence[EncodedEpoch], *, now_ns: int | None = None) -> list[Status]:
+        """Store epochs, whose counters and keys were checked, in one transaction; what became of each.
+
+        A few keys are entered in the directory at once, many are left to `list_keys`.
+        """
         now = time.time_ns() if now_ns is None else now_ns
+        left = SLICE_KEYS
+        statuses = []
         with self.transaction(writes=True) as connection:
-            statuses = [self._add_one(connection, epoch, now) for epoch in epochs]
+            for epoch in epochs:
+                number, status = self._add_one(connection, epoch, now)
+                statuses.append(status)
+                if status is Status.STORED and epoch.keys:
+                    if len(epoch.keys) <= left:
+                        left -= len(epoch.keys)
+                        self._see_keys(connection, epoch, epoch.keys, now)
+                    else:
+                        connection.execute(insert(UNLISTED).values(epoch=number, listed=0))
             for node in sorted({epoch.node for epoch in epochs}):
                 self._see_node(connection, node, now)
         return statuses
 
-    def _add_one(self, connection: Connection, epoch: Epoch, now_ns: int) -> Status:
-        data = encode(epoch)
+    def _add_one(self, connection: Connection, epoch: EncodedEpoch, now_ns: int) -> tuple[int, Status]:
         identity = (
             (EPOCHS.c.node == epoch.node) & (EPOCHS.c.stream == epoch.stream) & (EPOCHS.c.sequence == epoch.sequence)
         )
@@ -211,41 +279,60 @@ class EpochStore:
             "last_ns": epoch.last_ns,
             "recorded": epoch.recorded,
             "received_ns": now_ns,
-            "size_bytes": len(data),
-            "data": data,
+            "size_bytes": len(epoch.data),
+            "data": epoch.data,
         }
         try:
             with connection.begin_nested():
-                connection.execute(insert(EPOCHS).values(row))
+                made = connection.execute(insert(EPOCHS).values(row))
         except IntegrityError:
-            held = connection.execute(select(EPOCHS.c.data).where(identity)).scalar()
-            return Status.DUPLICATE if held == data else Status.CONFLICT
-        if epoch.keys:
-            first, last = epoch.first_ns or now_ns, epoch.last_ns or now_ns
-            self._see_keys(connection, epoch.node, epoch.stream, epoch.keys, first, last)
-        return Status.STORED
+            here = connection.execute(select(EPOCHS.c.id, EPOCHS.c.data).where(identity)).one()
+            return here.id, Status.DUPLICATE if here.data == epoch.data else Status.CONFLICT
+        return (made.inserted_primary_key or (0,))[0], Status.STORED
+
+    def list_keys(self, *, pause: Callable[[], object] = lambda: None) -> bool:
+        """Enter the keys of one epoch in the directory, if one waits for it, in short transactions; whether one did.
+
+        `pause` is called between the transactions; one that raises leaves the rest to a later call.
+        """
+        columns = UNLISTED.c.epoch, UNLISTED.c.listed, EPOCHS.c.received_ns, EPOCHS.c.data
+        waiting = select(*columns).join_from(UNLISTED, EPOCHS, UNLISTED.c.epoch == EPOCHS.c.id, isouter=True)
+        with self.transaction() as connection:
+            found = connection.execute(waiting.order_by(UNLISTED.c.epoch).limit(1)).first()
+        if found is None:
+            return False
+        here = UNLISTED.c.epoch == found.epoch
+        # An epoch may be forgotten before its keys are listed.
+        epoch = None if found.data is None else encoded(found.data)
+        keys = (epoch.keys or ()) if epoch else ()
+        for start in range(found.listed, len(keys), SLICE_KEYS):
+            part = keys[start : start + SLICE_KEYS]
+            with self.transaction(writes=True) as connection:
+                assert epoch is not None
+                self._see_keys(connection, epoch, part, found.received_ns)
+                connection.execute(update(UNLISTED).where(here).values(listed=start + len(part)))
+            pause()
+        with self.transaction(writes=True) as connection:
+            connection.execute(delete(UNLISTED).where(here))
+        return True
 
     def _see_node(self, connection: Connection, node: str, now_ns: int) -> None:
         seen = update(NODES).where(NODES.c.name == node).values(last_seen_ns=now_ns)
         if not connection.execute(seen).rowcount:
             insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
 
-    def _see_keys(
-        self, connection: Connection, node: str, stream: str, keys: Sequence[Key], first_ns: int, last_ns: int
-    ) -> None:
+    def _see_keys(self, connection: Connection, epoch: EncodedEpoch, keys: Sequence[bytes], now_ns: int) -> None:
         """Remember names, and when each was seen first and last in the stream."""
-        by_id = {to_signed(key_id(key)): str(key) for key in keys}
-        known = _among(connection, INSTANCES.c.id, by_id)
-        insert_missing(connection, INSTANCES, [{"id": i, "key": text} for i, text in by_id.items() if i not in known])
-        here = (SIGHTINGS.c.node == node) & (SIGHTINGS.c.stream == stream)
-        seen = _among(connection, SIGHTINGS.c.instance, by_id, here)
-        place = {"node": node, "stream": stream, "first_ns": first_ns, "last_ns": last_ns}
-        insert_missing(connection, SIGHTINGS, [{**place, "instance": i} for i in by_id if i not in seen])
-        for chunk in _chunks(sorted(seen)):
-            again = here & SIGHTINGS.c.instance.in_(chunk)
-            earlier, later = SIGHTINGS.c.first_ns > first_ns, SIGHTINGS.c.last_ns < last_ns
-            connection.execute(update(SIGHTINGS).where(again & earlier).values(first_ns=first_ns))
-            connection.execute(update(SIGHTINGS).where(again & later).values(last_ns=last_ns))
+        ids, texts = named_ids(keys)
+        names = {to_signed(word): text for word, text in zip(ids, texts, strict=True)}
+        place = {
+            "node": epoch.node,
+            "stream": epoch.stream,
+            "first_ns": epoch.first_ns or now_ns,
+            "last_ns": epoch.last_ns or now_ns,
+        }
+        insert_missing(connection, INSTANCES, [{"id": number, "key": text} for number, text in names.items()])
+        widen_spans(connection, SIGHTINGS, [{**place, "instance": number} for number in names])
 
     def announce(self, stream: StreamRecord, *, now_ns: int | None = None) -> None:
         """Remember what a stream measures."""
@@ -286,25 +373,32 @@ class EpochStore:
 
     def epochs(self, node: str, stream: str, from_ns: int, to_ns: int) -> list[Epoch]:
         """The epochs with measurements in ``from_ns … to_ns``, in order of their sequence."""
-        here = (
-            (EPOCHS.c.node == node)
-            & (EPOCHS.c.stream == stream)
-            & (EPOCHS.c.last_ns >= from_ns)
-            & (EPOCHS.c.first_ns <= to_ns)
-        )
+        self.check_range([(node, stream)], from_ns, to_ns)
+        return [epoch.decode() for epoch in self.each_encoded(node, stream, from_ns, to_ns)]
+
+    def check_range(self, streams: Sequence[tuple[str, str]], from_ns: int, to_ns: int) -> None:
+        """Refuse a range of more epochs, of all the streams together, than one query may read."""
+        count = size = 0
         with self.transaction() as connection:
-            count, size = connection.execute(
-                select(func.count(), func.coalesce(func.sum(EPOCHS.c.size_bytes), 0)).where(here)
-            ).one()
-            if count > MAX_QUERY_EPOCHS or size > MAX_QUERY_BYTES:
-                raise UsageError(
-                    f"{count} epochs of {size} bytes lie in the range, the limits are {MAX_QUERY_EPOCHS} and "
-                    f"{MAX_QUERY_BYTES}",
-                    where=f"{node}/{stream}",
-                    action="ask for a shorter range",
-                )
-            rows = connection.execute(select(EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence)).scalars().all()
-        return [decode(data) for data in rows]
+            for node, stream in streams:
+                here = _in_range(node, stream, from_ns, to_ns)
+                sums = select(func.count(), func.coalesce(func.sum(EPOCHS.c.size_bytes), 0)).where(here)
+                more, bytes_more = connection.execute(sums).one()
+                count, size = count + more, size + bytes_more
+        if count > MAX_QUERY_EPOCHS or size > MAX_QUERY_BYTES:
+            raise UsageError(
+                f"{count} epochs of {size} bytes lie in the range, the limits are {MAX_QUERY_EPOCHS} and "
+                f"{MAX_QUERY_BYTES}",
+                where=", ".join(f"{node}/{stream}" for node, stream in streams[:3]),
+                action="ask for a shorter range, or for one node",
+            )
+
+    def each_encoded(self, node: str, stream: str, from_ns: int, to_ns: int) -> Iterator[EncodedEpoch]:
+        """The same epochs one after the other, their counters packed; one is in memory at a time."""
+        query = select(EPOCHS.c.data).where(_in_range(node, stream, from_ns, to_ns)).order_by(EPOCHS.c.sequence)
+        with self.transaction() as connection:
+            for data in connection.execution_options(yield_per=1).execute(query).scalars():
+                yield encoded(data)
 
     def epoch_bytes(self, node: str, stream: str, sequence: int) -> bytes | None:
         """One epoch as it came."""
@@ -379,15 +473,11 @@ class EpochStore:
             after = rows[-1][0]
 
 
-def _chunks(values: Sequence[int], size: int = 500) -> Iterator[Sequence[int]]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]
-
-
-def _among(connection: Connection, column: Any, wanted: dict[int, str], where: Any = None) -> set[int]:
-    """Which of the wanted numbers a column holds."""
-    found: set[int] = set()
-    for chunk in _chunks(list(wanted)):
-        query = select(column).where(column.in_(chunk))
-        found.update(connection.execute(query if where is None else query.where(where)).scalars())
-    return found
+def _in_range(node: str, stream: str, from_ns: int, to_ns: int) -> ColumnElement[bool]:
+    """Which epochs of a stream have measurements in a range."""
+    return (
+        (EPOCHS.c.node == node)
+        & (EPOCHS.c.stream == stream)
+        & (EPOCHS.c.last_ns >= from_ns)
+        & (EPOCHS.c.first_ns <= to_ns)
+    )

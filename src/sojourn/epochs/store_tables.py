@@ -17,7 +17,18 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["EPOCHS", "INSTANCES", "METADATA", "NODES", "SCHEMA", "SCHEMA_VERSION", "SIGHTINGS", "STREAMS", "TAGS"]
+__all__ = [
+    "EPOCHS",
+    "INSTANCES",
+    "METADATA",
+    "NODES",
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "SIGHTINGS",
+    "STREAMS",
+    "TAGS",
+    "UNLISTED",
+]
 
 SCHEMA_VERSION = 1
 _NAME = String(200)
@@ -68,6 +79,14 @@ EPOCHS = Table(
     Column("data", LargeBinary, nullable=False),
     UniqueConstraint("node", "stream", "sequence", name="epoch_identity"),
     Index("epochs_by_time", "node", "stream", "last_ns"),
+)
+
+# Stored epochs whose keys are still to be entered in the directory, and how many of them are.
+UNLISTED = Table(
+    "unlisted_epochs",
+    METADATA,
+    Column("epoch", _NUMBER, primary_key=True, autoincrement=False),
+    Column("listed", Integer, nullable=False),
 )
 
 INSTANCES = Table(
