@@ -115,15 +115,17 @@ def test_what_is_no_measurement_is_refused(unit: Unit, change: dict) -> None:
 
 def test_answers_are_bounded(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "MAX_ROWS", 3)
-    with client(unit) as admin:
-        admin.add_segments([probed(i) for i in range(4)])
-        with pytest.raises(ServerError, match="ask for a shorter one"):
-            admin.segments(0, 10**18)
-        assert len(admin.segments(0, 2 * SECOND)) == 3
+    store = SegmentStore(unit.store)
+    store.add([probed(i) for i in range(4)])
+    with pytest.raises(UsageError, match="ask for a shorter one"):
+        store.between(0, 10**18)
+    assert len(store.between(0, 2 * SECOND)) == 3
     monkeypatch.setattr(segments, "MAX_EPOCHS", 3)
     unit.store.add([epoch for number in (30, 40) for epoch in router_epochs(number)])
     with pytest.raises(UsageError, match="3 epochs"):
-        SegmentStore(unit.store).between(30 * SECOND, 40 * SECOND)
+        store.between(30 * SECOND, 40 * SECOND)
+    with pytest.raises(UsageError, match="100 bytes of counters"):
+        store.between(30 * SECOND, 40 * SECOND, most_bytes=100)
 
 
 def test_old_measurements_can_be_removed(unit: Unit) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sojourn.cli.output import console, print_json
+from sojourn.cli.output import cell, console, print_json
 from sojourn.cli.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
 
@@ -79,6 +79,7 @@ def query(
     token: TokenOption = None,
     token_file: TokenFileOption = None,
     ca_file: CaFileOption = None,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the answer.")] = 60.0,
     output_format: Annotated[QueryFormat, typer.Option("--format", help="For people or programs.")] = QueryFormat.TABLE,
 ) -> None:
     """Ask."""
@@ -106,7 +107,7 @@ def query(
 
         answers = ask_spool(spool, stream, question)
     else:
-        with UnitAccess(server, token, token_file, ca_file).client() as client:
+        with UnitAccess(server, token, token_file, ca_file).client(timeout_seconds=timeout) as client:
             answers = client.query(question)
     if output_format is QueryFormat.JSON:
         print_json(answers if top else answers[0])
@@ -124,13 +125,14 @@ def _print_answers(answers: list[dict[str, Any]]) -> None:
         numbers = [_shown(answer[name]) for name in ("value", "low", "high")]
         epochs = f"{answer['epochs']}{' + live' if answer['live'] else ''}"
         name = answer.get("instance") or ""
-        table.add_row(name, *numbers, answer["unit"], str(answer["samples"]), epochs, answer["method"])
+        texts = (name, *numbers, answer["unit"], str(answer["samples"]), epochs, answer["method"])
+        table.add_row(*map(cell, texts))
     console().print(table)
     stderr = console(stderr=True)
     for note in dict.fromkeys(
         note for answer in answers for note in (*answer["notes"], answer["reason"] or "") if note
     ):
-        stderr.print(note)
+        stderr.print(cell(note))
 
 
 def _shown(value: float | None) -> str:

@@ -47,10 +47,11 @@ class UnitAccess:
     token_file: Path | None = None
     ca_file: Path | None = None
 
-    def client(self) -> Client:
-        from sojourn.server.client import Client
+    def client(self, *, timeout_seconds: float | None = None) -> Client:
+        from sojourn.server.client import TIMEOUT_SECONDS, Client
 
-        return Client(self.server, self._token(), ca_file=self.ca_file)
+        seconds = timeout_seconds or TIMEOUT_SECONDS
+        return Client(self.server, self._token(), timeout_seconds=seconds, ca_file=self.ca_file)
 
     def sink_client(self) -> SinkClient:
         from sojourn.server.sink_client import SinkClient

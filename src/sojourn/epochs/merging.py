@@ -6,6 +6,7 @@ grows where a sum needs it.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from sojourn.core.errors import SketchFullError
 from sojourn.core.keys import Key
 from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import EncodedEpoch
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sketches.registry import AnySketch
 
 __all__ = ["can_merge", "merged_epoch", "merging_key"]
 
@@ -33,7 +35,7 @@ def _with_widths(parameters: Parameters, widths: dict[str, int]) -> Parameters:
     return replace(parameters, **changed)
 
 
-def can_merge(one: Epoch, other: Epoch) -> bool:
+def can_merge(one: Epoch, other: Epoch | EncodedEpoch) -> bool:
     """Whether two epochs differ in nothing but their time, contents and counters' widths."""
     same = (one.node, one.stream, one.parameters.kind) == (other.node, other.stream, other.parameters.kind)
     widths = _widths(one.parameters)
@@ -68,12 +70,9 @@ def merged_epoch(one: Epoch, other: Epoch) -> Epoch:
 
 
 def _widened(sketch: AnySketch, widths: dict[str, int]) -> AnySketch:
-    if _widths(sketch.parameters) == widths:
-        return sketch
-    wide = new_sketch(_with_widths(sketch.parameters, widths))
-    for target, source in zip(wide.arrays, sketch.arrays, strict=True):
-        target[:] = source
-    wide.recorded, wide.first_ns, wide.last_ns = sketch.recorded, sketch.first_ns, sketch.last_ns
+    """The sketch as one with wider counters, for merging: the counters themselves are the same, and not copied."""
+    wide = copy(sketch)
+    wide.parameters = _with_widths(sketch.parameters, widths)
     return wide
 
 

@@ -117,28 +117,11 @@ def is_store(place: str | Path) -> bool:
 def open_store(place: str | Path) -> EpochStore:
     """The store in a directory (SQLite, made if missing) or at a database URL."""
     text = str(place)
-    if "://" in text:
-        return EpochStore(_engine(text), where=text)
-    directory = Path(place)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _keep_private(directory / DATABASE_NAME)
-    # A path in an object is taken as it is; in a text, a question mark would end it.
-    address = URL.create("sqlite", database=str(directory / DATABASE_NAME))
-    return EpochStore(_engine(address), where=str(place))
-
-
-def read_store(url: URL) -> EpochStore:
-    """A store that another process has opened (its engine's URL), for reading alone."""
-    return EpochStore(_engine(url, is_read_only=True), where="data", is_read_only=True)
-
-
-def _engine(url: str | URL, *, is_read_only: bool = False) -> Engine:
-    text = str(url)
-    # No thread of the query unit waits for another's connection: it would wait for that one's work, too.
-    pool = {"pool_size": POOL_CONNECTIONS, "max_overflow": 2 * POOL_CONNECTIONS}
-    how: dict[str, Any] = pool if text.startswith("sqlite") else {"pool_pre_ping": True}
     try:
-        engine = create_engine(url, **how)
+        if "://" in text:
+            engine = create_engine(text, pool_pre_ping=not text.startswith("sqlite"))
+        else:
+            engine = _sqlite_in(Path(place))
     except (ArgumentError, ModuleNotFoundError) as error:
         kind = text.partition("://")[0]
         raise StoreError(
@@ -147,9 +130,27 @@ def _engine(url: str | URL, *, is_read_only: bool = False) -> Engine:
             action="give a directory, or install the database's driver",
         ) from None
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _read_only_sqlite if is_read_only else _prepare_sqlite)
+        event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
-    return engine
+    return EpochStore(engine, where=str(place))
+
+
+def read_store(url: URL) -> EpochStore:
+    """A store that another process has opened (its engine's URL), for reading alone."""
+    engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _read_only_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return EpochStore(engine, where="data", is_read_only=True)
+
+
+def _sqlite_in(directory: Path) -> Engine:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _keep_private(directory / DATABASE_NAME)
+    # A path in an object is taken as it is; in a text, a question mark would end it.
+    address = URL.create("sqlite", database=str(directory / DATABASE_NAME))
+    # No thread of the query unit waits for another's connection: it would wait for that one's work, too.
+    return create_engine(address, pool_size=POOL_CONNECTIONS, max_overflow=2 * POOL_CONNECTIONS)
 
 
 def _keep_private(database: Path) -> None:
@@ -257,10 +258,10 @@ class EpochStore:
             for epoch in epochs:
                 number, status = self._add_one(connection, epoch, now)
                 statuses.append(status)
-                if status is Status.STORED and epoch.keys:
-                    if len(epoch.keys) <= left:
-                        left -= len(epoch.keys)
-                        self._see_keys(connection, epoch, epoch.keys, now)
+                if status is Status.STORED and epoch.key_count:
+                    if epoch.key_count <= left:
+                        left -= epoch.key_count
+                        self._see_keys(connection, epoch, epoch.keys(), now)
                     else:
                         connection.execute(insert(UNLISTED).values(epoch=number, listed=0))
             for node in sorted({epoch.node for epoch in epochs}):
@@ -304,7 +305,7 @@ class EpochStore:
         here = UNLISTED.c.epoch == found.epoch
         # An epoch may be forgotten before its keys are listed.
         epoch = None if found.data is None else encoded(found.data)
-        keys = (epoch.keys or ()) if epoch else ()
+        keys = epoch.keys() if epoch else ()
         for start in range(found.listed, len(keys), SLICE_KEYS):
             part = keys[start : start + SLICE_KEYS]
             with self.transaction(writes=True) as connection:

@@ -29,7 +29,7 @@ import cbor2
 
 from sojourn.core.errors import SojournError, WireError
 from sojourn.core.hashing import hash_bytes
-from sojourn.core.keys import Key, key_from_bytes
+from sojourn.core.keys import key_from_bytes, named_ids
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names
 from sojourn.epochs.packing import pack_table, packed_size, unpack_into
 from sojourn.sketches.parameters import Parameters
@@ -55,6 +55,7 @@ MAX_EPOCH_BYTES = 64 << 20
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = 9
+CHECKED_KEYS = 10_000  # whose texts are in memory at a time
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class EncodedEpoch:
     first_ns: int | None
     last_ns: int | None
     recorded: int
-    keys: tuple[bytes, ...] | None
+    key_count: int
     data: bytes
 
     @property
@@ -78,9 +79,27 @@ class EncodedEpoch:
         """Memory that the counters take once they are unpacked."""
         return self.parameters.decoded_bytes
 
+    def overlaps(self, from_ns: int, to_ns: int) -> bool:
+        """Whether any measurement may lie in ``from_ns … to_ns``."""
+        if self.first_ns is None or self.last_ns is None:
+            return False
+        return self.first_ns <= to_ns and from_ns <= self.last_ns
+
     def decode(self) -> Epoch:
         """The epoch; counters and keys are checked."""
         return decode(self.data)
+
+    def keys(self) -> tuple[bytes, ...]:
+        """The canonical bytes of its keys, if it lists any."""
+        return _key_bytes(_body_items(_one_body(self.data))[8]) or ()
+
+    def check(self) -> None:
+        """Refuse what `decode` refuses, without keeping counters or keys."""
+        items = _body_items(_one_body(self.data))
+        _checked_sketch(self, items[7])
+        keys = _key_bytes(items[8]) or ()
+        for start in range(0, len(keys), CHECKED_KEYS):
+            _check_keys(keys[start : start + CHECKED_KEYS])
 
 
 def encode(epoch: Epoch) -> bytes:
@@ -296,17 +315,26 @@ def _header(items: list[object], data: bytes) -> EncodedEpoch:
     node, stream = _expect(node, str, "node"), _expect(stream, str, "stream")
     _as_wire_error(lambda: check_names(node, stream), "epoch")
     number = _integer(sequence, "sequence")
-    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, _key_bytes(keys), data)
+    key_count = 0 if keys is None else len(_expect(keys, list, "keys"))
+    if key_count > MAX_KEYS:
+        raise WireError(f"{key_count} keys exceed {MAX_KEYS}", where="keys")
+    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, key_count, data)
 
 
 def _decode_body(items: list[object]) -> Epoch:
     header = _header(items, b"")
-    sketch = _decode_sketch(header.parameters, _expect(items[7], bytes, "counters"))
-    sketch.recorded, sketch.first_ns, sketch.last_ns = header.recorded, header.first_ns, header.last_ns
-    _as_wire_error(sketch.check, "counters")
-    keys = None if header.keys is None else _decode_keys(header.keys)
+    sketch = _checked_sketch(header, items[7])
+    raw = _key_bytes(items[8])
+    keys = None if raw is None else _as_wire_error(lambda: tuple(map(key_from_bytes, raw)), "keys")
     # Nobody else has the sketch, and unpacked counters are canonical: no copy is needed.
     return _as_wire_error(lambda: Epoch(header.node, header.stream, header.sequence, sketch.freeze(), keys), "epoch")
+
+
+def _checked_sketch(header: EncodedEpoch, counters: object) -> AnySketch:
+    sketch = _decode_sketch(header.parameters, _expect(counters, bytes, "counters"))
+    sketch.recorded, sketch.first_ns, sketch.last_ns = header.recorded, header.first_ns, header.last_ns
+    _as_wire_error(sketch.check, "counters")
+    return sketch
 
 
 def _decode_parameters(kind: object, mapping: object) -> Parameters:
@@ -348,14 +376,11 @@ def _decode_frame(frame: object) -> tuple[int | None, int | None]:
 def _key_bytes(keys: object) -> tuple[bytes, ...] | None:
     if keys is None:
         return None
-    items = _expect(keys, list, "keys")
-    if len(items) > MAX_KEYS:
-        raise WireError(f"{len(items)} keys exceed {MAX_KEYS}", where="keys")
-    return tuple(_expect(item, bytes, "keys") for item in items)
+    return tuple(_expect(item, bytes, "keys") for item in _expect(keys, list, "keys"))
 
 
-def _decode_keys(keys: tuple[bytes, ...]) -> tuple[Key, ...]:
-    return _as_wire_error(lambda: tuple(map(key_from_bytes, keys)), "keys")
+def _check_keys(keys: tuple[bytes, ...]) -> None:
+    _as_wire_error(lambda: named_ids(keys), "keys")
 
 
 def _as_wire_error(make: Callable[[], T], where: str) -> T:

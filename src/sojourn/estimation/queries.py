@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -26,10 +26,11 @@ from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.core.keys import key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import can_merge, merged_epoch
+from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.iotm_joint import estimate_sums_jointly
 from sojourn.estimation.iotm_literal import estimate_means_literally, estimate_sums_literally
 from sojourn.estimation.iotm_means import estimate_means_jointly
-from sojourn.sketches.bucket_array import BucketArray
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 __all__ = [
     "FOREVER_NS",
@@ -48,6 +49,8 @@ __all__ = [
 Stat = Literal["sum", "mean"]
 Method = Literal["literal", "joint"]
 Cut = Literal["whole", "inside", "pro-rata"]
+# Encoded ones are decoded as they are needed.
+AnyEpoch: TypeAlias = Epoch | EncodedEpoch
 
 EXACT = "exact total"
 # The end of a range up to now: later than any measurement.
@@ -82,7 +85,7 @@ class RangeSelection:
     of decoded counters.
     """
 
-    def __init__(self, epochs: Iterable[Epoch], query: RangeQuery, *, most_bytes: int = NO_LIMIT_BYTES) -> None:
+    def __init__(self, epochs: Iterable[AnyEpoch], query: RangeQuery, *, most_bytes: int = NO_LIMIT_BYTES) -> None:
         self._query, self._most_bytes, self._held_bytes = query, most_bytes, 0
         self._groups: list[Epoch] = []
         self._partial: list[tuple[Epoch, float]] = []
@@ -93,33 +96,31 @@ class RangeSelection:
         spans: list[tuple[int, int]] = []
         for epoch in epochs:
             self._origin = f"{epoch.node}/{epoch.stream}"
-            listed = listed_instances([epoch])
-            self.names = _with_names(self.names, listed)
-            if (placed := _placed(epoch, query)) is None:
-                continue
-            span, share = placed
-            spans.append(span)
-            self.count += 1
-            if share is None:
-                self._whole_names = _with_names(self._whole_names, listed)
-                self._merge(replace(epoch, keys=()))
-            else:
-                self._hold(epoch)
-                self._partial.append((epoch, share))
+            if (placed := _placed(epoch, query)) is not None:
+                spans.append(placed[0])
+                self.count += 1
+                self._take(epoch, placed[1])
         self.covered = _joined(spans)
 
-    def _merge(self, epoch: Epoch) -> None:
-        for i, group in enumerate(self._groups):
-            if can_merge(group, epoch):
-                self._groups[i] = merged_epoch(group, epoch)
-                return
-        self._hold(epoch)
-        self._groups.append(epoch)
-
-    def _hold(self, epoch: Epoch) -> None:
-        self._held_bytes += epoch.parameters.decoded_bytes
-        if self._held_bytes > self._most_bytes:
-            raise too_large(f"{self._held_bytes} bytes of counters that cannot be added up", self._most_bytes)
+    def _take(self, found: AnyEpoch, share: float | None) -> None:
+        """Merge an epoch, or keep it; whether there is room for it is seen before it is decoded."""
+        number = next((i for i, group in enumerate(self._groups) if share is None and can_merge(group, found)), None)
+        if number is None:
+            self._held_bytes += found.parameters.decoded_bytes
+            if self._held_bytes > self._most_bytes:
+                raise too_large(f"{self._held_bytes} bytes of counters that cannot be added up", self._most_bytes)
+        epoch = found.decode() if isinstance(found, EncodedEpoch) else found
+        listed = listed_instances([epoch])
+        self.names = _with_names(self.names, listed)
+        if share is not None:
+            self._partial.append((epoch, share))
+            return
+        self._whole_names = _with_names(self._whole_names, listed)
+        nameless = replace(epoch, keys=())
+        if number is None:
+            self._groups.append(nameless)
+        else:
+            self._groups[number] = merged_epoch(self._groups[number], nameless)
 
     def instances(self, instance_id: Sequence[int], *, unit: str) -> list[RangeAnswer]:
         """An answer for each instance; joint decoding takes the epochs' own lists of keys as complete."""
@@ -155,12 +156,12 @@ def too_large(what: str, most_bytes: int) -> UsageError:
     )
 
 
-def _placed(epoch: Epoch, query: RangeQuery) -> tuple[tuple[int, int], float | None] | None:
+def _placed(epoch: AnyEpoch, query: RangeQuery) -> tuple[tuple[int, int], float | None] | None:
     """The span that an epoch adds to a range and its share (None: it counts whole); None for an epoch outside it.
 
     Only bucket arrays can be asked for sums and means.
     """
-    if not isinstance(epoch.sketch, BucketArray):
+    if not isinstance(epoch.parameters, BucketArrayParameters):
         raise MismatchError(
             f"a stream of {epoch.parameters.kind} is not asked for sums and means",
             where=epoch.stream,
@@ -205,7 +206,7 @@ def listed_instances(epochs: Sequence[Epoch]) -> dict[int, str] | None:
     return names
 
 
-def answer_total(epochs: Iterable[Epoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
+def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
     """The sum or mean of all measurements of the range: exact, but for epochs by their share."""
     low_sum = low_count = 0
     parts: list[tuple[int, int, float]] = []
@@ -215,7 +216,9 @@ def answer_total(epochs: Iterable[Epoch], query: RangeQuery, *, unit: str) -> Ra
             continue
         span, share = placed
         spans.append(span)
-        amount = int(epoch.sketch.column("sum").sum())
+        decoded = epoch.decode() if isinstance(epoch, EncodedEpoch) else epoch
+        amount = int(decoded.sketch.column("sum").sum())
+        del decoded
         if share is None:
             low_sum += amount
             low_count += epoch.recorded
@@ -237,13 +240,15 @@ def answer_total(epochs: Iterable[Epoch], query: RangeQuery, *, unit: str) -> Ra
 
 
 def answer_instances(
-    epochs: Iterable[Epoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
+    epochs: Iterable[AnyEpoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
 ) -> list[RangeAnswer]:
     """An answer for each instance."""
     return RangeSelection(epochs, query).instances(instance_id, unit=unit)
 
 
-def answer_largest(epochs: Iterable[Epoch], top: int, query: RangeQuery, *, unit: str) -> list[tuple[str, RangeAnswer]]:
+def answer_largest(
+    epochs: Iterable[AnyEpoch], top: int, query: RangeQuery, *, unit: str
+) -> list[tuple[str, RangeAnswer]]:
     """Names and answers of the instances with the largest values, largest first."""
     return RangeSelection(epochs, query).largest(top, unit=unit)
 

@@ -19,13 +19,17 @@ import httpx
 
 from sojourn.node.transport import RefusedError, TransportError
 
-__all__ = ["Exchange", "checked_list", "checked_object", "exchange"]
+__all__ = ["Exchange", "NoAnswerError", "checked_list", "checked_object", "exchange"]
 
 MOST_DETAIL = 300
 JSON = "application/json"
 # Of an answer that is no success only so much is read: enough for any word of a query unit.
 MOST_REFUSAL_BYTES = 1 << 16
 _PAGE = "is there a proxy or a login page in between?"
+
+
+class NoAnswerError(TransportError):
+    """It was reached, and did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ def exchange(client: httpx.Client, server: str, asked: Exchange) -> Any:
     try:
         with client.stream(asked.method, asked.path, headers=headers, timeout=asked.seconds, **how) as response:
             return _answer(response, server, asked, deadline)
-    except httpx.TimeoutException:
-        raise TransportError(
+    except (httpx.ReadTimeout, httpx.WriteTimeout):
+        raise NoAnswerError(
             f"did not answer within {asked.seconds:g} s", where=server, action="is it overloaded?"
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
@@ -115,7 +119,7 @@ def _body(response: httpx.Response, server: str, most: int, deadline: float) -> 
         if len(body) > most:
             raise _not_ours(server, f"more than the {most:,} bytes of any answer to this")
         if time.monotonic() > deadline:
-            raise TransportError("did not finish its answer in time", where=server, action="is it overloaded?")
+            raise NoAnswerError("did not finish its answer in time", where=server, action="is it overloaded?")
     return bytes(body)
 
 

@@ -19,8 +19,11 @@ from sojourn import __version__
 from sojourn.core.errors import SojournError
 from sojourn.epochs.store import EpochStore
 from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes
+from sojourn.server.admission import IngestDesk
 from sojourn.server.assignments import AssignmentStore
+from sojourn.server.bodies import load_kernels
 from sojourn.server.gate import Gate, explain_error, explain_faults
+from sojourn.server.key_listing import KeyLister
 from sojourn.server.limits import Limits
 from sojourn.server.live import LiveDesk
 from sojourn.server.models import Problem
@@ -37,6 +40,7 @@ from sojourn.server.sink_worker import SinkWorker
 from sojourn.server.stream_states import StreamStateStore
 from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.tokens import TokenStore
+from sojourn.server.workers import QueryWorkers
 
 __all__ = ["create_app"]
 
@@ -49,15 +53,23 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.live = LiveDesk(most_pending=limits.pending_requests, most_bytes=limits.live_bytes)
+        await run_in_threadpool(load_kernels)
+        app.state.live = LiveDesk(
+            most_pending=limits.pending_requests,
+            most_bytes=limits.live_bytes,
+            most_together=limits.all_live_bytes,
+        )
+        app.state.ingest = IngestDesk(limits)
+        app.state.workers = QueryWorkers(limits)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
-        running: list[SinkWorker | Periodic] = [app.state.worker, retention]
+        running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store)]
         if limits.keep_epochs_ns is not None:
             running.append(EpochKeeper(store, app.state.segments, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()
         yield
+        await run_in_threadpool(app.state.workers.close)
         for part in reversed(running):
             await run_in_threadpool(part.stop)
         app.state.desk.shutdown(wait=False)

@@ -12,12 +12,13 @@ from sojourn.core.errors import UsageError
 from sojourn.mplane.measurement_rows import from_row, to_row
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.node.connection import checked_address, connect, read_token
-from sojourn.node.exchange import Exchange, checked_list, checked_object, exchange
+from sojourn.node.exchange import Exchange, NoAnswerError, checked_list, checked_object, exchange
 from sojourn.node.transport import TransportError
 
 __all__ = ["Client", "token_from"]
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
+NARROW = "narrow --from/--to, ask for one node, or raise --timeout"
 MOST_ANSWER_BYTES = 128 << 20
 ANSWER_FIELDS = (
     "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "instance", "reason", "notes",
@@ -44,9 +45,12 @@ class Client:
     `TransportError` says that trying again later may help; any other `ServerError`, that it will not.
     """
 
-    def __init__(self, server: str, token: str, *, ca_file: Path | None = None) -> None:
+    def __init__(
+        self, server: str, token: str, *, timeout_seconds: float = TIMEOUT_SECONDS, ca_file: Path | None = None
+    ) -> None:
         self.server = checked_address(server, where="--server")
-        self._client = connect(self.server, token, timeout_seconds=TIMEOUT_SECONDS, ca_file=ca_file)
+        self._timeout_seconds = timeout_seconds
+        self._client = connect(self.server, token, timeout_seconds=timeout_seconds, ca_file=ca_file)
 
     def __enter__(self) -> Self:
         return self
@@ -55,8 +59,12 @@ class Client:
         self._client.close()
 
     def _call(self, method: str, path: str, **how: Any) -> Any:
-        asked = Exchange(method, path, TIMEOUT_SECONDS, MOST_ANSWER_BYTES, how=how)
-        return exchange(self._client, self.server, asked)
+        asked = Exchange(method, path, self._timeout_seconds, MOST_ANSWER_BYTES, how=how)
+        try:
+            return exchange(self._client, self.server, asked)
+        except NoAnswerError:
+            what = f"the query unit did not answer within {self._timeout_seconds:g} s: it may still be computing"
+            raise TransportError(what, where=self.server, action=NARROW) from None
 
     def _object(self, method: str, path: str, *, having: Sequence[str] = (), **how: Any) -> dict[str, Any]:
         """An answer that is an object with some fields."""

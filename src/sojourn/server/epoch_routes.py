@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 
 from sojourn.server.access import Instance, must_be_node, nodes, readers
-from sojourn.server.bodies import CBOR, read_body_epochs
+from sojourn.server.bodies import CBOR, checked_epochs, read_body
 from sojourn.server.models import EpochInfo, EpochResult, EpochResults, Problem
 from sojourn.server.names import checked_name
 from sojourn.server.tokens import Token
@@ -25,6 +24,7 @@ _REFUSED: dict[int | str, dict[str, object]] = {
     409: {"model": Problem, "description": "another agent has the node's name"},
     413: {"model": Problem, "description": "too large"},
     429: {"model": Problem, "description": "too many requests"},
+    503: {"model": Problem, "description": "the store, or too much to decode; see Retry-After"},
 }
 
 
@@ -33,15 +33,19 @@ async def add_epochs(
     request: Request, token: Annotated[Token, nodes], sojourn_instance: Instance = None
 ) -> EpochResults:
     """Store one or more epochs (a CBOR sequence), all or none; copies are recognised."""
-    epochs = await read_body_epochs(request)
-    streams: dict[str, set[str]] = {}
-    for epoch in epochs:
-        must_be_node(token, checked_name(epoch.node))
-        checked_name(epoch.stream)
-        streams.setdefault(epoch.node, set()).add(epoch.stream)
-    for node, names in streams.items():
-        await run_in_threadpool(request.app.state.owners.claim, node, names, sojourn_instance)
-    statuses = await run_in_threadpool(request.app.state.store.add, epochs)
+    ingest = request.app.state.ingest
+    body = await read_body(request)
+    async with ingest.turn(token.id):
+        epochs = await checked_epochs(request, body)
+        if not epochs:
+            raise HTTPException(400, "the body holds no epoch")
+        streams: dict[str, set[str]] = {}
+        for epoch in epochs:
+            must_be_node(token, checked_name(epoch.node))
+            streams.setdefault(epoch.node, set()).add(checked_name(epoch.stream))
+        for node, names in streams.items():
+            await ingest.run(request.app.state.owners.claim, node, names, sojourn_instance)
+        statuses = await ingest.run(request.app.state.store.add_encoded, epochs)
     for status in statuses:
         request.app.state.telemetry.epochs.labels(status.value).inc()
     return EpochResults(

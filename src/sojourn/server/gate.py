@@ -20,10 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.server.access import must_have_role, roles_of
+from sojourn.server.admission import BusyError
 from sojourn.server.bodies import CBOR
 from sojourn.server.limits import Limits
 from sojourn.server.sign_in import SignIn, too_many
 from sojourn.server.tokens import Token
+from sojourn.server.workers import TooLongError
 
 __all__ = ["Gate", "explain_error", "explain_faults"]
 
@@ -155,9 +157,10 @@ def _too_large(most: int) -> HTTPException:
 
 
 def explain_error(error: SojournError) -> JSONResponse:
-    """The answer for an error of ours: the store's are 503, all others are the sender's."""
-    status = 503 if isinstance(error, StoreError | ServerError) else 400
-    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status)
+    """The answer for an error of ours: the store's are 503, what took too long 504, all others are the sender's."""
+    status = 504 if isinstance(error, TooLongError) else 503 if isinstance(error, StoreError | ServerError) else 400
+    headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
+    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status, headers)
 
 
 def explain_faults(errors: Sequence[Any]) -> str:

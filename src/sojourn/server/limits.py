@@ -26,6 +26,18 @@ class Limits:
     token_buffered_bytes: int = 64 << 20  # of these, under one token
     token_requests: int = 100  # at once, under one token
     batch_epochs: int = 1000
+    epoch_decoded_bytes: int = 64 << 20  # an epoch's counters in memory, up to 64 times their bytes
+    request_decoded_bytes: int = 256 << 20  # of all epochs of a request, which are decoded one after the other
+    request_keys: int = 1 << 20
+    decoding_bytes: int = 64 << 20  # of all requests' counters at one time
+    ingest_threads: int = 6
+    ingest_wait_seconds: float = 30.0
+    query_workers: int = 2
+    query_waiting: int = 32  # queries that wait for a worker
+    query_wait_seconds: float = 20.0
+    query_seconds: float = 30.0
+    query_memory_bytes: int = 384 << 20  # of a worker as a whole, about 120 MiB of which are its libraries'
+    query_decoded_bytes: int = 128 << 20  # of a query's counters that cannot be added up
     requests_per_second: float = 50.0
     burst: int = 200
     failures_per_second: float = 1.0  # sign-ins that fail, of one address
@@ -34,6 +46,7 @@ class Limits:
     live_seconds: float = 5.0
     poll_seconds: float = 25.0
     live_bytes: int = 64 << 20  # of one node's answer about what is not stored yet
+    all_live_bytes: int = 64 << 20  # of all such answers that queries wait for
     pending_requests: int = 100
     batch_packets: int = 10_000
     collections: int = 100  # of one node

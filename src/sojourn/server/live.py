@@ -2,7 +2,8 @@
 
 Nodes are reached the way they reach us: a node waits for requests (a long poll), and answers one with epochs, in one or
 more parts. Nothing needs a route to the node. A request lives as long as its asker waits, which is a few seconds after
-the last part; an answer that nobody waits for any more is refused.
+the last part; an answer that nobody waits for any more is refused. Answers stay packed, and all that wait for their
+askers share one limit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sojourn.core.errors import ServerError
-from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import EncodedEpoch
 
 __all__ = ["LiveDesk", "LiveReply", "LiveRequest"]
 
@@ -38,7 +39,7 @@ class LiveRequest:
 class LiveReply:
     """What a node answered; not whole if parts of it did not come, or were too much."""
 
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[EncodedEpoch] = field(default_factory=list)
     is_whole: bool = False
 
 
@@ -63,8 +64,16 @@ class _Asked:
 class LiveDesk:
     """Passes requests to nodes and their answers back; belongs to one event loop."""
 
-    def __init__(self, *, most_pending: int, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        most_pending: int,
+        most_bytes: int,
+        most_together: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most_pending, self._most_bytes = most_pending, most_bytes
+        self._most_together = most_bytes if most_together is None else most_together
         self._clock = clock
         self._nodes: dict[str, _Node] = {}
         self._heard: OrderedDict[str, float] = OrderedDict()
@@ -123,16 +132,23 @@ class LiveDesk:
             if not state.waiting and not state.requests:
                 self._nodes.pop(node, None)
 
-    def answer(self, node: str, request_id: str, epochs: list[Epoch], *, size_bytes: int, more: bool) -> bool:
-        """Hand in a node's epochs, all or a part; False if nobody waits for them (any more)."""
+    def is_asked(self, node: str, request_id: str) -> bool:
+        """Whether somebody waits for (more of) a node's answer."""
         asked = self._asked.get(request_id)
-        if asked is None or asked.node != node or asked.is_closed:
+        return asked is not None and asked.node == node and not asked.is_closed
+
+    def answer(self, node: str, request_id: str, epochs: list[EncodedEpoch], *, size_bytes: int, more: bool) -> bool:
+        """Hand in a node's epochs, all or a part; False if nobody waits for them (any more)."""
+        if not self.is_asked(node, request_id):
             return False
         self._hear(node)
-        asked.size_bytes += size_bytes
-        if asked.size_bytes <= self._most_bytes:
+        asked = self._asked[request_id]
+        together = sum(one.size_bytes for one in self._asked.values()) + size_bytes
+        is_too_much = asked.size_bytes + size_bytes > self._most_bytes or together > self._most_together
+        if not is_too_much:
+            asked.size_bytes += size_bytes
             asked.reply.epochs += epochs
             asked.reply.is_whole = not more
-        asked.is_closed = not more or asked.size_bytes > self._most_bytes
+        asked.is_closed = not more or is_too_much
         asked.changed.set()
         return True

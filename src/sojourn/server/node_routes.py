@@ -10,7 +10,8 @@ from fastapi.concurrency import run_in_threadpool
 from sojourn.epochs.store import StreamRecord
 from sojourn.node.stream_limits import checked_stream
 from sojourn.server.access import Instance, admins, log_action, must_be_node, nodes, readers
-from sojourn.server.bodies import CBOR, decoded_epochs, read_body
+from sojourn.server.answering import known_keys
+from sojourn.server.bodies import CBOR, checked_epochs, read_body
 from sojourn.server.models import (
     Assignment,
     Assignments,
@@ -25,6 +26,7 @@ from sojourn.server.models import (
     Tags,
 )
 from sojourn.server.names import checked_name
+from sojourn.server.query import while_connected
 from sojourn.server.tokens import Role, Token
 
 __all__ = ["router"]
@@ -227,7 +229,10 @@ async def answer_request(
     """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence)."""
     must_be_node(token, node)
     body = await read_body(request)
-    epochs = await decoded_epochs(request, body)
+    if not request.app.state.live.is_asked(node, request_id):
+        raise HTTPException(404, "nobody waits for that answer")
+    async with request.app.state.ingest.turn(f"live {node}"):
+        epochs = await checked_epochs(request, body)
     for epoch in epochs:
         if epoch.node != node:
             raise HTTPException(400, "a snapshot of another node")
@@ -237,7 +242,7 @@ async def answer_request(
 
 
 @router.get("/keys")
-def list_keys(
+async def list_keys(
     request: Request,
     _token: Annotated[Token, readers],
     node: str | None = None,
@@ -245,7 +250,7 @@ def list_keys(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[KeyInfo]:
     """Instances that nodes reported, most recently seen first."""
-    return [
-        KeyInfo(id=str(instance), key=text)
-        for instance, text in request.app.state.store.keys(node=node, stream=stream, limit=limit)
-    ]
+    state = request.app.state
+    asked = known_keys, state.store.engine.url, node, stream, limit
+    found = await while_connected(request, state.workers.call(*asked))
+    return [KeyInfo(id=str(instance), key=text) for instance, text in found]

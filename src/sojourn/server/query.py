@@ -1,79 +1,53 @@
-"""The query engine: finds a question's streams and epochs, asks nodes for current ones, puts answers together."""
+"""The query engine: finds a question's streams, asks nodes for current epochs, and has a worker answer it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import UsageError
-from sojourn.core.estimates import Answer, Reason, Unanswered
-from sojourn.core.keys import key_id, parse_key
-from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.store import EpochStore, StreamRecord
-from sojourn.estimation.queries import (
-    RangeAnswer,
-    RangeQuery,
-    answer_instances,
-    answer_largest,
-    answer_total,
-    combined,
-    listed_instances,
-)
+from sojourn.estimation.queries import RangeQuery
+from sojourn.server.answering import Found, Question, Work, answer_question
+from sojourn.server.limits import Limits
 from sojourn.server.live import LiveDesk, LiveReply
+from sojourn.server.workers import QueryWorkers
 
-__all__ = ["Found", "QueryEngine", "Question"]
+__all__ = ["QueryEngine", "while_connected"]
 
-MOST_ALIKE, MOST_COMPARED = 5, 5_000
+LOOK_SECONDS = 0.5
+CLIENT_GONE = 499  # nobody reads it; counters do
 
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Whose metric, and the range asked about."""
-
-    metric: str
-    node: str | None
-    tag: str | None
-    instance: str | None
-    range: RangeQuery
-    live: bool
-    top: int = 0
-
-    def __post_init__(self) -> None:
-        if (self.node is None) == (self.tag is None):
-            raise UsageError("a question is about one node or one tag", where="query", action="give node or tag")
-        if self.range.from_ns > self.range.to_ns:
-            raise UsageError("the range ends before it begins", where="query", action="give from ≤ to")
-        if self.top and self.instance is not None:
-            raise UsageError("the largest instances or one, not both", where="query", action="leave one out")
+Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Found:
-    """One answer, whose it is, whether current epochs are in it, and remarks."""
-
-    instance: str | None
-    range: RangeAnswer
-    unit: str
-    live: bool
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class _StreamEpochs:
-    stream: StreamRecord
-    epochs: list[Epoch]
-    live: bool
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of the work, which is cancelled if the caller goes."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
+            if await request.is_disconnected():
+                raise HTTPException(CLIENT_GONE, "the caller has gone")
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 class QueryEngine:
     """Answers questions from the store and the nodes."""
 
-    def __init__(self, store: EpochStore, desk: LiveDesk, *, live_seconds: float) -> None:
-        self._store, self._desk, self._live_seconds = store, desk, live_seconds
+    def __init__(self, store: EpochStore, desk: LiveDesk, workers: QueryWorkers, limits: Limits) -> None:
+        self._store, self._desk, self._workers, self._limits = store, desk, workers, limits
 
     async def answer(self, question: Question) -> list[Found]:
         """One answer, or one for each of the largest instances."""
@@ -85,9 +59,19 @@ class QueryEngine:
             raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
         # Nodes first: what they have sent by then is stored, so that nothing can be missed in between.
         replies = await self._ask_nodes(streams, question.range) if question.live else {}
-        until_ns = time.time_ns()
-        held = await run_in_threadpool(lambda: [self._held(s, replies, question.range, until_ns) for s in streams])
-        found = await run_in_threadpool(_answers, held, question)
+        current: dict[tuple[str, str], list[bytes]] = {}
+        for node, reply in replies.items():
+            for epoch in reply.epochs:
+                current.setdefault((node, epoch.stream), []).append(epoch.data)
+        work = Work(
+            question=question,
+            streams=tuple(streams),
+            current=current,
+            silent=frozenset(stream.node for stream in streams if stream.node not in replies),
+            until_ns=time.time_ns(),
+            most_bytes=self._limits.query_decoded_bytes,
+        )
+        found = await self._workers.call(answer_question, self._store.engine.url, work)
         notes = _missing(streams, replies) if question.live else ()
         return [replace(answer, notes=(*notes, *answer.notes)) for answer in found]
 
@@ -105,28 +89,11 @@ class QueryEngine:
         reachable = {node: names for node, names in by_node.items() if self._desk.is_listening(node)}
         replies = await asyncio.gather(
             *(
-                self._desk.ask(node, names, asked.from_ns, asked.to_ns, self._live_seconds)
+                self._desk.ask(node, names, asked.from_ns, asked.to_ns, self._limits.live_seconds)
                 for node, names in reachable.items()
             )
         )
         return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
-
-    def _held(
-        self, stream: StreamRecord, replies: dict[str, LiveReply], asked: RangeQuery, until_ns: int
-    ) -> _StreamEpochs:
-        """A stream's epochs in the range, stored ones and current ones; what is in both counts once."""
-        stored = self._store.epochs(stream.node, stream.name, asked.from_ns, asked.to_ns)
-        if stream.node not in replies:
-            return _StreamEpochs(stream, stored, live=False)
-        known = {epoch.sequence for epoch in stored}
-        current = [
-            epoch
-            for epoch in replies[stream.node].epochs
-            if epoch.stream == stream.name
-            and epoch.sequence not in known
-            and epoch.overlaps(asked.from_ns, asked.to_ns)
-        ]
-        return _StreamEpochs(stream, [*stored, *current], live=bool(current) or asked.to_ns >= until_ns)
 
 
 def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tuple[str, ...]:
@@ -138,64 +105,3 @@ def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tupl
     if partly:
         notes.append(f"{', '.join(partly)}: not all that waits to be sent is part of it; see the times that it covers")
     return tuple(notes)
-
-
-def _answers(held: list[_StreamEpochs], question: Question) -> list[Found]:
-    if question.top:
-        return _largest(held, question)
-    unit = held[0].stream.unit
-    if question.instance is None:
-        parts = [answer_total(item.epochs, question.range, unit=unit) for item in held]
-    else:
-        instance = [key_id(parse_key(question.instance))]
-        # As published an instance is taken for itself: all nodes' buckets are of one kind. Joint decoding knows a node.
-        together = [[epoch for item in held for epoch in item.epochs]]
-        groups = together if question.range.method == "literal" else [item.epochs for item in held]
-        parts = [answer_instances(epochs, instance, question.range, unit=unit)[0] for epochs in groups]
-    live = any(item.live for item in held)
-    answer = _together(parts, question)
-    notes = (*_needs_keys(held, question), *_alike(held, question, answer))
-    return [Found(question.instance, answer, unit, live, notes)]
-
-
-def _needs_keys(held: list[_StreamEpochs], question: Question) -> tuple[str, ...]:
-    """A remark where joint decoding was asked for and could not be done."""
-    if question.instance is None or question.range.method == "literal":
-        return ()
-    if all(listed_instances(item.epochs) is not None for item in held):
-        return ()
-    return ("joint decoding needs the epochs' lists of keys, some have none: answered literally",)
-
-
-def _alike(held: list[_StreamEpochs], question: Question, found: RangeAnswer) -> tuple[str, ...]:
-    """Names that an unknown one may stand for."""
-    if question.instance is None or found.answer != Unanswered(Reason.UNKNOWN_INSTANCE):
-        return ()
-    names = {name for item in held for name in (listed_instances(item.epochs) or {}).values()}
-    begun = [name for name in sorted(names) if name.startswith(f"{question.instance}[")]
-    close = begun or get_close_matches(question.instance, sorted(names)[:MOST_COMPARED], MOST_ALIKE)
-    return (f"seen in the range: {', '.join(close[:MOST_ALIKE])}",) if close else ()
-
-
-def _together(parts: list[RangeAnswer], question: Question) -> RangeAnswer:
-    """Answers of several nodes as one; nodes without epochs in the range add nothing."""
-    known = [part for part in parts if part.epochs]
-    if not known:
-        return parts[0]
-    answers: list[Answer] = [
-        part.answer for part in known if part.answer != Unanswered(Reason.UNKNOWN_INSTANCE) or len(known) == 1
-    ]
-    answer = combined(answers, question.range.stat) if answers else known[0].answer
-    spans = sorted({span for part in known for span in part.covered})
-    return RangeAnswer(answer, sum(part.epochs for part in known), tuple(spans))
-
-
-def _largest(held: list[_StreamEpochs], question: Question) -> list[Found]:
-    """The instances with the largest values, of all streams together."""
-    found = [
-        Found(name, answer, item.stream.unit, item.live)
-        for item in held
-        for name, answer in answer_largest(item.epochs, question.top, question.range, unit=item.stream.unit)
-    ]
-    found.sort(key=lambda one: -one.range.answer.value)  # type: ignore[union-attr] # the largest have values
-    return found[: question.top]

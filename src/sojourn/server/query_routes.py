@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 
 from sojourn.estimation.queries import FOREVER_NS, RangeQuery, answer_fields
 from sojourn.server.access import readers
+from sojourn.server.answering import Found, Question
 from sojourn.server.models import Problem, Query, QueryAnswer
-from sojourn.server.query import Found, QueryEngine, Question
+from sojourn.server.query import QueryEngine, while_connected
 from sojourn.server.tokens import Token
 
 __all__ = ["router"]
@@ -24,7 +25,8 @@ router = APIRouter(prefix="/api/v1", tags=["queries"])
         401: {"model": Problem, "description": "no valid token"},
         403: {"model": Problem, "description": "the role does not allow it"},
         429: {"model": Problem, "description": "too many requests"},
-        503: {"model": Problem, "description": "the store, or too many live queries"},
+        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
+        504: {"model": Problem, "description": "the query took too long, and was ended"},
     },
 )
 async def query(request: Request, body: Query, _token: Annotated[Token, readers]) -> list[QueryAnswer]:
@@ -41,9 +43,9 @@ async def query(request: Request, body: Query, _token: Annotated[Token, readers]
         live=body.live,
         top=body.top,
     )
-    engine = QueryEngine(state.store, state.live, live_seconds=state.limits.live_seconds)
+    engine = QueryEngine(state.store, state.live, state.workers, state.limits)
     with state.telemetry.query_seconds.time():
-        found = await engine.answer(question)
+        found = await while_connected(request, engine.answer(question))
     return [_answer(one) for one in found]
 
 

@@ -13,8 +13,10 @@ from sojourn.core.errors import InputError
 from sojourn.mplane.measurement_rows import from_row, measured_by, to_row
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.server.access import must_be_node, nodes, readers
+from sojourn.server.answering import measured_segments
 from sojourn.server.bodies import read_body
 from sojourn.server.models import Problem
+from sojourn.server.query import while_connected
 from sojourn.server.segment_models import SegmentResults, SegmentRow, SegmentRows
 from sojourn.server.tokens import Token
 
@@ -28,6 +30,8 @@ router = APIRouter(
         401: {"model": Problem, "description": "no valid token"},
         403: {"model": Problem, "description": "another node's segment"},
         429: {"model": Problem, "description": "too many requests"},
+        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
+        504: {"model": Problem, "description": "the query took too long, and was ended"},
     },
 )
 
@@ -69,7 +73,7 @@ def _measurements(body: bytes) -> list[SegmentMeasurement]:
 
 
 @router.get("/segments")
-def list_segments(
+async def list_segments(
     request: Request,
     _token: Annotated[Token, readers],
     from_ns: Nanoseconds = 0,
@@ -78,5 +82,8 @@ def list_segments(
     segment: Annotated[str | None, Query(max_length=20_000, description="a>x>b, or a>[r]>b")] = None,
 ) -> SegmentRows:
     """The intervals that begin in a range of time, oldest first: probed ones, and those of LDAs inside routers."""
-    found = request.app.state.segments.between(from_ns, to_ns, node=node, segment=segment)
+    state = request.app.state
+    most = state.limits.query_decoded_bytes
+    asked = measured_segments, state.store.engine.url, from_ns, to_ns, node, segment, most
+    found = await while_connected(request, state.workers.call(*asked))
     return SegmentRows(measurements=[SegmentRow.model_validate(to_row(one)) for one in found])

@@ -31,7 +31,8 @@ from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.store import EpochStore, Status
 from sojourn.epochs.store_tables import EPOCHS
-from sojourn.epochs.wire import decode
+from sojourn.epochs.wire import encoded
+from sojourn.estimation.queries import NO_LIMIT_BYTES
 from sojourn.mplane.measurement_rows import from_row, measured_by, to_line
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.mplane.router_epochs import RouterStream, segment_measurements
@@ -65,8 +66,9 @@ class SegmentStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        with store.transaction(writes=True) as connection:
-            _METADATA.create_all(connection)
+        if not store.is_read_only:
+            with store.transaction(writes=True) as connection:
+                _METADATA.create_all(connection)
 
     def add(self, measurements: Sequence[SegmentMeasurement]) -> list[Status]:
         """Store rows in one transaction; what became of each."""
@@ -92,10 +94,19 @@ class SegmentStore:
         return Status.STORED
 
     def between(
-        self, from_ns: int, to_ns: int, *, node: str | None = None, segment: str | None = None
+        self,
+        from_ns: int,
+        to_ns: int,
+        *,
+        node: str | None = None,
+        segment: str | None = None,
+        most_bytes: int = NO_LIMIT_BYTES,
     ) -> list[SegmentMeasurement]:
-        """The intervals that begin in ``from_ns … to_ns``, in time order; of a node, or of a segment by its text."""
-        found = [*self._probed(from_ns, to_ns, node), *self._inside_routers(from_ns, to_ns, node)]
+        """The intervals that begin in ``from_ns … to_ns``, in time order; of a node, or of a segment by its text.
+
+        Routers' epochs that take more than `most_bytes` together once they are decoded are refused before that.
+        """
+        found = [*self._probed(from_ns, to_ns, node), *self._inside_routers(from_ns, to_ns, node, most_bytes)]
         chosen = [one for one in found if segment is None or str(one.segment) == segment]
         if len(chosen) > MAX_ROWS:
             raise _too_many(f"{len(chosen)} measurements")
@@ -111,8 +122,9 @@ class SegmentStore:
             raise _too_many(f"more than {MAX_ROWS} measurements")
         return [from_row(json.loads(text)) for text in rows]
 
-    def _inside_routers(self, from_ns: int, to_ns: int, node: str | None) -> list[SegmentMeasurement]:
+    def _inside_routers(self, from_ns: int, to_ns: int, node: str | None, most_bytes: int) -> list[SegmentMeasurement]:
         epochs: list[Epoch] = []
+        decoded = 0
         for owner, name in self._router_streams(node):
             stream = RouterStream.parse(name)
             if stream is None:
@@ -120,10 +132,14 @@ class SegmentStore:
             first, last = -(-from_ns // stream.interval_ns), to_ns // stream.interval_ns
             wanted = (EPOCHS.c.node == owner) & (EPOCHS.c.stream == name) & EPOCHS.c.sequence.between(first, last)
             with self._store.transaction() as connection:
-                held = connection.execute(select(EPOCHS.c.data).where(wanted).limit(MAX_EPOCHS + 1)).scalars().all()
-            if len(epochs) + len(held) > MAX_EPOCHS:
-                raise _too_many(f"more than {MAX_EPOCHS} epochs")
-            epochs += [decode(data) for data in held]
+                rows = connection.execution_options(yield_per=1).execute(select(EPOCHS.c.data).where(wanted)).scalars()
+                for epoch in map(encoded, rows):
+                    decoded += epoch.decoded_bytes
+                    if decoded > most_bytes:
+                        raise _too_many(f"epochs of more than {most_bytes} bytes of counters")
+                    if len(epochs) == MAX_EPOCHS:
+                        raise _too_many(f"more than {MAX_EPOCHS} epochs")
+                    epochs.append(epoch.decode())
         return segment_measurements(epochs)
 
     def _router_streams(self, node: str | None) -> list[tuple[str, str]]:

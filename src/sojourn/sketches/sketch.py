@@ -21,6 +21,8 @@ from sojourn.sketches.tables import Kind
 
 __all__ = ["Sketch"]
 
+BLOCK_CELLS = 1 << 16
+
 P = TypeVar("P", bound=Parameters)
 B = TypeVar("B", PacketBatch, MeasurementBatch)
 
@@ -125,16 +127,20 @@ class Sketch(ABC, Generic[P, B]):
         for table, target, left, right in zip(
             self.parameters.tables(), result.arrays, self.arrays, other.arrays, strict=True
         ):
-            for i, field in enumerate(table.fields):
-                over = np.flatnonzero(field.overflows(left[:, i], right[:, i], sign))
-                if over.size:
-                    raise SketchFullError(
-                        f"{field.name} of cell {over[0]} would leave its {field.bits} bits "
-                        f"({left[over[0], i]} and {right[over[0], i]})",
-                        where=self.parameters.kind,
-                        action="keep the epochs apart" if sign > 0 else "subtract only what was merged",
-                    )
-                target[:, i] = field.combine(left[:, i], right[:, i], sign)
+            # By blocks: what is computed on the way takes little memory, however large the table.
+            for start in range(0, table.length, BLOCK_CELLS):
+                block = slice(start, start + BLOCK_CELLS)
+                for i, field in enumerate(table.fields):
+                    one, two = left[block, i], right[block, i]
+                    over = np.flatnonzero(field.overflows(one, two, sign))
+                    if over.size:
+                        raise SketchFullError(
+                            f"{field.name} of cell {start + over[0]} would leave its {field.bits} bits "
+                            f"({one[over[0]]} and {two[over[0]]})",
+                            where=self.parameters.kind,
+                            action="keep the epochs apart" if sign > 0 else "subtract only what was merged",
+                        )
+                    target[block, i] = field.combine(one, two, sign)
         return result
 
     def copy(self) -> Self:
