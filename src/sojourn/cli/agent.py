@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sojourn.cli.unit_access import CaFileOption
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 
 if TYPE_CHECKING:
     from sojourn.node.configuration import AgentConfiguration
@@ -84,7 +84,9 @@ def agent(
         instance=instance_of(settled.spool),
         ca_file=settled.ca_file,
     )
-    running = Agent(settled, transport, report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True))
+    running = Agent(
+        settled, transport, report=lambda line: print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.output import console, print_json, progress
+from sojourn.cli.output import cell, console, print_json, progress
 from sojourn.core.estimates import Estimate
 from sojourn.core.keys import FlowKey, protocol_name
 from sojourn.core.units import format_bytes, format_duration
@@ -150,7 +150,7 @@ def _sketch_table(sketch: SketchResult) -> Table:
     for name in ("packets", "lost", "true mean", "estimate", "95 % interval", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     for flow in sketch.flows:
-        table.add_row(str(flow.key), f"{flow.packets:,}", f"{flow.lost:,}", *_answer_cells(flow))
+        table.add_row(cell(str(flow.key)), f"{flow.packets:,}", f"{flow.lost:,}", *_answer_cells(flow))
     return table
 
 

@@ -20,6 +20,7 @@ from sojourn.cli.packet_source import (
     WordsArgument,
     open_packets,
 )
+from sojourn.core.errors import harmless
 
 if TYPE_CHECKING:
     from sojourn.capture.flow_table import FlowTable
@@ -161,7 +162,7 @@ def _report(reader: CaptureReader | LiveReader, *, shown: int, is_table: bool, v
         for text, count in reader.notes.items():
             print(f"note: {count:,} {text}", file=sys.stderr)
     for warning in reader.warnings:
-        print(f"sojourn: warning: {warning}", file=sys.stderr)
+        print(harmless(f"sojourn: warning: {warning}"), file=sys.stderr)
 
 
 flows.__doc__ = f"{flows.__doc__}\n\n\b\n{_EXAMPLE}"

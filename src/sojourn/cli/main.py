@@ -40,7 +40,7 @@ from sojourn.cli.record import record
 from sojourn.cli.rtt import rtt
 from sojourn.cli.tomography import tomography
 from sojourn.core.compiling import observe_compilation
-from sojourn.core.errors import SojournError
+from sojourn.core.errors import SojournError, harmless
 
 __all__ = ["app", "main"]
 
@@ -110,7 +110,7 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"sojourn: {where}{error.strerror or error}", file=sys.stderr)
+        print(harmless(f"sojourn: {where}{error.strerror or error}"), file=sys.stderr)
         sys.exit(1)
     except MemoryError:
         print("sojourn: out of memory; use a sketch instead of exact matching, or less --memory", file=sys.stderr)
@@ -122,7 +122,7 @@ def main() -> None:
             what = f"this needs the package {error.name}, which is not installed"
             print(f"sojourn: {what}; install it with: pip install 'sojourn[{extra}]'", file=sys.stderr)
             sys.exit(1)
-        fault = f"{type(error).__name__}: {error}"
+        fault = harmless(f"{type(error).__name__}: {error}")
         print(f"sojourn: a fault of ours, please report it ({fault}); SOJOURN_TRACEBACK=1 shows where", file=sys.stderr)
         sys.exit(70)
 

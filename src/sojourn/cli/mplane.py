@@ -20,7 +20,7 @@ from sojourn.cli.topology_source import (
     read_source,
     title_of,
 )
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
@@ -221,4 +221,4 @@ def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
         last = "upgrade saves" if idle == 1 else f"{idle} upgrades save"
         notes.append(f"the last {last} nothing: {len(steps) - 1 - idle} suffice")
     for note in notes:
-        print(f"sojourn: {note}", file=sys.stderr)
+        print(harmless(f"sojourn: {note}"), file=sys.stderr)

@@ -24,7 +24,7 @@ from sojourn.cli.mplane_source import (
 from sojourn.cli.mplane_watch import WatchTimes
 from sojourn.cli.topology_source import DirectedOption, NamesOption
 from sojourn.cli.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def diagnose(
     result = diagnose_path(known, read_segments(files, unit, from_ns, until), plan)
     print_diagnosis(result, output_format)
     for note in result.notes:
-        print(f"sojourn: {note}", file=sys.stderr)
+        print(harmless(f"sojourn: {note}"), file=sys.stderr)
 
 
 def _watch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Format, TableColumn, print_json, write_rows
+from sojourn.core.errors import harmless
 from sojourn.core.times import format_clock
 from sojourn.core.units import format_duration
 
@@ -68,7 +69,7 @@ def print_state(state: PathState, how: str) -> None:
     shown = [c for c in _STATE_TABLE if any(value is not None for value in columns[c.name]) or c.name == "mean_ns"]
     write_rows([columns], Format.TABLE, name="segments", table=shown)
     for line in _state_lines(state):
-        print(line)
+        print(harmless(line))
 
 
 def _state_row(state: SegmentState, weight: float) -> dict[str, object]:
@@ -138,8 +139,8 @@ def print_diagnosis(result: Diagnosis, how: str) -> None:
             }
         )
         return
-    print(f"{result.path}: {result.verdict}")
-    print(result.summary)
+    print(harmless(f"{result.path}: {result.verdict}"))
+    print(harmless(result.summary))
     if result.delay is not None:
         low, high = _signed(result.delay.low), _signed(result.delay.high)
         print(f"the path's delay: {_signed(result.delay.value)} (95 %: {low} to {high})")
@@ -156,7 +157,7 @@ def print_verdict(result: Diagnosis, how: str) -> None:
         return
     clock = format_clock(result.now.to_ns)
     told = result.summary if result.summary.startswith(result.verdict) else f"{result.verdict}: {result.summary}"
-    print(f"{clock}  {result.path}  {told}")
+    print(harmless(f"{clock}  {result.path}  {told}"))
 
 
 def _change_row(change: SegmentChange) -> dict[str, object]:

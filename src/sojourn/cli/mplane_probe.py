@@ -15,7 +15,7 @@ import typer
 
 from sojourn.cli.topology_source import DirectedOption
 from sojourn.cli.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.core.errors import ServerError, SojournError, UsageError
+from sojourn.core.errors import ServerError, SojournError, UsageError, harmless
 
 if TYPE_CHECKING:
     from sojourn.mplane.measurements import SegmentMeasurement
@@ -186,7 +186,7 @@ def probe(
 
 
 def _say(line: str) -> None:
-    print(f"sojourn: {line}", file=sys.stderr, flush=True)
+    print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:

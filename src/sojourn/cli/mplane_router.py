@@ -13,7 +13,7 @@ import typer
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
 from sojourn.cli.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 from sojourn.core.names import NAME_RULE, is_name
 from sojourn.core.units import format_duration, parse_bytes, parse_duration
 
@@ -131,7 +131,7 @@ def _unit(recorder: RouterRecorder, spool: Path | None, limit: str, transport: H
         recorder,
         Spool(spool, limit_bytes=parse_bytes(limit)) if spool else None,
         transport,
-        report=lambda line: print(f"sojourn: {line}", file=sys.stderr, flush=True),
+        report=lambda line: print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True),
     )
 
 
@@ -151,7 +151,7 @@ def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: flo
         *(f"{count:,} packets left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
     ]
     for line in lines:
-        print(f"sojourn: {line}", file=sys.stderr)
+        print(harmless(f"sojourn: {line}"), file=sys.stderr)
 
 
 def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Format
-from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.errors import ParameterError, SojournError, UsageError, harmless
 from sojourn.core.times import format_clock
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _print_text(change: Change, hold_ns: int) -> None:
     until = format_clock(change.at_ns + hold_ns)
     for name, kind, routers, held in _changed_nodes(change):
         besides = f"; until {until} also {', '.join(held)}" if held else ""
-        print(f"    {name} ({kind}) monitors {', '.join(routers) or 'nothing'}{besides}")
+        print(harmless(f"    {name} ({kind}) monitors {', '.join(routers) or 'nothing'}{besides}"))
 
 
 def _print_json(change: Change, hold_ns: int) -> None:

@@ -3,6 +3,8 @@
 Rows of answers (flows, round-trip times) come in blocks of columns (name → values, all of one length), so
 that a million of them never exist as Python objects at once. JSON is one object: the answer's own fields and
 the rows under their name; the other formats hold the rows alone.
+
+Names come from outside: what goes to a terminal is made harmless, and never read as Rich's markup (`cell`).
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeAlias
 
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
+    from rich.text import Text
 
 __all__ = [
     "Advance",
     "Block",
     "Format",
     "TableColumn",
+    "cell",
     "choose_format",
     "console",
     "print_json",
@@ -50,6 +54,13 @@ def console(*, stderr: bool = False) -> Console:
     if not plain.is_terminal:
         plain.width = 160
     return plain
+
+
+def cell(text: str) -> Text:
+    """A text of a table, or a line, as it is: brackets and colons are no markup, and nothing controls the terminal."""
+    from rich.text import Text
+
+    return Text(harmless(text))
 
 
 def print_json(value: object) -> None:
@@ -77,13 +88,13 @@ def progress(title: str) -> Iterator[Advance]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     stderr = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     # Without the redirections Rich would take over what is written to stdout meanwhile, even if that is a file.
     with Progress(*columns, console=stderr, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(title, total=1.0)
 
         def advance(step: str, share: float) -> None:
-            bar.update(task, description=f"{title}: {step}", completed=share)
+            bar.update(task, description=harmless(f"{title}: {step}"), completed=share)
 
         yield advance
 
@@ -200,14 +211,13 @@ def _write_csv(blocks: Iterable[Block], file: TextIO) -> None:
 
 def _write_table(blocks: Iterable[Block], file: TextIO, columns: Sequence[TableColumn], *, to_screen: bool) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.title, justify=column.justify, no_wrap=True)
     for row in _rows(blocks):
-        shown = ("" if row[c.name] is None else escape(c.show(row[c.name])) for c in columns)
+        shown = ("" if row[c.name] is None else cell(c.show(row[c.name])) for c in columns)
         table.add_row(*shown)
     screen = console() if to_screen else Console(file=file, width=200, highlight=False)
     screen.print(table)

@@ -23,7 +23,7 @@ from sojourn.cli.packet_source import (
     WordsArgument,
     open_packets,
 )
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -237,4 +237,4 @@ def _report(
             f"record both points with --identity-bytes {max(20, held)}"
         )
     told += [f"sojourn: warning: {warning}" for warning in warnings]
-    print("\n".join(told), file=sys.stderr)
+    print("\n".join(map(harmless, told)), file=sys.stderr)

@@ -25,6 +25,7 @@ from sojourn.cli.packet_source import (
     WordsArgument,
     open_packets,
 )
+from sojourn.core.errors import harmless
 from sojourn.core.units import format_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _ignored(source: PacketSource, meter: RttMeter, summaries: RttSummaries) -> 
 
 def _report(source: PacketSource, meter: RttMeter, summaries: RttSummaries, *, verbose: bool) -> None:
     for warning in source.warnings:
-        print(f"sojourn: warning: {warning}", file=sys.stderr)
+        print(harmless(f"sojourn: warning: {warning}"), file=sys.stderr)
     if not verbose:
         return
     print(f"packets: {source.packets}, of IP: {source.ip_packets}", file=sys.stderr)

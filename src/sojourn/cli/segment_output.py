@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
-from sojourn.core.errors import InputError
+from sojourn.core.errors import InputError, harmless
 from sojourn.core.estimates import Unanswered
 from sojourn.core.units import durations_apart, format_bytes, format_duration
 
@@ -348,14 +348,14 @@ def print_report(report: SegmentReport, how: Format, path: Path | None, *, verbo
     if report.warnings:
         fields = {"warnings": report.warnings, **fields}
     for warning in report.warnings:
-        print(f"sojourn: warning: {warning}", file=sys.stderr, flush=True)
+        print(harmless(f"sojourn: warning: {warning}"), file=sys.stderr, flush=True)
     if how is Format.TABLE:
         _print_summary(report)
     if how is not Format.TABLE or any(len(next(iter(block.values()), [])) for block in report.rows):
         rows = [_for_table(block) for block in report.rows] if how is Format.TABLE else report.rows
         write_rows(rows, how, path=path, fields=fields, table=_columns(report))
     for note in report.notes:
-        print(note, file=sys.stderr)
+        print(harmless(note), file=sys.stderr)
     if verbose:
         for text, count in report.ignored.items():
             print(f"ignored: {count:,} × {text}", file=sys.stderr)

@@ -16,7 +16,7 @@ from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_
 from sojourn.cli.packet_source import stopping_on_interrupt
 from sojourn.cli.tomography_output import node_columns, packet_columns
 from sojourn.cli.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, harmless
 from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _tell_sent(sender: PacketSender, faults: Counter[str], how: Format) -> None:
 
 
 def _warn(text: str) -> None:
-    print(f"sojourn: warning: {text}", file=sys.stderr)
+    print(harmless(f"sojourn: warning: {text}"), file=sys.stderr)
 
 
 @app.command(name="list", epilog="Example:  sojourn sink list --format json")

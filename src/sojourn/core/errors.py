@@ -18,10 +18,13 @@
     ├── SourceError           a metric cannot be measured here, or its plug-in is broken (exit 1)
     └── WorkerError           workers or their cluster cannot be reached, or were lost (exit 1)
 
-A message has three parts: what is wrong, where (file, byte offset, field), what to do.
+A message has three parts: what is wrong, where (file, byte offset, field), what to do. Names and texts from outside may
+be part of it; it is one line that no terminal takes for commands, whatever they hold.
 """
 
 from __future__ import annotations
+
+import unicodedata
 
 __all__ = [
     "CaptureError",
@@ -39,7 +42,24 @@ __all__ = [
     "UsageError",
     "WireError",
     "WorkerError",
+    "harmless",
 ]
+
+# Control and format characters (escape sequences, changes of direction), halves of pairs, ends of lines.
+_HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def harmless(text: str) -> str:
+    r"""The text as one line that a terminal only shows: what would control it is written as its escape.
+
+    >>> harmless("a\x1b[2J\nb")
+    'a\\x1b[2J\\nb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _HARMFUL else char for char in text
+    )
 
 
 class SojournError(Exception):
@@ -57,7 +77,7 @@ class SojournError(Exception):
         self.action = action
         prefix = f"{where}: " if where else ""
         suffix = f"; {action}" if action else ""
-        super().__init__(f"{prefix}{what}{suffix}")
+        super().__init__(harmless(f"{prefix}{what}{suffix}"))
 
 
 class UsageError(SojournError):
