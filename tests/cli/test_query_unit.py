@@ -6,18 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from query_unit import LIMITS, Unit, make_epoch, running_unit
+from query_unit import LIMITS, PARAMETERS, Unit, make_epoch, running_unit
 from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.store import StreamRecord
 from sojourn.node.spool import Spool
 from sojourn.server.limits import Limits
+from sojourn.sketches.bucket_array import BucketArray
 from waiting import PATIENCE_SECONDS
 
 
@@ -105,6 +108,24 @@ def test_a_spool_is_asked_as_the_query_unit_is(unit: Unit, tmp_path: Path) -> No
         assert run("query", "--spool", str(spool.directory), *what, *asked) == run("query", *there, *what, *asked)
     with pytest.raises(UsageError, match="it holds disk"):
         run("query", "--spool", str(spool.directory), *what, "--stream", "cpu")
+
+
+def test_names_are_shown_as_they_are_whatever_they_look_like(unit: Unit) -> None:
+    """Rich reads brackets as markup and colons as pictures; a name is neither."""
+    names = ("[/b]x", "[red]y[/red]", ":bug:")
+    epoch = make_epoch(time_ns=10**18)
+    keys = tuple(ProcessKey(name, number) for number, name in enumerate(names))
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    for number, key in enumerate(keys):
+        sketch = BucketArray(PARAMETERS)
+        sketch.record(key_id(key), 5, 10**18 + number)
+        unit.store.add([replace(epoch, sequence=number, sketch=sketch, keys=(key,))])
+    here = ["--server", unit.url, "--token", unit.tokens["viewer"], "--metric", "disk_io", "--node", "alpha"]
+    shown = run("query", *here, "--from", "1000000000", "--stored", "--top", "5")
+    assert all(str(key) in shown for key in keys)
+    unknown = CliRunner().invoke(app, ["query", *here, "--from", "1000000000", "--stored", "--instance", "[/b]x[7]"])
+    assert unknown.exit_code == 0
+    assert "[/b]x[0]" in unknown.stderr
 
 
 @pytest.mark.parametrize(

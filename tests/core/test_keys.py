@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.core.errors import KeyTextError, ParameterError, SojournError
-from sojourn.core.keys import FlowKey, NodeKey, ProcessKey, key_from_bytes, key_id, parse_key
+from sojourn.core.keys import FEW_KEYS, FlowKey, NodeKey, ProcessKey, key_from_bytes, key_id, named_ids, parse_key
 
 PORTS = st.integers(0, 65535)
 NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"], exclude_characters="[]>"), min_size=1)
@@ -42,6 +42,19 @@ def test_different_keys_have_different_bytes(one, other) -> None:
 @given(KEYS)
 def test_the_id_is_the_xxh64_of_the_canonical_bytes(key) -> None:
     assert key_id(key) == xxhash.xxh64_intdigest(key.to_bytes())
+
+
+MAPPED = FlowKey(IPv6Address("::ffff:10.0.0.1"), 1, IPv6Address("::10.0.0.2"), 2, 17)
+
+
+@given(st.lists(KEYS, max_size=5), st.sampled_from((1, FEW_KEYS)))
+def test_keys_named_together_have_the_names_and_ids_that_they_have_alone(keys, times: int) -> None:
+    together = [*keys, MAPPED] * times
+    ids, texts = named_ids([key.to_bytes() for key in together])
+    assert texts == [str(key) for key in together]
+    assert ids == [key_id(key) for key in together]
+    with pytest.raises(KeyTextError):
+        named_ids([key.to_bytes() for key in keys] + [b"\x01short"])
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs import store as store_module
 from sojourn.epochs.dialects import insert_missing
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.store import EpochStore, Status, StreamRecord, open_store
-from sojourn.epochs.store_tables import METADATA, NODES
-from sojourn.epochs.wire import encode
+from sojourn.epochs.store import EpochStore, Status, StreamRecord, open_store, read_store
+from sojourn.epochs.store_tables import METADATA, NODES, UNLISTED
+from sojourn.epochs.wire import encode, encoded
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 PARAMETERS = BucketArrayParameters(buckets=8, per_instance=2, bits=16)
@@ -217,3 +217,55 @@ def test_only_its_owner_reads_a_database_whatever_the_directory_allows(tmp_path:
                 path.chmod(0o644)
     finally:
         os.umask(before)
+
+
+def keyed(sequence: int, count: int) -> Epoch:
+    return Epoch("n", "disk", sequence, epoch(sequence).sketch, tuple(ProcessKey("dd", i) for i in range(count)))
+
+
+def test_many_keys_are_entered_after_their_epoch_in_short_transactions(store: EpochStore) -> None:
+    """What is left to enter survives the process; meanwhile others may write."""
+    many = 2 * store_module.SLICE_KEYS + 7
+    assert store.add_encoded([encoded(encode(keyed(0, many))), encoded(encode(keyed(1, 3)))]) == ["stored", "stored"]
+    assert store.totals()["instances"] == 3
+
+    def stop_at_once() -> None:
+        store.add_encoded([encoded(encode(epoch(9, node="other")))])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.list_keys(pause=stop_at_once)
+    entered = store.totals()["instances"]
+    assert store_module.SLICE_KEYS <= entered < many
+    assert store.list_keys()
+    assert store.totals()["instances"] == many + 1  # and sh[9], the other node's
+    assert not store.list_keys()
+
+
+def test_keys_of_an_epoch_that_was_forgotten_meanwhile_are_not_waited_for(store: EpochStore) -> None:
+    store.add_encoded([encoded(encode(keyed(0, store_module.SLICE_KEYS + 1)))], now_ns=5000)
+    assert store.remove_some_before(10**9, limit=10) == 1
+    assert store.list_keys()
+    assert not store.list_keys()
+
+
+def test_a_store_without_a_list_of_what_is_to_be_entered_is_opened(tmp_path: Path) -> None:
+    """As Sojourn made them before there was one."""
+    made = open_store(tmp_path)
+    made.add([epoch()])
+    with made.transaction(writes=True) as connection:
+        UNLISTED.drop(connection)
+    made.close()
+    opened = open_store(tmp_path)
+    assert opened.add([keyed(1, store_module.SLICE_KEYS + 1)]) == ["stored"]
+    assert [e.sequence for e in opened.epochs("n", "disk", 0, 10**9)] == [0, 1]
+    opened.close()
+
+
+def test_what_is_opened_for_reading_cannot_be_written(store: EpochStore) -> None:
+    store.add([epoch()])
+    reading = read_store(store.engine.url)
+    assert [e.sequence for e in reading.each_encoded("n", "disk", 0, 10**9)] == [0]
+    with pytest.raises(StoreError, match="readonly"):
+        reading.add([epoch(1)])
+    reading.close()

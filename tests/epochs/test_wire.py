@@ -16,7 +16,7 @@ from sojourn.core.errors import ParameterError, WireError
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import ProcessKey, parse_key
 from sojourn.epochs.epoch import Epoch, merge_epochs
-from sojourn.epochs.wire import MAX_EPOCH_BYTES, decode, encode, read_epochs, write_epochs
+from sojourn.epochs.wire import MAX_EPOCH_BYTES, decode, encode, encoded, read_encoded, read_epochs, write_epochs
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import Lda, LdaParameters
@@ -303,3 +303,41 @@ def test_bad_names_are_refused() -> None:
     for changes in ({"node": ""}, {"stream": "x" * 300}, {"node": "a\nb"}, {"sequence": -1}):
         with pytest.raises(ParameterError):
             small_epoch(**changes)
+
+
+@given(epochs())
+def test_what_an_epoch_takes_is_known_before_it_is_decoded(epoch: Epoch) -> None:
+    data = encode(epoch)
+    header = encoded(data)
+    assert header.decoded_bytes == sum(array.nbytes for array in epoch.sketch.arrays)
+    assert (header.node, header.stream, header.sequence) == (epoch.node, epoch.stream, epoch.sequence)
+    assert (header.first_ns, header.last_ns, header.recorded) == (epoch.first_ns, epoch.last_ns, epoch.recorded)
+    assert header.keys() == tuple(key.to_bytes() for key in epoch.keys or ())
+    header.check()
+    assert header.decode() == epoch
+    assert [one.data for one in read_encoded(io.BytesIO(data + data))] == [data, data]
+
+
+def test_looking_at_an_epoch_does_not_unpack_its_counters() -> None:
+    sketch = new_sketch(BucketArrayParameters(buckets=1 << 20, per_instance=1, bits=1, count_bits=1))
+    data = encode(Epoch("n", "s", 0, sketch))
+    tracemalloc.start()
+    try:
+        header = encoded(data)
+        looking = tracemalloc.get_traced_memory()[1]
+        header.decode()
+        decoding = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert looking < header.decoded_bytes / 8
+    assert decoding < 2 * header.decoded_bytes
+
+
+@pytest.mark.parametrize(("position", "value"), [(7, b"\xff" * 8), (8, [b"\x09"]), (8, [3])], ids=str)
+def test_checking_refuses_what_decoding_refuses(position: int, value: object) -> None:
+    data = rebuilt(lambda items: items.__setitem__(position, value))
+    with pytest.raises(WireError) as decoding:
+        decode(data)
+    with pytest.raises(WireError) as checking:
+        encoded(data).check()
+    assert str(checking.value) == str(decoding.value)

@@ -241,7 +241,13 @@ async def answer_request(
     return Response(status_code=204)
 
 
-@router.get("/keys")
+@router.get(
+    "/keys",
+    responses={
+        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
+        504: {"model": Problem, "description": "it took too long, and was ended"},
+    },
+)
 async def list_keys(
     request: Request,
     _token: Annotated[Token, readers],
