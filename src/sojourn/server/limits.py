@@ -26,7 +26,7 @@ class Limits:
     token_buffered_bytes: int = 64 << 20  # of these, under one token
     token_requests: int = 100  # at once, under one token
     batch_epochs: int = 1000
-    epoch_decoded_bytes: int = 64 << 20  # an epoch's counters in memory, up to 64 times their bytes
+    epoch_decoded_bytes: int = 32 << 20  # an epoch's counters in memory, up to 64 times their bytes
     request_decoded_bytes: int = 256 << 20  # of all epochs of a request, which are decoded one after the other
     request_keys: int = 1 << 20
     decoding_bytes: int = 64 << 20  # of all requests' counters at one time
@@ -36,8 +36,8 @@ class Limits:
     query_waiting: int = 32  # queries that wait for a worker
     query_wait_seconds: float = 20.0
     query_seconds: float = 30.0
-    query_memory_bytes: int = 384 << 20  # of a worker as a whole, about 120 MiB of which are its libraries'
-    query_decoded_bytes: int = 128 << 20  # of a query's counters that cannot be added up
+    query_memory_bytes: int = 320 << 20  # of a worker as a whole, about 120 MiB of which are its libraries'
+    query_decoded_bytes: int = 96 << 20  # of a query's counters that cannot be added up
     requests_per_second: float = 50.0
     burst: int = 200
     failures_per_second: float = 1.0  # sign-ins that fail, of one address
