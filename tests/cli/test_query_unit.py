@@ -95,6 +95,24 @@ def test_an_answer_in_json_has_the_names_that_programs_expect(unit: Unit) -> Non
     assert (answer["value"], answer["samples"], answer["epochs"], answer["live"]) == (21, 6, 3, False)
 
 
+def test_the_default_statistic_and_the_units_follow_the_metric(unit: Unit) -> None:
+    """Samples of memory are not added up, and nobody reads nanoseconds; of what is exact, bounds say so."""
+    unit.store.announce(StreamRecord("alpha", "disk", "memory", "bytes", "process"))  # as earlier agents announce it
+    unit.store.announce(StreamRecord("alpha", "load", "load", "ns", "node", "samples"))  # a plug-in's
+    epochs = [make_epoch(i, time_ns=10**18 + i, values=(2048, 6144)) for i in range(3)]
+    unit.store.add([*epochs, *(replace(epoch, stream="load") for epoch in epochs)])
+    here = ["query", "--server", unit.url, "--token", unit.tokens["viewer"], "--node", "alpha"]
+    asked = ["--from", "1000000000", "--stored", "--metric"]
+    for metric, stat, value, shown in (("memory", "mean", 4096, "4.00 KiB"), ("load", "mean", 4096, "4.10 µs")):
+        answer = json.loads(run(*here, *asked, metric, "--format", "json"))
+        assert (answer["stat"], answer["value"]) == (stat, value)
+        title, row = run(*here, *asked, metric).splitlines()
+        assert title.split()[:2] == ["instance", "mean"]
+        assert shown in row
+        assert row.count("exact") >= 2
+    assert json.loads(run(*here, *asked, "memory", "--stat", "sum", "--format", "json"))["value"] == 3 * 8192
+
+
 def test_a_spool_is_asked_as_the_query_unit_is(unit: Unit, tmp_path: Path) -> None:
     epochs = [make_epoch(i, time_ns=10**18 + i, values=(1, 20, 300)) for i in range(3)]
     spool = Spool(tmp_path / "spool", limit_bytes=1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from sojourn.cli.output import cell, console, print_json
 from sojourn.cli.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
+from sojourn.core.units import format_bytes, format_duration
 
 __all__ = ["EXAMPLE", "HELP", "query"]
 
@@ -60,7 +62,10 @@ def query(
         str, typer.Option("--from", metavar="TIME", help="-10m, 10:05, ISO 8601 or Unix seconds.")
     ] = "-5m",
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from; now is the current epoch too.")] = "now",
-    stat: Annotated[Stat, typer.Option(help="sum of the measurements, or their mean.")] = Stat.SUM,
+    stat: Annotated[
+        Stat | None,
+        typer.Option(help="sum of the measurements, or their mean; by default what suits the metric."),
+    ] = None,
     method: Annotated[QueryMethod, typer.Option(help="joint decodes all instances together.")] = QueryMethod.JOINT,
     cut: Annotated[
         Cut, typer.Option(help="Epochs that the range cuts: taken whole, left out, or by their share of time.")
@@ -93,7 +98,7 @@ def query(
         "top": top,
         "from_ns": parse_time(start),
         "to_ns": None if end == "now" else parse_time(end),
-        "stat": stat.value,
+        "stat": stat.value if stat else None,
         "method": method.value,
         "cut": cut.value,
         "live": live,
@@ -119,13 +124,22 @@ def _print_answers(answers: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("instance", "value", "95 % low", "95 % high", "unit", "samples", "epochs", "method"):
-        table.add_column(title, justify="left" if title in ("instance", "unit", "method") else "right", no_wrap=True)
+    titles = (
+        "instance",
+        answers[0]["stat"] if answers else "value",
+        "95 % low",
+        "95 % high",
+        "samples",
+        "epochs",
+        "method",
+    )
+    for title in titles:
+        table.add_column(title, justify="left" if title in ("instance", "method") else "right", no_wrap=True)
     for answer in answers:
-        numbers = [_shown(answer[name]) for name in ("value", "low", "high")]
+        numbers = _shown(answer["value"], answer["low"], answer["high"], answer["unit"])
         epochs = f"{answer['epochs']}{' + live' if answer['live'] else ''}"
         name = answer.get("instance") or ""
-        texts = (name, *numbers, answer["unit"], str(answer["samples"]), epochs, answer["method"])
+        texts = (name, *numbers, f"{answer['samples']:,}", epochs, answer["method"])
         table.add_row(*map(cell, texts))
     console().print(table)
     stderr = console(stderr=True)
@@ -135,5 +149,19 @@ def _print_answers(answers: list[dict[str, Any]]) -> None:
         stderr.print(cell(note))
 
 
-def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+def _shown(value: float | None, low: float | None, high: float | None, unit: str) -> tuple[str, str, str]:
+    """A value and its bounds in a unit for people; bounds that are the value itself are exact."""
+    shown = partial(_amount, unit=unit)
+    if value is not None and value == low == high:
+        return shown(value), "exact", "exact"
+    return shown(value), shown(low), shown(high)
+
+
+def _amount(value: float | None, *, unit: str) -> str:
+    if value is None:
+        return "–"
+    if unit == "ns":
+        return format_duration(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    return f"{f'{value:,.4g}' if abs(value) < 1e4 else f'{value:,.0f}'} {unit}"

@@ -51,6 +51,7 @@ from sojourn.epochs.store_tables import (
     STREAMS,
     TAGS,
     UNLISTED,
+    add_missing_columns,
 )
 from sojourn.epochs.wire import EncodedEpoch, encode, encoded
 
@@ -93,6 +94,7 @@ class StreamRecord:
     metric: str
     unit: str
     granularity: str
+    values_are: str | None = None
 
 
 def to_signed(word: int) -> int:
@@ -203,6 +205,7 @@ class EpochStore:
     def _prepare(self, where: str) -> None:
         with self.transaction(writes=True) as connection:
             METADATA.create_all(connection)
+            add_missing_columns(connection, STREAMS)
             version = connection.execute(select(SCHEMA.c.version)).scalar()
             if version is None:
                 insert_missing(connection, SCHEMA, [{"version": SCHEMA_VERSION}])
@@ -337,7 +340,12 @@ class EpochStore:
 
     def announce(self, stream: StreamRecord, *, now_ns: int | None = None) -> None:
         """Remember what a stream measures."""
-        values = {"metric": stream.metric, "unit": stream.unit, "granularity": stream.granularity}
+        values = {
+            "metric": stream.metric,
+            "unit": stream.unit,
+            "granularity": stream.granularity,
+            "values_are": stream.values_are,
+        }
         here = (STREAMS.c.node == stream.node) & (STREAMS.c.name == stream.name)
         with self.transaction(writes=True) as connection:
             self._see_node(connection, stream.node, time.time_ns() if now_ns is None else now_ns)

@@ -15,7 +15,10 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    inspect,
 )
+from sqlalchemy import Connection as DatabaseConnection
+from sqlalchemy.schema import CreateColumn
 
 __all__ = [
     "EPOCHS",
@@ -28,6 +31,7 @@ __all__ = [
     "STREAMS",
     "TAGS",
     "UNLISTED",
+    "add_missing_columns",
 ]
 
 SCHEMA_VERSION = 1
@@ -62,6 +66,7 @@ STREAMS = Table(
     Column("metric", _NAME, nullable=False),
     Column("unit", String(40), nullable=False),
     Column("granularity", String(40), nullable=False),
+    Column("values_are", String(20)),  # increments or samples; null where an earlier agent did not say
 )
 
 EPOCHS = Table(
@@ -105,3 +110,12 @@ SIGHTINGS = Table(
     Column("first_ns", BigInteger, nullable=False),
     Column("last_ns", BigInteger, nullable=False),
 )
+
+
+def add_missing_columns(connection: DatabaseConnection, table: Table) -> None:
+    """Give a table of an earlier version the columns that have been added since."""
+    there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    for column in table.columns:
+        if column.name not in there:
+            text = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {text}")

@@ -37,6 +37,7 @@ __all__ = [
     "RangeAnswer",
     "RangeQuery",
     "RangeSelection",
+    "Stat",
     "answer_fields",
     "answer_instances",
     "answer_largest",

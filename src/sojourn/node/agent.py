@@ -269,7 +269,8 @@ class Agent:
     def _announce(self, configuration: StreamConfiguration) -> int | None:
         """Tell what a stream measures; the last number of it that is stored."""
         metric = source_type(configuration.metric).metric
-        announcement = Announcement(configuration.name, metric.name, metric.unit, metric.granularity)
+        what = (metric.name, metric.unit, metric.granularity, metric.values)
+        announcement = Announcement(configuration.name, *what)
         return self._transport.announce(announcement)
 
     def _announce_again(self) -> None:

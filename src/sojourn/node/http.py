@@ -89,6 +89,7 @@ class HttpTransport:
             "metric": announcement.metric,
             "unit": announcement.unit,
             "granularity": announcement.granularity,
+            **({"values": announcement.values} if announcement.values else {}),
         }
         path = f"{self._node}/streams/{quote(announcement.stream, safe='')}"
         answer = checked_object(self._call("PUT", path, json=body), self.server, last_sequence=(int, type(None)))

@@ -19,6 +19,7 @@ from sojourn.estimation.queries import (
     FOREVER_NS,
     RangeAnswer,
     RangeQuery,
+    Stat,
     answer_fields,
     answer_instances,
     answer_largest,
@@ -31,7 +32,8 @@ from sojourn.sources.registry import source_type
 __all__ = ["ask_spool", "spooled_epochs"]
 
 FIELDS = (
-    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "instance", "reason", "notes",
+    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "stat", "instance", "reason",
+    "notes",
 )  # fmt: skip
 
 
@@ -77,10 +79,11 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         raise UsageError(f"the spool holds {', '.join(streams)}", where="--spool", action="name one with --stream")
     epochs = [epoch for epoch in epochs if stream in (None, epoch.stream)]
     until = question["to_ns"]
+    stat: Stat = question["stat"] or ("mean" if metric.values == "samples" else "sum")
     asked = RangeQuery(
         from_ns=question["from_ns"],
         to_ns=FOREVER_NS if until is None else until,
-        stat=question["stat"],
+        stat=stat,
         method=question["method"],
         cut=question["cut"],
     )
@@ -91,6 +94,6 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         found = [(None, answer_total(epochs, asked, unit=metric.unit))]
     else:
         found = [(name, answer_instances(epochs, [key_id(parse_key(name))], asked, unit=metric.unit)[0])]
-    rest: dict[str, Any] = {"unit": metric.unit, "live": False, "notes": []}
+    rest: dict[str, Any] = {"unit": metric.unit, "stat": stat, "live": False, "notes": []}
     answers = [{**answer_fields(answer), **rest, "instance": instance} for instance, answer in found]
     return [{field: answer[field] for field in FIELDS} for answer in answers]

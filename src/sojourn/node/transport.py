@@ -59,6 +59,7 @@ class Announcement:
     metric: str
     unit: str
     granularity: str
+    values: str | None = None
 
 
 @dataclass(frozen=True)

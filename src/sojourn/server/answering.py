@@ -23,6 +23,7 @@ from sojourn.estimation.queries import (
     RangeAnswer,
     RangeQuery,
     RangeSelection,
+    Stat,
     answer_total,
     combined,
     too_large,
@@ -47,6 +48,7 @@ class Question:
     range: RangeQuery
     live: bool
     top: int = 0
+    stat_by_metric: bool = False
 
     def __post_init__(self) -> None:
         if (self.node is None) == (self.tag is None):
@@ -66,6 +68,7 @@ class Found:
     unit: str
     live: bool
     notes: tuple[str, ...] = ()
+    stat: Stat = "sum"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
 NARROW = "narrow --from/--to, ask for one node, or raise --timeout"
 MOST_ANSWER_BYTES = 128 << 20
 ANSWER_FIELDS = (
-    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "instance", "reason", "notes",
+    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "stat", "instance", "reason",
+    "notes",
 )  # fmt: skip
 NODE_FIELDS = ("name", "last_seen_ns", "listening", "tags", "metrics")
 TOKEN_VARIABLE = "SOJOURN_TOKEN"

@@ -85,6 +85,9 @@ class Stream(_Model):
     metric: Name
     unit: Annotated[str, Field(min_length=1, max_length=40)]
     granularity: Annotated[str, Field(min_length=1, max_length=40)]
+    values: Literal["increments", "samples"] | None = Field(
+        default=None, description="whether their sum answers a question, or their mean"
+    )
 
 
 class StreamInfo(Stream):
@@ -149,7 +152,9 @@ class Query(_Model):
     instance: Annotated[str, Field(max_length=512)] | None = None
     from_ns: Nanoseconds
     to_ns: Nanoseconds | None = Field(default=None, description="none: up to now, whatever the nodes hold")
-    stat: Literal["sum", "mean"] = "sum"
+    stat: Literal["sum", "mean"] | None = Field(
+        default=None, description="none: the mean of metrics that are sampled (memory, rtt), the sum of all others"
+    )
     method: Literal["literal", "joint"] = "joint"
     cut: Literal["whole", "inside", "pro-rata"] = Field(
         default="whole", description="epochs that the range cuts: taken whole, left out, or by their share of time"
@@ -177,6 +182,7 @@ class QueryAnswer(_Model):
     epochs: int
     live: bool = Field(description="whether the epochs still being recorded are part of it")
     covered: list[Span]
+    stat: Literal["sum", "mean"]
     instance: str | None = None
     reason: str | None = None
     notes: list[str] = []

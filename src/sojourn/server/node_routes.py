@@ -93,6 +93,7 @@ def _streams(request: Request, node: str, token: Token) -> list[StreamInfo]:
             metric=s.metric,
             unit=s.unit,
             granularity=s.granularity,
+            values=s.values_are,
             last_sequence=store.last_sequence(s.node, s.name),
         )
         for s in store.streams(node=node)
@@ -111,7 +112,8 @@ def announce_stream(
     """A node says what a stream of it measures; the answer tells the number that its epochs go on from."""
     must_be_node(token, node)
     store = request.app.state.store
-    record = StreamRecord(checked_name(node), checked_name(stream), body.metric, body.unit, body.granularity)
+    what = (body.metric, body.unit, body.granularity, body.values)
+    record = StreamRecord(checked_name(node), checked_name(stream), *what)
     floor = request.app.state.owners.claim(node, [stream], sojourn_instance)[stream]
     store.announce(record)
     known = [number for number in (store.last_sequence(node, stream), floor) if number is not None]

@@ -14,11 +14,12 @@ from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.store import EpochStore, StreamRecord
-from sojourn.estimation.queries import RangeQuery
+from sojourn.estimation.queries import RangeQuery, Stat
 from sojourn.server.answering import Found, Question, Work, answer_question
 from sojourn.server.limits import Limits
 from sojourn.server.live import LiveDesk, LiveReply
 from sojourn.server.workers import QueryWorkers
+from sojourn.sources.registry import values_of
 
 __all__ = ["QueryEngine", "while_connected"]
 
@@ -57,6 +58,7 @@ class QueryEngine:
             raise UsageError(f"{whose} has no stream of {question.metric}", where="query", action="see sojourn nodes")
         if len({stream.unit for stream in streams}) > 1:
             raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
+        question = await run_in_threadpool(_with_stat, question, streams)
         # Nodes first: what they have sent by then is stored, so that nothing can be missed in between.
         replies = await self._ask_nodes(streams, question.range) if question.live else {}
         current: dict[tuple[str, str], list[bytes]] = {}
@@ -73,7 +75,8 @@ class QueryEngine:
         )
         found = await self._workers.call(answer_question, self._store.engine.url, work)
         notes = _missing(streams, replies) if question.live else ()
-        return [replace(answer, notes=(*notes, *answer.notes)) for answer in found]
+        stat = question.range.stat
+        return [replace(answer, notes=(*notes, *answer.notes), stat=stat) for answer in found]
 
     def _streams(self, question: Question) -> list[StreamRecord]:
         if question.node is not None:
@@ -94,6 +97,15 @@ class QueryEngine:
             )
         )
         return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
+
+
+def _with_stat(question: Question, streams: list[StreamRecord]) -> Question:
+    """The question with the statistic that its metric's values make sense of, unless one was asked for."""
+    if not question.stat_by_metric:
+        return question
+    kinds = {stream.values_are or values_of(stream.metric) for stream in streams}
+    stat: Stat = "mean" if kinds == {"samples"} else "sum"
+    return replace(question, range=replace(question.range, stat=stat))
 
 
 def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tuple[str, ...]:

@@ -33,13 +33,14 @@ async def query(request: Request, body: Query, _token: Annotated[Token, readers]
     """One answer; with ``top`` the largest instances', largest first."""
     state = request.app.state
     until = FOREVER_NS if body.to_ns is None else body.to_ns
-    asked = RangeQuery(from_ns=body.from_ns, to_ns=until, stat=body.stat, method=body.method, cut=body.cut)
+    asked = RangeQuery(from_ns=body.from_ns, to_ns=until, stat=body.stat or "sum", method=body.method, cut=body.cut)
     question = Question(
         metric=body.metric,
         node=body.node,
         tag=body.tag,
         instance=body.instance,
         range=asked,
+        stat_by_metric=body.stat is None,
         live=body.live,
         top=body.top,
     )
@@ -50,5 +51,11 @@ async def query(request: Request, body: Query, _token: Annotated[Token, readers]
 
 
 def _answer(found: Found) -> QueryAnswer:
-    rest = {"unit": found.unit, "live": found.live, "instance": found.instance, "notes": list(found.notes)}
+    rest = {
+        "unit": found.unit,
+        "stat": found.stat,
+        "live": found.live,
+        "instance": found.instance,
+        "notes": list(found.notes),
+    }
     return QueryAnswer.model_validate({**answer_fields(found.range), **rest})

@@ -17,10 +17,10 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
-    inspect,
 )
 from sqlalchemy import Connection as DatabaseConnection
-from sqlalchemy.schema import CreateColumn
+
+from sojourn.epochs.store_tables import add_missing_columns
 
 __all__ = [
     "ANSWERS",
@@ -129,8 +129,4 @@ SET_ASIDE_WINDOWS = Table(
 def prepare(connection: DatabaseConnection) -> None:
     """Make the tables, and give those of an earlier version the columns that have been added since."""
     METADATA.create_all(connection)
-    there = {column["name"] for column in inspect(connection).get_columns(COLLECTIONS.name)}
-    for column in COLLECTIONS.columns:
-        if column.name not in there:
-            text = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {COLLECTIONS.name} ADD COLUMN {text}")
+    add_missing_columns(connection, COLLECTIONS)

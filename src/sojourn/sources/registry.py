@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 from sojourn.core.errors import ParameterError, SojournError, SourceError
 from sojourn.sources.options import check_kinds
-from sojourn.sources.source import Metric, Source
+from sojourn.sources.source import Metric, Source, Values
 
-__all__ = ["GROUP", "AnySource", "is_own", "metric_names", "new_source", "source_type"]
+__all__ = ["GROUP", "AnySource", "is_own", "metric_names", "new_source", "source_type", "values_of"]
 
 GROUP = "sojourn.sources"
 AnySource: TypeAlias = Source[Any]
@@ -64,6 +64,11 @@ def source_type(name: str) -> type[AnySource]:
             action="uninstall all but one",
         )
     return _loaded(points[0])
+
+
+def values_of(name: str) -> Values:
+    """What a metric's values are, as far as this machine knows: increments if it does not."""
+    return source_type(name).metric.values if is_own(name) else "increments"
 
 
 def new_source(name: str, **options: Any) -> AnySource:
