@@ -30,7 +30,7 @@ from typing import Any, Protocol, TypeVar
 from sojourn.core.errors import ParameterError, UsageError, WorkerError
 from sojourn.core.interrupts import interrupts_held
 
-__all__ = ["Executor", "LocalExecutor", "open_executor", "usable_processors"]
+__all__ = ["Executor", "LocalExecutor", "open_executor", "portable_error", "usable_processors"]
 
 WORTH_SECONDS = 0.3
 ATTEMPTS = 3  # workers that one piece may cost before it is given up
@@ -210,7 +210,7 @@ def _answer(function: Callable[[Any], Any], piece: Any) -> bytes:
     try:
         return pickle.dumps((True, function(piece)), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        return pickle.dumps((False, _told(error)))
+        return pickle.dumps((False, portable_error(error)))
 
 
 def _follow_parent() -> None:
@@ -221,7 +221,7 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _told(error: Exception) -> Exception:
+def portable_error(error: Exception) -> Exception:
     """An error that can travel, with where it happened as a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:

@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from sojourn.core.errors import ParameterError, WorkerError
+from sojourn.core.executor import portable_error
 
 __all__ = ["Ended", "LimitedProcess", "ProcessEndedError", "ProcessLimits"]
 
@@ -326,7 +326,7 @@ def _serve(connection: Connection[Any, Any], limits: ProcessLimits) -> None:
     except MemoryError:
         raise
     except Exception as error:
-        answer = False, _as_sent(error)
+        answer = False, portable_error(error)
     connection.send_bytes(pickle.dumps((*answer, _is_spent(limits)), pickle.HIGHEST_PROTOCOL))
 
 
@@ -376,13 +376,3 @@ def _data_bytes() -> int:
     with suppress(OSError), open("/proc/self/statm") as file:
         return int(file.read().split()[5]) * resource.getpagesize()
     return 0
-
-
-def _as_sent(error: Exception) -> Exception:
-    """An error that can travel, with where it happened as a note."""
-    error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return WorkerError(f"{type(error).__name__}: {error}", where="a worker")
-    return error
