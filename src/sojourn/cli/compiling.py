@@ -11,7 +11,7 @@ from sojourn.core.compiling import CompileStep, cache_directory
 __all__ = ["CompileNotice"]
 
 # What is shorter is not worth a line; then a line now and again, so that nobody thinks it hangs.
-SILENT_SECONDS, REPEAT_SECONDS = 1.0, 5.0
+SILENT_SECONDS, REPEAT_SECONDS = 1.0, 10.0
 
 
 class CompileNotice:
@@ -29,7 +29,7 @@ class CompileNotice:
         if now < self._next or os.environ.get("SOJOURN_QUIET"):
             return
         if self._next == self._began + SILENT_SECONDS:
-            print(f"sojourn: compiling for this machine, some 20 s; {_kept()}", file=sys.stderr, flush=True)
+            print(f"sojourn: compiling for this machine, half a minute or so; {_kept()}", file=sys.stderr, flush=True)
         else:
             seconds = now - self._began
             print(f"sojourn: compiled {self._done} functions in {seconds:.0f} s", file=sys.stderr, flush=True)
