@@ -141,3 +141,13 @@ def test_ids_are_numbered_in_order_of_appearance(distinct: int) -> None:
     numbers, found = index_ids(column)
     assert found.tolist() == list(dict.fromkeys(column.tolist()))
     assert np.array_equal(found[numbers], column)
+
+
+def test_lost_packets_that_are_the_same_as_others_that_arrived_are_counted() -> None:
+    """Copies that a capture shows later than a mirror port would: 10 arrived once, 11 twice, 12 not at all."""
+    late = 50_000_000
+    sender = PacketBatch.of([1] * 6, [10, 10, 11, 11, 12, 12], [0, late, 10, late + 10, 20, late + 20])
+    receiver = PacketBatch.of([1] * 3, [10, 11, 11], [1000, 1010, late + 1010])
+    pairs = pair_packets(sender, receiver)
+    assert pairs.raw_delay_ns.tolist() == [1000, 1000, 1000]
+    assert (pairs.shared_ids, pairs.unpaired_copies) == (6, 1)

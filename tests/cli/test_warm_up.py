@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_first_run_says_that_it_compiles_and_where_that_is_kept(folder: Path) -> None:
     found = sojourn("flows", "in.pcap", cache=folder / "cold", folder=folder)
     assert found.returncode == 0
-    assert f"compiling for this machine, half a minute or so; the next run finds it in {folder / 'cold'}" in found.stderr
+    assert (
+        f"compiling for this machine, half a minute or so; the next run finds it in {folder / 'cold'}" in found.stderr
+    )
     assert list((folder / "cold").rglob("*.nbc"))
     again = sojourn("flows", "in.pcap", cache=folder / "cold", folder=folder)
     assert "compil" not in again.stderr

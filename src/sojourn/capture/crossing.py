@@ -26,7 +26,8 @@ class Crossing:
     Of ``pairs``, ``forward`` travel from the sender to the receiver, ``simultaneous`` have one time at both and
     ``earlier`` were received before they were sent, by the clocks as they are; ``one_delay`` says that all have the
     same raw delay. ``in_common`` is ``comparable`` whatever the time. ``shared_ids`` packets of the sender have the
-    identity of another. ``resolution_ns`` is that of the time stamps.
+    identity of another; ``unpaired_copies`` of them did not arrive while the other did. ``resolution_ns`` is that of the
+    time stamps.
     """
 
     pairs: int
@@ -37,6 +38,7 @@ class Crossing:
     comparable: int
     in_common: int
     shared_ids: int
+    unpaired_copies: int
     resolution_ns: int
 
     @property

@@ -119,6 +119,7 @@ class _Points:
             comparable=comparable,
             in_common=in_common,
             shared_ids=self.pairs.shared_ids,
+            unpaired_copies=self.pairs.unpaired_copies,
             resolution_ns=resolution_of(*times),
         )
 

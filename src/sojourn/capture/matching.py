@@ -55,7 +55,8 @@ class PacketPairs:
     """The pairs, in the order of the receiver's clock, and what became of every row of both points.
 
     ``sender_status`` and ``receiver_status`` hold `UNMATCHED`, `MATCHED` or `DUPLICATE` per row. ``shared_ids`` counts
-    the sender's packets whose identity another one of them has.
+    the sender's packets whose identity another one of them has, ``unpaired_copies`` those of them that are unmatched
+    while another one is matched.
     """
 
     sender_row: Int64Array
@@ -65,6 +66,7 @@ class PacketPairs:
     sender_status: UInt8Array
     receiver_status: UInt8Array
     shared_ids: int = 0
+    unpaired_copies: int = 0
 
     def __len__(self) -> int:
         return len(self.sender_row)
@@ -111,6 +113,7 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
         sender_status,
         receiver_status,
         _shared(sent_ids),
+        _unpaired_copies(sent_ids, sender_status[sent_rows]),
     )
 
 
@@ -119,6 +122,15 @@ def _shared(sorted_ids: UInt64Array) -> int:
     like_next = sorted_ids[1:] == sorted_ids[:-1]
     groups = np.count_nonzero(like_next[1:] & ~like_next[:-1]) + int(like_next[:1].sum())
     return int(np.count_nonzero(like_next)) + int(groups)
+
+
+def _unpaired_copies(sorted_ids: UInt64Array, status: UInt8Array) -> int:
+    """How many are unmatched although another one with their id is matched."""
+    like_next = sorted_ids[1:] == sorted_ids[:-1]
+    shared = np.r_[like_next, False] | np.r_[False, like_next] if len(sorted_ids) else np.zeros(0, np.bool_)
+    ids, status = sorted_ids[shared], status[shared]
+    paired = ids[status == MATCHED]
+    return int(np.count_nonzero(np.isin(ids[status == UNMATCHED], paired)))
 
 
 def _check(batch: PacketBatch, name: str) -> None:

@@ -33,6 +33,8 @@ __all__ = ["Capture", "judge_captures", "judge_epochs", "refuse_negative"]
 
 FEWEST_PAIRS = 100
 REFUSED_SHARE = 0.05
+# Lost packets that are the same as others that arrived: so many, and such a share of all losses, may be copies.
+FEWEST_COPIES, COPIES_SHARE = 20, 0.05
 DOUBTED_SHARE = 0.5
 LEAST_COMMON_SHARE = 0.01
 COARSE_NS = 1_000_000
@@ -103,6 +105,12 @@ def judge_captures(
         warnings.append(
             f"all {crossing.pairs:,} packets seen at both have exactly the same delay: is one capture a copy of the "
             "other with its times shifted?"
+        )
+    if crossing.unpaired_copies >= FEWEST_COPIES and crossing.unpaired_copies >= COPIES_SHARE * sender.only_here:
+        warnings.append(
+            f"{crossing.unpaired_copies:,} packets that count as lost are the same, byte for byte, as others that "
+            f"arrived: if {sender.name} shows packets twice (several interfaces, a mirror port), so many less are "
+            "lost; capture one interface, or take copies out with `editcap -d`"
         )
     if base_ns:
         warnings.append(_long_delay(base_ns))

@@ -5,7 +5,8 @@ random sample (by hash) of what was sent. With n of a flow's packets there, m of
 of the group's packets in the sample:
 
 - mean: the m delays' mean μ ± t·s/√m·√(1 − p), a sample without replacement of the delivered packets, with s the
-  moderated deviation (`variances`) and t for its degrees of freedom; exact where nothing was cut (p = 1);
+  moderated deviation (`variances`) and t for its degrees of freedom; exact where nothing was cut (p = 1) and all that
+  arrived is paired, else p is less by the share that is not;
 - loss: the share (n − m)/n with Wilson's interval for n/(1 − p) packets; exact where nothing was cut;
 - extra packets: what the receiver's sample holds beyond the sender's, by the group's share (Poisson's interval);
 - size: the group's packet counter times the flow's share of the group's sample; a flow alone in its group has the
@@ -116,7 +117,9 @@ class MatchedSample:
         degrees = np.where(seen, paired - 1, 0.0)
         variance, degrees = usual_variance(variance, degrees).moderate(variance, degrees)
         value = float(np.sum((weight * mean)[seen]))
-        parts = (weight**2 * variance)[seen] / paired[seen] * (1 - self.fraction[seen])
+        arrived = np.bincount(self.group, self.arrived, groups)
+        known = np.minimum(self.fraction * paired / np.maximum(arrived, 1), 1.0)
+        parts = (weight**2 * variance)[seen] / paired[seen] * (1 - known[seen])
         half = _strata_half_width(parts, degrees[seen])
         return Estimate.around(value, half, samples=int(paired.sum()), method=METHOD)
 
@@ -190,10 +193,13 @@ class MatchedSample:
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = self.squares / degrees
         variance, degrees = usual_variance(variance, degrees).moderate(variance, degrees)
-        error = np.sqrt(self._column(variance, row) / self._column(self.paired, row) * (1 - self.fraction[group]))
+        paired, arrived = self._column(self.paired, row), self._column(self.arrived, row)
+        # Identical packets of which some were lost arrived, but with a delay that is not known.
+        known = self.fraction[group] * paired / np.maximum(arrived, 1)
+        error = np.sqrt(self._column(variance, row) / paired * np.maximum(1 - known, 0.0))
         quantile = _students(self._column(degrees, row))
         half = np.where(np.isinf(quantile) | np.isnan(error), np.inf, error * quantile)
-        return np.where(share >= 1, 0.0, half)
+        return np.where((share >= 1) & (paired == arrived), 0.0, half)
 
     def _sizes(self, row: Int64Array, group: Int64Array, share: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Packets sent and lost."""
