@@ -24,8 +24,10 @@ def sojourn(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def recorded(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """A point's epochs, to serve as both: as they are, weighted, and weighted without keys."""
+    """The epochs of a point and of one 20 ms behind it: as they are, weighted, and weighted without keys."""
     folder = tmp_path_factory.mktemp("weights")
+    capture, later = shared_data / "two-point" / "ingress.pcap.gz", folder / "later.pcap"
+    subprocess.run(["editcap", "-t", "0.02", capture, later], check=True)
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
     files = {}
@@ -34,12 +36,12 @@ def recorded(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         ("weighted", ("--weights", policy)),
         ("no keys", ("--weights", policy, "--no-keys")),
     ):
-        path = folder / name
-        capture = shared_data / "two-point" / "ingress.pcap.gz"
+        paths = folder / f"{name} in", folder / f"{name} out"
         common = ("--sketch", "lds", "--flows", "50", "--loss", "0", "-p", "columns=300", "src", "net", "10.81.0.0/16")
-        done = sojourn("record", capture, "-w", path, *options, *common)
-        assert done.returncode == 0, done.stderr
-        files[name] = (path, path)
+        for path, point in zip(paths, (capture, later), strict=True):
+            done = sojourn("record", point, "-w", path, *options, *common)
+            assert done.returncode == 0, done.stderr
+        files[name] = paths
     return files
 
 

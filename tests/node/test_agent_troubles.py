@@ -95,7 +95,7 @@ def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
         spool.put(make_epoch(i, stream="tally", time_ns=(i + 1) * second, values=(i,)))
     spool.close()
     with monkeypatch.context() as disk:
-        disk.setattr(unit.store, "add", _full_store)
+        disk.setattr(unit.store, "add_encoded", _full_store)
         node.start()
         try:
             eventually(lambda: is_listening(unit))
@@ -150,7 +150,7 @@ def test_a_full_disk_does_not_end_the_agent(unit: Unit, node: Node, monkeypatch:
     limit_files(node, 1)
     with monkeypatch.context() as disk:
         # Nothing can be sent, either, until there is room again.
-        disk.setattr(unit.store, "add", _full_store)
+        disk.setattr(unit.store, "add_encoded", _full_store)
         for _ in range(3):
             node.count()
             time.sleep(0.6)
@@ -172,7 +172,7 @@ def test_what_could_neither_be_written_nor_sent_is_listed_exactly_at_the_end(
     node.start()
     eventually(lambda: is_listening(unit))
     limit_files(node, 1)
-    monkeypatch.setattr(unit.store, "add", _full_store)
+    monkeypatch.setattr(unit.store, "add_encoded", _full_store)
     for _ in range(3):
         node.count()
         time.sleep(0.6)

@@ -26,8 +26,8 @@ class Crossing:
     Of ``pairs``, ``forward`` travel from the sender to the receiver, ``simultaneous`` have one time at both and
     ``earlier`` were received before they were sent, by the clocks as they are; ``one_delay`` says that all have the
     same raw delay. ``in_common`` is ``comparable`` whatever the time. ``shared_ids`` packets of the sender have the
-    identity of another; ``unpaired_copies`` of them did not arrive while the other did. ``resolution_ns`` is that of the
-    time stamps.
+    identity of another; ``unpaired_copies`` of them did not arrive while the other did. ``resolution_ns`` is that of
+    the time stamps.
     """
 
     pairs: int
