@@ -4,9 +4,9 @@ The flow-blind LDA answers, with an interval that holds whatever the flows do. T
 
 - where other parts know the delay of *every* delivered packet (samples that kept everything, flows whose cells are all
   solved), the mean is exact, and an interval wider than that would hide it;
-- where loss left the LDA no usable cell (or one, which bounds nothing), the coordinated sample answers, by strata, or
-  else the flows that have an answer, each with its packets' weight. What no flow speaks for is taken to differ from the
-  others as they differ among themselves.
+- where loss left the LDA few packets, fewer than the coordinated sample has, that answers, by strata; where neither
+  has a bounded answer, the flows that have one do, each with its packets' weight. What no flow speaks for is taken to
+  differ from the others as they differ among themselves.
 
 What the whole knows serves flows too: a single flow that has no answer of its own is the whole less the others.
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -30,6 +31,8 @@ __all__ = ["segment_delays", "with_remainder", "within"]
 
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
 EXACT_WITHIN_NS = 2.0
+# Of an LDA: from fewer, in heavy tails, an interval holds less often than it claims, and a larger sample is better.
+ENOUGH_SAMPLES = 100
 # Decoded sizes may be off by this part.
 SAME_SIZE = 0.01
 
@@ -46,12 +49,16 @@ def segment_delays(
     by_flows = None if flows is None else _of_flows(flows)
     if flows is not None and by_flows is not None and _is_exact(by_flows, received) and _sizes_are_exact(flows):
         return replace(blind, mean=by_flows)
-    if _is_bounded(blind.mean):
+    if _is_bounded(blind.mean) and blind.mean.samples >= ENOUGH_SAMPLES:
         return blind
-    candidates = [answer for answer in (blind.mean, by_sample, by_flows) if isinstance(answer, Estimate)]
-    if not candidates:
+    direct = [answer for answer in (blind.mean, by_sample) if _is_bounded(answer)]
+    rest = [answer for answer in (blind.mean, by_sample, by_flows) if isinstance(answer, Estimate)]
+    if not rest:
         return blind
-    mean = min(candidates, key=lambda answer: answer.high - answer.low)
+    # By what they rest on, not by what they claim: the narrowest of several intervals is the luckiest.
+    mean = max(direct, key=lambda answer: answer.samples) if direct else min(rest, key=lambda one: one.high - one.low)
+    if mean is blind.mean:
+        return blind
     deviation = sample.deviation() if mean is by_sample and sample is not None else blind.deviation
     return replace(blind, mean=mean, deviation=deviation or blind.deviation)
 
@@ -87,7 +94,7 @@ def with_remainder(flows: FlowDelays, whole: Answer, received: int) -> FlowDelay
     return replace(flows, **columns, methods=methods, reason=reasons)
 
 
-def _is_bounded(answer: Answer) -> bool:
+def _is_bounded(answer: Answer | None) -> TypeGuard[Estimate]:
     return isinstance(answer, Estimate) and math.isfinite(answer.high - answer.low)
 
 
