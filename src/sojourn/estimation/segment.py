@@ -18,7 +18,7 @@ from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.flow_window import FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import ParameterError
+from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.recorder import Recorder, SlotOf
@@ -413,6 +413,7 @@ def measure_segment(
             (survey.sender_windows, survey.receiver_windows.earlier(plan.base_ns)),
             (None, correct),
             survey.uncounted,
+            (survey.sender.packets, survey.receiver.packets),
         )
     advance("estimating", 0.9)
     counts = [packets_of(point.counts, survey.flow_id) for point in (sent, received)]
@@ -477,12 +478,17 @@ def _record_point(
     windows: FlowWindows,
     correct: Callable[[Int64Array], Int64Array] | None,
     uncounted: BoolArray | None,
+    packets: int,
 ) -> _RecordedPoint:
     recorder = PointRecorder(point.name, plan, slot_of)
     everything = windows.hold_all(point.flows.ids) and uncounted is None
     counts = point.flows if everything else FlowTable(point.flows.max_flows)
     row = 0
-    for batch in point.batches(again=True):
+    seen = 0
+    for found in point.batches(again=True):
+        # A capture that is still being written counts as far as the survey knows it.
+        batch = found if seen + len(found) <= packets else found.select(slice(0, packets - seen))
+        seen += len(batch)
         counted = batch
         if uncounted is not None:
             counted = batch.select(~uncounted[row : row + len(batch)])
@@ -493,6 +499,12 @@ def _record_point(
             counted = windows.select(counted)
             counts.update(counted.flow_id, counted.time_ns, counted.size_bytes)
         recorder.record(counted)
+    if seen < packets:
+        raise InputError(
+            f"it had {packets:,} packets to measure when it was read first, and {seen:,} the second time",
+            where=point.name,
+            action="measure a capture that is complete, or a copy of it",
+        )
     return _RecordedPoint(recorder.finish(), counts)
 
 

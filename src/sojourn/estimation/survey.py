@@ -32,7 +32,7 @@ from sojourn.capture.flow_table import FlowTable
 from sojourn.capture.flow_window import FlowWindows
 from sojourn.capture.offload import resegmented_flows
 from sojourn.capture.sample import PacketSample, common_sample
-from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt8Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
@@ -43,6 +43,10 @@ from sojourn.estimation.ranges import DelayRange, surveyed_range
 __all__ = ["Point", "PointSurvey", "Survey", "conclude", "read_points", "survey_segment"]
 
 SAMPLE_PACKETS = 1 << 18
+# Captures begin, or end, apart from each other by more than a second and this share of the time that they share.
+APART_NS, APART_SHARE = 1_000_000_000, 0.01
+# Packets of a flow that may be on the wrong side of a cut by time, in expectation.
+MOST_IN_FLIGHT = 0.2
 
 
 class Point(Protocol):
@@ -202,7 +206,10 @@ def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode, keep_
             action="give captures of the same traffic, in the order in which it passed them",
         )
     whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
-    windows = _windows(first, second, match, flow_id) if whole else _marked_windows(sent, received, match, flow_id)
+    if whole:
+        windows = _windows(first, second, match, flow_id)
+    else:
+        windows = _marked_windows((first, second), (sent, received), match, flow_id)
     return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings)
 
 
@@ -280,10 +287,19 @@ def _windows(
 
 
 def _marked_windows(
-    sent: PacketBatch, received: PacketBatch, match: ExactMatch, flow_id: UInt64Array
+    points: tuple[PointSurvey, PointSurvey],
+    packets: tuple[PacketBatch, PacketBatch],
+    match: ExactMatch,
+    flow_id: UInt64Array,
 ) -> tuple[FlowWindows, FlowWindows]:
     """The same from a sample: a flow that the sample shows to be cut off at one end is cut, at both points, at its
-    outermost matched packet there. Packets of a flow keep their order, so both points keep the same ones."""
+    outermost matched packet there. Packets of a flow keep their order, so both points keep the same ones.
+
+    Where one capture goes on for long while the other does not, all flows are: the busy ones so, all others (which may
+    have few packets in the sample, or none) by the time less the usual delay, of which few packets in flight are on the
+    wrong side.
+    """
+    sent, received = packets
     spans = _matched_spans(match)
     limits = np.iinfo(np.int64)
     windows = [[np.full(len(flow_id), bound) for bound in (limits.min, limits.max)] for _ in range(2)]
@@ -300,7 +316,42 @@ def _marked_windows(
             cut = np.unique(row[is_cut])
             for window, own in zip(windows, spans, strict=True):
                 window[end][cut] = own[end][cut]
+    busy = _in_flight(points[0], match) >= MOST_IN_FLIGHT
+    for end, bounds in enumerate(_common_time(*points, match)):
+        if bounds is None:
+            continue
+        for window, own, bound in zip(windows, spans, bounds, strict=True):
+            window[end] = np.full(len(flow_id), bound)
+            window[end][: len(busy)][busy] = own[end][busy]
     return FlowWindows(flow_id, *windows[0]), FlowWindows(flow_id, *windows[1])
+
+
+def _in_flight(sender: PointSurvey, match: ExactMatch) -> FloatArray:
+    """How many packets of each matched flow are sent while the delay varies: so many a cut by time may misplace; none
+    of flows that the sample has no pair of."""
+    delay_ns = match.packets.delay_ns
+    if not len(delay_ns):
+        return np.zeros(len(match.flows))
+    table = sender.flows
+    order = np.argsort(table.ids)
+    row = order[np.searchsorted(table.ids, match.flows.flow_id, sorter=order)]
+    rate = table.packets[row] / max(1, sender.last_ns - sender.first_ns)
+    found: FloatArray = np.where(np.diff(match.packets.start) > 0, rate * float(np.ptp(delay_ns)), 0.0)
+    return found
+
+
+def _common_time(
+    first: PointSurvey, second: PointSurvey, match: ExactMatch
+) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """When both points were captured, at its beginning and its end: the sender's time and the receiver's (on the
+    sender's clock), None where the captures begin or end about together."""
+    delay = int(np.median(match.packets.delay_ns)) if len(match.packets.delay_ns) else 0
+    began, ended = (int(t) - delay for t in match.clock.correct(np.array([second.first_ns, second.last_ns])))
+    most = max(APART_NS, int(APART_SHARE * (min(first.last_ns, ended) - max(first.first_ns, began))))
+    low, high = max(first.first_ns, began), min(first.last_ns, ended)
+    begin = (low, low + delay) if abs(first.first_ns - began) > most else None
+    end = (high, high + delay) if abs(first.last_ns - ended) > most else None
+    return begin, end
 
 
 def _matched_spans(match: ExactMatch) -> list[tuple[Int64Array, Int64Array]]:
