@@ -187,8 +187,7 @@ def test_the_command_removes_and_says_so(tmp_path: Path) -> None:
     )
     try:
         url = process.stdout.readline().strip()
-        token = process.stdout.readline().rsplit(" ", 1)[1].strip()
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {(tmp_path / 'admin-token').read_text().strip()}"}
         with httpx.Client(
             base_url=url, headers=headers, timeout=PATIENCE_SECONDS, transport=httpx.HTTPTransport(retries=5)
         ) as client:

@@ -78,10 +78,7 @@ def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Clie
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         url = process.stdout.readline().strip()
-        token = directory / "token"
-        if not token.exists():
-            token.write_text(process.stdout.readline().rsplit(" ", 1)[1].strip())
-        headers = {"Authorization": f"Bearer {token.read_text()}"}
+        headers = {"Authorization": f"Bearer {(directory / 'admin-token').read_text().strip()}"}
         transport = httpx.HTTPTransport(retries=5)
         with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_SECONDS, transport=transport) as client:
             yield process, client
