@@ -81,12 +81,12 @@ def test_a_query_is_bounded_by_the_counters_that_cannot_be_added_up(tmp_path: Pa
         unit.store.add([narrow_epoch(i) for i in range(5)])
         answer = ask(unit, instance="p[1]")
         assert answer.status_code == 200, answer.text
-        assert (answer.json()[0]["value"], answer.json()[0]["epochs"]) == (5, 5)
+        assert (round(answer.json()[0]["value"], 6), answer.json()[0]["epochs"]) == (5, 5)
         unit.store.add([narrow_epoch(i, salt=i) for i in range(10, 15)])
         for method in ("joint", "literal"):
             refused = ask(unit, instance="p[1]", method=method)
             assert (refused.status_code, "a shorter range, or for one node" in refused.json()["detail"]) == (400, True)
-        assert ask(unit, instance="p[1]", from_ns=10**9 + 10, to_ns=10**9 + 11).json()[0]["value"] == 2
+        assert ask(unit, instance="p[1]", from_ns=10**9 + 10, to_ns=10**9 + 11).json()[0]["value"] == pytest.approx(2)
         assert ask(unit).json()[0]["value"] == 10  # a total needs one epoch at a time
 
 
