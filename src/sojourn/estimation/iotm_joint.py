@@ -23,6 +23,7 @@ Cost: O(epochs · (n³ + n·k²)) for k instances and n buckets. docs/maths/iotm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -46,8 +47,9 @@ PASSES = 3
 PRIOR_WIDTH = 3.0
 # What a bucket may be off by without a reason, in units of an average bucket: keeps the covariance regular.
 SLACK = 1e-3
-# Instances that may have a dispersion of their own, and how large it is, as parts of all that they added.
-MOST_BURSTS, BURSTS = 3, (0.03, 0.1, 0.3, 1.0)
+# Instances that may have a dispersion of their own: so many, so far above the median rate; and how large it is, as
+# parts of all that they added.
+MOST_BURSTS, BURST_RATE, BURSTS = 12, 10.0, (0.03, 0.1, 0.3, 1.0)
 EVENNESS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01)
 # Deviations of what unlisted instances added to a bucket, in average buckets.
 UNLISTED = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -248,22 +250,31 @@ def decode_amounts(
 
 
 def _find_bursts(model: _Model, rate: FloatArray, scales: Scales) -> None:
-    """Give the largest instances a dispersion of their own where that makes the buckets likelier.
+    """Give instances far above the others a dispersion of their own where that makes the buckets likelier.
 
     A burst is a few values of which each is a good part of all that the instance added; the others' values say nothing
-    about them, and theirs would make everybody's uncertain.
+    about them, and theirs would make everybody's uncertain. They are tried together first, as any that is left out
+    keeps the others' κ large, and then one by one.
     """
     if model.single_values or model.degrees < 5:
         return
-    for f in np.argsort(-rate)[:MOST_BURSTS].tolist():
-        without = model.own_kappa[f]
-        best = (np.inf, without)
-        for own in (without, *(part * rate[f] for part in BURSTS)):
+    largest = np.argsort(-rate)[:MOST_BURSTS]
+    apart = largest[rate[largest] > BURST_RATE * float(np.median(rate))]
+    before = model.own_kappa.copy()
+    best = (model.misfit(rate, scales), before, scales)
+    for part in BURSTS:
+        model.own_kappa = before.copy()
+        model.own_kappa[apart] = part * rate[apart]
+        for kappa in (scales.kappa / share for share in (1, 8, 64, 512)):
+            tried = replace(scales, kappa=kappa)
+            best = min(best, (model.misfit(rate, tried), model.own_kappa.copy(), tried), key=lambda one: one[0])
+    _, model.own_kappa, scales = best
+    for f in apart.tolist():
+        choices = [(math.inf, math.nan)]
+        for own in (math.nan, *(part * rate[f] for part in BURSTS)):
             model.own_kappa[f] = own
-            # The others' κ may have taken up the burst.
-            misfit = min(model.misfit(rate, replace(scales, kappa=scales.kappa / part)) for part in (1, 8, 64, 512))
-            best = min(best, (misfit, own), key=lambda one: one[0])
-        model.own_kappa[f] = best[1]
+            choices.append((model.misfit(rate, scales), own))
+        model.own_kappa[f] = min(choices, key=lambda one: one[0])[1]
 
 
 def _fit_unlisted(
