@@ -221,7 +221,7 @@ def test_epochs_that_arrive_before_they_are_sent_are_refused(one_way) -> None:
     assert "before they are sent" in result.stderr
 
 
-def test_recorded_identities_that_disagree_are_told(tmp_path) -> None:
+def test_recorded_identities_that_disagree_are_refused(tmp_path) -> None:
     sender, receiver = two_points(both_ways=False, loss=0.0)
     pair = write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", receiver, snap=lambda _: 60)
     files = []
@@ -229,4 +229,6 @@ def test_recorded_identities_that_disagree_are_told(tmp_path) -> None:
         files.append(f"{capture}.epochs")
         recorded = run("record", capture, "-w", files[-1])
     assert "record both points with --identity-bytes 46" in recorded.stderr
-    assert "different identities" in run("estimate", *files).stderr
+    result = run("estimate", *files)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "identities differ" in result.stderr

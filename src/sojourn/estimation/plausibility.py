@@ -194,6 +194,7 @@ def _long_delay(base_ns: int) -> str:
 def judge_epochs(sender: Capture, receiver: Capture, cells: CellDifference, *, base_ns: int | None) -> list[str]:
     """The same for what two points recorded: `cells` of the segment's LDAs, and the delays' base that they tell."""
     _refuse_same_epochs(sender, receiver, cells)
+    _refuse_other_identities(cells)
     together = sender.first_ns <= receiver.last_ns and receiver.first_ns <= sender.last_ns
     if not together and base_ns is None:
         raise InputError(
@@ -209,12 +210,15 @@ def judge_epochs(sender: Capture, receiver: Capture, cells: CellDifference, *, b
         )
     if base_ns:
         warnings.append(_long_delay(base_ns))
-    if _strange_cells(cells):
-        warnings.append(
-            "the two points' cells hold different packets where they hold equally many: packets have different "
-            "identities; record both from captures of the same snap length, with the same --identity-bytes and --inner"
-        )
     return warnings
+
+
+def _refuse_other_identities(cells: CellDifference) -> None:
+    if _strange_cells(cells):
+        raise InputError(
+            "the two points' cells hold different packets where they hold equally many: identities differ",
+            action="record both from captures of the same snap length, with the same --identity-bytes and --inner",
+        )
 
 
 def _refuse_same_epochs(sender: Capture, receiver: Capture, cells: CellDifference) -> None:
