@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from sojourn.server.connections import Door
+
 __all__ = ["ANSWERS", "false_front", "listening_socket"]
 
 PAGE = b"<!doctype html><title>Welcome</title><p>Please sign in to use this network."
@@ -41,10 +43,9 @@ ANSWERS = {
 }
 
 
-def listening_socket() -> socket.socket:
+def listening_socket() -> Door:
     """A port of loopback where connections are accepted, by whoever has the socket."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listening = Door("127.0.0.1", 0)
     listening.listen(64)
     return listening
 
