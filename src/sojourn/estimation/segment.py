@@ -440,9 +440,19 @@ def _with_survey(whole: Interval, survey: Survey, counts: list[Int64Array]) -> I
     if len(survey.resegmented):
         split = np.isin(survey.flow_id, survey.resegmented)
         others = Parts(counts[0][~split], counts[1][~split]).lost
-        totals = replace(totals, losses=Losses(None, others, totals.sent))
-        flows = None if flows is None else replace(flows, lost=np.where(split, np.nan, flows.lost))
+        totals = replace(totals, losses=Losses(None, others, totals.sent), delays=_unbounded(totals.delays))
+        # Only packets that offloading left alone have a delay, and they need not be like the others.
+        if flows is not None:
+            low, high = (
+                np.where(split, far, bound) for far, bound in ((-np.inf, flows.low_ns), (np.inf, flows.high_ns))
+            )
+            flows = replace(flows, lost=np.where(split, np.nan, flows.lost), low_ns=low, high_ns=high)
     return replace(whole, totals=totals, flows=flows)
+
+
+def _unbounded(delays: LdaAnswer) -> LdaAnswer:
+    mean = delays.mean
+    return replace(delays, mean=replace(mean, low=-np.inf, high=np.inf)) if isinstance(mean, Estimate) else delays
 
 
 def with_known_counts(flows: FlowDelays, sent: Int64Array, received: Int64Array) -> FlowDelays:
