@@ -194,7 +194,6 @@ def _long_delay(base_ns: int) -> str:
 def judge_epochs(sender: Capture, receiver: Capture, cells: CellDifference, *, base_ns: int | None) -> list[str]:
     """The same for what two points recorded: `cells` of the segment's LDAs, and the delays' base that they tell."""
     _refuse_same_epochs(sender, receiver, cells)
-    _refuse_other_identities(cells)
     together = sender.first_ns <= receiver.last_ns and receiver.first_ns <= sender.last_ns
     if not together and base_ns is None:
         raise InputError(
@@ -202,6 +201,7 @@ def judge_epochs(sender: Capture, receiver: Capture, cells: CellDifference, *, b
             f"{sender.range}, {receiver.range}",
             action="give epochs of the same time; if a clock was wrong, tell by how much with --clock offset=TIME",
         )
+    _refuse_other_identities(cells)
     warnings = []
     if not together:
         warnings.append(
