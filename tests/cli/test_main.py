@@ -125,4 +125,5 @@ def test_ctrl_c_ends_with_130_and_one_line(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130
+    assert stderr.endswith("sojourn: interrupted\n")
     assert "Traceback" not in stderr

@@ -104,6 +104,11 @@ def main() -> None:
     except KeyboardInterrupt:
         print("sojourn: interrupted", file=sys.stderr)
         sys.exit(130)
+    except SystemExit as ending:
+        # Typer turns Ctrl-C into an exit without a word; commands that say more raise their own.
+        if isinstance(getattr(ending.__context__, "__cause__", None), KeyboardInterrupt):
+            print("sojourn: interrupted", file=sys.stderr)
+        raise
     except BrokenPipeError:
         # The reader has gone (`| head`): point stdout elsewhere so that nothing complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
