@@ -226,7 +226,7 @@ def test_nodes_and_health_do_not_wait_for_queries(tmp_path: Path) -> None:
         for asker in askers:
             asker.join()
         assert answered > 1  # while queries were under way
-        assert set(statuses) <= {200, 503, 504}
+        assert set(statuses) <= {200, 400, 503, 504}  # answered, or ended by whichever limit it met first
         assert 503 in statuses
 
 
