@@ -229,9 +229,10 @@ def decode_amounts(
     field: str = "sum",
 ) -> Amounts:
     """What each listed instance added to a field of the epochs' arrays; together and in each."""
+    of_ones = _is_of_ones(sketches, field)
     model = _Model(
-        _equations(sketches, instance_id, field),
-        single_values=_is_of_ones(sketches, field),
+        _equations(sketches, instance_id, field, of_ones),
+        single_values=of_ones,
         by_number=sketches[0].parameters.spreading == "sequence",
     )
     rate = np.full(model.instances, model.mean_rate)
@@ -260,6 +261,8 @@ def _find_bursts(model: _Model, rate: FloatArray, scales: Scales) -> None:
         return
     largest = np.argsort(-rate)[:MOST_BURSTS]
     apart = largest[rate[largest] > BURST_RATE * float(np.median(rate))]
+    if not len(apart):
+        return
     before = model.own_kappa.copy()
     best = (model.misfit(rate, scales), before, scales)
     for part in BURSTS:
@@ -270,7 +273,7 @@ def _find_bursts(model: _Model, rate: FloatArray, scales: Scales) -> None:
             best = min(best, (model.misfit(rate, tried), model.own_kappa.copy(), tried), key=lambda one: one[0])
     _, model.own_kappa, scales = best
     for f in apart.tolist():
-        choices = [(math.inf, math.nan)]
+        choices = []
         for own in (math.nan, *(part * rate[f] for part in BURSTS)):
             model.own_kappa[f] = own
             choices.append((model.misfit(rate, scales), own))
@@ -303,13 +306,12 @@ def _solved(model: _Model, rate: FloatArray, scales: Scales) -> tuple[float, Flo
     return model.misfit(found, scales), found, scales
 
 
-def _equations(sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str) -> list[_Epoch]:
+def _equations(sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str, of_ones: bool) -> list[_Epoch]:
     if not sketches:
         raise MismatchError("there are no epochs to decode", where=METHOD)
     columns = [sketch.column(field).astype(np.float64) for sketch in sketches]
     # Epochs last as long as their measurements say; changes beyond that are for ω.
     recorded = np.array([max(sketch.recorded, 1) for sketch in sketches], np.float64)
-    of_ones = _is_of_ones(sketches, field)
     epochs = []
     for sketch, column, weight in zip(sketches, columns, recorded / recorded.mean(), strict=True):
         p = sketch.parameters
