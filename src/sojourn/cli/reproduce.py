@@ -92,6 +92,6 @@ def reproduce(
                 f"the experiments that were done are in {out / 'claims.md'}" if share_done else "nothing was done yet"
             )
             print(f"sojourn: interrupted; {kept}", file=sys.stderr)
-            raise
+            raise typer.Exit(130) from None
     columns = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
     write_rows([columns], how, name="claims", fields={"paper": paper.value, "scale": scale.value}, table=TABLE)
