@@ -47,8 +47,9 @@ test-long: $(KERNELS) system-packages
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
 # Tests whose kernels are quick enough for the interpreter, which checks every load; no compiled code is involved.
-CHECKED := tests/core tests/epochs $(addprefix tests/capture/test_,$(addsuffix .py,capture_files decoding extreme_times \
-	filter_program flow_table identity keying rtt_mqtt rtt_rules transport_columns))
+CHECKED := tests/core tests/epochs $(addprefix tests/capture/,$(addsuffix .py,files/test_capture_files files/test_extreme_times \
+	decode/test_decoding decode/test_identity decode/test_keying decode/test_transport_columns filters/test_program \
+	flows/test_table)) tests/rtt/test_mqtt.py tests/rtt/test_rtt_rules.py
 
 test-checked: $(KERNELS)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -p fuzz.checked_tests -W ignore::RuntimeWarning $(CHECKED)

@@ -110,8 +110,8 @@ def _shown(name: str, peak_kib: int) -> str:
 def _reading(path: Path) -> list[str]:
     """Reading alone, in a process that is already running."""
     from bench.timing import best_seconds
-    from sojourn.capture.decoder import DecodeOptions
-    from sojourn.capture.reader import open_capture
+    from sojourn.capture.decode.decoder import DecodeOptions
+    from sojourn.capture.files.reader import open_capture
 
     def read(*, flow_table: bool) -> None:
         with open_capture(path, DecodeOptions(flow_table=flow_table)) as reader:

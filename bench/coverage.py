@@ -11,15 +11,15 @@ import numpy as np
 from sojourn.core.batches import MeasurementBatch
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.auto import combine
-from sojourn.estimation.colate import estimate_flow_means
 from sojourn.estimation.columns import FlowDelays, flow_delays_of
-from sojourn.estimation.iotm import estimate_sums
-from sojourn.estimation.joint_colate import estimate_colate_joint
-from sojourn.estimation.joint_lds import estimate_lds_joint
+from sojourn.estimation.joint.colate import estimate_colate_joint
+from sojourn.estimation.joint.lds import estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.published.colate.mean import estimate_flow_means
+from sojourn.estimation.published.iotm import estimate_sums
+from sojourn.estimation.published.lds import estimate_lds
+from sojourn.estimation.published.sds import estimate_sds
 from sojourn.estimation.sample import estimate_sample
-from sojourn.estimation.sds import estimate_sds
 from sojourn.lab.traffic import DELAY_LAWS, Traffic, make_traffic
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
@@ -27,7 +27,7 @@ from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
-from sojourn.sketches.sample import SampleParameters
+from sojourn.sketches.samples.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "maths" / "coverage.md"

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sojourn.core.executor import LocalExecutor, usable_processors
+from sojourn.core.executors.executor import LocalExecutor, usable_processors
 from sojourn.lab.wireless import WirelessNetwork, run_collection
-from sojourn.tomography.bounds_lp import bound_linear
-from sojourn.tomography.constraints import bound
-from sojourn.tomography.estimate import estimate
+from sojourn.tomography.bounds.constraints import bound
+from sojourn.tomography.bounds.linear_bounds import bound_linear
+from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.evaluation import unknown_visits
 from sojourn.tomography.trace import CollectionTrace, make_trace
 

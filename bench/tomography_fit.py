@@ -15,9 +15,9 @@ from scipy.optimize import minimize
 
 from bench.tomography_worlds import World, fitting_worlds
 from sojourn.core.arrays import FloatArray
-from sojourn.tomography import interval_factors
-from sojourn.tomography.intervals import LEVEL, features, uncertain_visits
-from sojourn.tomography.posterior import Posteriors
+from sojourn.tomography.delays import interval_factors
+from sojourn.tomography.delays.intervals import LEVEL, features, uncertain_visits
+from sojourn.tomography.delays.posterior import Posteriors
 
 PER_WORLD = 3_000
 SMOOTHING = 0.05

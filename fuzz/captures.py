@@ -16,18 +16,18 @@ from fuzz.guards import GuardedBytes, GuardedSource
 from fuzz.mutations import mutate_capture
 from fuzz.seeds import capture_seeds, compressed_seeds
 from fuzz.target import MAX_INPUT, Target, require_one_line
-from sojourn.capture import pcap, pcapng
-from sojourn.capture.decoder import DecodeOptions
-from sojourn.capture.files import FrameRows
-from sojourn.capture.keying import FlowKeying
-from sojourn.capture.reader import CaptureReader, open_capture
-from sojourn.capture.rtt import RttLimits, RttMeter, RttOptions
-from sojourn.capture.rtt_state import Kind
-from sojourn.capture.rtt_summary import RttSummaries
-from sojourn.capture.source import Source
-from sojourn.capture.transport import TransportBatch
+from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.keying import FlowKeying
+from sojourn.capture.decode.transport import TransportBatch
+from sojourn.capture.files import pcap, pcapng
+from sojourn.capture.files.file_reader import FrameRows
+from sojourn.capture.files.reader import CaptureReader, open_capture
+from sojourn.capture.files.source import Source
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import CaptureError
+from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
+from sojourn.rtt.state import Kind
+from sojourn.rtt.summary import RttSummaries
 
 __all__ = ["CAPTURE", "COMPRESSED", "RTT"]
 

@@ -10,7 +10,7 @@ import mmap
 
 import numpy as np
 
-from sojourn.capture.source import Source, Window
+from sojourn.capture.files.source import Source, Window
 from sojourn.core.arrays import UInt8Array
 
 __all__ = ["GuardedBytes", "GuardedSource"]

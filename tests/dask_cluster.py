@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sojourn.core.cluster import ClusterExecutor
 from sojourn.core.errors import WorkerError
+from sojourn.core.executors.cluster import ClusterExecutor
 
 __all__ = ["Cluster", "dask_cluster"]
 

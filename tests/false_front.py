@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from sojourn.server.connections import Door
+from sojourn.server.door.connections import Door
 
 __all__ = ["ANSWERS", "false_front", "listening_socket"]
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sojourn.core.times import parse_time
-from sojourn.epochs.store import open_store
-from sojourn.server.tokens import Role, TokenStore
+from sojourn.store.epochs import open_store
+from sojourn.store.tokens import Role, TokenStore
 from waiting import PATIENCE_SECONDS, eventually
 
 __all__ = ["KillWorld", "Outcome"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.core.errors import InputError
-from sojourn.core.limited import LimitedProcess, ProcessLimits
+from sojourn.core.executors.limited import LimitedProcess, ProcessLimits
 
 
 def echo(value: object) -> object:

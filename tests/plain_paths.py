@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from sojourn.mplane.topology import Topology, TopologyBuilder
+from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
 Path = tuple[int, ...]
 

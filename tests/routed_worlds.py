@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sojourn.lab.namespaces import NAMESPACES
-from sojourn.lab.routed import RoutedLab
-from sojourn.lab.routed_state import FOLDER
-from sojourn.mplane.topology import Topology, TopologyBuilder
+from sojourn.lab.routed.network import RoutedLab
+from sojourn.lab.routed.state import FOLDER
+from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
 # Between r1 and r6 there are two paths of cost 30; the link across costs too much for both.
 SIX_LINKS = (

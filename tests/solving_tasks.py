@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from limited_tasks import allocate
-from sojourn.server.sink_solving import SolvedWindow, solve_window
+from sojourn.server.sinks.solving import SolvedWindow, solve_window
 
 MUCH = 4 << 30
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
-from sojourn.node.spool import Spool
+from sojourn.node.spool.spool import Spool
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 __all__ = ["EVERYTHING", "SALTS", "SIZE", "epoch", "full_disk", "numbers", "opened", "total", "without_pauses"]

@@ -15,7 +15,7 @@ from query_unit import Unit
 
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode
-from sojourn.node.spool_file import FILE_NAME, reading
+from sojourn.node.spool.file import FILE_NAME, reading
 from waiting import PATIENCE_SECONDS
 
 __all__ = ["PLUGIN", "Node", "ask", "is_listening"]

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import numpy as np
 
-from sojourn.capture.frames import Frames
+from sojourn.capture.decode.frames import Frames
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sojourn.capture.frames import Frames
+from sojourn.capture.decode.frames import Frames
 
 MAGIC = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),

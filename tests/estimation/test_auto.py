@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sojourn.capture.clock import ClockMode
-from sojourn.capture.decoder import DecodeOptions
+from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.estimation.auto import drawn_together
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.points import CaptureOptions, CapturePoint, with_common_identity
-from sojourn.estimation.segment import SEGMENT, SegmentPlan, estimate_streams, measure_segment, plan_segment
-from sojourn.estimation.survey import Survey, survey_segment
 from sojourn.lab.traffic import make_traffic
+from sojourn.matching.clock.correction import ClockMode
+from sojourn.segments.measurement import SEGMENT, SegmentPlan, estimate_streams, measure_segment, plan_segment
+from sojourn.segments.points import CaptureOptions, CapturePoint, with_common_identity
+from sojourn.segments.survey import Survey, survey_segment
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.registry import new_sketch
 

@@ -9,9 +9,9 @@ from sojourn.core.batches import PacketBatch
 from sojourn.core.estimates import Estimate, Unanswered
 from sojourn.estimation.losses import Parts, count_losses, poisson_95
 from sojourn.estimation.sample import match_samples
-from sojourn.estimation.segment import Interval, PointRecorder, SegmentPlan, answer_interval, plan_segment
-from sojourn.estimation.sizing import fit_lda
-from sojourn.sketches.sample import Sample, SampleParameters
+from sojourn.segments.measurement import Interval, PointRecorder, SegmentPlan, answer_interval, plan_segment
+from sojourn.segments.sizing import fit_lda
+from sojourn.sketches.samples.sample import Sample, SampleParameters
 from worlds import MS, World, world
 
 SKETCHES = ["auto", "lds", "colate", "sample", "lda"]

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sojourn.capture.clock import parse_clock
-from sojourn.capture.decoder import DecodeOptions
-from sojourn.capture.exact_answer import MeasuredFlows
+from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.core.batches import PacketBatch
 from sojourn.core.estimates import Reason
-from sojourn.estimation.points import CaptureOptions, CapturePoint, with_common_identity
 from sojourn.estimation.sample import estimate_sample, match_samples
-from sojourn.estimation.sizing import fit_sample
-from sojourn.estimation.survey import survey_segment
-from sojourn.sketches.sample import Sample, SampleParameters
+from sojourn.matching.clock.correction import parse_clock
+from sojourn.matching.exact_answer import MeasuredFlows
+from sojourn.segments.points import CaptureOptions, CapturePoint, with_common_identity
+from sojourn.segments.sizing import fit_sample
+from sojourn.segments.survey import survey_segment
+from sojourn.sketches.samples.sample import Sample, SampleParameters
 from worlds import DELAYS, recorded, world
 
 LOSSES = [0.0, 0.01, 0.15]

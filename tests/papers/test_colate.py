@@ -10,12 +10,12 @@ import pytest
 
 from sojourn.papers import colate
 from sojourn.papers.claims import Claim
-from sojourn.papers.colate_accuracy import accuracy_claims, measure_law
-from sojourn.papers.colate_costs import costs
-from sojourn.papers.colate_guarantee import measure_guarantee
-from sojourn.papers.colate_loss import measure_loss
-from sojourn.papers.colate_methods import counted_pair, published_pair, read_joint
-from sojourn.papers.colate_worlds import LAWS, TRACES, law_world, only_large, trace_world
+from sojourn.papers.colate.accuracy import accuracy_claims, measure_law
+from sojourn.papers.colate.costs import costs
+from sojourn.papers.colate.guarantee import measure_guarantee
+from sojourn.papers.colate.loss import measure_loss
+from sojourn.papers.colate.methods import counted_pair, published_pair, read_joint
+from sojourn.papers.colate.worlds import LAWS, TRACES, law_world, only_large, trace_world
 from sojourn.papers.reproduction import Scale, reproduce
 
 # Bits per packet (counts included) → most median and 95th percentile error of flows ≥ 1000 packets, in per cent.

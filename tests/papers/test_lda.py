@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sojourn.papers.lda import EXPERIMENTS, overhead
-from sojourn.papers.lda_banks import BANKS, REST, try_unknown_loss
-from sojourn.papers.lda_loss import PUBLISHED, try_laws
-from sojourn.papers.lda_probing import LDA, try_probing, try_queue
-from sojourn.papers.lda_trials import LAWS, MEAN_NS, Plan, cross, lda_cells, make_trace, mean_of, plan_of, try_lda
+from sojourn.papers.lda.against_probing import LDA, try_probing, try_queue
+from sojourn.papers.lda.banks import BANKS, REST, try_unknown_loss
+from sojourn.papers.lda.loss import PUBLISHED, try_laws
+from sojourn.papers.lda.trials import LAWS, MEAN_NS, Plan, cross, lda_cells, make_trace, mean_of, plan_of, try_lda
 from sojourn.papers.probing import probe_trace, send_times
 from sojourn.papers.reproduction import Scale, reproduce
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from sojourn.lab.traffic import make_traffic
-from sojourn.papers import lds, lds_worlds
+from sojourn.papers import lds
 from sojourn.papers.claims import Claim
-from sojourn.papers.lds_practice import MULTI_BANK, oracle_means
-from sojourn.papers.lds_worlds import run
+from sojourn.papers.lds import worlds as lds_worlds
+from sojourn.papers.lds.practice import MULTI_BANK, oracle_means
+from sojourn.papers.lds.worlds import run
 from sojourn.papers.reproduction import Scale
 from sojourn.sketches.lds import LdsParameters, packet_cells
 

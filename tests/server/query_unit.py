@@ -11,12 +11,12 @@ import httpx
 
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.store import EpochStore, open_store
-from sojourn.server.connections import Door
-from sojourn.server.limits import Limits
+from sojourn.server.door.connections import Door
+from sojourn.server.door.limits import Limits
 from sojourn.server.running import ServeOptions, make_server
-from sojourn.server.tokens import Role, TokenStore
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from sojourn.store.epochs import EpochStore, open_store
+from sojourn.store.tokens import Role, TokenStore
 from waiting import PATIENCE_SECONDS, eventually
 
 PARAMETERS = BucketArrayParameters(buckets=16, per_instance=2, bits=24, count_bits=16)

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import UsageError
-from sojourn.epochs.store import open_store
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
-from sojourn.server.segments import SegmentStore
+from sojourn.store.epochs import open_store
+from sojourn.store.segments import SegmentStore
 from waiting import eventually
 
 HOUR = 3600 * 10**9

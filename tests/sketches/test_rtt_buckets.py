@@ -10,8 +10,8 @@ from sojourn.core.batches import MeasurementBatch
 from sojourn.core.errors import ParameterError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
-from sojourn.node.rtt_unit import PublishedRttUnit, RttUnit
-from sojourn.node.unit import Instance, NodeUnit
+from sojourn.node.unit.rtt_unit import PublishedRttUnit, RttUnit
+from sojourn.node.unit.unit import Instance, NodeUnit
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.rtt_buckets import PublishedRttRecorder, RttRecorder, choices_of, rtt_parameters
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sojourn.capture.reader import open_capture
-from sojourn.capture.rtt import RttMeter
+from sojourn.capture.files.reader import open_capture
 from sojourn.core.batches import MeasurementBatch, PacketBatch
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.core.keys import key_id
+from sojourn.rtt.round_trips import RttMeter
 from sojourn.sources.registry import AnySource, new_source
 from sojourn.sources.traffic import UNNAMED
 

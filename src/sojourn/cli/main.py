@@ -14,31 +14,23 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import (
-    agent,
-    demo,
-    lab,
-    lab_routed,
-    mplane,
-    mplane_diagnose,
-    mplane_probe,
-    nodes,
-    plan,
-    plan_iotm,
-    query,
-    reproduce,
-    serve,
-    sink,
-    token,
-    warm_up,
-)
+from sojourn.cli import reproduce, warm_up
+from sojourn.cli.capture.flows import flows
+from sojourn.cli.capture.rtt import rtt
 from sojourn.cli.compiling import CompileNotice
-from sojourn.cli.estimate import estimate
-from sojourn.cli.flows import flows
-from sojourn.cli.measure import measure
-from sojourn.cli.record import record
-from sojourn.cli.rtt import rtt
-from sojourn.cli.tomography import tomography
+from sojourn.cli.fleet import agent, nodes, query, serve, sink, token
+from sojourn.cli.lab import demo
+from sojourn.cli.lab import routed as lab_routed
+from sojourn.cli.lab import worlds as lab
+from sojourn.cli.mplane import diagnose as mplane_diagnose
+from sojourn.cli.mplane import planning as mplane
+from sojourn.cli.mplane import probe as mplane_probe
+from sojourn.cli.plan import iotm as plan_iotm
+from sojourn.cli.plan import segments as plan
+from sojourn.cli.segments.estimate import estimate
+from sojourn.cli.segments.measure import measure
+from sojourn.cli.segments.record import record
+from sojourn.cli.tomography.command import tomography
 from sojourn.core.compiling import observe_compilation
 from sojourn.core.errors import SojournError, harmless
 

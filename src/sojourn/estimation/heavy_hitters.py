@@ -26,9 +26,9 @@ from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
-from sojourn.estimation.bounds import FULL, size_bounds
-from sojourn.estimation.incidence import lds_incidence
-from sojourn.estimation.joint import unlisted_share
+from sojourn.estimation.joint.decoder import unlisted_share
+from sojourn.estimation.joint.incidence import lds_incidence
+from sojourn.estimation.joint.sizes.bounds import FULL, size_bounds
 from sojourn.sketches.lds import Lds
 
 __all__ = ["HeavyCells", "HeavyHitters", "find_heavy_cells", "find_heavy_hitters", "heavy_threshold"]

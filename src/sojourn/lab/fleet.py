@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from pathlib import Path
 
+from sojourn.client.query_unit import Client
 from sojourn.core.errors import SojournError
-from sojourn.epochs.store import open_store
 from sojourn.lab.namespaces import Host
-from sojourn.server.client import Client
-from sojourn.server.tokens import Role, TokenStore
+from sojourn.store.epochs import open_store
+from sojourn.store.tokens import Role, TokenStore
 
 __all__ = ["Fleet", "agent", "query_unit"]
 

@@ -33,7 +33,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
-from sojourn.core.interrupts import handlers_held
+from sojourn.core.executors.interrupts import handlers_held
 
 __all__ = [
     "NAMESPACES",

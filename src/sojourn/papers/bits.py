@@ -22,11 +22,11 @@ from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import Estimate
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.segment import SEGMENT, SegmentPlan, estimate_streams, plan_segment
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line
 from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.segments.measurement import SEGMENT, SegmentPlan, estimate_streams, plan_segment
 from sojourn.sketches.registry import AnySketch, new_sketch
 
 __all__ = ["EXPERIMENTS", "METHODS", "TITLE", "Bench", "compare"]

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.core.errors import UsageError
-from sojourn.mplane.paths import shortest_paths
-from sojourn.mplane.segments import SegmentCounter
-from sojourn.mplane.topology_files import read_topology
-from sojourn.mplane.upgrade import Strategy, plan_upgrade
+from sojourn.mplane.planning.paths import shortest_paths
+from sojourn.mplane.planning.segments import SegmentCounter
+from sojourn.mplane.planning.topology_files import read_topology
+from sojourn.mplane.planning.upgrade import Strategy, plan_upgrade
 from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line
 from sojourn.papers.reproduction import Outcome, Scale

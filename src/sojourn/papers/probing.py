@@ -13,7 +13,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.lab.queue_red import queue_delay_ns
-from sojourn.papers.lda_trials import INTERVAL_NS, Crossing, Trial, relative_error
+from sojourn.papers.lda.trials import INTERVAL_NS, Crossing, Trial, relative_error
 
 __all__ = ["PROBE_BITS", "probe_queue", "probe_trace", "send_times"]
 

@@ -17,30 +17,35 @@ from fastapi.responses import JSONResponse
 
 from sojourn import __version__
 from sojourn.core.errors import SojournError
-from sojourn.epochs.store import EpochStore
-from sojourn.server import epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes
-from sojourn.server.admission import IngestDesk
-from sojourn.server.assignments import AssignmentStore
-from sojourn.server.bodies import load_kernels
-from sojourn.server.gate import Gate, explain_error, explain_faults
+from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.owners import OwnerStore, TakenError
+from sojourn.server.control.stream_states import StreamStateStore
+from sojourn.server.door.admission import IngestDesk
+from sojourn.server.door.bodies import load_kernels
+from sojourn.server.door.gate import Gate, explain_error, explain_faults
+from sojourn.server.door.limits import Limits
+from sojourn.server.door.sign_in import SignIn
 from sojourn.server.key_listing import KeyLister
-from sojourn.server.limits import Limits
-from sojourn.server.live import LiveDesk
-from sojourn.server.models import Problem
-from sojourn.server.owners import OwnerStore, TakenError
+from sojourn.server.models.fleet import Problem
 from sojourn.server.periodic import Periodic
+from sojourn.server.queries.live import LiveDesk
+from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.retention import EpochKeeper
-from sojourn.server.segments import SegmentStore
-from sojourn.server.sign_in import SignIn
-from sojourn.server.sink_answers import SinkAnswers
-from sojourn.server.sink_late import LatePackets
-from sojourn.server.sink_retention import SinkRetention
-from sojourn.server.sink_store import SinkStore
-from sojourn.server.sink_worker import SinkWorker
-from sojourn.server.stream_states import StreamStateStore
+from sojourn.server.routes import collections as sink_routes
+from sojourn.server.routes import epochs as epoch_routes
+from sojourn.server.routes import nodes as node_routes
+from sojourn.server.routes import queries as query_routes
+from sojourn.server.routes import segments as segment_routes
+from sojourn.server.routes import status as status_routes
+from sojourn.server.sinks.answers import SinkAnswers
+from sojourn.server.sinks.late import LatePackets
+from sojourn.server.sinks.retention import SinkRetention
+from sojourn.server.sinks.store import SinkStore
+from sojourn.server.sinks.worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
-from sojourn.server.tokens import TokenStore
-from sojourn.server.workers import QueryWorkers
+from sojourn.store.epochs import EpochStore
+from sojourn.store.segments import SegmentStore
+from sojourn.store.tokens import TokenStore
 
 __all__ = ["create_app"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from sojourn.core.errors import SojournError
-from sojourn.epochs.store import EpochStore
 from sojourn.server.periodic import Periodic
+from sojourn.store.epochs import EpochStore
 
 __all__ = ["KeyLister"]
 

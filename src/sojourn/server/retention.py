@@ -12,10 +12,10 @@ import time
 
 from sojourn.core.errors import SojournError
 from sojourn.core.units import format_duration
-from sojourn.epochs.store import EpochStore
 from sojourn.server.periodic import Periodic
-from sojourn.server.segments import SegmentStore
 from sojourn.server.telemetry import Telemetry
+from sojourn.store.epochs import EpochStore
+from sojourn.store.segments import SegmentStore
 
 __all__ = ["EpochKeeper"]
 

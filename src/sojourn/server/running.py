@@ -11,11 +11,11 @@ from pathlib import Path
 
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.core.log import log_to_stderr
-from sojourn.epochs.store import EpochStore, open_store
 from sojourn.server.app import create_app
-from sojourn.server.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
-from sojourn.server.limits import Limits
-from sojourn.server.tokens import Role, TokenStore, write_token
+from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
+from sojourn.server.door.limits import Limits
+from sojourn.store.epochs import EpochStore, open_store
+from sojourn.store.tokens import Role, TokenStore, write_token
 
 __all__ = ["ServeOptions", "first_token", "make_server", "serve"]
 

@@ -4,7 +4,7 @@ n counters of b bits; flow f owns the m counters H(f, 1) … H(f, m), shared wit
 time stamp goes into one of them, chosen by the *choice* of j:
 
 - ``packet``: by the packet's hash, so that both points choose the same counter (coordinated);
-- ``random``: independently at each point (as published; `estimation.colate` says what that costs).
+- ``random``: independently at each point (as published; `estimation.published.colate.mean` says what that costs).
 
 With several ``shares`` there is one vector per share (the loss variant): a packet's hash maps it to one
 vector at every point, and each vector counts its packets. With ``count_bits`` every counter also counts
@@ -38,7 +38,7 @@ from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import kernel
 from sojourn.sketches.delay_cells import DIGEST_FUNCTION, modular_capacity
 from sojourn.sketches.parameters import Parameters, choice, flag, integer, probabilities
-from sojourn.sketches.sampling import bank_of, disjoint_thresholds
+from sojourn.sketches.samples.coordination import bank_of, disjoint_thresholds
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.tables import Field, Kind, Table, counter_limit
 

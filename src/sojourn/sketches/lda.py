@@ -26,7 +26,7 @@ from sojourn.core.hash_kernels import mix, to_range
 from sojourn.core.kernels import kernel
 from sojourn.sketches.delay_cells import DelayCellParameters
 from sojourn.sketches.parameters import flag, integer, probabilities
-from sojourn.sketches.sampling import bank_of, disjoint_thresholds, nested_thresholds
+from sojourn.sketches.samples.coordination import bank_of, disjoint_thresholds, nested_thresholds
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.tables import Table
 

@@ -30,11 +30,11 @@ from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel
 from sojourn.sketches.delay_cells import DelayCellParameters
 from sojourn.sketches.parameters import checked_text, integer, probabilities
-from sojourn.sketches.sampling import is_sampled, nested_thresholds
+from sojourn.sketches.samples.coordination import is_sampled, nested_thresholds
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.tables import Field, Kind, Table, counter_limit
-from sojourn.sketches.weight_policy import WeightPolicy
-from sojourn.sketches.weights import FlowWeights
+from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights.policy import WeightPolicy
 
 __all__ = ["Lds", "LdsParameters", "packet_cells"]
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.capture.transport import TransportBatch
+from sojourn.capture.decode.transport import TransportBatch
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.batches import MeasurementBatch, PacketBatch
 from sojourn.sources.source import Metric

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sojourn.capture.transport import TransportBatch
+from sojourn.capture.decode.transport import TransportBatch
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.sources.source import Metric

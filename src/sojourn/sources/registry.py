@@ -27,7 +27,7 @@ AnySource: TypeAlias = Source[Any]
 
 _OWN = {
     "cpu": "sojourn.sources.cpu:CpuTime",
-    "disk_io": "sojourn.sources.disk_io:DiskIo",
+    "disk_io": "sojourn.sources.disk.disk_io:DiskIo",
     "flow_bytes": "sojourn.sources.flows:FlowBytes",
     "flow_packets": "sojourn.sources.flows:FlowPackets",
     "memory": "sojourn.sources.memory:ResidentMemory",

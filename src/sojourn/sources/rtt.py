@@ -1,4 +1,4 @@
-"""Round-trip times per flow, passively, from an interface or a capture: TCP, ICMP echo and MQTT (`capture.rtt`).
+"""Round-trip times per flow, passively, from an interface or a capture: TCP, ICMP echo and MQTT (`rtt.round_trips`).
 
 A sample is the time from the observation point to a host and back; it belongs to the flow of the answer, whose source
 is the host that answered. Its time is that of the answer, and so is its sequence, which only tells samples apart.
@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.capture.live import Direction
-from sojourn.capture.rtt import RttMeter, RttOptions, RttSamples
-from sojourn.capture.transport import TransportBatch
+from sojourn.capture.decode.transport import TransportBatch
+from sojourn.capture.live.interface import Direction
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.rtt.round_trips import RttMeter, RttOptions, RttSamples
 from sojourn.sources.flows import join_measurements
 from sojourn.sources.source import Metric
 from sojourn.sources.traffic import DEFAULT_MAX_FLOWS, TrafficSource

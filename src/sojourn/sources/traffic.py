@@ -3,7 +3,7 @@
 Guarantee: every packet that the kernel did not drop is given once, with its own time; drops and what is no IP packet
 are counted by reason. A packet may come one poll late: the kernel hands packets over in blocks, after 60 ms at most.
 Of a capture file, each poll gives the next window (some MB).
-Polling an interface less often than every 5 s may drop packets, however little traffic there is (`capture.live`).
+Polling an interface less often than every 5 s may drop packets, however little traffic there is (`live.interface`).
 Memory: the ring (32 MiB), and 150 bytes for each of at most `max_flows` flows whose keys are remembered as reported;
 when half of these are taken, all are forgotten, and keys are reported anew.
 """
@@ -17,14 +17,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sojourn.capture.decoder import DecodeOptions
-from sojourn.capture.filters import PacketFilter
-from sojourn.capture.flow_table import FlowTable
-from sojourn.capture.live import Direction
-from sojourn.capture.live_reader import DEFAULT_RING_BYTES, LiveReader, rehearsal
-from sojourn.capture.reader import CaptureReader, open_capture
-from sojourn.capture.source import WINDOW_BYTES
-from sojourn.capture.transport import TransportBatch
+from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.transport import TransportBatch
+from sojourn.capture.files.reader import CaptureReader, open_capture
+from sojourn.capture.files.source import WINDOW_BYTES
+from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.flows.table import FlowTable
+from sojourn.capture.live.interface import Direction
+from sojourn.capture.live.reader import DEFAULT_RING_BYTES, LiveReader, rehearsal
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.batches import PacketBatch
 from sojourn.core.errors import CaptureError, ParameterError, SourceError

@@ -13,7 +13,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import InputError
-from sojourn.tomography.constraints import Bounds
+from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["Evaluation", "displacement", "displacements", "evaluate", "unknown_visits"]

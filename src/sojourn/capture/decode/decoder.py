@@ -1,0 +1,176 @@
+"""The decoder: frames of any source in, packets with flow and packet ids out.
+
+It holds what lives from chunk to chunk: the counts by reason, the ports of first fragments and, unless it
+is switched off, the flow table. Feed it the chunks of one observation point in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from sojourn.capture.decode.forwarding import ForwardingBatch, forwarding_batch
+from sojourn.capture.decode.frames import Frames
+from sojourn.capture.decode.identity import (
+    DEFAULT_IDENTITY_BYTES,
+    MAX_IDENTITY_BYTES,
+    MIN_IDENTITY_BYTES,
+    packet_ids,
+    scratch_bytes,
+)
+from sojourn.capture.decode.keying import KEY_BYTES, FlowKeying, flow_ids, key_bytes
+from sojourn.capture.decode.locate import locate
+from sojourn.capture.decode.network import FragmentTable
+from sojourn.capture.decode.reasons import NOTE_TEXTS, REASON_TEXTS, counts_by_text, empty_counts
+from sojourn.capture.decode.rows import Located, empty_rows
+from sojourn.capture.decode.transport import TransportBatch
+from sojourn.capture.decode.transport_columns import transport_batch
+from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
+from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import MismatchError, ParameterError
+from sojourn.core.keys import TrafficKey, key_from_bytes
+
+__all__ = ["DecodeOptions", "Decoder"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """What makes a flow, how far packets are unwrapped, and how much of a packet identifies it.
+
+    ``flow_table`` off saves a table's memory and time where only the batches are wanted.
+    """
+
+    keying: FlowKeying = field(default_factory=FlowKeying)
+    inner: bool = False
+    identity_bytes: int = DEFAULT_IDENTITY_BYTES
+    flow_table: bool = True
+    max_flows: int = DEFAULT_MAX_FLOWS
+
+    def __post_init__(self) -> None:
+        if not MIN_IDENTITY_BYTES <= self.identity_bytes <= MAX_IDENTITY_BYTES:
+            raise ParameterError(
+                f"identity_bytes {self.identity_bytes}",
+                action=f"use {MIN_IDENTITY_BYTES} to {MAX_IDENTITY_BYTES}",
+            )
+
+
+class Decoder:
+    """Turns frames into packets and counts what it cannot use.
+
+    ``packets`` frames were given, ``ip_packets`` decoded; the rest is in ``ignored``, by reason.
+    ``notes`` counts what is worth telling about decoded packets, ``cut`` those of which less than the identity's prefix
+    was captured, by what there is.
+    """
+
+    def __init__(self, options: DecodeOptions | None = None) -> None:
+        self.options = options or DecodeOptions()
+        self.packets = 0
+        self.ip_packets = 0
+        self.flows = FlowTable(self.options.max_flows)
+        self._fragments = FragmentTable()
+        self._skipped, self._noted = empty_counts()
+        keying = self.options.keying
+        self._keying = (int(keying.mode), (keying.prefix_4, keying.prefix_6))
+        self._rows = empty_rows(0)
+        self._decoded = 0
+        self._spare = empty_rows(1)
+        self.cut = np.zeros(self.options.identity_bytes, np.int64)
+        self._scratch = np.zeros(scratch_bytes(self.options.identity_bytes), np.uint8)
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return counts_by_text(self._skipped, REASON_TEXTS)
+
+    @property
+    def notes(self) -> dict[str, int]:
+        return counts_by_text(self._noted, NOTE_TEXTS)
+
+    def decode(self, frames: Frames) -> PacketBatch:
+        """The IP packets among `frames`, in their order."""
+        return self._decode(frames)[0]
+
+    def decode_transport(self, frames: Frames) -> tuple[PacketBatch, TransportBatch]:
+        """The IP packets and, row for row, their transport columns."""
+        batch, data, rows = self._decode(frames)
+        return batch, transport_batch(data, rows, batch.flow_id, self._flow_ids(data, rows, is_reverse=True))
+
+    def decode_forwarding(self, frames: Frames) -> tuple[PacketBatch, ForwardingBatch]:
+        """The IP packets and, row for row, what routers look at and change."""
+        batch, data, rows = self._decode(frames)
+        return batch, forwarding_batch(data, rows)
+
+    def _decode(self, frames: Frames) -> tuple[PacketBatch, UInt8Array, Located]:
+        data = _as_bytes(frames)
+        rows = self._locate(frames, data)
+        ids = np.empty(len(rows), np.uint64)
+        packet_ids(data, rows, self.options.identity_bytes, self._scratch, ids, self.cut)
+        batch = PacketBatch(
+            flow_id=self._flow_ids(data, rows, is_reverse=False),
+            packet_id=ids,
+            # Copies, always: the rows are used again, and a single one would count as contiguous.
+            time_ns=rows["time_ns"].copy(),
+            size_bytes=rows["ip_bytes"].copy(),
+        )
+        if self.options.flow_table:
+            self._count_flows(batch, data, rows)
+        return batch, data, rows
+
+    def _locate(self, frames: Frames, data: UInt8Array) -> Located:
+        columns = (frames.offset, frames.captured, frames.length, frames.time_ns, frames.link)
+        if any(len(column) != len(frames) for column in columns):
+            raise MismatchError("the columns of the frames have different lengths", where="Frames")
+        if len(self._rows) < len(frames):
+            self._rows = empty_rows(len(frames))
+        count = locate(
+            data,
+            *columns,
+            self.options.inner,
+            self._fragments.keys,
+            self._fragments.values,
+            self._fragments.times,
+            self._skipped,
+            self._noted,
+            self._rows,
+            self._spare,
+        )
+        self.packets += len(frames)
+        self.ip_packets += count
+        self._decoded = count
+        return self._rows[:count]
+
+    def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
+        mode, prefixes = self._keying
+        ids = np.empty(len(rows), np.uint64)
+        flow_ids(data, rows, mode, *prefixes, is_reverse, self._scratch, ids)
+        return ids
+
+    def _count_flows(self, batch: PacketBatch, data: UInt8Array, rows: Located) -> None:
+        new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
+        if len(new):
+            self.flows.add_keys(*self._key_bytes(data, rows, new))
+
+    def _key_bytes(self, data: UInt8Array, rows: Located, chosen: Int64Array) -> tuple[UInt8Array, UInt8Array]:
+        mode, prefixes = self._keying
+        keys = np.zeros((len(chosen), KEY_BYTES), np.uint8)
+        sizes = np.zeros(len(chosen), np.uint8)
+        key_bytes(data, rows, chosen, mode, *prefixes, keys, sizes)
+        return keys, sizes
+
+    def keys_at(self, frames: Frames, rows: Int64Array) -> list[TrafficKey]:
+        """The keys of packets by their rows in the latest batch, which came from `frames`; 5 µs each."""
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._decoded:
+            raise MismatchError(f"rows beyond the {self._decoded} packets of the latest batch", where="keys_at")
+        keys, sizes = self._key_bytes(_as_bytes(frames), self._rows[: self._decoded], rows)
+        return [cast(TrafficKey, key_from_bytes(key[:size].tobytes())) for key, size in zip(keys, sizes, strict=True)]
+
+
+def _as_bytes(frames: Frames) -> UInt8Array:
+    """The frames' bytes, read-only: kernels take their address, and one type is compiled once."""
+    data = frames.data.view()
+    if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
+        raise MismatchError("frames need one contiguous array of bytes", where="Frames.data")
+    data.flags.writeable = False
+    return data

@@ -1,0 +1,122 @@
+"""The front door: open any capture file and iterate over its packets.
+
+::
+
+    with open_capture("ingress.pcap.gz") as capture:
+        for batch in capture:
+            sketch.record_batch(batch)
+    print(capture.packets, capture.ip_packets, capture.ignored, capture.warnings)
+
+Packets come in the order of the file, which need not be that of their times. The counts, the flow table and
+the warnings are complete when the iteration has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+from sojourn.capture.decode.decoded import DecodedPackets
+from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.frames import Frames
+from sojourn.capture.files.file_reader import FrameReader
+from sojourn.capture.files.pcap import PcapReader, is_pcap
+from sojourn.capture.files.pcapng import PcapngReader, is_pcapng
+from sojourn.capture.files.source import Source, open_source
+from sojourn.capture.filters.language import PacketFilter
+from sojourn.core.errors import CaptureError
+
+__all__ = ["CaptureReader", "open_capture", "open_frames"]
+
+
+def open_frames(source: Source, *, strict: bool = False) -> FrameReader:
+    """The reader for a source's format, told by its first bytes."""
+    start = source.window(0, 4).data[:4].tobytes()
+    if len(start) < 4:
+        problem = source.damage or ("the file is empty" if not start else "the file is too short")
+        raise CaptureError(problem, where=f"{source.name}, byte 0", action="give a pcap or pcapng file")
+    if is_pcap(start):
+        return PcapReader(source, strict=strict)
+    if is_pcapng(start):
+        return PcapngReader(source, strict=strict)
+    raise CaptureError(
+        f"this is no capture (it begins with {start.hex()})",
+        where=f"{source.name}, byte 0",
+        action="give a pcap or pcapng file, plain or compressed with gzip or zstd",
+    )
+
+
+class CaptureReader(DecodedPackets):
+    """The packets of one capture file; iterate once, in batches.
+
+    ``packets`` counts all frames of the file, ``ip_packets`` those decoded, ``ignored`` the rest by reason.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: DecodeOptions | None = None,
+        *,
+        strict: bool = False,
+        packet_filter: PacketFilter | None = None,
+    ) -> None:
+        super().__init__(source.name, options)
+        self._source = source
+        self._frames = open_frames(source, strict=strict)
+        self._filter = packet_filter
+        self._filtered: Counter[str] = Counter()
+
+    def _accepted(self) -> Iterator[Frames]:
+        """The frames that the filter lets through; the others are counted."""
+        for frames in self._frames:
+            if self._filter is None:
+                yield frames
+                continue
+            accepted, ignored = self._filter.apply(frames)
+            self._filtered.update(ignored)
+            yield accepted
+
+    @property
+    def packets(self) -> int:
+        return self._frames.packets
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return {**self._filtered, **self._decoder.ignored}
+
+    @property
+    def snap_length(self) -> int:
+        """The (largest) snap length that the file tells; pcapng tells it as its interfaces appear."""
+        return self._frames.snap_length
+
+    @property
+    def share_read(self) -> float:
+        """How much of the file was read, 0 to 1; 0 for a pipe."""
+        return self._source.share_read
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self._frames.warnings, *self._overflow_warnings()]
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def open_capture(
+    path: str | os.PathLike[str],
+    options: DecodeOptions | None = None,
+    *,
+    strict: bool = False,
+    packet_filter: PacketFilter | None = None,
+) -> CaptureReader:
+    """Open a pcap or pcapng file, plain or compressed; ``-`` is stdin.
+
+    With `strict` a damaged file raises a `CaptureError` while iterating, instead of ending with a warning.
+    """
+    source = open_source(path)
+    try:
+        return CaptureReader(source, options, strict=strict, packet_filter=packet_filter)
+    except BaseException:
+        source.close()
+        raise

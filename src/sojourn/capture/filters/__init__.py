@@ -1,0 +1,1 @@
+"""Packet filters in libpcap's language, for files and for interfaces."""

@@ -1,0 +1,1 @@
+"""Live interfaces: packets through a ring shared with the kernel."""

@@ -1,0 +1,208 @@
+"""A live interface with the face of a capture file: packets in batches, counts, flows and warnings.
+
+::
+
+    with LiveReader("eth0", seconds=10) as live:
+        for batch in live:
+            sketch.record_batch(batch)
+    print(live.packets, live.ip_packets, live.ignored, live.warnings)
+
+The capture starts with the iteration and ends after so many seconds or packets, or with `stop`, which may be called
+from a signal handler: what came before the stop is still given. A quiet interface gives an empty batch every 0.2 s, so
+that the caller can do other things.
+
+Guarantee: every packet that the kernel did not drop is given once; drops are counted and told in a warning.
+``packets`` = ``ip_packets`` + the sum of ``ignored``, as for a file.
+Memory: the ring (32 MiB by default) and the flow table. Nothing is compiled while packets wait: the decoder has seen a
+made-up packet before, and `rehearsal` gives it to whoever comes behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from sojourn.capture.decode.decoded import DecodedPackets
+from sojourn.capture.decode.decoder import DecodeOptions, Decoder
+from sojourn.capture.decode.frames import Frames
+from sojourn.capture.decode.transport import TransportBatch
+from sojourn.capture.filters.language import LINK_ETHERNET, PacketFilter
+from sojourn.capture.live.interface import Direction, LiveCapture
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import ParameterError
+
+__all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "longest_frame", "rehearsal"]
+
+DROPPED = "dropped by the kernel"
+DEFAULT_RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 18
+RETIRE_MS = 60
+# A packet has surely been handed over so long after its time: two retirements of a block, and some.
+HANDED_OVER_NS = 2 * RETIRE_MS * 1_000_000 + 80_000_000
+
+_OUTSIDE = ("before the start", "after the stop")
+_WORDS = {"other direction": "not in the captured direction"}  # "other direction" is what flows take
+_SIOCGIFMTU = 0x8921
+_UNLIMITED = 1 << 31
+_LINK_HEADERS = 14 + 8  # Ethernet and two tags
+_REHEARSED = (
+    "0200000000020200000000010800"  # Ethernet
+    "450000360000400040060000c0000201c0000202"  # 192.0.2.1 > 192.0.2.2
+    "9c40075b000000010000000180180000000000000101080a0000000100000001"  # TCP 40000 > 1883 with time stamps
+    "c000"  # MQTT's PINGREQ
+)
+
+
+def rehearsal(options: DecodeOptions | None = None) -> tuple[PacketBatch, TransportBatch]:
+    """A made-up packet, decoded apart: whoever works on it once has compiled what real packets will need.
+
+    >>> len(rehearsal()[0])
+    1
+    """
+    data = np.frombuffer(bytes.fromhex(_REHEARSED), np.uint8)
+    size = np.array([len(data)], np.int64)
+    moment, link = np.array([time.time_ns()]), np.array([LINK_ETHERNET], np.int64)
+    frames = Frames(data, np.zeros(1, np.int64), size, size, moment, link)
+    return Decoder(options).decode_transport(frames)
+
+
+class LiveReader(DecodedPackets):
+    """The packets of one interface; iterate once, in batches.
+
+    A batch's transport columns point into the ring and are valid until the next batch is asked for; the columns of a
+    `PacketBatch` are copies.
+    """
+
+    def __init__(
+        self,
+        interface: str,
+        options: DecodeOptions | None = None,
+        *,
+        seconds: float | None = None,
+        packets: int | None = None,
+        packet_filter: PacketFilter | None = None,
+        direction: Direction = "both",
+        promiscuous: bool = False,
+        ring_bytes: int = DEFAULT_RING_BYTES,
+        poll_seconds: float = 0.2,
+    ) -> None:
+        """Prepare the capture; `seconds` and `packets` limit it, whichever comes first.
+
+        A larger ring (a multiple of 256 KiB is used) bridges longer pauses of the reader. A quiet interface gives an
+        empty batch after `poll_seconds`; with 0 it never waits.
+        """
+        for name, limit in (("seconds", seconds), ("packets", packets)):
+            if limit is not None and limit <= 0:
+                raise ParameterError(f"{name} is {limit}", where=interface, action="give more than 0")
+        super().__init__(interface, options)
+        self._seconds, self._limit = seconds, packets
+        self._poll_seconds = poll_seconds
+        self._begun_ns = self._longest = 0
+        self.complete_until_ns = 0  # all packets before this time have been given
+        rehearsal(options)
+        self._capture = LiveCapture(
+            interface,
+            filter=packet_filter,
+            direction=direction,
+            promiscuous=promiscuous,
+            block_size=BLOCK_BYTES,
+            blocks=ring_bytes // BLOCK_BYTES,
+            retire_ms=RETIRE_MS,
+        )
+        self._longest_sent = longest_frame(interface)
+
+    @property
+    def capture(self) -> LiveCapture:
+        """The capture itself, to start or stop several at one moment."""
+        return self._capture
+
+    def start(self) -> None:
+        """Capture from now on; iterating does it too."""
+        self._capture.start()
+
+    def stop(self, at_ns: int | None = None) -> None:
+        """End the capture at a time (now, when none is given)."""
+        self._capture.stop(at_ns)
+
+    def _accepted(self) -> Iterator[Frames]:
+        self.start()
+        self._begun_ns = time.time_ns()
+        asked_ns = self._begun_ns
+        chunks = self._capture.chunks(seconds=self._seconds, packets=self._limit, poll_seconds=self._poll_seconds)
+        for frames in chunks:
+            latest = int(frames.time_ns[-1]) if len(frames) else asked_ns
+            self._longest = max(self._longest, int(frames.length.max(initial=0)))
+            yield frames
+            # Only now: the caller has worked on what is before this time.
+            self.complete_until_ns = max(self.complete_until_ns, latest - HANDED_OVER_NS)
+            asked_ns = time.time_ns()
+
+    @property
+    def packets(self) -> int:
+        return self._decoder.packets + sum(self._left_out().values())
+
+    def _left_out(self) -> dict[str, int]:
+        statistics = self._capture.statistics()
+        left_out = {_WORDS.get(text, text): n for text, n in statistics.ignored.items() if text not in _OUTSIDE}
+        return {DROPPED: statistics.dropped, **left_out}
+
+    @property
+    def dropped(self) -> int:
+        """Packets for which the kernel found no room in the ring."""
+        return self._capture.statistics().dropped
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """By reason; the kernel's drops are there even when there are none."""
+        return {**self._left_out(), **self._decoder.ignored}
+
+    @property
+    def snap_length(self) -> int:
+        return self._capture.snap_length
+
+    @property
+    def share_read(self) -> float:
+        """How much of the time or of the packets is through, 0 to 1; 0 without a limit."""
+        elapsed = (time.time_ns() - self._begun_ns) / 1e9 if self._begun_ns else 0.0
+        by_time = elapsed / self._seconds if self._seconds else 0.0
+        by_count = self._decoder.packets / self._limit if self._limit else 0.0
+        return min(1.0, max(by_time, by_count))
+
+    @property
+    def warnings(self) -> list[str]:
+        said = []
+        statistics = self._capture.statistics()
+        if statistics.dropped:
+            share = statistics.dropped / max(statistics.seen, 1)
+            said.append(
+                f"{self.name}: the kernel dropped {statistics.dropped:,} of {statistics.seen:,} packets ({share:.2%}), "
+                f"the ring was full {statistics.freezes:,} times; use a filter, or a larger --buffer"
+            )
+        if self._longest > self._longest_sent:
+            said.append(
+                f"{self.name}: packets of up to {self._longest:,} bytes were put together by offloading, the wire had "
+                f"others; ethtool -K {self.name} gro off gso off tso off lro off"
+            )
+        return said + self._overflow_warnings()
+
+    def close(self) -> None:
+        self._capture.close()
+
+
+def longest_frame(interface: str) -> int:
+    """The longest frame, with two tags, that the interface sends."""
+    return _mtu(interface) + _LINK_HEADERS
+
+
+def _mtu(interface: str) -> int:
+    """The longest packet that the interface sends, as far as the kernel tells."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as endpoint:
+            answer = fcntl.ioctl(endpoint, _SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
+    except OSError:
+        return _UNLIMITED
+    return int(struct.unpack_from("=i", answer, 16)[0])

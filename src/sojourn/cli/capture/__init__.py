@@ -1,0 +1,1 @@
+"""Commands on one capture or interface: `flows` and `rtt`."""

@@ -1,0 +1,1 @@
+"""Commands of the fleet: `agent`, `serve`, `nodes`, `query`, `token` and `sink`."""

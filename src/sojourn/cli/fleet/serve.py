@@ -1,0 +1,94 @@
+"""`sojourn serve`: the query unit, on this machine unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn.core.errors import UsageError
+from sojourn.core.units import parse_duration
+
+__all__ = ["EXAMPLE", "HELP", "DataOption", "default_data", "serve"]
+
+HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
+LEAST_KEPT_NS = 10**9
+EXAMPLE = "Example:  sojourn serve --data /var/lib/sojourn --port 8080"
+
+
+def default_data() -> Path:
+    """Where the data of the user's own query unit lies."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sojourn"
+
+
+DataOption = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="Directory of the store; by default the user's data directory."),
+]
+
+
+def serve(
+    data: DataOption = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback are for real networks.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    certificate: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
+    ] = None,
+    private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+    forwarded_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="A proxy whose X-Forwarded-For says where requests come from; repeatable."
+        ),
+    ] = None,
+    keep_epochs: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
+    ] = None,
+    keep_collections: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
+    ] = None,
+) -> None:
+    """Serve until Ctrl-C."""
+    from sojourn.server.door.limits import Limits
+    from sojourn.server.running import ServeOptions
+    from sojourn.server.running import serve as run
+
+    options = ServeOptions(
+        data=data or str(default_data()),
+        host=host,
+        port=port,
+        certificate=certificate,
+        private_key=private_key,
+        forwarded_from=tuple(forwarded_from or ()),
+        own_directory=default_data(),
+        limits=Limits(
+            keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
+            keep_collections_ns=_kept(keep_collections, "--keep-collections"),
+        ),
+    )
+
+    def announce(url: str, token_file: Path | None) -> None:
+        print(url, flush=True)
+        if token_file is not None:
+            print(f"sojourn: the first admin's token is in {token_file}", file=sys.stderr)
+        print(f"sojourn: serving {options.data}; Ctrl-C stops", file=sys.stderr)
+        if not options.is_local and options.certificate is None:
+            print("sojourn: warning: tokens travel unencrypted; give --tls-cert and --tls-key", file=sys.stderr)
+
+    run(options, announce)
+
+
+def _kept(text: str | None, option: str) -> int | None:
+    """How long something is kept, in ns."""
+    if text is None:
+        return None
+    kept_ns = parse_duration(text)
+    if kept_ns < LEAST_KEPT_NS:
+        raise UsageError(f"{text!r} is less than a second", where=option, action="write 30d or 12h")
+    return kept_ns

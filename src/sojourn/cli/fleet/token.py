@@ -1,0 +1,106 @@
+"""`sojourn token`: who may talk to the query unit."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.fleet.serve import DataOption, default_data
+from sojourn.cli.options import FormatOption
+from sojourn.cli.output import Format, TableColumn, write_rows
+from sojourn.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sojourn.store.tokens import TokenStore
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Make, list and revoke the tokens of a query unit.", no_args_is_help=True)
+
+
+class RoleName(StrEnum):
+    """What a token allows."""
+
+    ADMIN = "admin"
+    VIEWER = "viewer"
+    NODE = "node"
+
+
+@contextmanager
+def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
+    """The tokens of a query unit; where there is none, one may be made for what `serve` will find."""
+    from sojourn.core.log import log_to_stderr
+    from sojourn.store.epochs import is_store, open_store
+    from sojourn.store.tokens import TokenStore
+
+    log_to_stderr()
+    place = data or str(default_data())
+    if not is_store(place):
+        if not make:
+            raise UsageError("there is no query unit's data", where=place, action="give the --data of sojourn serve")
+        print(f"sojourn: there was no query unit's data in {place}; it was made", file=sys.stderr)
+    store = open_store(place)
+    try:
+        yield TokenStore(store)
+    finally:
+        store.close()
+
+
+@app.command(epilog="Example:  sojourn token create --role node --node gateway-7 -w gateway-7.token")
+def create(
+    role: Annotated[RoleName, typer.Option(help="admin: all; viewer: read and ask; node: write what is its own.")],
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node that a node's token is for.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it in the list.")] = None,
+    data: DataOption = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", "-w", metavar="FILE", help="Write it to a file that only you can read (--token-file)."),
+    ] = None,
+) -> None:
+    """Make a token and print it, or write it to a file; it cannot be shown again."""
+    from sojourn.store.tokens import Role, write_token
+
+    with _tokens(data, make=True) as tokens:
+        text = tokens.create(Role(role.value), name=name or node or role.value, node=node)[1]
+    if write is None:
+        print(text)
+    else:
+        write_token(write, text)
+
+
+@app.command(epilog="Example:  sojourn token revoke 1f2e3d4c")
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as in the list.")],
+    data: DataOption = None,
+) -> None:
+    """End a token; it is refused from now on."""
+    with _tokens(data) as tokens:
+        tokens.revoke(token_id)
+
+
+@app.command(name="list", epilog="Example:  sojourn token list --format json")
+def list_tokens(data: DataOption = None, output_format: FormatOption = None) -> None:
+    """Show all tokens, without their secrets."""
+    from sojourn.core.times import format_time
+
+    columns: dict[str, list[object]] = {name: [] for name in ("id", "name", "role", "node", "created_ns", "revoked_ns")}
+    with _tokens(data) as tokens:
+        for token in tokens.all():
+            for field, values in columns.items():
+                values.append(getattr(token, field))
+    shown = [
+        TableColumn("id", "id", justify="left"),
+        TableColumn("name", "name", justify="left"),
+        TableColumn("role", "role", justify="left"),
+        TableColumn("node", "node", justify="left"),
+        TableColumn("created_ns", "created", format_time, justify="left"),
+        TableColumn("revoked_ns", "revoked", format_time, justify="left"),
+    ]
+    write_rows([columns], output_format or Format.TABLE, name="tokens", table=shown)

@@ -1,0 +1,1 @@
+"""Commands that make worlds to try the others on: `lab` and `demo`."""

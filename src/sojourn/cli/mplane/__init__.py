@@ -1,0 +1,1 @@
+"""`sojourn mplane`: planning, probing, recording in routers, and the monitoring station."""

@@ -1,0 +1,215 @@
+"""`sojourn mplane path` and `sojourn mplane diagnose`: what the monitoring station knows of a path."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.mplane.source import (
+    FilesArgument,
+    FromOption,
+    ToOption,
+    TopologyOption,
+    UpgradedOption,
+    path_reader,
+    read_path,
+    read_range,
+    read_segments,
+)
+from sojourn.cli.mplane.topology_source import DirectedOption, NamesOption
+from sojourn.cli.mplane.watch import WatchTimes
+from sojourn.core.errors import UsageError, harmless
+from sojourn.core.units import parse_duration, parse_share
+
+if TYPE_CHECKING:
+    from sojourn.mplane.measurements import SegmentMeasurement
+    from sojourn.mplane.planning.path_segments import PathSegments
+    from sojourn.mplane.station.diagnosis import DiagnosisPlan
+
+__all__ = ["add_to"]
+
+_FOREVER_NS = 2**63 - 1
+_INTERVALS = 10
+ServerOption = Annotated[
+    str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Ask a query unit instead of files.")
+]
+DscpOption = Annotated[int, typer.Option(min=0, max=63, help="The class of traffic.")]
+StationFormat = Annotated[str, typer.Option("--format", metavar="FORMAT", help="table or json.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands sub-commands of `sojourn mplane`."""
+    app.command(epilog="Example:  sojourn mplane path --from a --to f -t net.csv --upgraded b,e a.jsonl b.epochs")(path)
+    app.command(
+        epilog="Example:  sojourn mplane diagnose --from a --to f -t net.csv --upgraded b,e "
+        "--server http://127.0.0.1:8080 --baseline -10m..-5m"
+    )(diagnose)
+
+
+def path(
+    source: FromOption,
+    target: ToOption,
+    topology: TopologyOption,
+    files: FilesArgument = None,
+    upgraded: UpgradedOption = None,
+    names: NamesOption = None,
+    between: Annotated[
+        str | None, typer.Option(metavar="TIME..TIME", help="Intervals that begin in this range; default the last 10.")
+    ] = None,
+    dscp: DscpOption = 0,
+    directed: DirectedOption = None,
+    server: ServerOption = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    output_format: StationFormat = "table",
+) -> None:
+    """Put a path's delay, deviation and loss together from its segments, and compare with probes over all of it.
+
+    A segment that was not measured leaves the answer incomplete, and is named.
+    """
+    from sojourn.cli.mplane.path_output import print_state
+    from sojourn.mplane.station.paths import by_segment, path_state, reached_ns
+
+    _check_format(output_format)
+    known = read_path(topology, source, target, upgraded, directed=directed, names=names)
+    since, until = read_range(between, where="--between") if between else (0, _FOREVER_NS)
+    if between is None and server is not None:
+        since = time.time_ns() - 60_000_000_000
+    unit = UnitAccess(server, token, token_file, ca_file) if server else None
+    measurements = read_segments(files, unit, since, until)
+    found, whole = by_segment(measurements, known, dscp=dscp)
+    if between is None:
+        longest = max((one.end_ns - one.start_ns for some in found.values() for one in some), default=0)
+        begin = reached_ns(found) - _INTERVALS * longest
+        found = {segment: [one for one in some if one.start_ns >= begin] for segment, some in found.items()}
+        whole = [one for one in whole if one.start_ns >= begin]
+    print_state(path_state(known, found, whole), output_format)
+
+
+def diagnose(
+    source: FromOption,
+    target: ToOption,
+    topology: TopologyOption,
+    files: FilesArgument = None,
+    upgraded: UpgradedOption = None,
+    names: NamesOption = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME..TIME", help="What to compare with; by default the first half of the data."),
+    ] = None,
+    now: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When the intervals of now end; by default with the newest.")
+    ] = None,
+    intervals: Annotated[int, typer.Option(min=2, max=1000, help="How many intervals are now.")] = 3,
+    dscp: DscpOption = 0,
+    least: Annotated[
+        str, typer.Option(metavar="TIME|%", help="The least change of delay to tell; a share is of the path's delay.")
+    ] = "5%",
+    least_loss: Annotated[str, typer.Option(metavar="%", help="The least change of loss to tell.")] = "0.1%",
+    false_alarms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="%",
+            help="How often a diagnosis may blame a segment where nothing changed; by default 1%, 0.01% with --watch.",
+        ),
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="With --server: how far back to look, besides --baseline.")
+    ] = "-10m",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on: a line for every verdict that differs from the last, until Ctrl-C.")
+    ] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="--watch: time between two looks.")] = "1s",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
+    ] = None,
+    directed: DirectedOption = None,
+    server: ServerOption = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    output_format: StationFormat = "table",
+) -> None:
+    """Name the segment that made a path slow or lossy: now against a baseline, with an interval for each change.
+
+    Says "nothing changed", "cleared" after an earlier change, or "too thin" and why, when that is the answer.
+    """
+    from sojourn.cli.mplane.path_output import print_diagnosis
+    from sojourn.core.times import parse_time
+    from sojourn.mplane.station.diagnosis import DiagnosisPlan, Window
+    from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
+
+    _check_format(output_format)
+    before = Window(*read_range(baseline, where="--baseline")) if baseline else None
+    share, least_ns = _least(least)
+    plan = DiagnosisPlan(
+        now_ns=parse_time(now) if now else None,
+        before=before,
+        intervals=intervals,
+        dscp=dscp,
+        least_share=share,
+        least_ns=least_ns,
+        least_loss=parse_share(least_loss),
+        false_alarms=parse_share(false_alarms or ("0.01%" if watch else "1%")),
+    )
+    unit = UnitAccess(server, token, token_file, ca_file) if server else None
+    read = path_reader(topology, source, target, upgraded, directed=directed, names=names)
+    if watch:
+        times = _watch_times(every, duration)
+        _watch(read, plan, times, (files, unit), since, output_format)
+        return
+    known = read()
+    from_ns = before.from_ns if before else parse_time(since) if server else 0
+    until = plan.now_ns if plan.now_ns is not None else _FOREVER_NS
+    result = diagnose_path(known, read_segments(files, unit, from_ns, until), plan)
+    print_diagnosis(result, output_format)
+    for note in result.notes:
+        print(harmless(f"sojourn: {note}"), file=sys.stderr)
+
+
+def _watch(
+    read: Callable[[], PathSegments],
+    plan: DiagnosisPlan,
+    times: WatchTimes,
+    measured: tuple[list[Path] | None, UnitAccess | None],
+    since: str,
+    output_format: str,
+) -> None:
+    """Diagnose again and again: files are read whole, of a query unit only what is new is asked for."""
+    from sojourn.cli.mplane.diagnose_watch import RecentSegments, watch_verdicts
+    from sojourn.core.times import parse_time
+    from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
+
+    if plan.now_ns is not None:
+        raise UsageError("a watch ends with the newest intervals", where="--now", action="leave --now or --watch out")
+    files = measured[0]
+    now_ns = time.time_ns()
+    recent = RecentSegments(
+        lambda a, b: read_segments(*measured, a, b), plan.before, keep_ns=now_ns - parse_time(since, now_ns=now_ns)
+    )
+
+    def measurements(now_ns: int) -> list[SegmentMeasurement]:
+        return read_segments(*measured, 0, _FOREVER_NS) if files else recent.rows(now_ns)
+
+    watch_verdicts(lambda now_ns: diagnose_path(read(), measurements(now_ns), plan), times, output_format)
+
+
+def _watch_times(every: str, duration: str | None) -> WatchTimes:
+    for_ns = None if duration is None else parse_duration(duration)
+    return WatchTimes(every_ns=parse_duration(every), hold_ns=0, for_ns=for_ns)
+
+
+def _least(text: str) -> tuple[float, int]:
+    return (parse_share(text), 0) if text.strip().endswith("%") else (0.0, parse_duration(text))
+
+
+def _check_format(text: str) -> None:
+    if text not in ("table", "json"):
+        raise UsageError(f"there is no format {text[:40]!r}", where="--format", action="use table or json")

@@ -1,0 +1,224 @@
+"""`sojourn mplane`: which routers of a network to upgrade, and what each router then monitors."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.mplane.router import router
+from sojourn.cli.mplane.topology_source import (
+    DirectedOption,
+    NamesOption,
+    TopologyArgument,
+    live_reader,
+    read_source,
+    title_of,
+)
+from sojourn.cli.options import FormatOption
+from sojourn.cli.output import Format, progress
+from sojourn.core.errors import UsageError, harmless
+from sojourn.core.units import parse_duration
+
+if TYPE_CHECKING:
+    from sojourn.mplane.planning.paths import ShortestPaths
+    from sojourn.mplane.planning.topology import Topology
+    from sojourn.mplane.planning.upgrade import UpgradeStep
+
+__all__ = ["StrategyName", "app", "split_names"]
+
+app = typer.Typer(
+    help="Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  sojourn mplane upgrade 1239.weights.intra --count 10",
+)
+
+app.command()(router)
+
+
+class StrategyName(StrEnum):
+    """How routers are chosen."""
+
+    GREEDY = "greedy"
+    RANDOM = "random"
+    BEST = "best"
+
+
+@app.command()
+def upgrade(
+    topology: TopologyArgument,
+    count: Annotated[int, typer.Option("--count", metavar="K", help="How many routers to upgrade.")] = 10,
+    strategy: Annotated[
+        StrategyName,
+        typer.Option(help="greedy: most-crossed first, as published; best: the best set found for each count."),
+    ] = StrategyName.GREEDY,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random strategy.")] = 0,
+    directed: DirectedOption = None,
+    names: NamesOption = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw both curves to a .png, .svg or .pdf file.")
+    ] = None,
+    output_format: FormatOption = None,
+) -> None:
+    """Choose routers to upgrade: probe hop count and localisation granularity, step by step.
+
+    Example:  sojourn mplane upgrade 1239.weights.intra --count 45 --strategy best
+    """
+    from sojourn.cli.mplane.planning_output import print_steps, write_plot
+    from sojourn.mplane.planning.segments import SegmentCounter
+    from sojourn.mplane.planning.upgrade import Strategy, plan_upgrade
+
+    if plot is not None:
+        _check_plot(plot)
+    with progress("mplane upgrade") as advance:
+        advance("shortest paths", 0.0)
+        paths = _read(topology, directed, names)
+        counter = SegmentCounter(paths)
+        steps = []
+        for step in plan_upgrade(counter, count, strategy=Strategy(strategy.value), seed=seed):
+            steps.append(step)
+            advance(f"{len(steps) - 1} of {count} routers", (len(steps) - 1) / max(count, 1))
+    if plot is not None:
+        write_plot(plot, steps, f"{title_of(topology)}, {strategy.value}")
+    print_steps(paths, strategy.value, steps, output_format or Format.TABLE)
+    _warn(paths, steps)
+
+
+@app.command()
+def msets(
+    topology: TopologyArgument,
+    upgraded: Annotated[
+        list[str] | None, typer.Option(metavar="A,B,…", help="The upgraded routers; may be given again.")
+    ] = None,
+    failed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="A link that fails, both ways; may be given again."),
+    ] = None,
+    directed: DirectedOption = None,
+    names: NamesOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow a live router: print what changes, until Ctrl-C.")
+    ] = False,
+    every: Annotated[str, typer.Option(metavar="TIME", help="--watch: time between two readings.")] = "1s",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="--watch: how long old m-sets are held.")] = "60s",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
+    ] = None,
+    output_format: FormatOption = None,
+) -> None:
+    """List what every m-router and m-server monitors, given the upgraded routers.
+
+    With failed links: what it monitors afterwards, and what it holds on to until routing has settled.
+
+    Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
+    """
+    if watch:
+        if failed or directed is not None:
+            raise UsageError("a watched network fails by itself", where="--watch", action="leave --failed out")
+        _watch(topology, upgraded or [], names, (every, hold, duration), output_format or Format.TABLE)
+        return
+    import numpy as np
+
+    from sojourn.cli.mplane.planning_output import print_m_sets
+    from sojourn.mplane.planning.msets import m_sets, m_sets_after_change
+
+    with progress("mplane msets") as advance:
+        advance("shortest paths", 0.0)
+        paths = _read(topology, directed, names)
+        known = paths.topology.index
+        chosen = [paths.topology.router(name) for text in upgraded or [] for name in split_names(text, known)]
+        marks = np.zeros(paths.routers, dtype=np.bool_)
+        marks[chosen] = True
+        advance("m-sets", 0.5)
+        before = m_sets(paths, marks)
+        sets = m_sets_after_change(before, _without(paths.topology, failed)) if failed else before
+    print_m_sets(sets, output_format or Format.TABLE, before=before if failed else None)
+    _warn(sets.shortest, [])
+
+
+def split_names(text: str, known: dict[str, int]) -> list[str]:
+    """The names in a list with commas, which may be part of known names too; the longest known name goes first.
+
+    >>> split_names("Tacoma,+WA1,Relay", {"Tacoma,+WA1": 0, "Relay": 1})
+    ['Tacoma,+WA1', 'Relay']
+    """
+    parts = text.split(",")
+    names: list[str] = []
+    while parts:
+        lengths = range(len(parts), 0, -1)
+        taken = next((n for n in lengths if ",".join(parts[:n]).strip() in known), 1)
+        name = ",".join(parts[:taken]).strip()
+        names += [name] if name else []
+        parts = parts[taken:]
+    return names
+
+
+def _without(topology: Topology, failed: list[str]) -> Topology:
+    """The topology after links "A,B" have failed, in each direction that they lead."""
+    links: list[tuple[int, int]] = []
+    for text in failed:
+        ends = [topology.router(name) for name in split_names(text, topology.index)]
+        if len(ends) != 2:
+            raise UsageError(f"a link has two ends, {text!r} names {len(ends)} routers", action="use --failed A,B")
+        ways = [(ends[0], ends[1]), (ends[1], ends[0])]
+        links += [way for way in ways if topology.has_link(*way)] or ways
+    return topology.without(links)
+
+
+def _read(source: str, directed: bool | None, names: Path | None) -> ShortestPaths:
+    from sojourn.mplane.planning.paths import shortest_paths
+
+    return shortest_paths(read_source(source, directed=directed, names=names))
+
+
+def _watch(
+    source: str, upgraded: list[str], names: Path | None, times: tuple[str, str, str | None], how: Format
+) -> None:
+    from sojourn.cli.mplane.watch import WatchTimes, watch_m_sets
+
+    every, hold, duration = times
+    wanted = WatchTimes(
+        every_ns=parse_duration(every),
+        hold_ns=parse_duration(hold),
+        for_ns=None if duration is None else parse_duration(duration),
+    )
+    read = live_reader(source, names=names)
+    if read is None:
+        action = "give a live router: frr:, frr:/FOLDER or lab:ROUTER"
+        raise UsageError("a file does not change by itself", where=source, action=action)
+    known = read(True).index
+    watch_m_sets(read, [name for text in upgraded for name in split_names(text, known)], wanted, how)
+
+
+def _check_plot(path: Path) -> None:
+    """Say what would hinder drawing before the work rather than after."""
+    from sojourn.papers.figures import require_matplotlib
+
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise UsageError("the ending tells no kind of picture", where=str(path), action="use .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise UsageError("there is no such directory", where=str(path.parent), action="make it first")
+    require_matplotlib()
+
+
+def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
+    """What a user should know beside the answer, on stderr."""
+    notes = list(paths.topology.remarks)
+    lacking = paths.example_of_unreachable()
+    if lacking is not None:
+        pairs = f"{paths.unreachable_pairs} ordered pairs of routers have no path and are left out"
+        hint = (
+            "" if paths.topology.has_way_back() else "; no link is listed both ways: --undirected lets each lead both"
+        )
+        notes.append(f"{pairs}, such as {lacking[0]} to {lacking[1]}{hint}")
+    idle = sum(step.segments == steps[-1].segments for step in steps) - 1
+    if idle > 0:
+        last = "upgrade saves" if idle == 1 else f"{idle} upgrades save"
+        notes.append(f"the last {last} nothing: {len(steps) - 1 - idle} suffice")
+    for note in notes:
+        print(harmless(f"sojourn: {note}"), file=sys.stderr)

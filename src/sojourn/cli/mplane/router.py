@@ -1,0 +1,173 @@
+"""`sojourn mplane router`: delay and loss between the interfaces of this router, measured inside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.options import FormatOption
+from sojourn.cli.output import Block, Format, TableColumn, write_rows
+from sojourn.core.errors import UsageError, harmless
+from sojourn.core.names import NAME_RULE, is_name
+from sojourn.core.units import format_duration, parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from sojourn.mplane.measurements import SegmentMeasurement
+    from sojourn.mplane.router.recorder import RouterRecorder, RouterSettings
+    from sojourn.node.agent.router_unit import RouterUnit
+    from sojourn.node.transports.http import HttpTransport
+
+__all__ = ["router"]
+
+_TABLE = [
+    TableColumn("segment", "segment", justify="left"),
+    TableColumn("dscp", "dscp"),
+    TableColumn("intervals", "intervals"),
+    TableColumn("packets", "packets", "{:,}".format),
+    TableColumn("lost", "lost", "{:,}".format),
+    TableColumn("mean_ns", "mean", format_duration),
+    TableColumn("low_ns", "from", format_duration),
+    TableColumn("high_ns", "to", format_duration),
+    TableColumn("std_ns", "std", format_duration),
+    TableColumn("void", "void", justify="left"),
+]
+_FIELDS = ("dscp", "interval", "start_ns", "end_ns", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")
+
+
+def router(
+    name: Annotated[str, typer.Option("--name", metavar="ROUTER", help="This router's name; the token's node.")],
+    interface: Annotated[
+        list[str],
+        typer.Option(
+            "--interface",
+            metavar="IFACE=NEIGHBOUR",
+            help="An interface and whom it faces, two or more; NEIGHBOUR@ADDRESS where the address is not found out.",
+        ),
+    ],
+    dscp: Annotated[str, typer.Option(metavar="N,N,…", help="The classes to measure.")] = "0",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Length of an interval.")] = "1s",
+    max_delay: Annotated[
+        str, typer.Option(metavar="TIME", help="A Start or End that takes longer counts as lost.")
+    ] = "2s",
+    server: Annotated[str | None, typer.Option(metavar="URL", help="The query unit that epochs go to.")] = None,
+    token: TokenOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
+    spool: Annotated[
+        Path | None,
+        typer.Option("--write", "-w", metavar="DIR", help="Where epochs wait for the server; without one they stay."),
+    ] = None,
+    spool_limit: Annotated[
+        str, typer.Option(metavar="SIZE", help="Bound of DIR; beyond it the oldest intervals are given up.")
+    ] = "64MB",
+    rows: Annotated[int, typer.Option(min=16, help="Rows of each of an LDA's three banks.")] = 512,
+    buffer: Annotated[
+        str, typer.Option("--buffer", "-B", metavar="SIZE", help="Ring for each interface and each pair of them.")
+    ] = "8MiB",
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long to measure; without it until Ctrl-C.")
+    ] = None,
+    output_format: FormatOption = None,
+) -> None:
+    """Measure delay and loss inside this router, between its interfaces, class by class; needs root.
+
+    Prints a line per segment and class in the end; with --format jsonl or
+    csv a line per interval, as it closes.
+
+    Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --for 10s
+    """
+    from sojourn.mplane.router.interfaces import look_up, parse_facing
+    from sojourn.mplane.router.recorder import RouterRecorder
+
+    if not is_name(name):
+        raise UsageError(f"{name[:40]!r} cannot name a router", where="--name", action=f"use {NAME_RULE}")
+    if output_format is Format.PARQUET:
+        raise UsageError("intervals are printed as they close", where="--format", action="use jsonl or csv")
+    settings = _settings(dscp, interval, max_delay, rows, buffer)
+    seconds = parse_duration(duration) / 1e9 if duration else None
+    recorder = RouterRecorder(name, look_up([parse_facing(text) for text in interface]), settings)
+    kept = _spool(spool, server, name)
+    transport = UnitAccess(server, token, token_file, ca_file).transport(name, kept) if server else None
+    unit = _unit(recorder, kept, spool_limit, transport)
+    _print(unit, recorder, output_format or Format.TABLE, seconds)
+
+
+def _settings(dscp: str, interval: str, max_delay: str, rows: int, buffer: str) -> RouterSettings:
+    from sojourn.mplane.router.recorder import DEFAULT_LDA, RouterSettings
+
+    try:
+        dscps = tuple(int(word) for word in dscp.split(","))
+    except ValueError:
+        raise UsageError(f"{dscp!r} are no classes", where="--dscp", action="write numbers such as 0,46") from None
+    return RouterSettings(
+        dscps=dscps,
+        interval_ns=parse_duration(interval),
+        max_delay_ns=parse_duration(max_delay),
+        parameters=replace(DEFAULT_LDA, rows=rows),
+        ring_bytes=parse_bytes(buffer),
+    )
+
+
+def _spool(given: Path | None, server: str | None, name: str) -> Path | None:
+    """The directory given; for a server one that outlives this run."""
+    from sojourn.cli.fleet.serve import default_data
+
+    if given is not None or server is None:
+        return given
+    return default_data() / "router-spool" / name
+
+
+def _unit(recorder: RouterRecorder, spool: Path | None, limit: str, transport: HttpTransport | None) -> RouterUnit:
+    from sojourn.node.agent.router_unit import RouterUnit
+    from sojourn.node.spool.spool import Spool
+
+    return RouterUnit(
+        recorder,
+        Spool(spool, limit_bytes=parse_bytes(limit)) if spool else None,
+        transport,
+        report=lambda line: print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True),
+    )
+
+
+def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: float | None) -> None:
+    from sojourn.cli.capture.packet_source import stopping_on_interrupt
+
+    with stopping_on_interrupt(unit.stop):
+        if how is Format.TABLE:
+            write_rows([_summary(one for some in unit.run(seconds=seconds) for one in some)], how, table=_TABLE)
+        else:
+            write_rows(_blocks(unit.run(seconds=seconds)), how, name="intervals")
+    counts = recorder.counts
+    lines = [
+        f"{counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
+        f"{counts.void.total():,} void), {unit.cpu_share:.1%} of a CPU",
+        f"{unit.sent:,} epochs sent, {unit.waiting:,} waiting",
+        *(f"{count:,} packets left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
+    ]
+    for line in lines:
+        print(harmless(f"sojourn: {line}"), file=sys.stderr)
+
+
+def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:
+    """A block of rows for the intervals that close together."""
+    for measurements in lists:
+        columns: dict[str, list[object]] = {"segment": [str(one.segment) for one in measurements]}
+        columns |= {name: [getattr(one, name) for one in measurements] for name in (*_FIELDS, "void")}
+        yield columns
+
+
+def _summary(measurements: Iterable[SegmentMeasurement]) -> Block:
+    from sojourn.mplane.router.summary import summarise
+
+    summaries = summarise(measurements)
+    names = ("dscp", "intervals", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")
+    columns: dict[str, list[object]] = {"segment": [str(one.segment) for one in summaries]}
+    columns |= {name: [getattr(one, name) for one in summaries] for name in names}
+    columns["void"] = [", ".join(f"{n} {why}" for why, n in sorted(one.void.items())) for one in summaries]
+    return columns

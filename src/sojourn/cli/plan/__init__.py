@@ -1,0 +1,1 @@
+"""`sojourn plan`: how large a sketch has to be."""

@@ -1,0 +1,1 @@
+"""Commands on two observation points: `measure`, `record` and `estimate`."""

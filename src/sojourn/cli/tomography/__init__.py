@@ -1,0 +1,1 @@
+"""`sojourn tomography`: where each packet of a collection network waited."""

@@ -1,0 +1,1 @@
+"""Clients of the query unit's HTTP interface."""

@@ -1,0 +1,1 @@
+"""Work outside the calling thread: processes, clusters, limits on time and memory, fair locks."""

@@ -1,0 +1,1 @@
+"""Bucket arrays (IoTm): joint decoding, and range queries over epochs."""

@@ -1,0 +1,341 @@
+"""Range queries: the sum or mean of a metric between two times, for an instance, for all, or the largest instances.
+
+The same function answers on a node and in the query unit, so the same epochs give the same answer. Epochs of one salt
+are merged as they come (they are linear), so that any range costs at most one equation system per salt, and memory for
+one epoch of each.
+
+A range may cut epochs. ``whole`` takes an epoch with any measurement in the range, ``inside`` only those that lie in
+it, ``pro-rata`` the share of an epoch's time that lies in it: its amount is then known only to lie between nothing and
+all, and the interval says so. What an answer rests on is in `covered`.
+
+Shahzad and Ganji, "IoTm", §III.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from sojourn.core.arrays import UInt64Array
+from sojourn.core.errors import MismatchError, UsageError
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.keys import key_id
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.merging import can_merge, merged_epoch
+from sojourn.epochs.wire import EncodedEpoch
+from sojourn.estimation.buckets.joint import estimate_sums_jointly
+from sojourn.estimation.buckets.means import estimate_means_jointly
+from sojourn.estimation.published.iotm_literal import estimate_means_literally, estimate_sums_literally
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+
+__all__ = [
+    "FOREVER_NS",
+    "RangeAnswer",
+    "RangeQuery",
+    "RangeSelection",
+    "Stat",
+    "answer_fields",
+    "answer_instances",
+    "answer_largest",
+    "answer_total",
+    "combined",
+    "listed_instances",
+    "too_large",
+]
+
+Stat = Literal["sum", "mean"]
+Method = Literal["literal", "joint"]
+Cut = Literal["whole", "inside", "pro-rata"]
+# Encoded ones are decoded as they are needed.
+AnyEpoch: TypeAlias = Epoch | EncodedEpoch
+
+EXACT = "exact total"
+# The end of a range up to now: later than any measurement.
+FOREVER_NS = 2**63 - 1
+NO_LIMIT_BYTES = 2**63
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeQuery:
+    """A stretch of time, and what is asked of it."""
+
+    from_ns: int
+    to_ns: int
+    stat: Stat = "sum"
+    method: Method = "joint"
+    cut: Cut = "whole"
+
+
+@dataclass(frozen=True)
+class RangeAnswer:
+    """An answer, the epochs it rests on and the time they cover, as disjoint spans."""
+
+    answer: Answer
+    epochs: int
+    covered: tuple[tuple[int, int], ...]
+
+
+class RangeSelection:
+    """The epochs of a range, added up as they come: those that count whole by salt, those that count by a share apart.
+
+    Each epoch is let go of once it is merged. What cannot be merged stays in memory, and is refused beyond `most_bytes`
+    of decoded counters.
+    """
+
+    def __init__(self, epochs: Iterable[AnyEpoch], query: RangeQuery, *, most_bytes: int = NO_LIMIT_BYTES) -> None:
+        self._query, self._most_bytes, self._held_bytes = query, most_bytes, 0
+        self._groups: list[Epoch] = []
+        self._partial: list[tuple[Epoch, float]] = []
+        self._whole_names: dict[int, str] | None = {}
+        self._origin = ""
+        self.names: dict[int, str] | None = {}
+        self.count = 0
+        spans: list[tuple[int, int]] = []
+        for epoch in epochs:
+            self._origin = f"{epoch.node}/{epoch.stream}"
+            if (placed := _placed(epoch, query)) is not None:
+                spans.append(placed[0])
+                self.count += 1
+                self._take(epoch, placed[1])
+        self.covered = _joined(spans)
+
+    def _take(self, found: AnyEpoch, share: float | None) -> None:
+        """Merge an epoch, or keep it; whether there is room for it is seen before it is decoded."""
+        number = next((i for i, group in enumerate(self._groups) if share is None and can_merge(group, found)), None)
+        if number is None:
+            self._held_bytes += found.parameters.decoded_bytes
+            if self._held_bytes > self._most_bytes:
+                raise too_large(f"{self._held_bytes} bytes of counters that cannot be added up", self._most_bytes)
+        epoch = found.decode() if isinstance(found, EncodedEpoch) else found
+        listed = listed_instances([epoch])
+        self.names = _with_names(self.names, listed)
+        if share is not None:
+            self._partial.append((epoch, share))
+            return
+        self._whole_names = _with_names(self._whole_names, listed)
+        nameless = replace(epoch, keys=())
+        if number is None:
+            self._groups.append(nameless)
+        else:
+            self._groups[number] = merged_epoch(self._groups[number], nameless)
+
+    def instances(self, instance_id: Sequence[int], *, unit: str) -> list[RangeAnswer]:
+        """An answer for each instance; joint decoding takes the epochs' own lists of keys as complete."""
+        query = self._query
+        if not self.count:
+            return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(instance_id)
+        answers = _answers(self._groups, self._whole_names, instance_id, query, unit)
+        for epoch, share in self._partial:
+            for i, part in enumerate(_answers([epoch], listed_instances([epoch]), instance_id, query, unit)):
+                answers[i] = _with_part(answers[i], part, share, query.stat)
+        return [RangeAnswer(answer, self.count, self.covered) for answer in answers]
+
+    def largest(self, top: int, *, unit: str) -> list[tuple[str, RangeAnswer]]:
+        """Names and answers of the instances with the largest values, largest first; the names are the epochs' own."""
+        if self.names is None:
+            raise UsageError(
+                "the largest instances can only be named from lists of keys",
+                where=self._origin,
+                action="record with keys, or ask for an instance",
+            )
+        ids = sorted(self.names)
+        found = [(self.names[i], answer) for i, answer in zip(ids, self.instances(ids, unit=unit), strict=True)]
+        valued = [(one, one[1].answer.value) for one in found if isinstance(one[1].answer, Estimate)]
+        return [one for one, _ in sorted(valued, key=lambda pair: -pair[1])[:top]]
+
+
+def too_large(what: str, most_bytes: int) -> UsageError:
+    """Why a range is refused before more of it is decoded, and what to narrow."""
+    return UsageError(
+        f"the range holds {what}, the limit is {most_bytes}",
+        where="query",
+        action="ask for a shorter range, or for one node",
+    )
+
+
+def _placed(epoch: AnyEpoch, query: RangeQuery) -> tuple[tuple[int, int], float | None] | None:
+    """The span that an epoch adds to a range and its share (None: it counts whole); None for an epoch outside it.
+
+    Only bucket arrays can be asked for sums and means.
+    """
+    if not isinstance(epoch.parameters, BucketArrayParameters):
+        raise MismatchError(
+            f"a stream of {epoch.parameters.kind} is not asked for sums and means",
+            where=epoch.stream,
+            action="estimate two points' epochs with `sojourn estimate`",
+        )
+    if epoch.first_ns is None or epoch.last_ns is None or not epoch.overlaps(query.from_ns, query.to_ns):
+        return None
+    low, high = max(epoch.first_ns, query.from_ns), min(epoch.last_ns, query.to_ns)
+    if query.cut == "whole" or (low, high) == (epoch.first_ns, epoch.last_ns):
+        return (epoch.first_ns, epoch.last_ns), None
+    if query.cut == "pro-rata":
+        return (low, high), (high - low) / (epoch.last_ns - epoch.first_ns)
+    return None
+
+
+def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Disjoint spans, in order."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    return tuple(joined)
+
+
+def _with_names(names: dict[int, str] | None, more: dict[int, str] | None) -> dict[int, str] | None:
+    """Both lists, which are complete only if both are there."""
+    if names is None or more is None:
+        return None
+    names.update(more)
+    return names
+
+
+def listed_instances(epochs: Sequence[Epoch]) -> dict[int, str] | None:
+    """Ids and names of the instances in the epochs' key lists; None if an epoch has no list."""
+    names: dict[int, str] = {}
+    for epoch in epochs:
+        if epoch.keys is None:
+            return None
+        names.update((key_id(key), str(key)) for key in epoch.keys)
+    return names
+
+
+def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
+    """The sum or mean of all measurements of the range: exact, but for epochs by their share."""
+    low_sum = low_count = 0
+    parts: list[tuple[int, int, float]] = []
+    spans: list[tuple[int, int]] = []
+    for epoch in epochs:
+        if (placed := _placed(epoch, query)) is None:
+            continue
+        span, share = placed
+        spans.append(span)
+        decoded = epoch.decode() if isinstance(epoch, EncodedEpoch) else epoch
+        amount = int(decoded.sketch.column("sum").sum())
+        del decoded
+        if share is None:
+            low_sum += amount
+            low_count += epoch.recorded
+        else:
+            parts.append((amount, epoch.recorded, share))
+    if not spans:
+        return RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())
+    value_sum = low_sum + sum(amount * share for amount, _, share in parts)
+    value_count = low_count + sum(count * share for _, count, share in parts)
+    if query.stat == "mean":
+        means = [amount / count for amount, count, _ in parts if count]
+        value = value_sum / max(value_count, 1e-9)
+        low, high = min([value, *means]), max([value, *means])
+    else:
+        value = value_sum
+        low, high = low_sum, low_sum + sum(amount for amount, _, _ in parts)
+    estimate = Estimate(float(value), float(low), float(high), round(value_count), EXACT, unit)
+    return RangeAnswer(estimate, len(spans), _joined(spans))
+
+
+def answer_instances(
+    epochs: Iterable[AnyEpoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
+) -> list[RangeAnswer]:
+    """An answer for each instance."""
+    return RangeSelection(epochs, query).instances(instance_id, unit=unit)
+
+
+def answer_largest(
+    epochs: Iterable[AnyEpoch], top: int, query: RangeQuery, *, unit: str
+) -> list[tuple[str, RangeAnswer]]:
+    """Names and answers of the instances with the largest values, largest first."""
+    return RangeSelection(epochs, query).largest(top, unit=unit)
+
+
+def _answers(
+    groups: Sequence[Epoch],
+    listed: dict[int, str] | None,
+    instance_id: Sequence[int],
+    query: RangeQuery,
+    unit: str,
+) -> list[Answer]:
+    if not groups:
+        return [Unanswered(Reason.NO_EPOCHS_IN_RANGE)] * len(instance_id)
+    sketches: list[BucketArray] = [group.sketch for group in groups]  # type: ignore[misc]
+    if query.method == "joint" and listed is not None:
+        return _jointly(sketches, listed, instance_id, query.stat, unit)
+    return _literally(sketches, instance_id, query.stat, unit)
+
+
+def _jointly(
+    sketches: list[BucketArray], listed: dict[int, str], instance_id: Sequence[int], stat: Stat, unit: str
+) -> list[Answer]:
+    ids: UInt64Array = np.array(sorted(listed), np.uint64)
+    if not len(ids):
+        return [Unanswered(Reason.UNKNOWN_INSTANCE)] * len(instance_id)
+    decode = estimate_sums_jointly if stat == "sum" else estimate_means_jointly
+    answers = decode(sketches, ids, unit=unit)
+    decoded = dict(zip(ids.tolist(), answers, strict=True))
+    return [decoded.get(i, Unanswered(Reason.UNKNOWN_INSTANCE)) for i in instance_id]
+
+
+def _literally(sketches: list[BucketArray], instance_id: Sequence[int], stat: Stat, unit: str) -> list[Answer]:
+    """As published, instance by instance: sums salt by salt, means by the ratio of both."""
+    ids = np.array(instance_id, np.uint64)
+    if stat == "mean":
+        return estimate_means_literally([(sketch, sketch) for sketch in sketches], ids, unit=unit)
+    return estimate_sums_literally(sketches, ids, unit=unit)
+
+
+def answer_fields(found: RangeAnswer) -> dict[str, object]:
+    """An answer as plain fields; bounds that are not finite are none."""
+    fields: dict[str, object] = {
+        "epochs": found.epochs,
+        "covered": [{"from_ns": low, "to_ns": high} for low, high in found.covered],
+    }
+    answer = found.answer
+    if not isinstance(answer, Estimate):
+        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
+        return {**none, **fields, "reason": answer.reason.value}
+    low, high = (bound if math.isfinite(bound) else None for bound in (answer.low, answer.high))
+    value = {"value": answer.value, "low": low, "high": high, "samples": answer.samples, "method": answer.method}
+    return {**value, **fields, "reason": None}
+
+
+def combined(answers: Sequence[Answer], stat: Stat) -> Answer:
+    """Independent answers about parts as one about the whole: the sum, or the mean weighted by samples."""
+    known = [answer for answer in answers if isinstance(answer, Estimate)]
+    if not known:
+        return answers[0] if answers else Unanswered(Reason.NO_EPOCHS_IN_RANGE)
+    if stat == "sum" and len(known) < len(answers):
+        return next(answer for answer in answers if not isinstance(answer, Estimate))
+    samples = sum(estimate.samples for estimate in known)
+    weight = [1.0 if stat == "sum" else e.samples / samples if samples else 1 / len(known) for e in known]
+    value = sum(w * e.value for w, e in zip(weight, known, strict=True))
+    # A published value need not lie in the middle of its interval: what it is off by adds up, chance does not.
+    middle = sum(w * (e.low + e.high) / 2 for w, e in zip(weight, known, strict=True))
+    half = float(np.sqrt(sum((w * (e.high - e.low) / 2) ** 2 for w, e in zip(weight, known, strict=True))))
+    if not np.isfinite(half):
+        return replace(known[0], value=value, low=-np.inf, high=np.inf, samples=samples)
+    low, high = min(middle - half, value), max(middle + half, value)
+    return replace(known[0], value=value, low=low, high=high, samples=samples)
+
+
+def _with_part(whole: Answer, part: Answer, share: float, stat: Stat) -> Answer:
+    """An answer enlarged by the share of an epoch of which anything from nothing to all may lie in the range."""
+    if not isinstance(part, Estimate):
+        return whole
+    if not isinstance(whole, Estimate):
+        whole = replace(part, value=0.0, low=0.0, high=0.0, samples=0)
+    samples = whole.samples + round(share * part.samples)
+    if stat == "mean":
+        weight = share * part.samples / max(whole.samples + share * part.samples, 1e-9)
+        value = (1 - weight) * whole.value + weight * part.value
+        low, high = min(whole.low, part.low), max(whole.high, part.high)
+        return replace(whole, value=value, low=low if whole.samples else part.low, high=high, samples=samples)
+    value = whole.value + share * part.value
+    return replace(
+        whole, value=value, low=whole.low + min(0.0, part.low), high=whole.high + max(0.0, part.high), samples=samples
+    )

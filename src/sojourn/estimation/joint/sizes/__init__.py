@@ -1,0 +1,1 @@
+"""Flow sizes from count cells, all flows together."""

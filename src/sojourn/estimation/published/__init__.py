@@ -1,0 +1,1 @@
+"""The estimators as published, each with an interval whose coverage is tested."""

@@ -1,0 +1,1 @@
+"""COLATE as published: Theorems 2 to 4 and the loss variant."""

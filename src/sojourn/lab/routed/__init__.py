@@ -1,0 +1,1 @@
+"""A routed network inside this machine: real routers in network namespaces."""

@@ -1,0 +1,1 @@
+"""Exact pairing of the packets of two observation points: delays, losses, edges, directions."""

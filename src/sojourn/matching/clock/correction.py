@@ -1,0 +1,369 @@
+"""Clocks: how far the receiver's clock is from the sender's, how sure that is, and its correction.
+
+The receiver's clock reads θ(C) more than the sender's when it reads C; θ is a line (offset and skew) plus
+rare steps. A packet's raw delay is then d + θ for one that travels to the receiver and θ − d for one that
+travels back, with d ≥ 0. Nothing else is assumed about delays when there is traffic both ways:
+
+- **both directions**: θ lies under the lower hull of one cloud and over the upper hull of the other. The
+  set of such lines gives hard bounds of offset and skew; the estimate runs in the middle between the hulls,
+  with the mean slope of the two directions' least-area lines.
+- **one direction**: a constant cannot be told from a constant delay, so the offset is not identifiable
+  (``uncertainty_ns`` is None); the skew is that of the least-area line under all points.
+
+``auto`` corrects what the data contradicts, and only that:
+
+=================  ==========================================================================
+both directions    the skew if no constant θ fits, or if `trends.floor_trend` finds the same
+                   significant drift in both; the offset unless θ = 0 fits
+one direction      the skew if `trends.floor_trend` finds it significant and |skew| ≤ 500 ppm;
+                   then, if delays are still negative, the smallest offset that lifts them to 0
+=================  ==========================================================================
+
+Steps (`clock_steps`) seen both ways are corrected; seen one way only they are reported.
+
+Cost: O(packets) after sorting by time. Moon, Skelly and Towsley, INFOCOM 1999, for the least-area line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.errors import ParameterError
+from sojourn.core.units import parse_duration
+from sojourn.matching.clock import reporting as words
+from sojourn.matching.clock.hull import Corridor, line_under, lower_hull
+from sojourn.matching.clock.steps import ClockStep, confirmed_steps, find_steps
+from sojourn.matching.clock.trends import Trend, floor_trend
+
+__all__ = [
+    "MAX_SKEW_PPM",
+    "ClockEstimate",
+    "ClockMode",
+    "ClockReading",
+    "TimedPairs",
+    "estimate_clock",
+    "parse_clock",
+    "resolution_of",
+]
+
+MAX_SKEW_PPM = 500.0  # what NTP's own frequency correction is limited to (RFC 5905)
+STEPS_APART_NS = 2_000_000_000
+_STEEPEST = MAX_SKEW_PPM * 1e-6
+
+
+class _Kind(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    OFFSET = "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockMode:
+    """What to do about clocks: estimate and correct, leave alone, or subtract a known offset."""
+
+    kind: str = _Kind.AUTO
+    offset_ns: int = 0
+
+    def reversed(self) -> ClockMode:
+        """The same request with the two observation points exchanged."""
+        return replace(self, offset_ns=-self.offset_ns)
+
+
+def parse_clock(text: str) -> ClockMode:
+    """A clock mode from ``auto``, ``none`` or ``offset=DURATION`` (how far the receiver is ahead).
+
+    >>> parse_clock("offset=-2.5ms")
+    ClockMode(kind='offset', offset_ns=-2500000)
+    """
+    kind, equals, value = text.strip().partition("=")
+    if kind.lower() in (_Kind.AUTO, _Kind.NONE) and not equals:
+        return ClockMode(str(_Kind(kind.lower())))
+    if kind.lower() == _Kind.OFFSET and value:
+        return ClockMode(str(_Kind.OFFSET), parse_duration(value))
+    raise ParameterError(f"{text!r} is not a clock mode", where="--clock", action="use auto, none or offset=DURATION")
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """θ: how much more the receiver's clock reads than the sender's, as a function of its reading."""
+
+    reference_ns: int
+    level_ns: float = 0.0
+    slope: float = 0.0
+    steps: tuple[ClockStep, ...] = ()
+
+    def at(self, received_ns: Int64Array, sent_ns: Int64Array | None = None) -> Int64Array:
+        """θ in whole nanoseconds at readings of the receiver's clock."""
+        jumps = np.zeros(len(received_ns), np.int64)
+        for step in self.steps:
+            jumps[step.has_happened(received_ns, sent_ns)] += step.jump_ns
+        level = round(self.level_ns)
+        if self.slope == 0.0:
+            return jumps + level
+        since = (received_ns - jumps - self.reference_ns).astype(np.float64)
+        drift: Int64Array = np.rint(since * self.slope + (self.level_ns - level)).astype(np.int64)
+        return jumps + level + drift
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEstimate:
+    """The receiver's clock against the sender's, and what `correct` does about it.
+
+    ``offset_ns`` is the receiver's lead at ``reference_ns`` (the middle of the capture), true to within
+    ``uncertainty_ns``; None means that it is not bounded. ``skew_ppm`` is how much faster the receiver's
+    clock runs, 0 where that is not significant; its interval stands beside it. ``fitted`` is the line that
+    explains the delays best, ``applied`` what is taken out of them.
+    """
+
+    offset_ns: float
+    skew_ppm: float
+    uncertainty_ns: float | None
+    both_directions: bool
+    steps: tuple[ClockStep, ...]
+    explanation: str
+    reference_ns: int
+    skew_low_ppm: float
+    skew_high_ppm: float
+    fitted: ClockReading
+    applied: ClockReading
+
+    @property
+    def corrected(self) -> bool:
+        return self.applied != ClockReading(self.reference_ns)
+
+    def correct(self, time_ns: Int64Array, sent_ns: Int64Array | None = None) -> Int64Array:
+        """The receiver's times on the sender's clock; the times themselves where nothing is corrected.
+
+        `sent_ns`, the same packets' times at the sender, settles readings that a clock set back shows twice.
+        """
+        return time_ns - self.applied.at(time_ns, sent_ns) if self.corrected else time_ns
+
+
+@dataclass(frozen=True, eq=False)
+class TimedPairs:
+    """When packets of one direction were seen by the sender's and by the receiver's clock, in any order."""
+
+    sent_ns: Int64Array
+    received_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.sent_ns)
+
+    @property
+    def raw_delay_ns(self) -> Int64Array:
+        return self.received_ns - self.sent_ns
+
+    def split(self, rows: BoolArray) -> tuple[TimedPairs, TimedPairs]:
+        """The pairs in `rows`, and the others."""
+        chosen, others = (TimedPairs(self.sent_ns[r], self.received_ns[r]) for r in (rows, ~rows))
+        return chosen, others
+
+    def steps(self, sign: int) -> tuple[ClockStep, ...]:
+        """Jumps of the clock as this direction shows them; `sign` is −1 for the way back."""
+        order = np.argsort(self.sent_ns, kind="stable")
+        sent, delay = self.sent_ns[order], self.raw_delay_ns[order]
+        found = find_steps(sent, sign * delay, steepest=_STEEPEST)
+        if sign > 0:
+            return found
+        shift = [int(delay[np.searchsorted(sent, step.time_ns)]) for step in found]
+        return tuple(
+            replace(step, jump_ns=-step.jump_ns, received_ns=step.time_ns + by)
+            for step, by in zip(found, shift, strict=True)
+        )
+
+    def levelled(self, steps: tuple[ClockStep, ...], reference_ns: int) -> tuple[FloatArray, FloatArray]:
+        """(receiver's time since the reference, raw delay) in time order, with steps taken out.
+
+        Packets on their way during a step are left out: which clock stamped them is not sure if they
+        overtook each other.
+        """
+        received, sent = self.received_ns, self.sent_ns
+        if steps:
+            received = received - ClockReading(reference_ns, steps=steps).at(received, sent)
+            sure = np.ones(len(self), np.bool_)
+            for step in steps:
+                sure &= np.abs(sent - step.time_ns) > _guard_ns(received - sent)
+            if sure.any():
+                received, sent = received[sure], sent[sure]
+        order = np.argsort(received, kind="stable")
+        x = (received[order] - reference_ns).astype(np.float64)
+        y = (received - sent)[order].astype(np.float64)
+        return x, y
+
+
+def _guard_ns(delay_ns: Int64Array) -> int:
+    """Twice the range of the delays' central 98 %: how long a step may find packets out of order."""
+    low, high = np.quantile(delay_ns, (0.01, 0.99))
+    return round(2 * float(high - low))
+
+
+def resolution_of(*times_ns: Int64Array) -> int:
+    """The coarsest of 1 ns, 1 µs and 1 ms that some column's times are all multiples of."""
+    coarsest = 1
+    for times in times_ns:
+        for unit in (1_000, 1_000_000):
+            # A look at a few rows spares most columns the whole check.
+            if len(times) and not np.any(times[:100] % unit) and not np.any(times % unit):
+                coarsest = max(coarsest, unit)
+    return coarsest
+
+
+def estimate_clock(
+    forward: TimedPairs, backward: TimedPairs, mode: ClockMode | None = None, *, resolution_ns: int = 1
+) -> ClockEstimate:
+    """Estimate the receiver's clock from packets seen at both points.
+
+    `forward` packets travel sender → receiver, `backward` ones the other way; either may be empty.
+    `resolution_ns` is the captures' time resolution: a delay may read that much below 0.
+
+    >>> there = TimedPairs(np.array([0, 1_000]), np.array([530, 1_510]))
+    >>> back = TimedPairs(np.array([600, 1_900]), np.array([1_080, 2_390]))
+    >>> estimate = estimate_clock(there, back)
+    >>> estimate.offset_ns, estimate.uncertainty_ns > 10
+    (500.0, True)
+    """
+    mode = mode or ClockMode()
+    both = len(forward) > 0 and len(backward) > 0
+    seen = [pairs for pairs in (forward, backward) if len(pairs)]
+    if not seen:
+        return _given(_nothing_seen(), mode)
+    reference = _middle([pairs.received_ns for pairs in seen])
+    estimate = (
+        _from_both(forward, backward, reference, resolution_ns)
+        if both
+        else _from_one(seen[0], 1 if len(forward) else -1, reference, resolution_ns)
+    )
+    return _given(estimate, mode)
+
+
+def _middle(times: list[Int64Array]) -> int:
+    low = min(int(t.min()) for t in times)
+    return low + (max(int(t.max()) for t in times) - low) // 2
+
+
+def _ppm(slope: float) -> float:
+    """Skew from θ's slope over the receiver's own reading; a slope of 1 is a sender's clock that stands."""
+    if slope >= 1 or slope == -math.inf:
+        return math.copysign(math.inf, slope)
+    return slope / (1 - slope) * 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class _Floor:
+    """The edge of one direction's cloud that faces θ: its hull, its line and its trend."""
+
+    hull_x: FloatArray
+    hull_y: FloatArray
+    slope: float
+    trend: Trend
+
+    @classmethod
+    def of(cls, x: FloatArray, y: FloatArray, *, sign: int) -> _Floor:
+        hull = lower_hull(x, sign * y)
+        line = line_under(x[hull], sign * y[hull], float(x.mean()))
+        return cls(x[hull], y[hull], sign * line.slope, floor_trend(x, sign * y).times(sign))
+
+    def drifts_like(self, other: _Floor) -> bool:
+        """Whether both edges drift, the same way and at rates that agree."""
+        a, b = self.trend, other.trend
+        agree = a.slope * b.slope > 0 and a.low <= b.high and b.low <= a.high
+        return a.significant and b.significant and agree
+
+
+def _from_both(
+    forward: TimedPairs,
+    backward: TimedPairs,
+    reference: int,
+    resolution_ns: int,
+) -> ClockEstimate:
+    """Both directions: the lines that both hulls leave room for."""
+    steps, back_steps = confirmed_steps(forward.steps(1), backward.steps(-1), apart_ns=STEPS_APART_NS)
+    ahead = _Floor.of(*forward.levelled(steps, reference), sign=1)
+    back = _Floor.of(*backward.levelled(back_steps, reference), sign=-1)
+    below = back.hull_x, back.hull_y - resolution_ns
+    above = ahead.hull_x, ahead.hull_y + resolution_ns
+    corridor = Corridor(below, above, _STEEPEST)
+    slope = float(np.clip((ahead.slope + back.slope) / 2, *corridor.slopes))
+    drifts = corridor.width(0.0) < 0 or ahead.drifts_like(back)
+    line = corridor.middle(slope if drifts else 0.0)
+    least, greatest = corridor.levels
+    doubt = max(greatest - line.level, line.level - least) + sum(step.uncertainty_ns for step in steps)
+    zero_fits = not steps and not drifts and bool(above[1].min() >= 0 >= below[1].max())
+    fitted = ClockReading(reference, line.level, line.slope, steps)
+    fits = corridor.width(corridor.best_slope) >= 0
+    return ClockEstimate(
+        offset_ns=line.level,
+        skew_ppm=_ppm(line.slope),
+        uncertainty_ns=doubt if fits else None,
+        both_directions=True,
+        steps=steps,
+        explanation=words.both_directions(
+            offset_ns=line.level,
+            doubt_ns=doubt,
+            skew_ppm=_ppm(line.slope),
+            agree=zero_fits,
+            shortfall_ns=max(0.0, -corridor.width(line.slope)),
+            steps=len(steps),
+        ),
+        reference_ns=reference,
+        skew_low_ppm=_ppm(corridor.slopes[0]),
+        skew_high_ppm=_ppm(corridor.slopes[1]),
+        fitted=fitted,
+        applied=ClockReading(reference) if zero_fits else fitted,
+    )
+
+
+def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) -> ClockEstimate:
+    """One direction: `sign` is +1 when delays lie above θ, −1 when below."""
+    steps = pairs.steps(sign)
+    x, y = pairs.levelled(steps, reference)
+    floor = _Floor.of(x, y, sign=sign)
+    plausible = abs(floor.slope) <= _STEEPEST
+    slope = floor.slope if floor.trend.significant and plausible else 0.0
+    # The drift is taken out from the first packet on, which keeps its delay.
+    anchor = -slope * float(x[0])
+    smallest = float((sign * (y - slope * x - anchor)).min())
+    lift = sign * smallest if smallest < -resolution_ns else 0.0
+    fitted = ClockReading(reference, anchor + lift, slope, steps)
+    drift = _ppm(floor.slope)
+    return ClockEstimate(
+        offset_ns=fitted.level_ns,
+        skew_ppm=_ppm(slope),
+        uncertainty_ns=None,
+        both_directions=False,
+        steps=steps,
+        explanation=words.one_direction(
+            drift_ppm=drift if floor.trend.significant else 0.0,
+            limit_ppm=MAX_SKEW_PPM,
+            lift_ns=lift,
+            steps=len(steps),
+        ),
+        reference_ns=reference,
+        skew_low_ppm=min(_ppm(floor.trend.low), drift),
+        skew_high_ppm=max(_ppm(floor.trend.high), drift),
+        fitted=fitted,
+        applied=replace(fitted, steps=()),
+    )
+
+
+def _nothing_seen() -> ClockEstimate:
+    nothing = ClockReading(0)
+    infinite = float("inf")
+    return ClockEstimate(0.0, 0.0, None, False, (), words.NOTHING_SEEN, 0, -infinite, infinite, nothing, nothing)
+
+
+def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:
+    """The estimate with what the user asked for applied."""
+    if mode.kind == _Kind.AUTO:
+        return estimate
+    if mode.kind == _Kind.NONE:
+        said = f"{words.NOT_CORRECTED} {estimate.explanation}"
+        return replace(estimate, applied=ClockReading(estimate.reference_ns), explanation=said)
+    given = ClockReading(estimate.reference_ns, float(mode.offset_ns))
+    said = f"{words.offset_given(mode.offset_ns)} {estimate.explanation}"
+    return replace(estimate, applied=given, explanation=said)

@@ -1,0 +1,1 @@
+"""From a topology to what is measured: paths, segments, upgrades and m-sets."""

@@ -1,0 +1,149 @@
+"""M-sets that follow a network: read its topology again and again, keep what has to be monitored meanwhile.
+
+After a change the new m-sets hold, and the old ones on for the hold time, so that every path is monitored while
+routing converges (`msets.monitored_at`). A router that goes keeps its number, and one that comes gets
+the next, so that all kept m-sets speak of the same routers.
+
+Costs one reading per poll; a change costs what `m_sets_after_change` costs. Kept m-sets are those of the hold time, at
+most `MAX_HISTORY`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.mplane.planning.msets import MSets, m_sets, m_sets_after_change, monitored_at
+from sojourn.mplane.planning.paths import shortest_paths
+from sojourn.mplane.planning.polling import Patience, repeatedly
+from sojourn.mplane.planning.topology import Topology
+
+__all__ = ["Change", "TopologyWatch", "renumbered"]
+
+MAX_HISTORY = 1_000
+
+# A link's ends and its weight.
+NamedLink = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Change:
+    """The m-sets that hold from a time on, those before (None at first), and the links that went and came."""
+
+    at_ns: int
+    before: MSets | None
+    after: MSets
+    gone: tuple[NamedLink, ...]
+    come: tuple[NamedLink, ...]
+
+
+class TopologyWatch:
+    """Polls a topology; `upgraded` names the m-routers, which must be there at the first poll."""
+
+    def __init__(self, read: Callable[[], Topology], upgraded: Sequence[str] = (), *, hold_ns: int) -> None:
+        if hold_ns < 0:
+            raise ParameterError(f"a hold time of {hold_ns} ns", action="use 0 or more")
+        self._read = read
+        self._upgraded = tuple(upgraded)
+        self._hold_ns = hold_ns
+        self._history: list[tuple[int, MSets]] = []
+
+    @property
+    def history(self) -> tuple[tuple[int, MSets], ...]:
+        """Since when which m-sets hold: the newest, and older ones that are still held."""
+        return tuple(self._history)
+
+    def poll(self, now_ns: int) -> Change | None:
+        """Read the topology; the change if there is one, which the first reading always is.
+
+        What the reading raises passes through, and leaves all as it was.
+        """
+        topology = self._read()
+        if not self._history:
+            sets = m_sets(shortest_paths(topology), self._marks(topology))
+            self._history.append((now_ns, sets))
+            return Change(now_ns, None, sets, (), tuple(_links(topology)))
+        self._forget(now_ns)
+        names = self._history[-1][1].shortest.topology.names
+        new = tuple(name for name in topology.names if name not in set(names))
+        if new:
+            self._add_routers((*names, *new))
+        before = self._history[-1][1]
+        topology = renumbered(topology, (*names, *new))
+        old, fresh = set(_links(before.shortest.topology)), set(_links(topology))
+        if old == fresh and not new:
+            return None
+        after = self._after_change(before, topology)
+        self._history.append((now_ns, after))
+        return Change(now_ns, before, after, tuple(sorted(old - fresh)), tuple(sorted(fresh - old)))
+
+    def changes(self, patience: Patience, *, told: Callable[[SojournError], None] | None = None) -> Iterator[Change]:
+        """Changes as they are seen, reading again and again.
+
+        Where a later reading fails, what held holds on; `told` hears of the first of such readings in a row.
+        """
+        looks = repeatedly(lambda: self.poll(time.time_ns()), patience, told)
+        return (change for change in looks if change is not None)
+
+    def monitored(self, now_ns: int) -> dict[str, list[str]]:
+        """By node the routers it monitors at a time, held ones among them."""
+        names = self._history[-1][1].shortest.topology.names if self._history else ()
+        sets = monitored_at(self._history, now_ns, hold_ns=self._hold_ns)
+        return {names[node]: [names[router] for router in sorted(routers)] for node, routers in enumerate(sets)}
+
+    def _after_change(self, before: MSets, topology: Topology) -> MSets:
+        if topology.weight_unit != before.shortest.topology.weight_unit:
+            return m_sets(shortest_paths(topology), before.upgraded)
+        return m_sets_after_change(before, topology)
+
+    def _marks(self, topology: Topology) -> NDArray[np.bool_]:
+        marks = np.zeros(len(topology.names), dtype=np.bool_)
+        marks[[topology.router(name) for name in self._upgraded]] = True
+        return marks
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop m-sets whose hold time is over; the newest stay always."""
+        ends = [since + self._hold_ns for since, _ in self._history[1:]]
+        over = sum(end <= now_ns for end in ends)
+        self._history = self._history[max(over, len(self._history) - MAX_HISTORY + 1) :]
+
+    def _add_routers(self, names: tuple[str, ...]) -> None:
+        """Let all kept m-sets know routers that came later."""
+        for i, (since, sets) in enumerate(self._history):
+            topology = renumbered(sets.shortest.topology, names)
+            self._history[i] = since, m_sets(shortest_paths(topology), self._marks(topology))
+
+
+def renumbered(topology: Topology, names: tuple[str, ...]) -> Topology:
+    """The same links among `names`, which hold all of the topology's routers and give the order."""
+    if names == topology.names:
+        return topology
+    place = {name: number for number, name in enumerate(names)}
+    missing = [name for name in topology.names if name not in place]
+    if missing:
+        raise UsageError(f"the router {missing[0]} has no number", where="topology")
+    number = np.array([place[name] for name in topology.names], dtype=np.int32)
+    source, target = number[topology.source], number[topology.target]
+    order = np.lexsort((target, source))
+    degree = np.bincount(source, minlength=len(names))
+    return Topology(
+        names,
+        np.concatenate(([0], np.cumsum(degree))),
+        target[order],
+        topology.weight[order],
+        topology.latency_ns[order],
+        topology.weight_unit,
+        topology.remarks,
+        {(int(number[u]), int(number[v])): rate for (u, v), rate in topology.rates.items()},
+    )
+
+
+def _links(topology: Topology) -> list[NamedLink]:
+    names = topology.names
+    ends = zip(topology.source.tolist(), topology.target.tolist(), topology.weight.tolist(), strict=True)
+    return [(names[u], names[v], weight) for u, v, weight in ends]

@@ -1,0 +1,1 @@
+"""Active probes over links and virtual links, and their reflector."""

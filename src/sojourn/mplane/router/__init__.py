@@ -1,0 +1,1 @@
+"""Recording inside a router: between its interfaces, class by class."""

@@ -1,0 +1,1 @@
+"""The monitoring station: paths from segments, changes, diagnosis."""

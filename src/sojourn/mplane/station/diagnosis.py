@@ -1,0 +1,300 @@
+"""Which segment made a path slow: changes of its segments now against before, ranked by what they explain.
+
+The path's change is the sum of its segments' changes (by their shares of the traffic), so each explains a part of it.
+A segment is named when its change of delay or loss is *clear* (`changes`) and not below what is asked
+for. All tests of one diagnosis together give a false alarm at the rate `false_alarms`, 1 % unless told otherwise: each
+is made at that rate divided by how many there are.
+
+Verdicts: ``changed``, ``nothing changed``, ``cleared`` (an earlier window had changed, this one has not), ``too thin``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from scipy.special import stdtrit
+
+from sojourn.core.errors import ParameterError
+from sojourn.core.units import format_duration
+from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.mplane.planning.path_segments import PathSegments
+from sojourn.mplane.station.changes import Change, delay_change, is_silent, loss_change, usable
+from sojourn.mplane.station.paths import by_segment, reached_ns
+
+__all__ = ["Diagnosis", "DiagnosisPlan", "SegmentChange", "Verdict", "Window", "diagnose", "new_verdicts"]
+
+_HALF = 0.5
+_SCALES = (1, 2, 4)
+
+
+class Verdict(StrEnum):
+    """What a diagnosis comes to."""
+
+    CHANGED = "changed"
+    NOTHING = "nothing changed"
+    CLEARED = "cleared"
+    TOO_THIN = "too thin"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time; intervals that lie in it whole belong to it."""
+
+    from_ns: int
+    to_ns: int
+
+    def of(self, measurements: Iterable[SegmentMeasurement]) -> list[SegmentMeasurement]:
+        return [one for one in measurements if one.start_ns >= self.from_ns and one.end_ns <= self.to_ns]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisPlan:
+    """What is compared: `intervals` up to `now_ns` with the window `before`, each found in the data if not given.
+
+    Changes of delay below `least_share` of the path's delay before or below `least_ns` (the larger counts), and of
+    loss below `least_loss`, are not told.
+    """
+
+    now_ns: int | None = None
+    before: Window | None = None
+    intervals: int = 3
+    dscp: int = 0
+    least_share: float = 0.05
+    least_ns: int = 0
+    least_loss: float = 0.001
+    false_alarms: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.intervals <= 1000 or not 0 < self.false_alarms < 1:
+            raise ParameterError("2 to 1000 intervals and a rate of false alarms below 1 can be asked for")
+
+
+@dataclass(frozen=True)
+class SegmentChange:
+    """One segment: what of the path's change it explains, its own change, and what that rests on."""
+
+    segment: Segment
+    weight: float
+    delay: Change | None
+    loss: Change | None
+    is_silent: bool
+    evidence: str
+    share: float | None = None
+
+    @property
+    def contribution(self) -> float:
+        return self.weight * self.delay.value if self.delay else 0.0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The verdict, in which windows, and the segments, those that explain most first."""
+
+    path: PathSegments
+    verdict: Verdict
+    summary: str
+    before: Window
+    now: Window
+    delay: Change | None
+    segments: tuple[SegmentChange, ...]
+    cause: SegmentChange | None = None
+    notes: tuple[str, ...] = ()
+
+
+Measured = Mapping[Segment, Sequence[SegmentMeasurement]]
+
+
+def diagnose(path: PathSegments, measurements: Iterable[SegmentMeasurement], plan: DiagnosisPlan) -> Diagnosis:
+    """Compare now with before, and with the windows between, to tell what changed and what has cleared."""
+    found, _end_to_end = by_segment(measurements, path, dscp=plan.dscp)
+    before, now = _windows(found, plan)
+    result = _compare(path, found, before, now, plan, plan.false_alarms)
+    if result.verdict is not Verdict.NOTHING:
+        return result
+    earlier = _last_change(path, found, before, now, plan)
+    if earlier is None or earlier.cause is None:
+        return result
+    ago = (now.from_ns - earlier.now.to_ns) / 1e9
+    return replace(
+        result,
+        verdict=Verdict.CLEARED,
+        cause=earlier.cause,
+        summary=f"cleared: {earlier.cause.segment} had changed until {ago:.3g} s before ({earlier.summary})",
+    )
+
+
+def new_verdicts(diagnoses: Iterable[Diagnosis]) -> Iterator[Diagnosis]:
+    """Of diagnoses one after another the first, and those that come to another path, verdict or cause."""
+    last = None
+    for result in diagnoses:
+        told = (result.path, result.verdict, result.cause.segment if result.cause else None)
+        if told != last:
+            yield result
+        last = told
+
+
+def _windows(found: Measured, plan: DiagnosisPlan) -> tuple[Window, Window]:
+    """Before and now; by default now ends with the newest interval that all segments have reached, and before is the
+    first half of what precedes."""
+    every = [one for some in found.values() for one in some]
+    length = plan.intervals * max((one.end_ns - one.start_ns for one in every), default=0)
+    end = plan.now_ns if plan.now_ns is not None else reached_ns(found, patience_ns=length)
+    now = Window(end - length, end)
+    if plan.before is not None:
+        # What is before cannot be now as well.
+        apart = max(now.from_ns, plan.before.to_ns) if plan.before.to_ns <= end else now.from_ns
+        return plan.before, Window(apart, end)
+    first = min((one.start_ns for one in every), default=now.from_ns)
+    return Window(first, first + int(max(now.from_ns - first, 0) * _HALF)), now
+
+
+def _last_change(
+    path: PathSegments, found: Measured, before: Window, now: Window, plan: DiagnosisPlan
+) -> Diagnosis | None:
+    """The latest window between before and now that had clearly changed.
+
+    Windows of several lengths are looked at, as a longer change shows better in a longer one. They overlap by half;
+    the rate of false alarms is shared by as many as fit side by side.
+    """
+    step = (now.to_ns - now.from_ns) // plan.intervals
+    space = now.from_ns - before.to_ns
+    lengths = [scale * plan.intervals * step for scale in _SCALES if 0 < scale * plan.intervals * step <= space]
+    tests = sum(space // length for length in lengths)
+    latest: Diagnosis | None = None
+    for length in lengths:
+        for start in range(now.from_ns - length, before.to_ns - 1, -max(length // 2 // step, 1) * step):
+            if latest is not None and start + length <= latest.now.to_ns:
+                break
+            window = Window(start, start + length)
+            result = _compare(path, found, before, window, plan, plan.false_alarms / tests)
+            if result.verdict is Verdict.CHANGED:
+                latest = result
+                break
+    return latest
+
+
+def _compare(
+    path: PathSegments, found: Measured, before: Window, now: Window, plan: DiagnosisPlan, false_alarms: float
+) -> Diagnosis:
+    each = false_alarms / (3 * len(path.shares))
+    changes = [
+        _change(segment, weight, before.of(found[segment]), now.of(found[segment]), each)
+        for segment, weight in path.shares.items()
+    ]
+    delay = _path_change(changes)
+    total = sum(change.contribution for change in changes)
+    ranked = sorted(changes, key=lambda change: -abs(change.contribution))
+    segments = tuple(replace(one, share=one.contribution / total if one.delay and total else None) for one in ranked)
+    least = max(float(plan.least_ns), plan.least_share * _delay_of(path, found, before))
+    causes = [one for one in segments if _is_told(one, least, plan.least_loss)]
+    cause = _main_cause(causes)
+    thin = tuple(f"{one.segment}: {one.evidence}" for one in changes if one.delay is None and not one.is_silent)
+    if cause is not None:
+        return Diagnosis(path, Verdict.CHANGED, _told(cause, delay), before, now, delay, segments, cause, thin)
+    if thin:
+        more = {0: "", 1: "; so is one more segment"}.get(len(thin) - 1, f"; so are {len(thin) - 1} more segments")
+        summary = f"too thin: {thin[0]}{more}"
+        return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments, None, thin)
+    unclear = next((one for one in segments if _is_unclear(one, least)), None)
+    if unclear is not None and unclear.delay is not None:
+        bounds = f"95 %: {_signed(unclear.delay.low)} to {_signed(unclear.delay.high)}"
+        summary = (
+            f"too thin: {unclear.segment} by {_signed(unclear.delay.value)}, but its intervals now differ ({bounds})"
+        )
+        return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments)
+    summary = f"nothing changed by {format_duration(least)} or more, beyond what chance does"
+    return Diagnosis(path, Verdict.NOTHING, summary, before, now, delay, segments)
+
+
+def _change(
+    segment: Segment,
+    weight: float,
+    before: Sequence[SegmentMeasurement],
+    now: Sequence[SegmentMeasurement],
+    false_alarms: float,
+) -> SegmentChange:
+    delay = delay_change(before, now, false_alarms=false_alarms)
+    loss = loss_change(before, now, false_alarms=false_alarms)
+    silent = is_silent(before, now, false_alarms=false_alarms)
+    if isinstance(delay, str):
+        evidence = f"nothing passes: {now[-1].void}" if silent else delay
+    else:
+        old, new = usable(before), usable(now)
+        packets = f"{sum(one.packets for one in new)} packets in {len(new)} intervals now"
+        evidence = f"{packets}, {sum(one.packets for one in old)} in {len(old)} before"
+        void = sum(one.void is not None for one in (*before, *now))
+        evidence += f", {void} void" if void else ""
+    return SegmentChange(
+        segment,
+        weight,
+        delay if isinstance(delay, Change) else None,
+        loss if isinstance(loss, Change) else None,
+        silent,
+        evidence,
+    )
+
+
+def _path_change(changes: Sequence[SegmentChange]) -> Change | None:
+    """The sum of the segments' changes; None where one is not known."""
+    value = variance = spread = 0.0
+    for change in changes:
+        if change.delay is None:
+            return None
+        value += change.contribution
+        part = change.weight**2 * change.delay.variance
+        variance += part
+        spread += part**2 / change.delay.freedom
+    freedom = variance**2 / spread if spread else 1.0
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
+    return Change(value, value - half, value + half, variance, freedom, abs(value) > half)
+
+
+def _delay_of(path: PathSegments, found: Measured, window: Window) -> float:
+    """The path's mean delay in a window, as far as it is known."""
+    total = 0.0
+    for segment, weight in path.shares.items():
+        means = [one.mean_ns for one in usable(window.of(found[segment]))]
+        total += weight * sum(mean or 0.0 for mean in means) / max(len(means), 1)
+    return total
+
+
+def _is_told(change: SegmentChange, least_ns: float, least_loss: float) -> bool:
+    delay, loss = change.delay, change.loss
+    is_slower = delay is not None and delay.is_clear and abs(change.contribution) >= least_ns
+    is_lossier = loss is not None and loss.is_clear and abs(loss.value) >= least_loss
+    return is_slower or is_lossier or change.is_silent
+
+
+def _is_unclear(change: SegmentChange, least_ns: float) -> bool:
+    """Whether a segment is not as it was, though it cannot be told by how much."""
+    return change.delay is not None and change.delay.is_unusual and abs(change.contribution) >= least_ns
+
+
+def _main_cause(causes: Sequence[SegmentChange]) -> SegmentChange | None:
+    """Silence before delay before loss; among changes of delay the one that explains most."""
+    if not causes:
+        return None
+    silent = [one for one in causes if one.is_silent]
+    slower = [one for one in causes if one.delay is not None and one.delay.is_clear]
+    return (silent or slower or sorted(causes, key=lambda one: -abs(one.loss.value if one.loss else 0.0)))[0]
+
+
+def _told(cause: SegmentChange, path: Change | None) -> str:
+    if cause.is_silent:
+        return f"nothing passes {cause.segment} any more"
+    parts = []
+    if cause.delay is not None and cause.delay.is_clear:
+        change = cause.delay
+        share = f", {cause.share:.0%} of the path's change" if cause.share is not None and path is not None else ""
+        bounds = f"(95 %: {_signed(change.low)} to {_signed(change.high)})"
+        parts.append(f"delay {_signed(change.value)} {bounds}{share}")
+    if cause.loss is not None and cause.loss.is_clear:
+        parts.append(f"loss {cause.loss.value:+.2%} (95 %: {cause.loss.low:+.2%} to {cause.loss.high:+.2%})")
+    return f"{cause.segment}: {' and '.join(parts)}"
+
+
+def _signed(value_ns: float) -> str:
+    return f"{'-' if value_ns < 0 else '+'}{format_duration(abs(value_ns))}"

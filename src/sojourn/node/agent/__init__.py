@@ -1,0 +1,1 @@
+"""The agent: streams of measurements, recorded, spooled and sent."""

@@ -1,0 +1,511 @@
+"""The agent: measures, closes epochs, spools and sends them, and answers about the current one.
+
+Four loops, one thread each: *recording* polls the sources, each of which works in a thread of its own (`watched`);
+*keeping* opens streams, and those that failed again; *sending* empties the spool, oldest first, and waits longer after
+each failure; *answering* waits for questions about open epochs. They share the streams and the spool under one lock,
+which nobody holds while waiting for the network or for a source to open.
+
+Nothing ordinary ends it. A stream that fails, for whatever reason, ends alone: what it measured is closed and sent, the
+query unit is told (`report_states`), and it is tried again. So is whatever the network brings, until a stop.
+
+Nothing is lost without a word: closed epochs are on disk before they count as closed (in memory while the disk refuses
+them); open ones are written down every few seconds (checkpoints) and taken up after a crash as they were then. What was
+measured since, and is lost, is reported with its times. So is what was merged, refused or set aside, and what sources
+could not measure.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sojourn.core.errors import SojournError, SourceError, StoreError, UsageError
+from sojourn.core.units import format_bytes
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import encode
+from sojourn.node.agent.configuration import MOST_STREAMS, AgentConfiguration, StreamConfiguration
+from sojourn.node.agent.stream import AgentStream
+from sojourn.node.agent.stream_limits import checked_source, checked_stream
+from sojourn.node.agent.stream_states import StreamStates, reason_of
+from sojourn.node.agent.watched import WatchedSource
+from sojourn.node.spool.spool import Spool, StreamState
+from sojourn.node.transports.sending import (
+    BATCH_BYTES,
+    BATCH_EPOCHS,
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    SpoolSender,
+    pause_about,
+)
+from sojourn.node.transports.transport import (
+    Announcement,
+    Asked,
+    NameTakenError,
+    RefusedError,
+    Transport,
+    TransportError,
+)
+from sojourn.sources.registry import source_type
+
+__all__ = ["Agent", "AgentCounts"]
+
+CHECKPOINT_NS = 5_000_000_000
+# Of the time that passes, checkpoints take at most this share: they come later where the disk is slow.
+CHECKPOINT_SHARE = 10
+ASSIGNMENTS_SECONDS = 30.0
+QUESTION_SECONDS = 20.0
+KEEPING_SECONDS = 0.5
+# How soon a stop is noticed.
+NOTICE_SECONDS = 0.25
+# How long a source that is polled or closed is waited for, while others wait; a slow one is taken up at the next poll.
+POLL_SECONDS, CLOSE_SECONDS, LAST_CLOSE_SECONDS = 1.0, 1.0, 2.0
+# What sending may take after a stop; what is left waits in the spool.
+LAST_SECONDS, LAST_AWAY_SECONDS = 4.0, 1.0
+LONGEST_LISTENING_PAUSE_SECONDS = 8.0
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789,"))
+
+Report = Callable[[str], None]
+
+
+@dataclass
+class AgentCounts:
+    """What the agent has done so far."""
+
+    measurements: int = 0
+    closed: int = 0
+    sent: int = 0
+
+
+class Agent:
+    """Runs the streams of one node until stopped."""
+
+    def __init__(
+        self,
+        configuration: AgentConfiguration,
+        transport: Transport,
+        *,
+        report: Report,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._configuration = configuration
+        self._clock = clock
+        self._transport = transport
+        self._report = report
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._is_asked_to_stop = False
+        self._closed_by: float | None = None
+        self._streams: dict[str, AgentStream] = {}
+        self._wanted: dict[str, StreamConfiguration] = {}
+        self._assigned: set[str] = set()
+        self._states = StreamStates()
+        self._told_version = -1
+        self._last_numbers: dict[str, int] = {}
+        self._given_up: dict[str, WatchedSource] = {}
+        self._unannounced: set[str] = set()
+        self._told: dict[str, set[str]] = {}
+        self._trouble = ""
+        self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes, clock=clock)
+        self.counts = AgentCounts()
+        self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report)
+        self._looked = -ASSIGNMENTS_SECONDS
+        self._tell_notices()
+
+    def stop(self) -> None:
+        """Ask all loops to end; may be called from a signal handler, which must not wait for an event's lock."""
+        self._is_asked_to_stop = True
+
+    def _is_over(self) -> bool:
+        return self._is_asked_to_stop or self._stop.is_set()
+
+    def run(self) -> None:
+        """Work until `stop`; then close the open epochs and try once to send everything."""
+        try:
+            self._begin()
+            loops = [
+                threading.Thread(target=self._guarded, args=(loop,), daemon=True)
+                for loop in (self._send, self._answer, self._keep)
+            ]
+            for loop in loops:
+                loop.start()
+            self._record()
+            self._end_sending(loops[0])
+        finally:
+            self._stop.set()
+            self._finish()
+            self._leave_spool()
+
+    def _end_sending(self, sending: threading.Thread) -> None:
+        """Close what is open and send what waits, as far as that succeeds at once."""
+        self._stop.set()
+        self._finish()
+        seconds = LAST_AWAY_SECONDS if self._sender.is_away else LAST_SECONDS
+        self._transport.hurry(seconds)
+        sending.join(timeout=seconds / 2)
+        try:
+            if sending.is_alive():
+                raise TransportError("the query unit does not answer")
+            self._sender.send_waiting()
+            self._report_states()
+            self._transport.leave()
+        except Exception as error:
+            if len(self.spool):
+                self._report(f"warning: {len(self.spool)} epochs wait in {self.spool.directory}: {reason_of(error)}")
+        self.counts.sent = self._sender.sent
+
+    def _guarded(self, loop: Callable[[], None]) -> None:
+        """Run a loop until the stop; a fault in it is reported once, and it goes on."""
+        pause, reported = FIRST_PAUSE_SECONDS, ""
+        while not self._stop.is_set():
+            try:
+                loop()
+            except Exception as error:
+                fault = f"{type(error).__name__}: {error}"
+                if fault != reported and not self._stop.is_set():
+                    self._report(f"a fault of ours, please report it ({fault}); will try again")
+                reported = fault
+                pause_about(self._stop, pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _begin(self) -> None:
+        """Start the streams of the configuration; what can never work raises, what does not work now is tried again."""
+        together = 0
+        for configuration in self._configuration.streams:
+            try:
+                together += checked_source(configuration, most_bytes=self._configuration.memory.per_stream)[1]
+            except UsageError:
+                raise
+            except SojournError:
+                continue  # something about this machine, which shows again when the stream is opened
+        self._require_memory(together, "the streams")
+        for configuration in self._configuration.streams:
+            if self._is_over():
+                return
+            self._wanted[configuration.name] = configuration
+            try:
+                self._start(configuration)
+            except (UsageError, RefusedError):
+                raise
+            except Exception as error:
+                self._fail(configuration.name, error)
+
+    def _require_memory(self, needed: int, what: str) -> None:
+        limit = self._configuration.memory.together
+        if needed > limit:
+            raise UsageError(
+                f"{what} may take {format_bytes(needed)} of memory together, the limit is {format_bytes(limit)}",
+                where="agent",
+                action="use smaller sketches or fewer streams, or raise memory in the configuration",
+            )
+
+    def _keep(self) -> None:
+        """Start the streams that are assigned, and those that failed again."""
+        while not self._stop.is_set():
+            for name in self._states.due():
+                configuration = self._wanted.get(name)
+                if configuration is None or name in self._streams or self._stop.is_set():
+                    continue
+                try:
+                    self._start(configuration)
+                except Exception as error:
+                    if self._wanted.get(name) is configuration and not self._stop.is_set():
+                        self._fail(name, error)
+            self._stop.wait(KEEPING_SECONDS)
+
+    def _start(self, configuration: StreamConfiguration) -> None:
+        """Announce and open a stream."""
+        name = configuration.name
+        if name in self._given_up and self._given_up[name].is_busy:
+            raise SourceError("its source still does not answer", where=f"stream {name}")
+        self._given_up.pop(name, None)
+        first = self._first_sequence(configuration)
+        memory = self._configuration.memory
+        stream = AgentStream(
+            self._configuration.node, configuration, first_sequence=first, most_bytes=memory.per_stream
+        )
+        with self._lock:
+            others = sum(other.memory_bytes for other in self._streams.values())
+        self._require_memory(others + stream.memory_bytes, f"stream {name} and the others")
+        try:
+            stream.source.open(is_over=self._is_over)
+        except BaseException:
+            self._given_up[name] = stream.source
+            raise
+        with self._lock:
+            # It may have been withdrawn, and the agent stopped, while it was opened.
+            if self._wanted.get(name) is not configuration or self._stop.is_set():
+                stream.source.close(seconds=CLOSE_SECONDS)
+                return
+            self.spool.begin_stream(name, first)
+            self._streams[name] = stream
+            self._states.started(name)
+            self._tell_warnings(stream)
+
+    def _first_sequence(self, configuration: StreamConfiguration) -> int:
+        """A number after the highest that is known anywhere.
+
+        Where the query unit cannot be asked, it may hold more than is known here. Microseconds since 1970 are larger
+        than any number of epochs that a stream has closed one after the other.
+        """
+        name = configuration.name
+        stored: int | None = None
+        is_announced = False
+        if not self._sender.is_away:
+            try:
+                stored = self._announce(configuration)
+                is_announced = True
+            except TransportError as error:
+                self._sender.note_trouble(error)
+        if not is_announced:
+            self._unannounced.add(name)
+            if name not in self._last_numbers:
+                stored = self._clock() // 1000
+        with self._lock:
+            known = (stored, self.spool.next_number(name) - 1, self._last_numbers.get(name))
+        return max((number for number in known if number is not None), default=-1) + 1
+
+    def _announce(self, configuration: StreamConfiguration) -> int | None:
+        """Tell what a stream measures; the last number of it that is stored."""
+        metric = source_type(configuration.metric).metric
+        what = (metric.name, metric.unit, metric.granularity, metric.values)
+        announcement = Announcement(configuration.name, *what)
+        return self._transport.announce(announcement)
+
+    def _announce_again(self) -> None:
+        """Announce what the query unit was not told, or may have forgotten while it was away."""
+        for name in sorted(self._unannounced):
+            with self._lock:
+                stream = self._streams.get(name)
+            if stream is not None:
+                self._announce(stream.configuration)
+            self._unannounced.discard(name)
+
+    def _fail(self, name: str, error: Exception) -> None:
+        """End a stream alone, and have it tried again."""
+        with self._lock:
+            if name in self._streams:
+                self._stop_stream(name)
+        reason = reason_of(error)
+        if self._states.failed(name, reason):
+            self._report(f"warning: stream {name} failed and will be tried again: {reason}")
+
+    def _stop_stream(self, name: str) -> None:
+        """Close a stream's epochs and its source, whatever state that is in."""
+        with self._lock:
+            stream = self._streams.pop(name)
+            closed: list[Epoch] = []
+            try:
+                self._count(closed := stream.finish())
+            except Exception as error:
+                self._report(f"warning: stream {name}: its open epoch is lost: {reason_of(error)}")
+            self.spool.end_stream(name, closed)
+            self._tell_notices()
+            self._last_numbers[name] = stream.next_sequence - 1
+            self._given_up[name] = stream.source
+            try:
+                ignored = sorted(stream.source.ignored.items())
+                stream.source.close(seconds=self._closing_seconds())
+            except Exception as error:
+                self._report(f"warning: stream {name}: {reason_of(error)}")
+                return
+            for reason, count in ignored:
+                self._report(f"stream {name}: {count:,} {reason}")
+
+    def _closing_seconds(self) -> float:
+        """How long a source that is closed is waited for: after a stop, all of them together."""
+        if not self._stop.is_set():
+            return CLOSE_SECONDS
+        if self._closed_by is None:
+            self._closed_by = time.monotonic() + LAST_CLOSE_SECONDS
+        return max(0.0, self._closed_by - time.monotonic())
+
+    def _tell_warnings(self, stream: AgentStream) -> None:
+        """Say what a source warns of, once; what it counts is told when it stops."""
+        name = stream.configuration.name
+        told = self._told.setdefault(name, set())
+        for text in stream.source.warnings:
+            kind = text.translate(_NO_DIGITS)
+            if kind not in told:
+                told.add(kind)
+                self._report(f"warning: stream {name}: {text}")
+
+    def _record(self) -> None:
+        """Poll all streams at a steady pace, and once more when stopped: what was measured till then counts."""
+        next_poll = time.monotonic_ns()
+        checkpoint = next_poll + CHECKPOINT_NS
+        while not self._is_over():
+            with self._lock:
+                self._poll()
+                if (begun := time.monotonic_ns()) >= checkpoint:
+                    self._note_open_epochs()
+                    took = time.monotonic_ns() - begun
+                    checkpoint = time.monotonic_ns() + max(CHECKPOINT_NS, CHECKPOINT_SHARE * took)
+            next_poll = max(next_poll + self._configuration.poll_ns, time.monotonic_ns())
+            while not self._is_over() and (left := next_poll - time.monotonic_ns()) > 0:
+                self._stop.wait(min(left / 1e9, NOTICE_SECONDS))
+        with self._lock:
+            self._poll()
+
+    def _poll(self) -> None:
+        """Record what all sources have, and spool the epochs that it closes."""
+        now_ns = self._clock()
+        self.spool.write_down()
+        self._tell_notices()
+        polled = list(self._streams.items())
+        for _, stream in polled:
+            stream.source.ask(now_ns)
+        deadline = time.monotonic() + POLL_SECONDS
+        for name, stream in polled:
+            try:
+                closed = stream.take(max(0.0, deadline - time.monotonic()))
+                if closed is None:
+                    continue
+                if closed:
+                    self._count(closed)
+                    self.spool.keep([StreamState(name, closed, stream.snapshots(), stream.until_ns)])
+                    self._tell_notices()
+                self._tell_warnings(stream)
+            except Exception as error:
+                self._fail(name, error)
+                continue
+            if self._states.proved(name):
+                self._report(f"stream {name} is recorded again")
+
+    def _count(self, closed: list[Epoch]) -> None:
+        self.counts.closed += len(closed)
+        self.counts.measurements += sum(epoch.recorded for epoch in closed)
+
+    def _tell_notices(self) -> None:
+        """Report what the spool has to say."""
+        for line in self.spool.notices():
+            self._report(line)
+        self._tell_trouble(self.spool.trouble)
+
+    def _tell_trouble(self, trouble: StoreError | None) -> None:
+        """Say that the disk refuses to be written, and that it no longer does, each once."""
+        if trouble is not None and not self._trouble:
+            self._report(f"warning: {trouble}; recording goes on, epochs wait in memory")
+        if trouble is None and self._trouble:
+            self._report(f"{self.spool.directory} can be written again")
+        self._trouble = "" if trouble is None else str(trouble)
+
+    def _finish(self) -> None:
+        with self._lock:
+            for name in list(self._streams):
+                self._stop_stream(name)
+            self.spool.end()
+            self._tell_notices()
+
+    def _leave_spool(self) -> None:
+        """Write what the disk may take by now, and list what it does not."""
+        with self._lock:
+            self.spool.end()
+            self._tell_notices()
+            for entry in self.spool.unwritten:
+                self._report(f"warning: {entry} could neither be sent nor written, and is lost")
+            self.spool.close()
+
+    def _note_open_epochs(self) -> None:
+        """Write open epochs down, for the case that nobody gets to close them."""
+        polled = [(name, stream) for name, stream in self._streams.items() if stream.until_ns]
+        self.spool.keep(StreamState(name, (), stream.snapshots(), stream.until_ns) for name, stream in polled)
+        self._tell_notices()
+
+    def _send(self) -> None:
+        """Empty the spool and look for new assignments, with growing pauses while that fails."""
+        self._sender.run(self._stop, then=self._look_for_assignments)
+
+    def _look_for_assignments(self) -> None:
+        self.counts.sent = self._sender.sent
+        self._announce_again()
+        self._report_states()
+        if time.monotonic() - self._looked >= ASSIGNMENTS_SECONDS:
+            self._looked = time.monotonic()
+            self._follow_assignments()
+
+    def _report_states(self) -> None:
+        """Tell the query unit how the streams fare, if that has changed."""
+        version = self._states.version
+        if version == self._told_version:
+            return
+        try:
+            self._transport.report_states(self._states.now())
+        except RefusedError as error:
+            if error.status != 404:  # an earlier query unit, which does not ask
+                raise
+        self._told_version = version
+
+    def _follow_assignments(self) -> None:
+        """Want the streams that the query unit says; those of the configuration stay."""
+        _, tables = self._transport.assignments()
+        own = {stream.name for stream in self._configuration.streams}
+        wanted: dict[str, StreamConfiguration] = {}
+        names = [name for name in tables if name not in own][:MOST_STREAMS]
+        for name in names:
+            try:
+                memory = self._configuration.memory
+                wanted[name] = checked_stream(name, tables[name], where="assignment", most_bytes=memory.per_stream)
+            except Exception as error:
+                if self._states.failed(name, reason_of(error)):
+                    self._report(f"warning: stream {name} cannot be recorded: {reason_of(error)}")
+        for name in self._assigned - wanted.keys():
+            self._give_up(name)
+            if name not in names:
+                self._states.forget(name)
+        for name, configuration in wanted.items():
+            if self._wanted.get(name) != configuration:
+                self._give_up(name)
+                self._wanted[name] = configuration
+                self._states.want(name)
+        self._assigned = set(names)
+
+    def _give_up(self, name: str) -> None:
+        """Stop an assigned stream, if it runs, and do not start it again."""
+        with self._lock:
+            self._wanted.pop(name, None)
+            if name in self._streams:
+                self._stop_stream(name)
+
+    def _answer(self) -> None:
+        """Answer questions about open epochs, as long as the query unit can be reached."""
+        reached = True
+        pause = FIRST_PAUSE_SECONDS
+        while not self._stop.is_set():
+            begun = time.monotonic()
+            try:
+                asked = self._transport.next_question(QUESTION_SECONDS)
+                reached = True
+                pause = FIRST_PAUSE_SECONDS
+                if asked is not None:
+                    self._answer_one(asked)
+                elif time.monotonic() - begun < FIRST_PAUSE_SECONDS:
+                    # A query unit keeps us waiting; something else that answers at once must not keep us busy.
+                    pause_about(self._stop, pause)
+            except (TransportError, RefusedError) as error:
+                if reached and isinstance(error, TransportError):
+                    # It may come back as another one, which knows nothing of the streams.
+                    self._unannounced.update(list(self._streams))
+                    self._told_version = -1
+                    reached = False
+                pause_about(self._stop, pause)
+                is_refused = isinstance(error, NameTakenError | RefusedError)
+                longest = LONGEST_PAUSE_SECONDS if is_refused else LONGEST_LISTENING_PAUSE_SECONDS
+                pause = min(2 * pause, longest)
+
+    def _answer_one(self, asked: Asked) -> None:
+        """Hand over what the query unit cannot have: the open epochs, then the waiting ones, the newest first."""
+        with self._lock:
+            self._poll()
+            snapshots = [e for name in asked.streams if name in self._streams for e in self._streams[name].snapshots()]
+            waiting = self.spool.newest(set(asked.streams), asked.from_ns, asked.to_ns)
+        page: list[bytes] = []
+        size = 0
+        for data in (*map(encode, reversed(snapshots)), *waiting):
+            if page and (len(page) == BATCH_EPOCHS or size + len(data) > BATCH_BYTES):
+                self._transport.answer(asked, page, more=True)
+                page, size = [], 0
+            page.append(data)
+            size += len(data)
+        self._transport.answer(asked, page)

@@ -1,0 +1,235 @@
+"""The agent's configuration: a TOML file, or what the query unit assigns; validated before anything starts.
+
+::
+
+    node = "gateway-7"
+    server = "http://127.0.0.1:8080"
+    token_file = "/etc/sojourn/token"
+    ca_file = "/etc/sojourn/ca.pem"
+    spool = "/var/lib/sojourn/spool"
+    spool_limit = "16MB"
+    stream_memory = "64MiB"
+    memory = "512MiB"
+
+    [streams.disk]
+    metric = "disk_io"
+    epoch = "60s"
+    instances = ["mosquitto[*]", "python*"]
+    buckets = 20
+    per_instance = 5
+
+A stream's table has its metric, the epoch's length, the instances by pattern, options of the source (such as
+``interface``) and, by their names, parameters of the sketch (``sketch = "bucket_array"`` unless said otherwise).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.names import NAME_RULE, is_name
+from sojourn.core.units import parse_bytes, parse_duration
+from sojourn.node.spool.spool import LEAST_BYTES
+from sojourn.node.transports.connection import checked_address, read_token, trusting
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import SKETCHES
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "MOST_STREAMS",
+    "AgentConfiguration",
+    "MemoryLimits",
+    "StreamConfiguration",
+    "configuration_of",
+    "read_configuration",
+    "stream_of",
+]
+
+MAX_FILE_BYTES = 1 << 20
+MOST_STREAMS = 100
+LEAST_POLL_NS = 10_000_000
+LEAST_EPOCH_NS, LONGEST_EPOCH_NS = 100_000_000, 7 * 86_400_000_000_000
+DEFAULT_EPOCH = "60s"
+DEFAULT_POLL = "1s"
+DEFAULT_SPOOL_LIMIT = "16MB"
+
+# Room for some fifty instances in half a kilobyte; the counts make means possible.
+DEFAULT_BUCKETS: Mapping[str, object] = {"buckets": 64, "per_instance": 4, "bits": 40, "count_bits": 24}
+_OWN = ("metric", "epoch", "instances", "sketch", "salted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfiguration:
+    """What one stream measures, and what it is recorded into."""
+
+    name: str
+    metric: str
+    epoch_ns: int
+    parameters: Parameters
+    instances: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+    salted: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLimits:
+    """How much memory streams may come to take: one alone, and all together."""
+
+    per_stream: int = 64 << 20
+    together: int = 512 << 20
+
+
+DEFAULT_LIMITS = MemoryLimits()
+_MEMORY = {"stream_memory": "per_stream", "memory": "together"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfiguration:
+    """Everything an agent needs to know."""
+
+    node: str
+    server: str
+    token: str
+    spool: Path
+    spool_limit_bytes: int
+    streams: tuple[StreamConfiguration, ...] = ()
+    memory: MemoryLimits = DEFAULT_LIMITS
+    poll_ns: int = 1_000_000_000
+    ca_file: Path | None = None
+
+
+def read_configuration(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise UsageError(f"it exceeds {MAX_FILE_BYTES} bytes", where=str(path))
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"not TOML: {error}", where=str(path)) from None
+
+
+def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfiguration:
+    """A stream from its table; every key has to be known to somebody."""
+    place = f"{where}, stream {name[:40]}"
+    _check_name(name, "stream", where)
+    if not isinstance(table, Mapping):
+        raise UsageError("expected a table", where=place, action='write metric = "disk_io" under [streams.NAME]')
+    if not isinstance(table.get("metric"), str):
+        raise UsageError("metric is missing", where=place, action='write metric = "disk_io"')
+    metric = str(table["metric"])
+    kind = str(table.get("sketch", "bucket_array"))
+    if kind not in SKETCHES:
+        raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(SKETCHES)}")
+    parameters_type = SKETCHES[kind].parameters_type
+    known = {f.name for f in fields(parameters_type)}
+    values = dict(DEFAULT_BUCKETS) if kind == "bucket_array" else {}
+    values |= {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key in known}
+    if missing := [f.name for f in fields(parameters_type) if f.name not in values and _is_needed(f)]:
+        raise UsageError(f"{' and '.join(missing)} of the {kind} is missing", where=place, action="give it a number")
+    try:
+        parameters = parameters_type(**values)
+    except ParameterError as error:
+        raise UsageError(error.what, where=f"{place}, {error.where}", action=error.action) from None
+    salted = table.get("salted", kind == "bucket_array")
+    if not isinstance(salted, bool):
+        raise UsageError("salted is true or false", where=place)
+    epoch_ns = _duration(table, "epoch", DEFAULT_EPOCH, place)
+    if not LEAST_EPOCH_NS <= epoch_ns <= LONGEST_EPOCH_NS:
+        raise UsageError("an epoch lasts from 100 ms to 7 days", where=place)
+    instances = table.get("instances", [])
+    if not isinstance(instances, list) or not all(isinstance(item, str) for item in instances):
+        raise UsageError("instances is a list of patterns", where=place, action='write instances = ["mosquitto[*]"]')
+    options = {key: value for key, value in table.items() if key not in _OWN and key not in known}
+    return StreamConfiguration(
+        name=name,
+        metric=metric,
+        epoch_ns=epoch_ns,
+        parameters=parameters,
+        instances=tuple(instances),
+        options=options,
+        salted=salted,
+    )
+
+
+def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:
+    """The whole configuration from the tables of a file (and what flags changed in them)."""
+    named = {"node", "server", "token", "token_file", "ca_file", "spool", "spool_limit", "poll", "streams"}
+    known = named | set(_MEMORY)
+    if unknown := sorted(set(tables) - known):
+        raise UsageError(f"{unknown[0]!r} is unknown", where=where, action=f"use {', '.join(sorted(known))}")
+    streams = tables.get("streams", {})
+    if not isinstance(streams, Mapping) or len(streams) > MOST_STREAMS:
+        raise UsageError(f"streams is a table of at most {MOST_STREAMS}", where=where)
+    limit_bytes = parse_bytes(str(tables.get("spool_limit", DEFAULT_SPOOL_LIMIT)))
+    if limit_bytes < LEAST_BYTES:
+        raise UsageError(f"spool_limit is {limit_bytes} bytes", where=where, action=f"give at least {LEAST_BYTES}")
+    poll_ns = _duration(tables, "poll", DEFAULT_POLL, where)
+    if poll_ns < LEAST_POLL_NS:
+        raise UsageError("sources are read every 10 ms or less often", where=f"{where}, poll", action="write 1s")
+    node = _text(tables, "node", where)
+    _check_name(node, "node", where)
+    return AgentConfiguration(
+        node=node,
+        server=checked_address(_text(tables, "server", where), where=where),
+        token=_token(tables, where),
+        spool=Path(_text(tables, "spool", where)),
+        spool_limit_bytes=limit_bytes,
+        streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
+        poll_ns=poll_ns,
+        ca_file=_ca_file(tables, where),
+        memory=_memory(tables, where),
+    )
+
+
+def _memory(tables: Mapping[str, Any], where: str) -> MemoryLimits:
+    sizes: dict[str, int] = {}
+    for name, kind in _MEMORY.items():
+        try:
+            sizes[kind] = parse_bytes(str(tables.get(name, getattr(DEFAULT_LIMITS, kind))))
+        except ParameterError as error:
+            raise UsageError(f"{name}: {error.what}", where=where, action=error.action) from None
+    return MemoryLimits(**sizes)
+
+
+def _check_name(name: str, what: str, where: str) -> None:
+    if not is_name(name):
+        raise UsageError(f"{name[:40]!r} cannot name a {what}", where=where, action=f"use {NAME_RULE}")
+
+
+def _is_needed(parameter: Field[Any]) -> bool:
+    return parameter.init and parameter.default is MISSING and parameter.default_factory is MISSING
+
+
+def _text(table: Mapping[str, Any], name: str, where: str) -> str:
+    value = table.get(name)
+    if not isinstance(value, str) or not value:
+        flag = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{name} is missing", where=where, action=f'give {flag}, or write {name} = "…" in a file')
+    return value
+
+
+def _duration(table: Mapping[str, Any], name: str, default: str, where: str) -> int:
+    try:
+        return parse_duration(str(table.get(name, default)))
+    except ParameterError as error:
+        raise UsageError(f"{name}: {error.what}", where=where, action=error.action) from None
+
+
+def _token(tables: Mapping[str, Any], where: str) -> str:
+    if "token" in tables:
+        return _text(tables, "token", where)
+    return read_token(Path(_text(tables, "token_file", where)))
+
+
+def _ca_file(tables: Mapping[str, Any], where: str) -> Path | None:
+    if "ca_file" not in tables:
+        return None
+    path = Path(_text(tables, "ca_file", where))
+    trusting(path)  # it has to be readable before anything starts
+    return path

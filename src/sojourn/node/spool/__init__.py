@@ -1,0 +1,1 @@
+"""The spool: epochs on disk until the query unit has acknowledged them."""

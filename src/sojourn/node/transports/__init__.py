@@ -1,0 +1,1 @@
+"""How a node reaches the query unit."""

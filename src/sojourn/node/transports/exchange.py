@@ -1,0 +1,152 @@
+"""One request to a query unit and its answer, checked before anybody uses it.
+
+Guarantee: what `exchange` returns was answered by a query unit as far as that can be seen: a status of success, JSON by
+its content type, complete, and no larger than the limit, which is checked before a body is read and while it is. All
+else is a `TransportError` that says what came instead (a redirect, a login page, another program's JSON), since it may
+be gone at the next try; only a refusal in the query unit's own words is a `RefusedError`.
+Cost: the body in memory once, at most `most_bytes`; at most `seconds` for the whole of it, however slowly it comes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from sojourn.node.transports.transport import RefusedError, TransportError
+
+__all__ = ["Exchange", "NoAnswerError", "checked_list", "checked_object", "exchange"]
+
+MOST_DETAIL = 300
+JSON = "application/json"
+# Of an answer that is no success only so much is read: enough for any word of a query unit.
+MOST_REFUSAL_BYTES = 1 << 16
+_PAGE = "is there a proxy or a login page in between?"
+
+
+class NoAnswerError(TransportError):
+    """It was reached, and did not answer in time."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is asked, and what its answer may take."""
+
+    method: str
+    path: str
+    seconds: float
+    most_bytes: int
+    may_be_empty: bool = False
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+def exchange(client: httpx.Client, server: str, asked: Exchange) -> Any:
+    """The answer's JSON; None for an answer without content, where there may be one."""
+    how = dict(asked.how)
+    # A compressed body could be any size once it is unpacked.
+    headers = {**how.pop("headers", {}), "Accept": JSON, "Accept-Encoding": "identity"}
+    deadline = time.monotonic() + asked.seconds
+    try:
+        with client.stream(asked.method, asked.path, headers=headers, timeout=asked.seconds, **how) as response:
+            return _answer(response, server, asked, deadline)
+    except (httpx.ReadTimeout, httpx.WriteTimeout):
+        raise NoAnswerError(
+            f"did not answer within {asked.seconds:g} s", where=server, action="is it overloaded?"
+        ) from None
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+        what = " ".join(str(error).split())[:MOST_DETAIL]
+        raise TransportError(f"cannot be reached ({what})", where=server, action="is it running?") from None
+
+
+def _answer(response: httpx.Response, server: str, asked: Exchange, deadline: float) -> Any:
+    status = response.status_code
+    if 300 <= status < 400:
+        to = response.headers.get("location", "nowhere")[:MOST_DETAIL]
+        raise TransportError(
+            f"answered {status}, a redirect to {to}", where=server, action="give the query unit's own address"
+        )
+    if not 200 <= status < 300:
+        raise _refusal(status, _detail(response, server, deadline), server)
+    if status == 204 and asked.may_be_empty:
+        return None
+    if not _is_json(response):
+        raise _not_ours(server, f"a page, not with JSON (status {status}, {_kind(response)})")
+    return _parsed(_body(response, server, asked.most_bytes, deadline), server)
+
+
+def _refusal(status: int, detail: str | None, server: str) -> TransportError | RefusedError:
+    if detail is None:
+        return _not_ours(server, f"{status} and a page, not with JSON")
+    if status == 429 or status >= 500:
+        return TransportError(f"answered {status}: {detail}", where=server)
+    return RefusedError(f"refuses ({status}): {detail}", where=server, status=status)
+
+
+def _detail(response: httpx.Response, server: str, deadline: float) -> str | None:
+    """The query unit's own word for why it refused; None where the answer is somebody else's."""
+    if not _is_json(response):
+        return None
+    try:
+        answer = _parsed(_body(response, server, MOST_REFUSAL_BYTES, deadline), server)
+    except TransportError:
+        return None
+    if not isinstance(answer, dict) or "detail" not in answer:
+        return None
+    return " ".join(str(answer["detail"]).split())[:MOST_DETAIL]
+
+
+def _is_json(response: httpx.Response) -> bool:
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    return _kind(response) == JSON and encoding in ("", "identity")
+
+
+def _kind(response: httpx.Response) -> str:
+    content_type: str = response.headers.get("content-type", "no content type")
+    return content_type.partition(";")[0].strip().lower()[:60]
+
+
+def _body(response: httpx.Response, server: str, most: int, deadline: float) -> bytes:
+    length = response.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > most:
+        raise _not_ours(server, f"{int(length):,} bytes, more than the {most:,} of any answer to this")
+    body = bytearray()
+    for piece in response.iter_raw():
+        body += piece
+        if len(body) > most:
+            raise _not_ours(server, f"more than the {most:,} bytes of any answer to this")
+        if time.monotonic() > deadline:
+            raise NoAnswerError("did not finish its answer in time", where=server, action="is it overloaded?")
+    return bytes(body)
+
+
+def _parsed(body: bytes, server: str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise _not_ours(server, "something that is not JSON, though it is called so") from None
+
+
+def checked_object(answer: Any, server: str, **kinds: type | tuple[type, ...]) -> dict[str, Any]:
+    """An object with these fields of these kinds; a `TransportError` where it is another one."""
+    if not isinstance(answer, dict):
+        raise _not_ours(server, "JSON of another form")
+    for name, kind in kinds.items():
+        value = answer.get(name)
+        if name not in answer or not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise _not_ours(server, f"JSON of another form (without its {name})")
+    return answer
+
+
+def checked_list(answer: Any, server: str, **kinds: type | tuple[type, ...]) -> list[dict[str, Any]]:
+    """A list of objects with these fields of these kinds."""
+    if not isinstance(answer, list):
+        raise _not_ours(server, "JSON of another form")
+    return [checked_object(item, server, **kinds) for item in answer]
+
+
+def _not_ours(server: str, what: str) -> TransportError:
+    return TransportError(f"answered with {what}", where=server, action=_PAGE)

@@ -1,0 +1,1 @@
+"""Node units of one dependency-free file each, for CPython and MicroPython."""

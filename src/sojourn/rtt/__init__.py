@@ -1,0 +1,1 @@
+"""Passive round-trip times from one observation point: TCP, ICMP echo and MQTT."""

@@ -1,0 +1,1 @@
+"""The one road of a segment: survey, plan, record, answer."""

@@ -1,0 +1,309 @@
+"""A segment between two interfaces of one machine, measured while its packets pass: one pass, bounded memory.
+
+::
+
+        max_delay      what is measured: T₀ … T₁       max_delay
+    ├───────────────┼───────────────────────────────┼───────────────┤   both interfaces are captured
+     sent before      recorded at once                sent after        the sender's packets
+     arrived before │ held │ recorded at once         held              the receiver's packets
+
+Measured are the packets *sent* in T₀ … T₁. The sender needs no more than its clock to tell them. Of the receiver's,
+those of the first `max_delay` after T₀ may have been sent before, and those after T₁ may still belong to it: they are
+held (32 bytes each) and, at the end, paired by identity with what the sender sent before T₀ and after T₁. What pairs is
+left out, the rest is recorded. So no packet in flight at an edge is taken for lost, whatever the queue held, if none
+was on its way longer than `max_delay`; one that was counts as lost (or as never sent).
+
+Both interfaces are stamped by the kernel's one clock: there is nothing to correct.
+
+A flow that only one of the interfaces showed does not take this way (it is for this machine itself, or leaves by
+another interface), or every packet of it was lost: it is listed, and left out of the totals, as in exact matching.
+
+Memory: the two rings, the flow tables, the sketches and the edges, at most `EDGE_PACKETS` each; whatever the duration.
+With `keep_all` also 32 bytes per packet. Time: each interface is read in its own thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sojourn.capture.flows.table import FlowTable
+from sojourn.capture.live.interface import start_together
+from sojourn.capture.live.reader import LiveReader, rehearsal
+from sojourn.core.arrays import BoolArray, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import InputError, ParameterError
+from sojourn.core.estimates import Reason
+from sojourn.estimation.losses import Losses, Parts
+from sojourn.matching.clock.correction import ClockMode
+from sojourn.matching.exact import match_exact
+from sojourn.matching.exact_answer import ExactMatch
+from sojourn.matching.offload import resegmented
+from sojourn.matching.pairing import MATCHED, pair_packets
+from sojourn.segments.measurement import (
+    SEGMENT,
+    Interval,
+    PointRecorder,
+    SegmentPlan,
+    SegmentTotals,
+    answer_streams,
+    packets_of,
+)
+from sojourn.segments.two_step import without_other_way
+from sojourn.sketches.registry import AnySketch
+
+__all__ = ["EDGE_PACKETS", "LiveAnswer", "LiveSegment"]
+
+EDGE_PACKETS = 1 << 21
+# A stop is announced so long before: no thread has already worked on later packets.
+NOTICE_NS = 100_000_000
+_NEVER = np.iinfo(np.int64).max
+
+
+class EdgeLog:
+    """Packets of one edge, to be judged at the end: the first `limit` of them, or (`keep_newest`) about the last."""
+
+    def __init__(self, limit: int = EDGE_PACKETS, *, keep_newest: bool = False) -> None:
+        self._limit, self._keep_newest = limit, keep_newest
+        self._batches: deque[PacketBatch] = deque()
+        self.count = self.overflow = 0
+
+    def add(self, batch: PacketBatch) -> PacketBatch:
+        """Keep a batch; the end of it that found no room."""
+        room = len(batch) if self._keep_newest else min(len(batch), self._limit - self.count)
+        self._batches.append(batch.select(slice(0, room)))
+        self.count += room
+        self.overflow += len(batch) - room
+        while self._keep_newest and self.count - len(self._batches[0]) >= self._limit:
+            self.count -= len(self._batches.popleft())
+        return batch.select(slice(room, None))
+
+    def packets(self) -> PacketBatch:
+        return PacketBatch.concatenate(list(self._batches)) if self._batches else PacketBatch.of([], [], [])
+
+
+class LivePoint:
+    """One interface: sorts its packets by time, records those that surely count and holds the others."""
+
+    def __init__(self, reader: LiveReader, plan: SegmentPlan | None, *, hold_ns: int, keep_all: bool) -> None:
+        self.reader = reader
+        self.counts = FlowTable(reader.flows.max_flows)
+        self.before, self.held, self.after = EdgeLog(keep_newest=True), EdgeLog(), EdgeLog()
+        self.kept: list[PacketBatch] | None = [] if keep_all else None
+        self.first_ns, self.last_ns = _NEVER, _NEVER
+        self.longest = 0
+        self._hold_ns = hold_ns
+        self._recorder = PointRecorder(reader.name, plan, None) if plan is not None else None
+
+    def take(self, batch: PacketBatch) -> None:
+        """Sort in the next packets."""
+        time_ns, first, last = batch.time_ns, self.first_ns, self.last_ns
+        if not len(batch):
+            return
+        if first + self._hold_ns <= int(time_ns.min()) and int(time_ns.max()) <= last:
+            self.record(batch)
+            return
+        early = time_ns < first
+        late = ~early & (time_ns > last)
+        held = ~early & ~late & (time_ns < first + self._hold_ns)
+        self.before.add(batch.select(early))
+        self.after.add(batch.select(late))
+        self.record(self.held.add(batch.select(held)))
+        self.record(batch.select(~(early | late | held)))
+
+    def record(self, batch: PacketBatch) -> None:
+        """Packets that count."""
+        self.counts.update(batch.flow_id, batch.time_ns, batch.size_bytes)
+        self.longest = max(self.longest, int(batch.size_bytes.max(initial=0)))
+        if self.kept is not None:
+            self.kept.append(batch)
+        if self._recorder is not None:
+            self._recorder.record(batch)
+
+    def sketches(self) -> dict[str, AnySketch]:
+        """What was recorded, by stream."""
+        recorded = self._recorder.finish() if self._recorder is not None else {}
+        return {stream: sketch for (stream, _), sketch in recorded.items()}
+
+    def packets(self) -> PacketBatch:
+        """The columns of all packets that count, where they were kept."""
+        return PacketBatch.concatenate(self.kept) if self.kept else PacketBatch.of([], [], [])
+
+
+@dataclass(frozen=True, eq=False)
+class LiveAnswer:
+    """What a live measurement tells; ``match`` where all packets were kept, ``whole`` where sketches were asked for."""
+
+    whole: Interval | None
+    match: ExactMatch | None
+    first_ns: int
+    last_ns: int
+    one_sided: UInt64Array
+    left_out: dict[str, int]
+    resegmented: UInt64Array
+
+    @property
+    def other_way(self) -> int:
+        """How many flows were recorded that travel from the receiver to the sender."""
+        reasons = self.whole.flows.reason if self.whole is not None and self.whole.flows is not None else []
+        return sum(reason is Reason.OTHER_WAY for reason in reasons)
+
+
+class LiveSegment:
+    """Two interfaces measured at once; `run` blocks until the time is over or `stop` was called."""
+
+    def __init__(
+        self,
+        sender: LiveReader,
+        receiver: LiveReader,
+        plan: SegmentPlan | None,
+        *,
+        seconds: float | None = None,
+        max_delay_ns: int = 1_000_000_000,
+        keep_all: bool = False,
+    ) -> None:
+        """`plan` says what to record (None: nothing, for exact answers alone, which need `keep_all`)."""
+        if max_delay_ns < 0:
+            raise ParameterError(f"max_delay is {max_delay_ns} ns", action="give 0 or more")
+        if plan is None and not keep_all:
+            raise ParameterError("nothing is to be recorded", action="give a plan, or keep all packets")
+        self._plan, self._max_delay_ns, self._seconds = plan, max_delay_ns, seconds
+        self.sender = LivePoint(sender, plan, hold_ns=0, keep_all=keep_all)
+        self.receiver = LivePoint(receiver, plan, hold_ns=max_delay_ns, keep_all=keep_all)
+        self._failures: list[BaseException] = []
+        # Compile before there are packets to lose.
+        LivePoint(sender, plan, hold_ns=0, keep_all=False).record(rehearsal()[0])
+
+    @property
+    def points(self) -> tuple[LivePoint, LivePoint]:
+        return self.sender, self.receiver
+
+    def stop(self) -> None:
+        """End soon; packets on their way are still waited for. May be called from a signal handler."""
+        self._end_at(time.time_ns() + NOTICE_NS)
+
+    def _end_at(self, last_ns: int) -> None:
+        last_ns = max(last_ns, self.sender.first_ns) if self.sender.first_ns != _NEVER else last_ns
+        for point in self.points:
+            point.last_ns = min(point.last_ns, last_ns)
+            point.reader.stop(point.last_ns + self._max_delay_ns)
+
+    def run(self, advance: Callable[[str, float], None] = lambda _step, _share: None) -> LiveAnswer:
+        """Capture, wait for the packets on their way, answer."""
+        started = start_together([self.receiver.reader.capture, self.sender.reader.capture])
+        for point in self.points:
+            point.first_ns = started + self._max_delay_ns
+        if self._seconds is not None:
+            self._end_at(self.sender.first_ns + int(self._seconds * 1e9))
+        threads = [threading.Thread(target=self._read, args=(point,), daemon=True) for point in self.points]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                threads[0].join(0.1)
+                threads[1].join(0.1)
+                advance(*self._progress(started))
+        finally:
+            for point in self.points:  # after an interrupt: end at once
+                point.reader.stop()
+            for thread in threads:
+                thread.join()
+        if self._failures:
+            raise self._failures[0]
+        return self._answer()
+
+    def _read(self, point: LivePoint) -> None:
+        """All of one interface; a failure ends the other too."""
+        try:
+            for batch in point.reader:
+                point.take(batch)
+        except BaseException as failure:
+            self._failures.append(failure)
+            for other in self.points:
+                other.reader.stop()
+
+    def _progress(self, started_ns: int) -> tuple[str, float]:
+        packets = " → ".join(f"{point.reader.ip_packets:,}" for point in self.points)
+        if self._seconds is None:
+            return f"{packets} packets, Ctrl-C ends", 0.0
+        whole = self._seconds + 2 * self._max_delay_ns / 1e9
+        return f"{packets} packets", min(1.0, (time.time_ns() - started_ns) / 1e9 / whole)
+
+    def _answer(self) -> LiveAnswer:
+        left_out = self._settle_edges()
+        for point in self.points:
+            if not len(point.counts):
+                raise InputError(
+                    "there was no IP packet to measure",
+                    where=point.reader.name,
+                    action="check the interface, its direction and the filter",
+                )
+        flow_id, one_sided = self._flows()
+        split = self._resegmented(flow_id)
+        whole = self._estimate(self._plan, flow_id, one_sided, split) if self._plan is not None else None
+        times = self.sender.first_ns, self.sender.last_ns
+        return LiveAnswer(whole, self._match(), *times, one_sided, left_out, flow_id[split])
+
+    def _settle_edges(self) -> dict[str, int]:
+        """Record what the receiver held, without what was sent outside of the time."""
+        point = self.receiver
+        before, held, after = point.before.packets(), point.held.packets(), point.after.packets()
+        arrived = PacketBatch.concatenate([before, held])
+        early = pair_packets(self.sender.before.packets(), arrived).receiver_status[len(before) :] == MATCHED
+        late = pair_packets(self.sender.after.packets(), after).receiver_status == MATCHED
+        point.record(held.select(~early))
+        point.record(after.select(~late))
+        counts = {
+            "sent before the start at sender": self.sender.before.count,
+            "sent after the end at sender": self.sender.after.count,
+            "arrived before the start at receiver": point.before.count,
+            "sent before the start at receiver": int(early.sum()),
+            "sent after the end at receiver": int(late.sum()),
+            "no room to judge an edge": sum(log.overflow for log in (self.sender.after, point.held, point.after)),
+        }
+        return {text: count for text, count in counts.items() if count}
+
+    def _flows(self) -> tuple[UInt64Array, UInt64Array]:
+        """The flows that both points saw, and those that only one did."""
+        sent, received = (point.counts.ids for point in self.points)
+        return np.intersect1d(sent, received), np.setxor1d(sent, received)
+
+    def _resegmented(self, flow_id: UInt64Array) -> BoolArray:
+        """Which flows show other packets at the receiver than at the sender, as offloading makes them."""
+        longest = self.sender.longest, self.receiver.longest
+        return resegmented(flow_id, self.sender.counts, self.receiver.counts, longest)
+
+    def _match(self) -> ExactMatch | None:
+        if self.sender.kept is None:
+            return None
+        return match_exact(self.sender.packets(), self.receiver.packets(), clock=ClockMode("none"), trim=False)
+
+    def _estimate(self, plan: SegmentPlan, flow_id: UInt64Array, one_sided: UInt64Array, split: BoolArray) -> Interval:
+        sender, receiver = (point.sketches() for point in self.points)
+        before, after = sender[SEGMENT], receiver[SEGMENT]
+        foreign = tuple(int(packets_of(point.counts, one_sided).sum()) for point in self.points)
+        # Joint decoding needs every flow that was recorded, also those that are not answered.
+        everything = np.concatenate([flow_id, one_sided])
+        sizes = packets_of(self.sender.counts, everything)
+        answers = answer_streams(sender, receiver, everything, sizes=sizes, joint=plan.joint)
+        counts = before.recorded - foreign[0], after.recorded - foreign[1]
+        own = Parts(packets_of(self.sender.counts, flow_id), packets_of(self.receiver.counts, flow_id))
+        losses = answers.losses(*counts, parts=[own], foreign=(foreign[0], foreign[1]))
+        if split.any():
+            losses = Losses(None, Parts(own.sent[~split], own.received[~split]).lost, counts[0], losses.extra)
+        flows = answers.flows
+        if flows is not None:
+            # Both interfaces count every flow: nothing of that has to be estimated.
+            flows = replace(
+                flows.at(np.arange(len(flow_id))),
+                packets=own.sent.astype(np.float64),
+                lost=np.where(split, np.nan, own.lost_of_each),
+            )
+            flows = without_other_way(flows)
+        totals = SegmentTotals(*counts, answers.delays, losses)
+        return Interval(self.sender.first_ns, self.sender.last_ns, totals, flows)

@@ -1,0 +1,281 @@
+"""The memory that a wanted error needs, found by trying plans in simulated worlds.
+
+The promise: of the flows with `least_packets` or more, a share `confidence` has its mean within a share `error` of
+the truth; a flow without an answer counts as a miss. No formula says what a joint decoder reaches with a given memory,
+so plans are tried with the very code that measures: drawn traffic is recorded at both points and decoded. A plan is
+good when the share of simulated flows within the error, less what chance may have given it (`DOUBT` deviations, by
+Wilson's bound), is at least the confidence in every kind of delays that the traffic may have.
+
+Larger traffic is simulated as a part of its flows with the same part of the memory: what counts is cells per flow.
+
+Cost: a trial of a memory takes 0.1 to 1.5 s, a search about seven of them; the same request gives the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray
+from sojourn.core.errors import ParameterError
+from sojourn.core.units import format_bytes
+from sojourn.segments.measurement import PointRecorder, SegmentPlan, answer_interval, plan_segment
+from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw_world
+from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.lds import LdsParameters
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.samples.sample import SampleParameters
+
+__all__ = ["MemoryPlan", "Prediction", "Wish", "plan_memory", "predict_error"]
+
+DOUBT = 1.28
+LEAST_MEMORY = 1 << 11
+FIRST_STEP = 2.0
+FIRST_BYTES_PER_FLOW = 40
+LAST_STEP = 1.15
+MOST_WORLDS = 24
+BYTES_PER_PACKET, BYTES_PER_FLOW = 32, 4096
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted, for flows of `least_packets` or more."""
+
+    error: float
+    confidence: float = 0.95
+    least_packets: int = 100
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error < 10:
+            raise ParameterError(f"error {self.error:g}", where="plan", action="use a share such as 0.05 or 5%")
+        if not 0 < self.confidence < 1:
+            raise ParameterError(
+                f"confidence {self.confidence:g}", where="plan", action="use a share below 1, such as 95%"
+            )
+        if self.least_packets < 1:
+            raise ParameterError(f"flows of {self.least_packets} packets", where="plan", action="use 1 or more")
+
+    @property
+    def flows_to_try(self) -> int:
+        """How many simulated flows can prove the confidence with some misses among them."""
+        return math.ceil(4 * DOUBT**2 / (1 - self.confidence))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan came to in the worst kind of delays: shares of the promised flows, and relative errors.
+
+    ``share`` is within the wanted error, ``baseline`` the same for answering every flow with the mean of all packets;
+    ``median`` and ``at_confidence`` are quantiles of the error (infinite where flows have no answer).
+    """
+
+    share: float
+    baseline: float
+    median: float
+    at_confidence: float
+    answered: float
+    flows: int
+    delays: str
+    is_kept: bool
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """A plan for a budget of memory per point (it fills a little less), and what it is expected to reach."""
+
+    plan: SegmentPlan
+    prediction: Prediction
+    budget_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        return -(-self.plan.memory_bits // 8)
+
+
+Advance = Callable[[str, float], None]
+
+
+def plan_memory(
+    name: str,
+    traffic: ExpectedTraffic,
+    wish: Wish,
+    *,
+    joint: bool = True,
+    salt: int = 0,
+    advance: Advance = lambda _step, _share: None,
+) -> MemoryPlan:
+    """The smallest plan that keeps the wish, or (`is_kept` false) the best that memory can buy.
+
+    Memory is stepped up or down until the wish is just kept, then halved to within a seventh.
+    """
+    worlds = _Worlds(traffic, wish)
+    most = max(1 << 20, BYTES_PER_PACKET * traffic.total_packets + BYTES_PER_FLOW * traffic.flows)
+    best: MemoryPlan | None = None
+    low, high, trials = 0.0, math.inf, 0
+    memory = min(most, max(4 * LEAST_MEMORY, FIRST_BYTES_PER_FLOW * traffic.flows))
+    while LEAST_MEMORY <= memory <= most and high > LAST_STEP * low:
+        trials += 1
+        advance(f"trying {format_bytes(memory)}", 1 - 0.8**trials)
+        tried = _try_memory(name, memory, traffic, worlds, joint=joint, salt=salt)
+        kept = tried is not None and tried.prediction.is_kept
+        if tried is not None and (kept or best is None or (not best.prediction.is_kept and _closer(tried, best))):
+            best = tried
+        low, high = (low, memory) if kept else (memory, high)
+        memory = _next_memory(low, high, most)
+    if best is None:
+        raise ParameterError("no memory can be planned for", where=f"plan {name}", action="ask for fewer flows")
+    return best
+
+
+def _next_memory(low: float, high: float, most: float) -> float:
+    """Between the largest that failed and the smallest that did not; further up or down while there is no such pair."""
+    if math.isinf(high):
+        return min(low * FIRST_STEP, most) if low < most else math.inf
+    return math.sqrt(low * high) if low else high / FIRST_STEP
+
+
+def predict_error(
+    name: str, memory_bytes: int, traffic: ExpectedTraffic, wish: Wish, *, joint: bool = True, salt: int = 0
+) -> MemoryPlan:
+    """What a given memory buys; the wish names the flows and the confidence."""
+    plan = _plan(name, memory_bytes, traffic, joint=joint, salt=salt)
+    return MemoryPlan(plan, _predict(plan, traffic, _Worlds(traffic, wish), to_the_end=True), memory_bytes)
+
+
+def _plan(name: str, memory_bytes: int, traffic: ExpectedTraffic, *, joint: bool, salt: int) -> SegmentPlan:
+    packets = round(traffic.total_packets)
+    return plan_segment(
+        name, memory_bytes, flows=traffic.flows, loss=traffic.loss, packets=packets, salt=salt, joint=joint
+    )
+
+
+class _Worlds:
+    """The worlds that plans are tried in: drawn once, the same for all of a request's plans."""
+
+    def __init__(self, traffic: ExpectedTraffic, wish: Wish) -> None:
+        self.traffic = traffic
+        self.wish = wish
+        self._drawn: dict[tuple[str, int], World] = {}
+
+    def of(self, delays: Delays) -> Iterator[World]:
+        """As many as hold enough promised flows."""
+        flows = 0
+        for seed in range(MOST_WORLDS):
+            key = delays.name, seed
+            if key not in self._drawn:
+                self._drawn[key] = draw_world(
+                    self.traffic, delays, least_packets=self.wish.least_packets, seed=1000 + seed
+                )
+            yield self._drawn[key]
+            flows += int(self._drawn[key].promised.sum())
+            if flows >= self.wish.flows_to_try:
+                return
+
+
+def _closer(tried: MemoryPlan, best: MemoryPlan) -> bool:
+    return (tried.prediction.share, -tried.prediction.at_confidence) > (
+        best.prediction.share,
+        -best.prediction.at_confidence,
+    )
+
+
+def _try_memory(
+    name: str, memory: float, traffic: ExpectedTraffic, worlds: _Worlds, *, joint: bool, salt: int
+) -> MemoryPlan | None:
+    """The plan for a memory, or None where the memory is too small to plan with."""
+    try:
+        plan = _plan(name, int(memory), traffic, joint=joint, salt=salt)
+    except ParameterError:
+        return None
+    return MemoryPlan(plan, _predict(plan, traffic, worlds, to_the_end=False), int(memory))
+
+
+def _predict(plan: SegmentPlan, traffic: ExpectedTraffic, worlds: _Worlds, *, to_the_end: bool) -> Prediction:
+    """The worst prediction over all kinds of delays; the first that clearly fails unless `to_the_end`."""
+    worst: Prediction | None = None
+    for delays in traffic.delays:
+        tried = _predict_in(plan, worlds, delays, to_the_end=to_the_end)
+        if worst is None or (tried.share, -tried.at_confidence) < (worst.share, -worst.at_confidence):
+            worst = tried
+        if not to_the_end and not tried.is_kept:
+            return tried
+    assert worst is not None
+    return worst
+
+
+def _predict_in(plan: SegmentPlan, worlds: _Worlds, delays: Delays, *, to_the_end: bool) -> Prediction:
+    errors: list[FloatArray] = []
+    baseline: list[FloatArray] = []
+    wish = worlds.wish
+    for world in worlds.of(delays):
+        counted: BoolArray = world.promised & ~np.isnan(world.mean_ns)
+        truth = world.mean_ns[counted]
+        estimate = _decode(_part_of(plan, len(world.flow_id) / worlds.traffic.flows), world)[counted]
+        errors.append(np.nan_to_num(np.abs(estimate / truth - 1), nan=np.inf))
+        baseline.append(np.abs(world.grand_mean / truth - 1))
+        so_far = np.concatenate(errors)
+        if not to_the_end and _bound(so_far, wish.error, +2 * DOUBT) < wish.confidence:
+            break
+    error = np.concatenate(errors)
+    if not len(error):
+        return Prediction(0.0, 0.0, math.inf, math.inf, 0.0, 0, delays.name, is_kept=False)
+    return Prediction(
+        share=float(np.mean(error <= wish.error)),
+        baseline=float(np.mean(np.concatenate(baseline) <= wish.error)),
+        median=float(np.quantile(error, 0.5, method="higher")),
+        at_confidence=float(np.quantile(error, wish.confidence, method="higher")),
+        answered=float(np.mean(np.isfinite(error))),
+        flows=len(error),
+        delays=delays.name,
+        is_kept=_bound(error, wish.error, -DOUBT) >= wish.confidence,
+    )
+
+
+def _bound(errors: FloatArray, limit: float, deviations: float) -> float:
+    """Wilson's bound on the share of errors within the limit, so many deviations above (or below) what was seen."""
+    count = len(errors)
+    if not count:
+        return 1.0 if deviations > 0 else 0.0
+    share = float(np.mean(errors <= limit))
+    square = deviations**2
+    centre = share + square / (2 * count)
+    half = deviations * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    return (centre + half) / (1 + square / count)
+
+
+def _decode(plan: SegmentPlan, world: World) -> FloatArray:
+    """Each flow's mean as the plan answers it."""
+    ends = []
+    for batch in (world.sender, world.receiver):
+        recorder = PointRecorder("plan", plan, None)
+        recorder.record(batch)
+        ends.append(recorder.finish())
+    if not len(world.receiver):
+        return np.full(len(world.flow_id), np.nan)
+    whole = answer_interval(plan, ends[0], ends[1], 0, world.flow_id, world.packets, whole=True)
+    return np.full(len(world.flow_id), np.nan) if whole.flows is None else whole.flows.mean_ns
+
+
+def _part_of(plan: SegmentPlan, share: float) -> SegmentPlan:
+    """The plan with this part of its cells, slots and counters; the flow-blind LDA stays."""
+    if share >= 1:
+        return plan
+    parts = {"flows": plan.flows, "spread": plan.spread, "elephants": plan.elephants, "samples": plan.samples}
+    return replace(plan, **{name: None if p is None else _shrunk(p, share) for name, p in parts.items()})  # type: ignore[arg-type]
+
+
+def _shrunk(parameters: Parameters, share: float) -> Parameters:
+    def part(value: int, least: int = 1) -> int:
+        return max(least, round(value * share))
+
+    if isinstance(parameters, LdsParameters):
+        return replace(parameters, columns=part(parameters.columns, parameters.spread))
+    if isinstance(parameters, CounterVectorParameters):
+        return replace(parameters, counters=part(parameters.counters))
+    if isinstance(parameters, SampleParameters):
+        groups = part(parameters.groups)
+        return replace(parameters, groups=groups, slots=part(parameters.slots, groups))
+    raise ParameterError(f"{parameters.kind} cannot be planned for", where="plan", action="use lds, colate or sample")

@@ -1,0 +1,132 @@
+"""Which delays sketches can tell, and how longer ones are brought into reach.
+
+Cells keep sums modulo 2ᵇ and samples times modulo 2ᵗ: a difference is exact while a cell's delays add up to less than
+2ᵇ⁻¹ ns, and each sampled one to less than 2ᵗ⁻¹ ns (550 s with 40 bits). Clocks that differ by minutes leave that range.
+Sketches are linear, so the usual delay, the **base**, is taken off before recording or estimating and added to the
+answers; what must fit the range then is only how far delays lie from it:
+
+- `measure` knows the matched packets: `surveyed_range` gives base and spread, `SegmentPlan` is widened to the spread;
+- epochs tell the base by the flow-blind LDA (`recorded_base`): a cell of n packets is exact up to ±2ᵇ⁻¹/n, so the cells
+  with fewest packets tell delays of hours, and all others must agree with them.
+
+A base is only taken where delays exceed `IN_RANGE_NS`; below it nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sojourn.core.arrays import Int64Array
+from sojourn.core.estimates import Answer, Estimate
+from sojourn.estimation.columns import FlowDelays
+from sojourn.estimation.differences import cell_difference
+from sojourn.estimation.lda import LdaAnswer
+from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.delay_cells import DelayCellParameters
+from sojourn.sketches.lda import Lda
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.samples.sample import Sample, SampleParameters
+
+__all__ = [
+    "IN_RANGE_NS",
+    "DelayRange",
+    "moved",
+    "moved_flows",
+    "recorded_base",
+    "shifted",
+    "surveyed_range",
+    "widened",
+]
+
+IN_RANGE_NS = 10_000_000_000  # max_delay_ns of every sketch by default
+MARGIN = 2  # of a sample's spread of delays, for those that it did not draw
+WIDEST_SUM_BITS = 64
+FEWEST_CELLS = 3
+TELLING_CELLS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRange:
+    """The usual delay where it is beyond the sketches' range (else 0), how far delays lie from it (0: in range)."""
+
+    base_ns: int = 0
+    spread_ns: int = 0
+
+
+def surveyed_range(delay_ns: Int64Array) -> DelayRange:
+    """From the delays of (sampled) matched packets."""
+    if not len(delay_ns):
+        return DelayRange()
+    low, high = int(delay_ns.min()), int(delay_ns.max())
+    if max(-low, high) <= IN_RANGE_NS:
+        return DelayRange()
+    # What is left of delays stays positive, unless they lie so far apart that it is better centred.
+    base = low if MARGIN * (high - low) <= IN_RANGE_NS else int(np.median(delay_ns))
+    spread = max(base - low, high - base)
+    return DelayRange(base, 0 if MARGIN * spread <= IN_RANGE_NS else MARGIN * spread)
+
+
+def widened(parameters: Parameters, spread_ns: int) -> Parameters:
+    """Parameters under which delays of up to ±`spread_ns` are exact; the same where they are already."""
+    if isinstance(parameters, DelayCellParameters) and parameters.max_delay_ns < spread_ns:
+        return replace(parameters, max_delay_ns=spread_ns, sum_bits=WIDEST_SUM_BITS)
+    if isinstance(parameters, CounterVectorParameters) and parameters.max_delay_ns < spread_ns:
+        return replace(parameters, max_delay_ns=spread_ns, bits=WIDEST_SUM_BITS)
+    if isinstance(parameters, SampleParameters) and parameters.max_delay_ns < spread_ns:
+        bits = max(parameters.time_bits, min(63, spread_ns.bit_length() + 1))
+        return replace(parameters, max_delay_ns=spread_ns, time_bits=bits)
+    return parameters
+
+
+def recorded_base(sender: Lda, receiver: Lda) -> int | None:
+    """The usual delay as two LDAs tell it, 0 where it is in range; None where no cells tell it or they disagree."""
+    cells = cell_difference(sender, receiver)
+    rows = np.flatnonzero(cells.usable)
+    if len(rows) < FEWEST_CELLS:
+        return None
+    rows = rows[np.argsort(cells.sent[rows], kind="stable")]
+    few = rows[:TELLING_CELLS]
+    means = cells.delay_sum[few] / cells.sent[few]
+    base = int(np.median(means))
+    if abs(base) <= IN_RANGE_NS:
+        return 0
+    if np.ptp(means) <= IN_RANGE_NS:
+        base = int(means.min())
+    rest = cell_difference(sender, shifted(receiver, base))  # type: ignore[arg-type]
+    apart = np.abs(rest.delay_sum[rows] / rest.sent[rows])
+    return base if float(np.median(apart)) <= IN_RANGE_NS else None
+
+
+def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
+    """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
+    if not offset_ns:
+        return sketch
+    if isinstance(sketch, Sample):
+        return sketch.shifted(-offset_ns)
+    counts = sketch.column("count")
+    unit_ns = getattr(sketch.parameters, "resolution_ns", 1)
+    later = sketch.copy()
+    later.arrays[0][:, 0] -= round(offset_ns / unit_ns) * counts
+    return later
+
+
+def moved(answer: LdaAnswer, base_ns: int) -> LdaAnswer:
+    """A segment's answer with the base added again."""
+    return replace(answer, mean=_moved_mean(answer.mean, base_ns)) if base_ns else answer
+
+
+def _moved_mean(answer: Answer, base_ns: int) -> Answer:
+    if not isinstance(answer, Estimate):
+        return answer
+    return replace(answer, value=answer.value + base_ns, low=answer.low + base_ns, high=answer.high + base_ns)
+
+
+def moved_flows(flows: FlowDelays | None, base_ns: int) -> FlowDelays | None:
+    """Flows' answers with the base added again."""
+    if flows is None or not base_ns:
+        return flows
+    means = {name: getattr(flows, name) + base_ns for name in ("mean_ns", "low_ns", "high_ns")}
+    return replace(flows, **means)

@@ -1,0 +1,370 @@
+"""The survey: a first, light pass over both points that finds what to measure and how the clocks stand.
+
+It keeps each point's flow table and a coordinated sample of its packets (all of them in captures up to the sample's
+size), matches the samples exactly and concludes
+
+- the **clock**: offset and skew of the receiver against the sender;
+- the **flows** that travel from sender to receiver. Those with sampled packets are told by matching; of the others,
+  the flow tables tell: a flow travels forward if its first packet was seen at the sender first (a loss can only add to
+  that); one that the receiver never saw counts, as wholly lost, if its opposite direction travels back;
+- the **windows**: from when to when each flow can be judged at each point, although captures start and stop apart.
+
+Memory: two flow tables and two samples, whatever the length of the captures. Time: one pass, both points at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from sojourn.capture.flows.conversations import Conversations
+from sojourn.capture.flows.table import FlowTable
+from sojourn.capture.flows.window import FlowWindows
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt8Array, UInt64Array
+from sojourn.core.batches import PacketBatch
+from sojourn.core.errors import InputError
+from sojourn.core.estimates import Estimate
+from sojourn.estimation.quantiles import NORMAL_95
+from sojourn.matching.clock.correction import ClockEstimate, ClockMode
+from sojourn.matching.edges import CaptureSpan, find_edges
+from sojourn.matching.exact import match_exact
+from sojourn.matching.exact_answer import ExactMatch, Fate
+from sojourn.matching.offload import resegmented_flows
+from sojourn.matching.sample import PacketSample, common_sample
+from sojourn.segments.plausibility import Capture, judge_captures
+from sojourn.segments.ranges import DelayRange, surveyed_range
+
+__all__ = ["Point", "PointSurvey", "Survey", "conclude", "read_points", "survey_segment"]
+
+SAMPLE_PACKETS = 1 << 18
+# Captures begin, or end, apart from each other by more than a second and this share of the time that they share.
+APART_NS, APART_SHARE = 1_000_000_000, 0.01
+# Packets of a flow that may be on the wrong side of a cut by time, in expectation.
+MOST_IN_FLIGHT = 0.2
+
+
+class Point(Protocol):
+    """An observation point that can be read more than once."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def flows(self) -> FlowTable: ...
+    def batches(self, *, again: bool = False) -> Iterator[PacketBatch]: ...
+
+
+@dataclass(eq=False)
+class PointSurvey:
+    """What one pass over a point found."""
+
+    name: str
+    flows: FlowTable
+    sample: PacketSample
+    kept: list[PacketBatch]
+    first_ns: int
+    last_ns: int
+    packets: int
+    largest_bytes: int
+    cut_packets: int = 0
+
+    def capture(self, fate: UInt8Array) -> Capture:
+        """The point as one side of the question, with what became of its (sampled) packets."""
+        alone = int(np.count_nonzero((fate == Fate.LOST) | (fate == Fate.RECEIVER_ONLY)))
+        return Capture(self.name, self.first_ns, self.last_ns, self.largest_bytes, self.cut_packets, alone)
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What is to be measured between two points; ``match`` is exact if all packets were kept.
+
+    ``other_way`` packets of the receiver's capture belong to flows that travel to the sender. ``warnings`` say what is
+    doubtful about the question.
+    """
+
+    sender: PointSurvey
+    receiver: PointSurvey
+    match: ExactMatch
+    flow_id: UInt64Array
+    sender_windows: FlowWindows
+    receiver_windows: FlowWindows
+    is_complete: bool
+    other_way: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def clock(self) -> ClockEstimate:
+        return self.match.clock
+
+    @cached_property
+    def delay_range(self) -> DelayRange:
+        """Where the delays lie, by the corrected clock, if that is beyond what sketches tell by themselves."""
+        return surveyed_range(self.match.packets.delay_ns)
+
+    @property
+    def loss(self) -> float:
+        """The share of (sampled) packets that did not arrive."""
+        return self.match.aggregate.lost / max(1, self.match.aggregate.sent)
+
+    @property
+    def uncounted(self) -> tuple[BoolArray | None, BoolArray | None]:
+        """The rows of each point that are copies of other packets, or that only the receiver saw: they are part of no
+        count. None where there are none, or where a sample cannot name them."""
+        found = []
+        for fate in (self.match.sender_fate, self.match.receiver_fate):
+            rows = (fate == Fate.DUPLICATE) | (fate == Fate.RECEIVER_ONLY)
+            found.append(rows if self.is_complete and rows.any() else None)
+        return found[0], found[1]
+
+    @cached_property
+    def resegmented(self) -> UInt64Array:
+        """Flows of which the points show different packets, as offloading makes them: nothing tells their losses."""
+        tables = self.sender.flows, self.receiver.flows
+        return resegmented_flows(self.match.flows, *tables, (self.sender.largest_bytes, self.receiver.largest_bytes))
+
+    @property
+    def extra(self) -> Estimate | None:
+        """From a sample: the packets that the receiver counted beyond those sent, less the sender's copies; None where
+        there are none, or where they are known (`uncounted`)."""
+        sender, receiver = self.match.sender_fate, self.match.receiver_fate
+        copies = int(np.count_nonzero(sender == Fate.DUPLICATE))
+        more = int(np.count_nonzero((receiver == Fate.DUPLICATE) | (receiver == Fate.RECEIVER_ONLY)))
+        if self.is_complete or not copies + more:
+            return None
+        share = min(self.sender.sample.share, self.receiver.sample.share)
+        half = NORMAL_95 * math.sqrt(copies + more) / share
+        return Estimate.around((more - copies) / share, half, samples=copies + more, method="sample", unit="packets")
+
+    @property
+    def packets(self) -> int:
+        """The packets at the sender of the flows to be measured."""
+        table = self.sender.flows
+        return int(table.packets[np.isin(table.ids, self.flow_id)].sum())
+
+    def boundaries(self, interval_ns: int, *, markers: bool) -> tuple[Int64Array, Int64Array]:
+        """Where intervals end, at the sender and at the receiver (on the sender's clock, less the delays' base).
+
+        With markers an interval ends at a packet that both points saw: the first one sent after the nominal end.
+        """
+        base_ns = self.delay_range.base_ns
+        received = int(self.clock.correct(np.array([self.receiver.last_ns]))[0]) - base_ns
+        first, last = self.sender.first_ns, max(self.sender.last_ns, received)
+        nominal = np.arange((first // interval_ns + 1) * interval_ns, last + 1, interval_ns)
+        if not markers:
+            return nominal, nominal
+        order = np.argsort(self.match.packets.sent_ns, kind="stable")
+        sent = self.match.packets.sent_ns[order]
+        arrived = sent + self.match.packets.delay_ns[order] - base_ns
+        marker = np.unique(np.searchsorted(sent, nominal))
+        marker = marker[marker < len(sent)]
+        return sent[marker], np.maximum.accumulate(arrived[marker])
+
+
+def survey_segment(
+    sender: Point,
+    receiver: Point,
+    *,
+    clock: ClockMode,
+    keep_all: bool = False,
+    advance: Callable[[str, float], None] = lambda _step, _share: None,
+) -> Survey:
+    """Read both points once. `keep_all` keeps every packet, for exact answers."""
+    advance("surveying", 0.0)
+    first, second = read_points(sender, receiver, keep_all=keep_all)
+    advance("matching packets", 0.4)
+    return conclude(first, second, clock=clock, keep_all=keep_all)
+
+
+def read_points(sender: Point, receiver: Point, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
+    """The survey's one pass over each point, both at once."""
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda point: _survey_point(point, keep_all), (sender, receiver))
+    return first, second
+
+
+def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode, keep_all: bool) -> Survey:
+    """What the passes over both points tell; an `InputError` where they cannot be two ends of a segment."""
+    sent, received = _packets(first, second, keep_all)
+    opposite = Conversations.of_table(first.flows)
+    conversations = opposite.joined(Conversations.of_table(second.flows))
+    match = match_exact(sent, received, clock=clock, conversations=conversations)
+    rest, backward = _unsampled_flows(first, second, match, opposite.reverse_id, sent=sent, received=received)
+    flow_id = np.concatenate([match.flows.flow_id, rest])
+    other_way = int(second.flows.packets[np.isin(second.flows.ids, backward)].sum())
+    base_ns = surveyed_range(match.packets.delay_ns).base_ns
+    ends = first.capture(match.sender_fate), second.capture(match.receiver_fate)
+    warnings = judge_captures(*ends, match.crossing, other_way=other_way, base_ns=base_ns)
+    if not len(flow_id):
+        raise InputError(
+            "no packet was seen at both points on its way from the first to the second",
+            where=f"{first.name} and {second.name}",
+            action="give captures of the same traffic, in the order in which it passed them",
+        )
+    whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
+    if whole:
+        windows = _windows(first, second, match, flow_id)
+    else:
+        windows = _marked_windows((first, second), (sent, received), match, flow_id)
+    return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings)
+
+
+def _survey_point(point: Point, keep_all: bool) -> PointSurvey:
+    sample, kept, packets, largest = PacketSample(SAMPLE_PACKETS), [], 0, 0
+    first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for batch in point.batches():
+        if not len(batch):
+            continue
+        packets += len(batch)
+        largest = max(largest, int(batch.size_bytes.max()))
+        first, last = min(first, int(batch.time_ns.min())), max(last, int(batch.time_ns.max()))
+        if keep_all:
+            kept.append(batch)
+        else:
+            sample.add(batch)
+    if not packets:
+        raise InputError("there is no IP packet to measure", where=point.name, action="check the file and the filter")
+    return PointSurvey(point.name, point.flows, sample, kept, int(first), int(last), packets, largest)
+
+
+def _packets(first: PointSurvey, second: PointSurvey, keep_all: bool) -> tuple[PacketBatch, PacketBatch]:
+    if keep_all:
+        return PacketBatch.concatenate(first.kept), PacketBatch.concatenate(second.kept)
+    return common_sample(first.sample, second.sample)
+
+
+def _unsampled_flows(
+    first: PointSurvey,
+    second: PointSurvey,
+    match: ExactMatch,
+    opposite_id: UInt64Array,
+    *,
+    sent: PacketBatch,
+    received: PacketBatch,
+) -> tuple[UInt64Array, UInt64Array]:
+    """Flows that travel forward although matching saw none of their packets at both points; and all that travel back.
+
+    `opposite_id` has a row per flow of the sender's table.
+    """
+    other_way = np.concatenate(
+        [
+            sent.flow_id[match.sender_fate == Fate.OTHER_WAY],
+            received.flow_id[match.receiver_fate == Fate.OTHER_WAY],
+        ]
+    )
+    told = np.union1d(match.flows.flow_id, other_way)
+    rest, at_sender, at_receiver = np.intersect1d(
+        first.flows.ids, second.flows.ids, assume_unique=True, return_indices=True
+    )
+    seen_first = second.flows.first_ns[at_receiver]
+    later = match.clock.correct(seen_first) >= first.flows.first_ns[at_sender]
+    untold = ~np.isin(rest, told)
+    forward, backward = rest[later & untold], rest[~later & untold]
+    missing = ~np.isin(first.flows.ids, np.union1d(told, second.flows.ids))
+    lost = first.flows.ids[missing & np.isin(opposite_id, other_way)]
+    return np.concatenate([forward, lost]), np.union1d(backward, other_way)
+
+
+def _windows(
+    first: PointSurvey, second: PointSurvey, match: ExactMatch, flow_id: UInt64Array
+) -> tuple[FlowWindows, FlowWindows]:
+    """Per flow, the times that can be judged, by the rule of exact matching; all on the sender's clock."""
+    receiver = match.clock.correct(np.array([second.first_ns, second.last_ns]))
+    packets = match.packets
+    edges = find_edges(
+        CaptureSpan(first.first_ns, first.last_ns),
+        CaptureSpan(int(receiver[0]), int(receiver[1])),
+        flow=np.repeat(np.arange(len(match.flows)), np.diff(packets.start)),
+        sent_ns=packets.sent_ns,
+        received_ns=packets.sent_ns + packets.delay_ns,
+        flows=len(flow_id),
+    )
+    return FlowWindows(flow_id, *edges.sent), FlowWindows(flow_id, *edges.received)
+
+
+def _marked_windows(
+    points: tuple[PointSurvey, PointSurvey],
+    packets: tuple[PacketBatch, PacketBatch],
+    match: ExactMatch,
+    flow_id: UInt64Array,
+) -> tuple[FlowWindows, FlowWindows]:
+    """The same from a sample: a flow that the sample shows to be cut off at one end is cut, at both points, at its
+    outermost matched packet there. Packets of a flow keep their order, so both points keep the same ones.
+
+    Where one capture goes on for long while the other does not, all flows are: the busy ones so, all others (which may
+    have few packets in the sample, or none) by the time less the usual delay, of which few packets in flight are on the
+    wrong side.
+    """
+    sent, received = packets
+    spans = _matched_spans(match)
+    limits = np.iinfo(np.int64)
+    windows = [[np.full(len(flow_id), bound) for bound in (limits.min, limits.max)] for _ in range(2)]
+    order = np.argsort(match.flows.flow_id)
+    ids = match.flows.flow_id[order]
+    times = (sent.time_ns, match.clock.correct(received.time_ns))
+    fates = (match.sender_fate, match.receiver_fate)
+    for batch, time_ns, fate, span in zip((sent, received), times, fates, spans, strict=True):
+        edge = np.flatnonzero(fate == Fate.EDGE)
+        place = np.minimum(np.searchsorted(ids, batch.flow_id[edge]), max(len(ids) - 1, 0))
+        known = ids[place] == batch.flow_id[edge] if len(ids) else np.zeros(len(edge), bool)
+        row, when = order[place[known]], time_ns[edge[known]]
+        for end, is_cut in enumerate((when < span[0][row], when > span[1][row])):
+            cut = np.unique(row[is_cut])
+            for window, own in zip(windows, spans, strict=True):
+                window[end][cut] = own[end][cut]
+    busy = _in_flight(points[0], match) >= MOST_IN_FLIGHT
+    for end, bounds in enumerate(_common_time(*points, match)):
+        if bounds is None:
+            continue
+        for window, own, bound in zip(windows, spans, bounds, strict=True):
+            window[end] = np.full(len(flow_id), bound)
+            window[end][: len(busy)][busy] = own[end][busy]
+    return FlowWindows(flow_id, *windows[0]), FlowWindows(flow_id, *windows[1])
+
+
+def _in_flight(sender: PointSurvey, match: ExactMatch) -> FloatArray:
+    """How many packets of each matched flow are sent while the delay varies: so many a cut by time may misplace; none
+    of flows that the sample has no pair of."""
+    delay_ns = match.packets.delay_ns
+    if not len(delay_ns):
+        return np.zeros(len(match.flows))
+    table = sender.flows
+    order = np.argsort(table.ids)
+    row = order[np.searchsorted(table.ids, match.flows.flow_id, sorter=order)]
+    rate = table.packets[row] / max(1, sender.last_ns - sender.first_ns)
+    found: FloatArray = np.where(np.diff(match.packets.start) > 0, rate * float(np.ptp(delay_ns)), 0.0)
+    return found
+
+
+def _common_time(
+    first: PointSurvey, second: PointSurvey, match: ExactMatch
+) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """When both points were captured, at its beginning and its end: the sender's time and the receiver's (on the
+    sender's clock), None where the captures begin or end about together."""
+    delay = int(np.median(match.packets.delay_ns)) if len(match.packets.delay_ns) else 0
+    began, ended = (int(t) - delay for t in match.clock.correct(np.array([second.first_ns, second.last_ns])))
+    most = max(APART_NS, int(APART_SHARE * (min(first.last_ns, ended) - max(first.first_ns, began))))
+    low, high = max(first.first_ns, began), min(first.last_ns, ended)
+    begin = (low, low + delay) if abs(first.first_ns - began) > most else None
+    end = (high, high + delay) if abs(first.last_ns - ended) > most else None
+    return begin, end
+
+
+def _matched_spans(match: ExactMatch) -> list[tuple[Int64Array, Int64Array]]:
+    """First and last matched packet of each measured flow, at the sender and at the receiver."""
+    packets = match.packets
+    spans = []
+    for time_ns in (packets.sent_ns, packets.sent_ns + packets.delay_ns):
+        low = np.zeros(len(match.flows), np.int64)
+        high = np.zeros(len(match.flows), np.int64)
+        filled = np.diff(packets.start) > 0
+        if filled.any():
+            starts = packets.start[:-1][filled]
+            low[filled] = np.minimum.reduceat(time_ns, starts)
+            high[filled] = np.maximum.reduceat(time_ns, starts)
+        spans.append((low, high))
+    return spans

@@ -1,0 +1,179 @@
+"""Owners: which agent a node's stream belongs to, so that two with one node's name do not spoil each other's numbers.
+
+An agent tells who it is by a number of its own (`agent.instance`). The first that announces or sends a stream owns it;
+another one is refused (409) while the owner is heard of, and accepted once the owner has been silent for a while, has
+left, or was released by an admin. Agents without a number (of earlier versions) own nothing, and are refused only while
+one that does is there.
+
+Guarantee: epochs of two owners never have one number. The former owner may still have epochs in its spool, numbered on
+from what was stored; the new one's numbers begin at the microseconds since 1970 (`floor`), which no stream reaches by
+counting. So both are stored, whoever comes back.
+Cost: one read for a request of the owner, one write every `SEEN_NS` of each agent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, select, update
+
+from sojourn.store.dialects import insert_missing
+from sojourn.store.epochs import EpochStore
+
+__all__ = ["OwnerStore", "TakenError"]
+
+_METADATA = MetaData()
+_NAME = String(200)
+
+OWNERS = Table(
+    "stream_owners",
+    _METADATA,
+    Column("node", _NAME, primary_key=True),
+    Column("stream", _NAME, primary_key=True),
+    Column("instance", String(64), nullable=False),
+    Column("floor", BigInteger),
+    Column("released_ns", BigInteger),
+)
+
+AGENTS = Table(
+    "agents_seen",
+    _METADATA,
+    Column("node", _NAME, primary_key=True),
+    Column("instance", String(64), primary_key=True),
+    Column("seen_ns", BigInteger, nullable=False),
+)
+
+# How exactly it is known when an agent was heard of; agents ask for their assignments every half a minute.
+SEEN_NS = 20_000_000_000
+# How long a released name waits for another agent.
+RELEASED_NS = 3_600_000_000_000
+MOST_REMEMBERED = 10_000
+# The time of an agent that said that it ends.
+LEFT = -1
+
+
+class TakenError(Exception):
+    """Another agent has the name; the text says what to do."""
+
+
+class OwnerStore:
+    """The owners of all streams; safe from several threads."""
+
+    def __init__(self, store: EpochStore, *, silence_ns: int) -> None:
+        self._store = store
+        self._silence_ns = silence_ns
+        # Nobody could be heard of before: an agent must not lose its name to the one that is faster after a restart.
+        self._started_ns = time.time_ns()
+        self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._lock = threading.Lock()
+        with store.transaction(writes=True) as connection:
+            _METADATA.create_all(connection)
+
+    def claim(self, node: str, streams: Collection[str], instance: str | None) -> dict[str, int | None]:
+        """Make an agent the owner of streams, all or none; the numbers after which its epochs of each begin.
+
+        Raises `TakenError` if one of them is another's.
+        """
+        now = time.time_ns()
+        with self._store.transaction() as connection:
+            rows = _rows(connection, node, streams)
+            if instance is None:
+                for row in rows.values():
+                    self._require_open(connection, row, now)
+                return {stream: rows[stream].floor if stream in rows else None for stream in streams}
+        if any(stream not in rows or rows[stream].instance != instance for stream in streams):
+            with self._store.transaction(writes=True) as connection:
+                rows = self._take(connection, node, streams, instance, now)
+        self.note(node, instance)
+        return {stream: rows[stream].floor for stream in streams}
+
+    def _take(
+        self, connection: Connection, node: str, streams: Collection[str], instance: str, now_ns: int
+    ) -> dict[str, Any]:
+        free = [{"node": node, "stream": stream, "instance": instance} for stream in streams]
+        insert_missing(connection, OWNERS, free)
+        for row in _rows(connection, node, streams).values():
+            if row.instance == instance:
+                continue
+            self._require_open(connection, row, now_ns)
+            here = (OWNERS.c.node == node) & (OWNERS.c.stream == row.stream) & (OWNERS.c.instance == row.instance)
+            new = {"instance": instance, "floor": now_ns // 1000, "released_ns": None}
+            if not connection.execute(update(OWNERS).where(here).values(new)).rowcount:
+                raise TakenError(_taken(node, row.stream))
+        return _rows(connection, node, streams)
+
+    def _require_open(self, connection: Connection, row: Any, now_ns: int) -> None:
+        """Refuse whoever is not the owner, unless that one is silent or released."""
+        if row.released_ns is not None and now_ns - row.released_ns < RELEASED_NS:
+            return
+        seen = self._last_seen(connection, row.node, row.instance)
+        if seen != LEFT and now_ns - max(seen, self._started_ns) < self._silence_ns:
+            raise TakenError(_taken(row.node, row.stream))
+
+    def _last_seen(self, connection: Connection, node: str, instance: str) -> int:
+        here = (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
+        stored: int | None = connection.execute(select(AGENTS.c.seen_ns).where(here)).scalar()
+        return stored or 0
+
+    def require_owner(self, node: str, instance: str | None) -> None:
+        """Refuse an agent that owns none of a node's streams while another that is there does; note that it is."""
+        if instance is None:
+            return
+        now = time.time_ns()
+        with self._store.transaction() as connection:
+            rows = connection.execute(select(OWNERS).where(OWNERS.c.node == node)).all()
+            if not any(row.instance == instance for row in rows):
+                for row in rows:
+                    self._require_open(connection, row, now)
+        self.note(node, instance)
+
+    def note(self, node: str, instance: str) -> None:
+        """Remember that an agent was heard of just now."""
+        now = time.time_ns()
+        with self._lock:
+            if now - self._seen.get((node, instance), 0) < SEEN_NS:
+                return
+            self._seen[node, instance] = now
+            self._seen.move_to_end((node, instance))
+            if len(self._seen) > MOST_REMEMBERED:
+                self._seen.popitem(last=False)
+        here = (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
+        with self._store.transaction(writes=True) as connection:
+            if not connection.execute(update(AGENTS).where(here).values(seen_ns=now)).rowcount:
+                insert_missing(connection, AGENTS, [{"node": node, "instance": instance, "seen_ns": now}])
+
+    def release(self, node: str) -> list[str]:
+        """Let another agent take over all streams of a node at once; their names.
+
+        The owner keeps them until another comes: the one that goes on sending would otherwise be first again.
+        """
+        here = OWNERS.c.node == node
+        with self._store.transaction(writes=True) as connection:
+            connection.execute(update(OWNERS).where(here).values(released_ns=time.time_ns()))
+            return list(connection.execute(select(OWNERS.c.stream).where(here).order_by(OWNERS.c.stream)).scalars())
+
+    def leave(self, node: str, instance: str) -> list[str]:
+        """Note that an agent ends, so that nobody waits for it to be silent; the names of its streams."""
+        with self._lock:
+            self._seen.pop((node, instance), None)
+        here = (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
+        its = (OWNERS.c.node == node) & (OWNERS.c.instance == instance)
+        with self._store.transaction(writes=True) as connection:
+            connection.execute(update(AGENTS).where(here).values(seen_ns=LEFT))
+            return list(connection.execute(select(OWNERS.c.stream).where(its).order_by(OWNERS.c.stream)).scalars())
+
+
+def _rows(connection: Connection, node: str, streams: Collection[str]) -> dict[str, Any]:
+    here = (OWNERS.c.node == node) & OWNERS.c.stream.in_(sorted(streams))
+    return {row.stream: row for row in connection.execute(select(OWNERS).where(here))}
+
+
+def _taken(node: str, stream: str) -> str:
+    return (
+        f"another agent sends stream {stream} under the name {node}; give one of them another name, or release it: "
+        f"sojourn nodes release {node}"
+    )

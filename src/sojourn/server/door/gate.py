@@ -1,0 +1,177 @@
+"""The gate that every request passes: token first, then the size of its body, and only then what it says.
+
+Guarantee: without a valid token nothing is done for a request but `/health` and `/openapi.json`, and not a byte of its
+body is read; with one whose role does not allow the route, neither. A body is counted as it comes, announced or
+chunked, against the limit of its route; all bodies together, and those under one token, against limits of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sojourn.core.errors import ServerError, SojournError, StoreError
+from sojourn.server.door.access import must_have_role, roles_of
+from sojourn.server.door.admission import BusyError
+from sojourn.server.door.bodies import CBOR
+from sojourn.server.door.limits import Limits
+from sojourn.server.door.sign_in import SignIn, too_many
+from sojourn.server.queries.workers import TooLongError
+from sojourn.store.tokens import Token
+
+__all__ = ["Gate", "explain_error", "explain_faults"]
+
+OPEN_PATHS = frozenset({"/health", "/openapi.json"})
+MOST_FAULTS, MOST_TEXT = 5, 100
+MOST_DETAIL = 1000
+_EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")
+_BULK = re.compile(r"/api/v1/(segments|nodes/[^/]+/collections/[^/]+/packets)/?")
+
+
+class Gate:
+    """Middleware around all routes."""
+
+    def __init__(self, app: ASGIApp, sign_in: SignIn, limits: Limits) -> None:
+        self._app = app
+        self._sign_in = sign_in
+        self._limits = limits
+        self._buffered: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            body = await self._admitted(scope, receive)
+        except HTTPException as refusal:
+            answer = JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
+            await answer(scope, receive, send)
+            return
+        except SojournError as error:
+            await explain_error(error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, body.receive, send)
+        except ClientDisconnect:
+            pass  # there is nobody left to answer
+        finally:
+            body.release()
+            _subtract(self._running, body.who, 1)
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> _Body:
+        """The body of a request whose sender may make it, not read yet."""
+        headers, host = Headers(scope=scope), (scope.get("client") or ("",))[0]
+        if scope["path"] in OPEN_PATHS:
+            self._sign_in.charge_open(host)
+            self._running[""] += 1
+            return _Body(scope, receive, self._limits, self._buffered, most=0)
+        token = await self._sign_in.token_of(host, _bearer(headers.get("authorization", "")))
+        scope.setdefault("state", {})["token"] = token
+        most = self._most_bytes(scope["path"], headers)
+        # The server's own parser has refused what is no number.
+        if int(headers.get("content-length", 0)) > most:
+            raise _too_large(most)
+        if self._running[token.id] >= self._limits.token_requests:
+            raise too_many(1, "too many requests at once with this token")
+        self._running[token.id] += 1
+        return _Body(scope, receive, self._limits, self._buffered, most=most, token=token)
+
+    def _most_bytes(self, path: str, headers: Headers) -> int:
+        """The largest body of a route: what is parsed as JSON is kept small, as parsing stops everything else."""
+        limits = self._limits
+        if _EPOCHS.fullmatch(path):
+            return limits.body_bytes
+        if not _BULK.fullmatch(path):
+            return min(limits.json_bytes, limits.body_bytes)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        return limits.body_bytes if kind == CBOR else min(limits.bulk_json_bytes, limits.body_bytes)
+
+
+class _Body:
+    """A request's body on its way in, counted."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        limits: Limits,
+        buffered: Counter[str],
+        *,
+        most: int,
+        token: Token | None = None,
+    ) -> None:
+        self._scope, self._receive = scope, receive
+        self._limits, self._buffered = limits, buffered
+        self._most, self._token = most, token
+        self._size = 0
+        self.who = token.id if token else ""
+
+    async def receive(self) -> Message:
+        if self._token is not None and self._size == 0:
+            # The router has found the route by now, and nothing was read yet.
+            must_have_role(self._token, roles_of(self._scope.get("endpoint")))
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._count(len(message.get("body", b"")))
+        return message
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        self._buffered[self.who] += size
+        if self._size > self._most:
+            raise _too_large(self._most)
+        if self._buffered[self.who] > self._limits.token_buffered_bytes:
+            raise too_many(1, "too many bytes at once with this token")
+        if self._buffered.total() > self._limits.buffered_bytes:
+            raise HTTPException(503, "too many bytes at once", {"Retry-After": "1"})
+
+    def release(self) -> None:
+        _subtract(self._buffered, self.who, self._size)
+
+
+def _subtract(counts: Counter[str], name: str, number: int) -> None:
+    counts[name] -= number
+    if not counts[name]:
+        del counts[name]
+
+
+def _bearer(header: str) -> str:
+    kind, _, text = header.partition(" ")
+    return text.strip() if kind.lower() == "bearer" else ""
+
+
+def _too_large(most: int) -> HTTPException:
+    return HTTPException(413, f"the body exceeds {most} bytes")
+
+
+def explain_error(error: SojournError) -> JSONResponse:
+    """The answer for an error of ours: the store's are 503, what took too long 504, all others are the sender's."""
+    status = 504 if isinstance(error, TooLongError) else 503 if isinstance(error, StoreError | ServerError) else 400
+    headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
+    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status, headers)
+
+
+def explain_faults(errors: Sequence[Any]) -> str:
+    """What is wrong with a request, and where: one short line that repeats nothing of what was sent but names.
+
+    >>> explain_faults([{"loc": ("body", "metric"), "msg": "Field required", "input": {"a": 1}}])
+    'body.metric: Field required'
+    """
+    faults = [
+        f"{'.'.join(str(part)[:MOST_TEXT] for part in error['loc'])[: 2 * MOST_TEXT]}: {error['msg'][: 2 * MOST_TEXT]}"
+        for error in errors[:MOST_FAULTS]
+    ]
+    more = len(errors) - len(faults)
+    return "; ".join(faults) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,1 @@
+"""What the query unit's interface takes and gives, as its description (OpenAPI) states it."""

@@ -1,0 +1,1 @@
+"""The query engine: questions to streams, live epochs, worker processes, answers."""

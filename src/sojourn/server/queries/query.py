@@ -1,0 +1,119 @@
+"""The query engine: finds a question's streams, asks nodes for current epochs, and has a worker answer it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.core.errors import UsageError
+from sojourn.estimation.buckets.queries import RangeQuery, Stat
+from sojourn.server.door.limits import Limits
+from sojourn.server.queries.answering import Found, Question, Work, answer_question
+from sojourn.server.queries.live import LiveDesk, LiveReply
+from sojourn.server.queries.workers import QueryWorkers
+from sojourn.sources.registry import values_of
+from sojourn.store.epochs import EpochStore, StreamRecord
+
+__all__ = ["QueryEngine", "while_connected"]
+
+LOOK_SECONDS = 0.5
+CLIENT_GONE = 499  # nobody reads it; counters do
+
+Result = TypeVar("Result")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of the work, which is cancelled if the caller goes."""
+    task = asyncio.create_task(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
+            if await request.is_disconnected():
+                raise HTTPException(CLIENT_GONE, "the caller has gone")
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+class QueryEngine:
+    """Answers questions from the store and the nodes."""
+
+    def __init__(self, store: EpochStore, desk: LiveDesk, workers: QueryWorkers, limits: Limits) -> None:
+        self._store, self._desk, self._workers, self._limits = store, desk, workers, limits
+
+    async def answer(self, question: Question) -> list[Found]:
+        """One answer, or one for each of the largest instances."""
+        streams = await run_in_threadpool(self._streams, question)
+        if not streams:
+            whose = f"node {question.node}" if question.node else f"any node tagged {question.tag}"
+            raise UsageError(f"{whose} has no stream of {question.metric}", where="query", action="see sojourn nodes")
+        if len({stream.unit for stream in streams}) > 1:
+            raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
+        question = await run_in_threadpool(_with_stat, question, streams)
+        # Nodes first: what they have sent by then is stored, so that nothing can be missed in between.
+        replies = await self._ask_nodes(streams, question.range) if question.live else {}
+        current: dict[tuple[str, str], list[bytes]] = {}
+        for node, reply in replies.items():
+            for epoch in reply.epochs:
+                current.setdefault((node, epoch.stream), []).append(epoch.data)
+        work = Work(
+            question=question,
+            streams=tuple(streams),
+            current=current,
+            silent=frozenset(stream.node for stream in streams if stream.node not in replies),
+            until_ns=time.time_ns(),
+            most_bytes=self._limits.query_decoded_bytes,
+        )
+        found = await self._workers.call(answer_question, self._store.engine.url, work)
+        notes = _missing(streams, replies) if question.live else ()
+        stat = question.range.stat
+        return [replace(answer, notes=(*notes, *answer.notes), stat=stat) for answer in found]
+
+    def _streams(self, question: Question) -> list[StreamRecord]:
+        if question.node is not None:
+            return self._store.streams(node=question.node, metric=question.metric)
+        tagged = {node.name for node in self._store.nodes(tag=question.tag)}
+        return [stream for stream in self._store.streams(metric=question.metric) if stream.node in tagged]
+
+    async def _ask_nodes(self, streams: list[StreamRecord], asked: RangeQuery) -> dict[str, LiveReply]:
+        """What the nodes hold that has not been stored; those that do not answer are left out."""
+        by_node: dict[str, tuple[str, ...]] = {}
+        for stream in streams:
+            by_node[stream.node] = (*by_node.get(stream.node, ()), stream.name)
+        reachable = {node: names for node, names in by_node.items() if self._desk.is_listening(node)}
+        replies = await asyncio.gather(
+            *(
+                self._desk.ask(node, names, asked.from_ns, asked.to_ns, self._limits.live_seconds)
+                for node, names in reachable.items()
+            )
+        )
+        return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
+
+
+def _with_stat(question: Question, streams: list[StreamRecord]) -> Question:
+    """The question with the statistic that its metric's values make sense of, unless one was asked for."""
+    if not question.stat_by_metric:
+        return question
+    kinds = {stream.values_are or values_of(stream.metric) for stream in streams}
+    stat: Stat = "mean" if kinds == {"samples"} else "sum"
+    return replace(question, range=replace(question.range, stat=stat))
+
+
+def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tuple[str, ...]:
+    """Remarks on what nodes did not tell of their current epochs."""
+    nodes = sorted({stream.node for stream in streams})
+    silent = [node for node in nodes if node not in replies]
+    partly = [node for node in nodes if node in replies and not replies[node].is_whole]
+    notes = [f"{', '.join(silent)}: no word about the current epoch"] if silent else []
+    if partly:
+        notes.append(f"{', '.join(partly)}: not all that waits to be sent is part of it; see the times that it covers")
+    return tuple(notes)

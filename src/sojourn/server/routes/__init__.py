@@ -1,0 +1,1 @@
+"""The query unit's interface over HTTP."""

@@ -1,0 +1,182 @@
+"""Collections over HTTP: packets in as a sink gets them, delays at every hop out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.server.door.access import everyone, must_be_node, nodes, readers
+from sojourn.server.door.names import checked_name
+from sojourn.server.models.collections import AppendResult, Collection, Hop, HopPage, NodeTable, NodeWaits, PacketHops
+from sojourn.server.models.fleet import Problem
+from sojourn.server.sinks.answers import AnsweredPacket
+from sojourn.server.sinks.bodies import PACKETS_BODY, read_body_packets
+from sojourn.server.sinks.store import Appended, CollectionState
+from sojourn.store.tokens import Token
+
+__all__ = ["router"]
+
+LATEST_NS = 2**63 - 1
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["collections"],
+    responses={
+        400: {"model": Problem, "description": "what was asked cannot be"},
+        401: {"model": Problem, "description": "no valid token"},
+        403: {"model": Problem, "description": "the role does not allow it"},
+        429: {"model": Problem, "description": "too many requests"},
+    },
+)
+_MISSING: dict[int | str, dict[str, object]] = {404: {"model": Problem, "description": "no such collection"}}
+_TOO_LARGE: dict[int | str, dict[str, object]] = {413: {"model": Problem, "description": "too large"}}
+_HERE = "/nodes/{node}/collections/{collection}"
+
+Time = Annotated[int, Query(ge=0, le=LATEST_NS, description="generation time, ns")]
+
+
+@router.post(_HERE + "/packets", responses=_TOO_LARGE, openapi_extra=PACKETS_BODY)
+async def append_packets(request: Request, node: str, collection: str, token: Annotated[Token, nodes]) -> AppendResult:
+    """Add packets, single or many, in any order; a new name makes a new collection. Copies are recognised."""
+    must_be_node(token, node)
+    body = await read_body_packets(request)
+    state = request.app.state
+    appended, refused = Appended(), body.refused.total()
+    if body.rows:
+        node, collection = checked_name(node), checked_name(collection)
+        number, appended = await run_in_threadpool(state.sinks.append, node, collection, body.rows, refused=refused)
+        state.worker.wake(node, number)
+    counts = vars(appended) | {"refused": refused}
+    for status, count in counts.items():
+        state.telemetry.packets.labels(status).inc(count)
+    return AppendResult(**vars(appended), refused=dict(body.refused))
+
+
+@router.get("/collections")
+def list_collections(request: Request, _token: Annotated[Token, readers]) -> list[Collection]:
+    """All collections, and how far each is solved."""
+    return _shown(request, request.app.state.sinks.collections())
+
+
+@router.get(_HERE, responses=_MISSING)
+def get_collection(request: Request, node: str, collection: str, token: Annotated[Token, everyone]) -> Collection:
+    """One collection, and how far it is solved."""
+    must_be_node(token, node)
+    return _shown(request, [_found(request, node, collection)])[0]
+
+
+@router.post(_HERE + "/close", responses=_MISSING)
+def close_windows(request: Request, node: str, collection: str, token: Annotated[Token, nodes]) -> Collection:
+    """Solve all that has come without waiting for more; ask for the collection until nothing is open."""
+    must_be_node(token, node)
+    found = _found(request, node, collection)
+    request.app.state.sinks.request_close(found.id)
+    request.app.state.worker.wake(found.node, found.id)
+    return _shown(request, [found])[0]
+
+
+@router.get(_HERE + "/packets/{origin}/{sequence}", responses=_MISSING)
+def get_packet(
+    request: Request, node: str, collection: str, origin: int, sequence: int, _token: Annotated[Token, readers]
+) -> list[PacketHops]:
+    """The hops of a packet; of all packets of that name, newest first, as sequence numbers wrap."""
+    found = _found(request, node, collection)
+    if not (0 <= origin < 2**62 and 0 <= sequence < 2**62):
+        return []
+    packets = request.app.state.sink_answers.packets(found, origin, sequence)
+    return [
+        PacketHops(
+            origin=packet.row[0],
+            seq=packet.row[1],
+            t0_ns=packet.row[3],
+            t_sink_ns=packet.row[4],
+            status=packet.status,
+            reason=packet.reason,
+            hops=_hops(packet),
+        )
+        for packet in packets
+    ]
+
+
+@router.get(_HERE + "/hops", responses=_MISSING)
+def list_hops(
+    request: Request,
+    node: str,
+    collection: str,
+    _token: Annotated[Token, readers],
+    from_ns: Time = 0,
+    to_ns: Time = LATEST_NS,
+    after: Annotated[str | None, Query(max_length=50, description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="packets of a page")] = 1000,
+) -> HopPage:
+    """Delays at every hop of the packets generated in a stretch of time, page by page."""
+    found = _found(request, node, collection)
+    packets = request.app.state.sink_answers.between(found, from_ns, to_ns, after=_cursor(after), limit=limit)
+    return HopPage(
+        hops=[hop for packet in packets for hop in _hops(packet)],
+        packets=len(packets),
+        unsolved=sum(packet.status != "solved" for packet in packets),
+        next=f"{packets[-1].row[3]}-{packets[-1].id}" if len(packets) == limit else None,
+    )
+
+
+@router.get(_HERE + "/nodes", responses=_MISSING)
+def list_waits(
+    request: Request,
+    node: str,
+    collection: str,
+    _token: Annotated[Token, readers],
+    from_ns: Time = 0,
+    to_ns: Time = LATEST_NS,
+) -> NodeTable:
+    """How long packets generated in a stretch of time stayed at each node, slowest first."""
+    found = _found(request, node, collection)
+    table, packets = request.app.state.sink_answers.nodes(found, from_ns, to_ns)
+    columns = {name: column.tolist() for name, column in vars(table).items()}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return NodeTable(nodes=[NodeWaits(**row) for row in rows], packets=packets)
+
+
+def _found(request: Request, node: str, collection: str) -> CollectionState:
+    found: CollectionState | None = request.app.state.sinks.find(checked_name(node), checked_name(collection))
+    if found is None:
+        raise HTTPException(404, "there is no such collection")
+    return found
+
+
+def _shown(request: Request, states: list[CollectionState]) -> list[Collection]:
+    same = set(Collection.model_fields) & {field.name for field in fields(CollectionState)}
+    reasons = request.app.state.sinks.reasons([state.id for state in states if state.set_aside])
+    worker = request.app.state.worker
+    return [
+        Collection(
+            **{name: getattr(state, name) for name in same},
+            open=state.open,
+            set_aside_reasons=reasons.get(state.id, {}),
+            solving=worker.is_busy(state.id),
+            sums="equations" if state.may_be_exact else "upper bounds",
+            solved_until_ns=state.begin_ns,
+            trouble=worker.trouble(state.id),
+        )
+        for state in states
+    ]
+
+
+def _hops(packet: AnsweredPacket) -> list[Hop]:
+    origin, sequence, path, t0, _at_sink, _sum = packet.row
+    return [
+        Hop(origin=origin, seq=sequence, hop=number, node=node, t0_ns=t0, **vars(hop))
+        for number, (node, hop) in enumerate(zip(path, packet.hops, strict=False))
+    ]
+
+
+def _cursor(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}-[0-9]{1,19}", text) or max(map(int, text.split("-"))) > LATEST_NS:
+        raise HTTPException(400, "after is the `next` of a page")
+    time_ns, number = text.split("-")
+    return int(time_ns), int(number)

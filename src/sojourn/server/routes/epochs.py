@@ -1,0 +1,85 @@
+"""Epochs: taken from nodes, given back as they came."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from sojourn.server.door.access import Instance, must_be_node, nodes, readers
+from sojourn.server.door.bodies import CBOR, checked_epochs, read_body
+from sojourn.server.door.names import checked_name
+from sojourn.server.models.fleet import EpochInfo, EpochResult, EpochResults, Problem
+from sojourn.store.tokens import Token
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["epochs"])
+
+_BODY = {"requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}}
+_REFUSED: dict[int | str, dict[str, object]] = {
+    400: {"model": Problem, "description": "not an epoch"},
+    401: {"model": Problem, "description": "no valid token"},
+    403: {"model": Problem, "description": "another node's epoch"},
+    409: {"model": Problem, "description": "another agent has the node's name"},
+    413: {"model": Problem, "description": "too large"},
+    429: {"model": Problem, "description": "too many requests"},
+    503: {"model": Problem, "description": "the store, or too much to decode; see Retry-After"},
+}
+
+
+@router.post("/epochs", responses=_REFUSED, openapi_extra=_BODY)
+async def add_epochs(
+    request: Request, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+) -> EpochResults:
+    """Store one or more epochs (a CBOR sequence), all or none; copies are recognised."""
+    ingest = request.app.state.ingest
+    body = await read_body(request)
+    async with ingest.turn(token.id):
+        epochs = await checked_epochs(request, body)
+        if not epochs:
+            raise HTTPException(400, "the body holds no epoch")
+        streams: dict[str, set[str]] = {}
+        for epoch in epochs:
+            must_be_node(token, checked_name(epoch.node))
+            streams.setdefault(epoch.node, set()).add(checked_name(epoch.stream))
+        for node, names in streams.items():
+            await ingest.run(request.app.state.owners.claim, node, names, sojourn_instance)
+        statuses = await ingest.run(request.app.state.store.add_encoded, epochs)
+    for status in statuses:
+        request.app.state.telemetry.epochs.labels(status.value).inc()
+    return EpochResults(
+        results=[
+            EpochResult(node=epoch.node, stream=epoch.stream, sequence=epoch.sequence, status=status.value)
+            for epoch, status in zip(epochs, statuses, strict=True)
+        ]
+    )
+
+
+@router.get("/nodes/{node}/streams/{stream}/epochs", responses=_REFUSED)
+def list_epochs(
+    request: Request,
+    node: str,
+    stream: str,
+    _token: Annotated[Token, readers],
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[EpochInfo]:
+    """The latest epochs of a stream, newest first."""
+    return [EpochInfo.model_validate(frame) for frame in request.app.state.store.frames(node, stream, limit=limit)]
+
+
+@router.get(
+    "/nodes/{node}/streams/{stream}/epochs/{sequence}",
+    response_class=Response,
+    responses={
+        **_REFUSED,
+        200: {"content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}},
+        404: {"model": Problem, "description": "no such epoch"},
+    },
+)
+def get_epoch(request: Request, node: str, stream: str, sequence: int, _token: Annotated[Token, readers]) -> Response:
+    """One epoch in the wire format."""
+    data = request.app.state.store.epoch_bytes(node, stream, sequence) if abs(sequence) < 2**63 else None
+    if data is None:
+        raise HTTPException(404, "there is no such epoch")
+    return Response(data, media_type=CBOR)

@@ -1,0 +1,264 @@
+"""Nodes: who they are, what they measure, what they are told to, and what they are asked about the current epoch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.node.agent.stream_limits import checked_stream
+from sojourn.server.door.access import Instance, admins, log_action, must_be_node, nodes, readers
+from sojourn.server.door.bodies import CBOR, checked_epochs, read_body
+from sojourn.server.door.names import checked_name
+from sojourn.server.models.fleet import (
+    Assignment,
+    Assignments,
+    KeyInfo,
+    LiveAsked,
+    Node,
+    Problem,
+    Released,
+    Stream,
+    StreamInfo,
+    StreamStates,
+    Tags,
+)
+from sojourn.server.queries.answering import known_keys
+from sojourn.server.queries.query import while_connected
+from sojourn.store.epochs import StreamRecord
+from sojourn.store.tokens import Role, Token
+
+__all__ = ["router"]
+
+LOOK_SECONDS = 1.0
+
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["nodes"],
+    responses={
+        400: {"model": Problem, "description": "what was asked cannot be"},
+        401: {"model": Problem, "description": "no valid token"},
+        403: {"model": Problem, "description": "the role does not allow it"},
+        409: {"model": Problem, "description": "another agent has the node's name"},
+        429: {"model": Problem, "description": "too many requests"},
+    },
+)
+
+
+@router.get("/nodes")
+async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: str | None = None) -> list[Node]:
+    """All nodes that ever sent something, or those with a tag."""
+    records = await run_in_threadpool(request.app.state.store.nodes, tag=tag)
+    metrics: dict[str, set[str]] = {}
+    for stream in await run_in_threadpool(request.app.state.store.streams):
+        metrics.setdefault(stream.node, set()).add(stream.metric)
+    failed = await run_in_threadpool(request.app.state.stream_states.failed)
+    listening = request.app.state.live.is_listening
+    return [
+        Node(
+            name=record.name,
+            first_seen_ns=record.first_seen_ns,
+            last_seen_ns=record.last_seen_ns,
+            tags=list(record.tags),
+            listening=listening(record.name),
+            metrics=sorted(metrics.get(record.name, ())),
+            failed=failed.get(record.name, {}),
+        )
+        for record in records
+    ]
+
+
+@router.put("/nodes/{node}/tags")
+def set_tags(request: Request, node: str, body: Tags, token: Annotated[Token, admins]) -> Tags:
+    """Replace a node's tags, by which groups of nodes are asked together."""
+    request.app.state.store.set_tags(checked_name(node), [checked_name(tag) for tag in body.tags])
+    log_action(request, token, f"set the tags of {node}: {', '.join(body.tags) or 'none'}")
+    return body
+
+
+@router.get("/nodes/{node}/streams")
+def list_streams(request: Request, node: str, token: Annotated[Token, readers]) -> list[StreamInfo]:
+    """The streams that a node announced."""
+    return _streams(request, node, token)
+
+
+def _streams(request: Request, node: str, token: Token) -> list[StreamInfo]:
+    must_be_node(token, node)
+    store = request.app.state.store
+    return [
+        StreamInfo(
+            node=s.node,
+            name=s.name,
+            metric=s.metric,
+            unit=s.unit,
+            granularity=s.granularity,
+            values=s.values_are,
+            last_sequence=store.last_sequence(s.node, s.name),
+        )
+        for s in store.streams(node=node)
+    ]
+
+
+@router.put("/nodes/{node}/streams/{stream}")
+def announce_stream(
+    request: Request,
+    node: str,
+    stream: str,
+    body: Stream,
+    token: Annotated[Token, nodes],
+    sojourn_instance: Instance = None,
+) -> StreamInfo:
+    """A node says what a stream of it measures; the answer tells the number that its epochs go on from."""
+    must_be_node(token, node)
+    store = request.app.state.store
+    what = (body.metric, body.unit, body.granularity, body.values)
+    record = StreamRecord(checked_name(node), checked_name(stream), *what)
+    floor = request.app.state.owners.claim(node, [stream], sojourn_instance)[stream]
+    store.announce(record)
+    known = [number for number in (store.last_sequence(node, stream), floor) if number is not None]
+    return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=max(known, default=None))
+
+
+@router.get("/nodes/{node}/states")
+def list_states(request: Request, node: str, _token: Annotated[Token, readers]) -> StreamStates:
+    """How a node's streams fare: recorded since when, or not, and why."""
+    return StreamStates(streams=request.app.state.stream_states.of(node))
+
+
+@router.put("/nodes/{node}/states")
+def set_states(
+    request: Request, node: str, body: StreamStates, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+) -> StreamStates:
+    """A node tells how all its streams fare; those left out are no longer recorded."""
+    must_be_node(token, node)
+    request.app.state.owners.require_owner(checked_name(node), sojourn_instance)
+    for stream in body.streams:
+        checked_name(stream)
+    request.app.state.stream_states.replace(node, body.streams)
+    return body
+
+
+@router.post("/nodes/{node}/release")
+def release(request: Request, node: str, token: Annotated[Token, nodes], sojourn_instance: Instance = None) -> Released:
+    """Let another agent have a node's name at once: an agent that ends says so of itself, an admin of any."""
+    must_be_node(token, node)
+    owners = request.app.state.owners
+    if sojourn_instance is not None:
+        return Released(streams=owners.leave(node, sojourn_instance))
+    if token.role is not Role.ADMIN:
+        raise HTTPException(403, "only an admin releases the name of another agent")
+    log_action(request, token, f"released the name {node}")
+    return Released(streams=owners.release(node))
+
+
+@router.get("/nodes/{node}/assignments")
+def get_assignments(
+    request: Request, node: str, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+) -> Assignments:
+    """What a node shall record."""
+    must_be_node(token, node)
+    request.app.state.owners.require_owner(node, sojourn_instance)
+    version, streams = request.app.state.assignments.of(node)
+    return Assignments(version=version, streams=streams)
+
+
+@router.put("/nodes/{node}/assignments/{stream}")
+def assign(request: Request, node: str, stream: str, body: Assignment, token: Annotated[Token, admins]) -> Assignments:
+    """Tell a node to record a stream, or to record it otherwise; 400 says what it could never record."""
+    limits, assignments = request.app.state.limits, request.app.state.assignments
+    checked_stream(checked_name(stream), body.configuration, where="assignment", most_bytes=limits.assignment_bytes)
+    assigned = assignments.of(checked_name(node))[1]
+    if stream not in assigned and len(assigned) >= limits.assignments:
+        raise HTTPException(400, f"{node} is assigned {limits.assignments} streams already, which is the limit")
+    assignments.assign(node, stream, body.configuration)
+    log_action(request, token, f"assigned {stream} to {node}")
+    version, streams = assignments.of(node)
+    return Assignments(version=version, streams=streams)
+
+
+@router.delete("/nodes/{node}/assignments/{stream}")
+def withdraw(request: Request, node: str, stream: str, token: Annotated[Token, admins]) -> Assignments:
+    """Tell a node to stop recording a stream."""
+    version, streams = request.app.state.assignments.of(node)
+    if stream in streams:
+        request.app.state.assignments.assign(node, stream, None)
+        log_action(request, token, f"withdrew {stream} from {node}")
+        version, streams = request.app.state.assignments.of(node)
+    return Assignments(version=version, streams=streams)
+
+
+@router.get(
+    "/nodes/{node}/requests", responses={204: {"description": "nobody asked in time"}}, response_model=LiveAsked
+)
+async def wait_for_request(
+    request: Request,
+    node: str,
+    token: Annotated[Token, nodes],
+    wait: Annotated[float, Query(ge=0, le=60)] = 25.0,
+    sojourn_instance: Instance = None,
+) -> LiveAsked | Response:
+    """A node waits here for questions about its current epoch."""
+    must_be_node(token, node)
+    await run_in_threadpool(request.app.state.owners.require_owner, node, sojourn_instance)
+    left = min(wait, request.app.state.limits.poll_seconds)
+    while True:
+        asked = await request.app.state.live.next_request(node, min(left, LOOK_SECONDS))
+        if asked is not None:
+            return LiveAsked(id=asked.id, streams=list(asked.streams), from_ns=asked.from_ns, to_ns=asked.to_ns)
+        left -= LOOK_SECONDS
+        # A node that has gone must not pass for one that listens.
+        if left <= 0 or await request.is_disconnected():
+            return Response(status_code=204)
+
+
+@router.post(
+    "/nodes/{node}/requests/{request_id}",
+    status_code=204,
+    response_class=Response,
+    responses={404: {"model": Problem, "description": "nobody waits for it"}},
+    openapi_extra={
+        "requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}
+    },
+)
+async def answer_request(
+    request: Request,
+    node: str,
+    request_id: str,
+    token: Annotated[Token, nodes],
+    more: Annotated[bool, Query(description="whether this is a part, and more of the answer follows")] = False,
+) -> Response:
+    """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence)."""
+    must_be_node(token, node)
+    body = await read_body(request)
+    if not request.app.state.live.is_asked(node, request_id):
+        raise HTTPException(404, "nobody waits for that answer")
+    async with request.app.state.ingest.turn(f"live {node}"):
+        epochs = await checked_epochs(request, body)
+    for epoch in epochs:
+        if epoch.node != node:
+            raise HTTPException(400, "a snapshot of another node")
+    if not request.app.state.live.answer(node, request_id, epochs, size_bytes=len(body), more=more):
+        raise HTTPException(404, "nobody waits for that answer")
+    return Response(status_code=204)
+
+
+@router.get(
+    "/keys",
+    responses={
+        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
+        504: {"model": Problem, "description": "it took too long, and was ended"},
+    },
+)
+async def list_keys(
+    request: Request,
+    _token: Annotated[Token, readers],
+    node: str | None = None,
+    stream: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[KeyInfo]:
+    """Instances that nodes reported, most recently seen first."""
+    state = request.app.state
+    asked = known_keys, state.store.engine.url, node, stream, limit
+    found = await while_connected(request, state.workers.call(*asked))
+    return [KeyInfo(id=str(instance), key=text) for instance, text in found]

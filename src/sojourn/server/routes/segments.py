@@ -1,0 +1,89 @@
+"""Measurements of segments over HTTP: probers write, the monitoring station reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from sojourn.core.errors import InputError
+from sojourn.mplane.measurement_rows import from_row, measured_by, to_row
+from sojourn.mplane.measurements import SegmentMeasurement
+from sojourn.server.door.access import must_be_node, nodes, readers
+from sojourn.server.door.bodies import read_body
+from sojourn.server.models.fleet import Problem
+from sojourn.server.models.segments import SegmentResults, SegmentRow, SegmentRows
+from sojourn.server.queries.answering import measured_segments
+from sojourn.server.queries.query import while_connected
+from sojourn.store.tokens import Token
+
+__all__ = ["router"]
+
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["segments"],
+    responses={
+        400: {"model": Problem, "description": "not a measurement, or too much was asked for"},
+        401: {"model": Problem, "description": "no valid token"},
+        403: {"model": Problem, "description": "another node's segment"},
+        429: {"model": Problem, "description": "too many requests"},
+        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
+        504: {"model": Problem, "description": "the query took too long, and was ended"},
+    },
+)
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SegmentRows"}}},
+    }
+}
+Nanoseconds = Annotated[int, Query(ge=0, lt=2**63, description="ns since the Unix epoch")]
+
+
+@router.post("/segments", openapi_extra=_BODY)
+async def add_segments(request: Request, token: Annotated[Token, nodes]) -> SegmentResults:
+    """Store measurements of segments, all or none; a node's token writes those that the node itself measured."""
+    body = await read_body(request)
+    async with request.app.state.parsing:
+        measurements = await run_in_threadpool(_measurements, body)
+    for one in measurements:
+        must_be_node(token, measured_by(one.segment))
+    statuses = await run_in_threadpool(request.app.state.segments.add, measurements)
+    return SegmentResults(statuses=[status.value for status in statuses])
+
+
+def _measurements(body: bytes) -> list[SegmentMeasurement]:
+    """The measurements in a body of JSON; 422 if it is not as described, 400 if one cannot be."""
+    try:
+        rows = SegmentRows.model_validate_json(body).measurements
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
+    measurements = []
+    for number, row in enumerate(rows):
+        try:
+            measurements.append(from_row(row.model_dump(), where=f"measurement {number}"))
+        except InputError as error:
+            raise HTTPException(400, str(error)) from None
+    return measurements
+
+
+@router.get("/segments")
+async def list_segments(
+    request: Request,
+    _token: Annotated[Token, readers],
+    from_ns: Nanoseconds = 0,
+    to_ns: Nanoseconds = 2**63 - 1,
+    node: Annotated[str | None, Query(max_length=200)] = None,
+    segment: Annotated[str | None, Query(max_length=20_000, description="a>x>b, or a>[r]>b")] = None,
+) -> SegmentRows:
+    """The intervals that begin in a range of time, oldest first: probed ones, and those of LDAs inside routers."""
+    state = request.app.state
+    most = state.limits.query_decoded_bytes
+    asked = measured_segments, state.store.engine.url, from_ns, to_ns, node, segment, most
+    found = await while_connected(request, state.workers.call(*asked))
+    return SegmentRows(measurements=[SegmentRow.model_validate(to_row(one)) for one in found])

@@ -1,0 +1,1 @@
+"""Collections: packets of sinks in, delays at every hop out."""

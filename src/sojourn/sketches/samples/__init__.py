@@ -1,0 +1,1 @@
+"""Coordinated samples: the same packets kept at both ends."""

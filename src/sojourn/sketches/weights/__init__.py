@@ -1,0 +1,1 @@
+"""Flow weights of an LDS, by policy."""

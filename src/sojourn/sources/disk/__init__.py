@@ -1,0 +1,1 @@
+"""Disk IO per process: block tracepoints as root, system calls otherwise."""

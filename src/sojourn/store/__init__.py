@@ -1,0 +1,1 @@
+"""The databases: epochs, measurements of segments, tokens."""

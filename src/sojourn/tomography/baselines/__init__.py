@@ -1,0 +1,1 @@
+"""What Domo is compared with: the published method, MNT and MessageTracing."""

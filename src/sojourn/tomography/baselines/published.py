@@ -1,0 +1,252 @@
+"""Domo as published: delays of a node that are alike in pairs, and sums read by the paper's sets of packets.
+
+Minimise Eq. 8, the squared differences of any two delays at a node whose packets were generated within ε_t of each
+other, subject to order (Eq. 5), FIFO queues (Eq. 1) and sums (Eq. 6 and 7), window by window with the effective ratio
+of Section IV.B. Where the paper cannot be taken by its word it is read so that it works:
+
+- Eq. 4, the relaxation of Eq. 1, has no solution as printed and says nothing with its sign corrected
+  (`sojourn.papers.domo.relaxation` shows both). The order is used where it is proved, as MNT's bounds prove it.
+- C(p) as defined holds the previous packet q and all older ones of the same origin: they are left out.
+- Eq. 7 is wrong if q itself was lost: sets are used only where the sequence numbers of p and q differ by one; of other
+  packets only D(p) <= S(p) is kept.
+- Eq. 6 holds "if there is no packet loss": it is used if no packet seems to be missing, and left out of a window that
+  has no solution with it (nodes over-count where acknowledgements are lost).
+- ε_t is not given. A window is short, so all of it is the default; shorter ones do worse. S is rounded, so sums have a
+  tolerance.
+
+Guarantee: every answer lies within MNT's bounds. Every solve's status is checked, as `estimate` does.
+Cost: about 0.1 ms for a delay. With an ε_t of one's own it is several times that: pairs are then a visit's next ones at
+its node, `PAIRS_PER_VISIT` at most.
+Gao et al., "Domo: Passive Per-Packet Delay Tomography in Wireless Ad-hoc Networks", Section IV.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy import sparse
+
+from sojourn.core.arrays import FloatArray, Int64Array, ranges
+from sojourn.core.executors.executor import Executor
+from sojourn.core.kernels import kernel
+from sojourn.tomography.baselines.mnt import mnt_bounds
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Groups, Sums
+from sojourn.tomography.delays.estimate import Estimates, solve_windows
+from sojourn.tomography.delays.program import NS_PER_MS, Programs, WindowProgram
+from sojourn.tomography.delays.solver import Solver
+from sojourn.tomography.trace import CollectionTrace
+from sojourn.tomography.windows import Window, WindowOptions
+
+__all__ = ["PublishedOptions", "alike_pairs", "published", "published_bounds"]
+
+TINY = 1e-6  # on the squares of the unknowns, for those that nothing else holds
+PAIRS_PER_VISIT = 512  # more of a node within ε_t add time, not knowledge
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedOptions:
+    """How to solve; `alike_periods` is the paper's ε_t in generation periods, None for as long as the window."""
+
+    window: WindowOptions = field(default_factory=WindowOptions)
+    alike_periods: float | None = None
+
+
+def published(
+    trace: CollectionTrace,
+    bounds: Bounds,
+    constraints: ConstraintOptions | None = None,
+    options: PublishedOptions | None = None,
+    *,
+    executor: Executor | None = None,
+    advance: Callable[[str, float], None] | None = None,
+) -> Estimates:
+    """The arrival time of every place as the paper estimates it, within the `published_bounds` given."""
+    constraints, options = constraints or ConstraintOptions(), options or PublishedOptions()
+    solver = _WindowSolver(trace, bounds, constraints, options)
+    return solve_windows(trace, bounds, solver, options.window, executor=executor, advance=advance)
+
+
+class _WindowSolver:
+    """Solves one window: the delays of its packets' visits in ns, and what the solves came to.
+
+    Travels to workers without its programs; each thread there makes its own, as making one uses scratch space.
+    """
+
+    def __init__(
+        self, trace: CollectionTrace, bounds: Bounds, constraints: ConstraintOptions, options: PublishedOptions
+    ) -> None:
+        self._given = trace, bounds, constraints, options
+        self._here = threading.local()
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, ConstraintOptions, PublishedOptions]]:
+        return _WindowSolver, self._given
+
+    def __call__(self, window: Window) -> tuple[Int64Array | None, Counter[str]]:
+        trace, _bounds, _constraints, options = self._given
+        alike_ns = None if options.alike_periods is None else int(options.alike_periods * trace.period_ns)
+        solves: Counter[str] = Counter()
+        makers = self._makers()
+        for programs in makers:
+            program = programs.make(window.packets)
+            delay = _solve(program, trace.t0_ns[trace.owner[program.visits]], alike_ns, solves)
+            if delay is not None:
+                return np.rint(delay * NS_PER_MS).astype(np.int64), solves
+            solves["relaxed" if programs is not makers[-1] else "unsolved"] += 1
+        return None, solves
+
+    def _makers(self) -> list[Programs]:
+        """Of programs with Eq. 6, if it is used, and of those without it."""
+        if not hasattr(self._here, "makers"):
+            trace, bounds, constraints, _options = self._given
+            readings = [bounds, replace(bounds, is_exact=False)] if bounds.is_exact else [bounds]
+            self._here.makers = [
+                Programs(trace, reading, tolerance_ns=constraints.tolerance_ns, epsilon_ns=constraints.epsilon_ns)
+                for reading in readings
+            ]
+        makers: list[Programs] = self._here.makers
+        return makers
+
+
+def published_bounds(trace: CollectionTrace, constraints: ConstraintOptions | None = None) -> Bounds:
+    """Order and proved FIFO as bounds, with the paper's candidate sets; `is_exact` says that Eq. 6 is used."""
+    constraints = constraints or ConstraintOptions()
+    bounds = mnt_bounds(trace, constraints)
+    if constraints.sums is Sums.UNUSED:
+        return bounds
+    is_exact = trace.is_complete if constraints.sums is Sums.AUTO else constraints.sums is Sums.EXACT
+    return replace(bounds, groups=_candidate_sets(trace), is_exact=is_exact)
+
+
+def _candidate_sets(trace: CollectionTrace) -> Groups:
+    """C(p) and, as its sure members, C*(p) of every packet with a sum; p alone where the packet before is missing."""
+    order = np.lexsort((trace.t0_ns, trace.sequence, trace.origin))
+    previous = np.full(len(trace), -1, np.int64)
+    follows = (np.diff(trace.origin[order]) == 0) & (np.diff(trace.sequence[order]) == 1)
+    follows &= np.diff(trace.t0_ns[order]) > 0
+    previous[order[1:]] = np.where(follows, order[:-1], -1)
+    own = order[trace.sum_ns[order] >= 0]
+    is_closed = previous[own] >= 0
+    group, member = _candidates(trace, own, previous)
+    group, member = np.concatenate([np.arange(len(own)), group]), np.concatenate([trace.start[own], member])
+    arranged = np.lexsort((np.arange(len(group)) >= len(own), group))
+    group, member = group[arranged], member[arranged]
+    packet, before, after = trace.owner[member], previous[own[group]], own[group]
+    is_sure = packet == after
+    is_sure |= (trace.t0_ns[packet] > trace.t0_ns[before]) & (trace.sink_ns[packet] < trace.t0_ns[after])
+    return Groups(
+        start=np.searchsorted(group, np.arange(len(own) + 1)).astype(np.int64),
+        member=member,
+        before=trace.start[np.where(is_closed, previous[own], own)],
+        last=trace.start[own],
+        sum_ns=trace.sum_ns[own],
+        is_sure=is_sure,
+        is_out=np.zeros(len(group), np.bool_),
+        is_used=np.ones(len(own), np.bool_),
+        is_closed=is_closed,
+        is_whole=is_closed,
+    )
+
+
+def _candidates(trace: CollectionTrace, own: Int64Array, previous: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Group and visit of each forwarded packet x of C(p): at p's origin, t0(x) < t0(p), at the sink after t0(q)."""
+    owner = trace.owner
+    forwarded = np.flatnonzero(trace.is_visit & (trace.hop > 0))
+    forwarded = forwarded[np.argsort(trace.node[forwarded], kind="stable")]
+    closed = np.flatnonzero(previous[own] >= 0)  # in the order of origins, and of times within each
+    begins = np.searchsorted(trace.origin[own[closed]], trace.node[forwarded])
+    ends = np.searchsorted(trace.origin[own[closed]], trace.node[forwarded], side="right")
+    groups, members = [closed[:0]], [forwarded[:0]]
+    edges = np.flatnonzero(np.diff(trace.node[forwarded])) + 1
+    for visits in np.split(np.arange(len(forwarded)), edges):
+        if not len(visits) or begins[visits[0]] == ends[visits[0]]:
+            continue
+        at_node = closed[begins[visits[0]] : ends[visits[0]]]
+        packet = owner[forwarded[visits]]
+        first = np.searchsorted(trace.t0_ns[own[at_node]], trace.t0_ns[packet], side="right")
+        last = np.searchsorted(trace.t0_ns[previous[own[at_node]]], trace.sink_ns[packet], side="left")
+        count = np.maximum(last - first, 0)
+        groups.append(at_node[ranges(first, count)[0]])
+        members.append(np.repeat(forwarded[visits], count))
+    return np.concatenate(groups), np.concatenate(members)
+
+
+def alike_pairs(node: Int64Array, t0_ns: Int64Array, alike_ns: int) -> tuple[Int64Array, Int64Array]:
+    """The pairs of visits that Eq. 8 sums over: at one node, generated less than `alike_ns` apart."""
+    order = np.lexsort((t0_ns, node))
+    first, second = _pairs(node[order], t0_ns[order], alike_ns)
+    return order[first], order[second]
+
+
+@kernel
+def _pairs(node: Int64Array, t0: Int64Array, alike: int) -> tuple[Int64Array, Int64Array]:
+    """Pairs of places that are alike; visits come by node and time."""
+    until = np.empty(len(node), np.int64)
+    end, count = 0, 0
+    for i in range(len(node)):
+        end = max(end, i + 1)
+        while end < len(node) and node[end] == node[i] and t0[end] - t0[i] < alike:
+            end += 1
+        until[i] = min(end, i + 1 + PAIRS_PER_VISIT)
+        count += until[i] - i - 1
+    first, second = np.empty(count, np.int64), np.empty(count, np.int64)
+    count = 0
+    for i in range(len(node)):
+        for j in range(i + 1, until[i]):
+            first[count], second[count] = i, j
+            count += 1
+    return first, second
+
+
+def _solve(program: WindowProgram, t0_ns: Int64Array, alike_ns: int | None, solves: Counter[str]) -> FloatArray | None:
+    """The delays of the program's visits in ms; None if no solver gets there."""
+    unknowns = program.delay.shape[1]
+    if not unknowns:
+        return program.delay_known
+    if alike_ns is None:
+        program, square, linear = _around_means(program)
+    else:
+        square, linear = _differences(program, *alike_pairs(program.node, t0_ns, alike_ns))
+    x = Solver(program, solves).solve(square, linear)
+    if x is None:
+        return None
+    return np.asarray(program.delay @ x[:unknowns] + program.delay_known)
+
+
+def _around_means(program: WindowProgram) -> tuple[WindowProgram, sparse.csc_matrix, FloatArray]:
+    """Eq. 8 over all pairs of a node: its visits times the squares around its mean, an unknown of its own.
+
+    That is the same sum (the mean that minimises it is the delays'), but sparse.
+    """
+    visits = len(program.visits)
+    member = sparse.csr_matrix((np.ones(visits), (np.arange(visits), program.node)), shape=(visits, program.nodes))
+    deviation = sparse.hstack([program.delay, -member], format="csr")
+    weight = np.bincount(program.node, minlength=program.nodes)[program.node]
+    rows = sparse.hstack([program.rows, sparse.csc_matrix((program.rows.shape[0], program.nodes))], format="csc")
+    return replace(program, rows=rows), *_quadratic(
+        deviation, sparse.diags(weight / weight.mean()), program.delay_known
+    )
+
+
+def _differences(program: WindowProgram, first: Int64Array, second: Int64Array) -> tuple[sparse.csc_matrix, FloatArray]:
+    """Eq. 8 as it stands: the pairs' Laplacian applied to the delays, on a scale of one visit."""
+    visits = len(program.visits)
+    joined = sparse.csr_matrix((np.ones(len(first)), (first, second)), shape=(visits, visits))
+    joined = joined + joined.T
+    degree = np.asarray(joined.sum(axis=1)).ravel()
+    laplacian = (sparse.diags(degree) - joined) / max(float(degree.mean()), 1.0)
+    return _quadratic(program.delay, laplacian, program.delay_known)
+
+
+def _quadratic(
+    deviation: sparse.csr_matrix, weighting: sparse.spmatrix, known: FloatArray
+) -> tuple[sparse.csc_matrix, FloatArray]:
+    """Upper triangle and linear part of dᵀ W d for d = `deviation @ x + known`."""
+    weighted = 2 * (weighting @ deviation)
+    square = deviation.T @ weighted + TINY * sparse.identity(deviation.shape[1])
+    return sparse.triu(square, format="csc"), np.asarray(weighted.T @ known)

@@ -1,0 +1,1 @@
+"""Guaranteed bounds on every arrival time: propagation and linear programs."""

@@ -1,0 +1,142 @@
+"""One sub-graph's linear program in HiGHS: rows once, then one objective after the other.
+
+Unknowns are in ms from the middle of their bounds: small numbers, as solvers want them, made from whole ns. Times
+beyond the sub-graph count with the end of their bounds that weakens a row; delays beyond it with theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sojourn.core.arrays import FloatArray, Int64Array, ranges
+from sojourn.core.errors import UsageError
+from sojourn.tomography.bounds.constraints import Bounds
+from sojourn.tomography.bounds.system import UNLIMITED_NS, System
+
+__all__ = ["NS_PER_MS", "LinearProgram"]
+
+NS_PER_MS = 1e6
+OPTIONS = {
+    "output_flag": False,
+    "presolve": "off",  # it would throw away what the last solve found
+    "solver": "simplex",
+    "simplex_strategy": 4,  # primal: a new objective leaves the last solution feasible
+    "simplex_iteration_limit": 200_000,
+    "threads": 1,
+}
+
+
+class LinearProgram:
+    """`low <= matrix @ x <= high` and the bounds of x, for the unknowns `inside` (ascending) of a system."""
+
+    def __init__(self, system: System, bounds: Bounds, inside: Int64Array) -> None:
+        self._system, self._inside = system, inside
+        place = system.place[inside]
+        self.middle_ns = (bounds.low_ns[place] + bounds.high_ns[place]) // 2
+        self._least = (bounds.low_ns[place] - self.middle_ns) / NS_PER_MS
+        self._most = (bounds.high_ns[place] - self.middle_ns) / NS_PER_MS
+        self._matrix, self._low, self._high = self._rows(bounds)
+        self._matrix_by_column = self._matrix.T.tocsr()
+        self._highs = self._load()
+        self.solves = 0
+
+    def column(self, place: Int64Array) -> Int64Array:
+        """Each place's number in this program; -1 for known times and those beyond the sub-graph (and place -1)."""
+        unknown = np.where(place < 0, -1, self._system.column[place])
+        found = np.minimum(np.searchsorted(self._inside, unknown), max(len(self._inside) - 1, 0))
+        return np.where(self._inside[found] == unknown, found, -1)
+
+    def solve(self, objective: FloatArray) -> FloatArray | None:
+        """A solution of the least objective, or None."""
+        highs = self._highs
+        highs.changeColsCost(len(objective), np.arange(len(objective), dtype=np.int32), objective)
+        highs.run()
+        self.solves += 1
+        if str(highs.getModelStatus()) != "HighsModelStatus.kOptimal":
+            highs.clearSolver()
+            return None
+        return np.asarray(highs.getSolution().col_value)
+
+    def proved(self, objective: FloatArray) -> float:
+        """What the last solve proves the objective to be at least, whatever its tolerances.
+
+        For any multipliers y, objective @ x = y @ (matrix @ x) + (objective - y @ matrix) @ x, and each term is at
+        least what its limits say. Multipliers of a limit that does not exist are rounding, and left out.
+        """
+        y = np.asarray(self._highs.getSolution().row_dual)
+        limit = np.where(y > 0, self._low, self._high)
+        y = np.where(np.isfinite(limit), y, 0.0)
+        rest = objective - self._matrix_by_column @ y
+        by_rows = y @ np.where(y == 0, 0.0, limit)
+        return float(by_rows + rest @ np.where(rest > 0, self._least, self._most))
+
+    def _rows(self, bounds: Bounds) -> tuple[sparse.csr_matrix, FloatArray, FloatArray]:
+        """The rows that touch the sub-graph and say more than the bounds of its unknowns."""
+        system, inside = self._system, self._inside
+        rows = np.unique(system.row[ranges(system.row_start[inside], np.diff(system.row_start)[inside])[0]])
+        counts = np.diff(system.start)[rows]
+        entry, _offset = ranges(system.start[rows], counts)
+        begin = np.cumsum(counts) - counts
+        later, earlier = system.later[entry], system.earlier[entry]
+        to, from_ = self.column(later), self.column(earlier)
+        least, most = self._constants(bounds, later, earlier, to, from_)
+        row = np.repeat(np.arange(len(rows)), counts)
+        ends, columns = np.concatenate([row, row]), np.concatenate([to, from_])
+        signs = np.repeat([1.0, -1.0], len(row))
+        known = columns < 0
+        shape = len(rows), len(inside)
+        matrix = sparse.csr_matrix((signs[~known], (ends[~known], columns[~known])), shape=shape)
+        if not len(rows):
+            return matrix, np.zeros(0), np.zeros(0)
+        low = _limit(system.low_ns[rows], np.add.reduceat(most, begin))
+        high = _limit(system.high_ns[rows], np.add.reduceat(least, begin))
+        positive, negative = matrix.maximum(0), matrix.minimum(0)
+        says_more = positive @ self._most + negative @ self._least > high
+        says_more |= positive @ self._least + negative @ self._most < low
+        kept = np.flatnonzero(says_more)
+        return matrix[kept], low[kept], high[kept]
+
+    def _constants(
+        self, bounds: Bounds, later: Int64Array, earlier: Int64Array, to: Int64Array, from_: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """What each difference adds to its row at least and at most beside the program's unknowns, in ns."""
+        least = np.where(to >= 0, self.middle_ns[to], bounds.low_ns[later])
+        most = np.where(to >= 0, self.middle_ns[to], bounds.high_ns[later])
+        least -= np.where(from_ >= 0, self.middle_ns[from_], bounds.high_ns[earlier])
+        most -= np.where(from_ >= 0, self.middle_ns[from_], bounds.low_ns[earlier])
+        is_delay_beyond = (to < 0) & (from_ < 0) & (later == earlier + 1)
+        least = np.where(is_delay_beyond, np.maximum(least, bounds.least_ns[earlier]), least)
+        most = np.where(is_delay_beyond, np.minimum(most, bounds.most_ns[earlier]), most)
+        return least, most
+
+    def _load(self) -> Any:
+        try:
+            import highspy
+        except ImportError:
+            raise UsageError("linear bounds need the highspy package", action="install sojourn[tomography]") from None
+        new_solver: Any = highspy.Highs
+        highs = new_solver()
+        for name, value in OPTIONS.items():
+            highs.setOptionValue(name, value)
+        program = highspy.HighsLp()
+        program.num_row_, program.num_col_ = self._matrix.shape
+        program.col_cost_ = np.zeros(len(self._inside))
+        program.col_lower_, program.col_upper_ = self._least, self._most
+        program.row_lower_, program.row_upper_ = self._low, self._high
+        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        program.a_matrix_.start_ = self._matrix.indptr
+        program.a_matrix_.index_ = self._matrix.indices
+        program.a_matrix_.value_ = self._matrix.data
+        highs.passModel(program)
+        return highs
+
+
+def _limit(limit_ns: Int64Array, constant_ns: Int64Array) -> FloatArray:
+    """A row's limit in ms for what is left of it without its constant."""
+    without = (limit_ns - constant_ns) / NS_PER_MS
+    without[limit_ns == UNLIMITED_NS] = np.inf
+    without[limit_ns == -UNLIMITED_NS] = -np.inf
+    return without

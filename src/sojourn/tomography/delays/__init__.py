@@ -1,0 +1,1 @@
+"""The most likely delay of every packet at every hop, with its interval."""

@@ -1,0 +1,1 @@
+"""Traces from files and from the wire."""

@@ -1,0 +1,32 @@
+"""Programs for the kernel: what it refuses, and where it cannot be asked, is one error."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sojourn.capture.live import kernel_programs
+from sojourn.capture.live.kernel_programs import ProgramKind, load_program
+from sojourn.core.errors import LiveCaptureError
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 and not os.environ.get("CI"), reason="BPF PROGRAMS ARE NOT TESTED: they need root"
+)
+
+
+@needs_root
+def test_a_program_that_does_not_end_is_refused_by_the_kernel() -> None:
+    with pytest.raises(LiveCaptureError, match="the kernel takes no BPF program: Invalid argument"):
+        load_program(ProgramKind.SOCKET_FILTER, [(0xB7, 0, 0, 0, 0)])
+
+
+@needs_root
+def test_a_program_that_returns_is_taken() -> None:
+    os.close(load_program(ProgramKind.SOCKET_FILTER, [(0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]))
+
+
+def test_a_machine_whose_system_call_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_programs.platform, "machine", lambda: "pdp11")
+    with pytest.raises(LiveCaptureError, match="not known on pdp11"):
+        load_program(ProgramKind.XDP, [(0x95, 0, 0, 0, 0)])

@@ -1,0 +1,228 @@
+"""The commands around a query unit: `serve`, `token`, `nodes` and `query` say what is wrong, and do nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from query_unit import LIMITS, PARAMETERS, Unit, make_epoch, running_unit
+from typer.testing import CliRunner
+
+from sojourn.cli.main import app
+from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.keys import ProcessKey, key_id
+from sojourn.node.spool.spool import Spool
+from sojourn.server.door.limits import Limits
+from sojourn.sketches.bucket_array import BucketArray
+from sojourn.store.epochs import StreamRecord
+from waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", LIMITS)
+
+
+def run(*arguments: str) -> str:
+    """What a command prints; raises what it raises."""
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tls-cert", "a"], "give both"),
+        (["--tls-cert", "a", "--tls-key", "b"], "a, b: No such file.*PEM"),
+        (["--data", "paper://shelf"], "'paper' cannot be opened"),
+        (["--host", "192.0.2.1"], "choose another --host or --port"),
+        (["--keep-epochs", "10ms"], "less than a second"),
+        (["--keep-epochs", "a while"], "not a duration"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_served_is_refused_before_an_address_is_told(
+    tmp_path: Path, flags: list[str], words: str
+) -> None:
+    data = [] if "--data" in flags else ["--data", str(tmp_path / "data")]
+    result = CliRunner().invoke(app, ["serve", *data, "--port", "0", *flags])
+    assert isinstance(result.exception, SojournError)
+    with pytest.raises(SojournError, match=words):
+        raise result.exception
+    assert "http" not in result.stdout
+
+
+def test_tokens_of_no_unit_are_neither_listed_nor_revoked_and_nothing_is_made(tmp_path: Path) -> None:
+    for command in (["list"], ["revoke", "1f2e3d4c"]):
+        with pytest.raises(UsageError, match="no query unit's data"):
+            run("token", *command, "--data", str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()
+    token = run("token", "create", "--role", "viewer", "--data", str(tmp_path / "new")).strip()
+    (listed,) = json.loads(run("token", "list", "--data", str(tmp_path / "new"), "--format", "json"))["tokens"]
+    assert token.split("_")[1] == listed["id"]
+
+
+def test_nodes_are_listed_with_their_metrics_however_many_there_are(tmp_path: Path) -> None:
+    """One request: a request for each would meet the limit of requests."""
+    running = running_unit(tmp_path / "data", Limits(burst=5, requests_per_second=0.001))
+    unit = next(running)
+    for i in range(40):
+        for metric in ("disk_io", "cpu"):
+            unit.store.announce(StreamRecord(f"node{i:02}", metric, metric, "operations", "process"))
+    text = run("nodes", "--server", unit.url, "--token", unit.tokens["viewer"], "--format", "json")
+    nodes = json.loads(text)["nodes"]
+    assert [node["name"] for node in nodes] == [f"node{i:02}" for i in range(40)]
+    assert all(node["metrics"] == ["cpu", "disk_io"] for node in nodes)
+    next(running, None)
+
+
+def test_an_answer_in_json_has_the_names_that_programs_expect(unit: Unit) -> None:
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    unit.store.add([make_epoch(i, time_ns=10**18 + i) for i in range(3)])
+    here = ["--server", unit.url, "--token", unit.tokens["viewer"], "--metric", "disk_io", "--node", "alpha"]
+    answer = json.loads(run("query", *here, "--from", "1000000000", "--stored", "--format", "json"))
+    expected = ["value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered"]
+    assert list(answer)[: len(expected)] == expected
+    assert (answer["value"], answer["samples"], answer["epochs"], answer["live"]) == (21, 6, 3, False)
+
+
+def test_the_default_statistic_and_the_units_follow_the_metric(unit: Unit) -> None:
+    """Samples of memory are not added up, and nobody reads nanoseconds; of what is exact, bounds say so."""
+    unit.store.announce(StreamRecord("alpha", "disk", "memory", "bytes", "process"))  # as earlier agents announce it
+    unit.store.announce(StreamRecord("alpha", "load", "load", "ns", "node", "samples"))  # a plug-in's
+    epochs = [make_epoch(i, time_ns=10**18 + i, values=(2048, 6144)) for i in range(3)]
+    unit.store.add([*epochs, *(replace(epoch, stream="load") for epoch in epochs)])
+    here = ["query", "--server", unit.url, "--token", unit.tokens["viewer"], "--node", "alpha"]
+    asked = ["--from", "1000000000", "--stored", "--metric"]
+    for metric, stat, value, shown in (("memory", "mean", 4096, "4.00 KiB"), ("load", "mean", 4096, "4.10 µs")):
+        answer = json.loads(run(*here, *asked, metric, "--format", "json"))
+        assert (answer["stat"], answer["value"]) == (stat, value)
+        title, row = run(*here, *asked, metric).splitlines()
+        assert title.split()[:2] == ["instance", "mean"]
+        assert shown in row
+        assert row.count("exact") >= 2
+    assert json.loads(run(*here, *asked, "memory", "--stat", "sum", "--format", "json"))["value"] == 3 * 8192
+
+
+def test_a_spool_is_asked_as_the_query_unit_is(unit: Unit, tmp_path: Path) -> None:
+    epochs = [make_epoch(i, time_ns=10**18 + i, values=(1, 20, 300)) for i in range(3)]
+    spool = Spool(tmp_path / "spool", limit_bytes=1 << 20)
+    for epoch in epochs:
+        spool.put(epoch)
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    unit.store.add(epochs)
+    what = ["--metric", "disk_io", "--from", "1000000000", "--stored", "--format", "json"]
+    there = ["--server", unit.url, "--token", unit.tokens["viewer"], "--node", "alpha"]
+    for asked in (["--top", "2"], ["--instance", "p[1]"], ["--instance", "p[1]", "--method", "literal"], []):
+        assert run("query", "--spool", str(spool.directory), *what, *asked) == run("query", *there, *what, *asked)
+    with pytest.raises(UsageError, match="it holds disk"):
+        run("query", "--spool", str(spool.directory), *what, "--stream", "cpu")
+
+
+def test_names_are_shown_as_they_are_whatever_they_look_like(unit: Unit) -> None:
+    """Rich reads brackets as markup and colons as pictures; a name is neither."""
+    names = ("[/b]x", "[red]y[/red]", ":bug:")
+    epoch = make_epoch(time_ns=10**18)
+    keys = tuple(ProcessKey(name, number) for number, name in enumerate(names))
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    for number, key in enumerate(keys):
+        sketch = BucketArray(PARAMETERS)
+        sketch.record(key_id(key), 5, 10**18 + number)
+        unit.store.add([replace(epoch, sequence=number, sketch=sketch, keys=(key,))])
+    here = ["--server", unit.url, "--token", unit.tokens["viewer"], "--metric", "disk_io", "--node", "alpha"]
+    shown = run("query", *here, "--from", "1000000000", "--stored", "--top", "5")
+    assert all(str(key) in shown for key in keys)
+    unknown = CliRunner().invoke(app, ["query", *here, "--from", "1000000000", "--stored", "--instance", "[/b]x[7]"])
+    assert unknown.exit_code == 0
+    assert "[/b]x[0]" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "one node or one tag"),
+        (["--node", "a", "--tag", "b"], "one node or one tag"),
+        (["--node", "a", "--from", "now", "--to", "-5m"], "ends before it begins"),
+        (["--node", "a", "--from", "yesterday"], "no point in time"),
+        (["--node", "a", "--server", "127.0.0.1:80"], "no address of a server"),
+        (["--spool", "nowhere"], "there is no spool"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_question_that_cannot_be_asked_is_a_wrong_usage(flags: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run("query", "--metric", "cpu", "--token", "t", *flags)
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b"])
+def test_a_node_that_would_not_fit_into_a_path_gets_no_token(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a node"):
+        run("token", "create", "--role", "node", "--node", name, "--data", str(tmp_path / "data"))
+
+
+def test_tokens_are_read_from_files_everywhere(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(unit.tokens["viewer"] + "\n")
+    where = ["--server", unit.url, "--format", "json"]
+    assert json.loads(run("nodes", *where, "--token-file", str(file))) == {"nodes": []}
+    assert json.loads(run("sink", "list", *where, "--token-file", str(file))) == {"collections": []}
+    monkeypatch.setenv("SOJOURN_TOKEN_FILE", str(file))
+    assert json.loads(run("nodes", *where)) == {"nodes": []}
+    for text, words in (("", "no token in it"), ("a\nb", "no token in it"), ("ü", "not a token")):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=words):
+            run("nodes", *where)
+    with pytest.raises(UsageError, match="No such file"):
+        run("nodes", *where, "--token-file", str(tmp_path / "none"))
+
+
+def test_a_token_is_written_where_only_its_owner_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "node.token"
+    file.write_text("what was there")
+    file.chmod(0o644)
+    create = ["token", "create", "--role", "node", "--node", "alpha", "--data", str(tmp_path / "data")]
+    assert run(*create, "-w", str(file)) == ""
+    assert file.read_text().startswith("sojourn_")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_unit_with_a_ca_of_its_own_is_asked_with_that_ca(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "unit.pem", tmp_path / "unit.key"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=unit"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
+    subprocess.run([*request, *names], check=True, capture_output=True)
+    for unit in running_unit(tmp_path / "data", LIMITS, certificate=certificate, private_key=key):
+        where = ["--server", unit.url.replace("http:", "https:"), "--token", unit.tokens["viewer"], "--format", "json"]
+        with pytest.raises(SojournError, match=r"(?i)certificate"):
+            run("nodes", *where)
+        assert json.loads(run("nodes", *where, "--ca-file", str(certificate))) == {"nodes": []}
+        with pytest.raises(UsageError, match="no certificate in it"):
+            run("nodes", *where, "--ca-file", str(key))
+
+
+def test_the_first_admins_token_is_in_a_file_and_nowhere_else(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    command = [sys.executable, "-m", "sojourn.cli.main", "serve", "--data", str(data), "--port", "0"]
+    for start in range(2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:
+            assert serving.stdout is not None
+            url = serving.stdout.readline().strip()
+            file = data / "admin-token"
+            token = file.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            assert httpx.get(f"{url}/api/v1/nodes", headers=headers, timeout=PATIENCE_SECONDS).status_code == 200
+            assert {path.stat().st_mode & 0o777 for path in data.iterdir()} == {0o600}
+            serving.terminate()
+            out, errors = serving.communicate(timeout=PATIENCE_SECONDS)
+        assert token.split("_", 2)[2] not in out + errors
+        assert (f"the first admin's token is in {file}" in errors) == (start == 0)

@@ -1,0 +1,224 @@
+"""The agent as a process of its own: a metric with a known truth, a real query unit, crashes and absences."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from query_unit import Unit, running_unit
+
+from sojourn.store.epochs import StreamRecord
+from tally_node import Node, ask, is_listening
+from waiting import PATIENCE_SECONDS, eventually
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data")
+
+
+@pytest.fixture
+def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
+    made = Node(tmp_path, unit.url, unit.tokens["alpha"])
+    yield made
+    made.end()
+
+
+def is_plausible(answer: dict, truth: float) -> bool:
+    """Within three times the 95 % interval: when epochs close differs from run to run, and chance must not fail a test.
+
+    Six deviations, so a false alarm is rarer than one in 10⁵ runs.
+    """
+    below, above = answer["value"] - answer["low"], answer["high"] - answer["value"]
+    return bool(answer["value"] - 3 * below <= truth <= answer["value"] + 3 * above)
+
+
+def test_a_query_over_stored_and_current_epochs_equals_the_truth(unit: Unit, node: Node) -> None:
+    node.start()
+    eventually(lambda: is_listening(unit))
+    for _ in range(15):
+        node.count()
+        time.sleep(0.15)
+    eventually(lambda: unit.store.totals()["epochs"] >= 2)
+    node.count()
+    stored = unit.store.totals()["epochs"]
+    (total,) = ask(unit)
+    assert total["value"] == sum(node.truth.values())
+    assert total["live"] is True
+    assert total["epochs"] >= stored
+    answers = ask(unit, top=10)
+    assert [answer["instance"] for answer in answers[:2]] == ["proc4[1]", "proc3[1]"]
+    assert all(is_plausible(answer, node.truth[answer["instance"]]) for answer in answers), answers
+    assert "sent, 0 waiting" in node.stop()
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
+    node.start()
+    eventually(node.spool.exists)
+    for _ in range(10):
+        node.count()
+        time.sleep(0.2)
+    eventually(lambda: node.spooled() == sum(node.truth.values()))
+    errors = node.stop()
+    assert "cannot be reached" in errors
+    waiting = node.epochs("waiting", "sent")
+    assert waiting
+    node.configuration.write_text(text)
+    node.tally.write_text("")
+    node.start()
+    eventually(lambda: not node.epochs("waiting") and unit.store.totals()["epochs"] >= len(waiting))
+    node.stop()
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+WRITER = """
+import os, sys, time
+file = os.open(os.devnull, os.O_WRONLY)
+for _ in range(40):
+    for _ in range(100):
+        os.write(file, b"x")
+    time.sleep(0.05)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+def calls_of(process: subprocess.Popen) -> int:
+    """Read and write calls of a process so far."""
+    lines = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    return int(lines["syscr"]) + int(lines["syscw"])
+
+
+def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epochs(
+    unit: Unit, node: Node, tmp_path: Path
+) -> None:
+    """Of three that share their buckets; how many others the machine runs, and how busy they are, nobody knows."""
+    text = node.configuration.read_text()
+    stream = '[streams.disk]\nmetric = "disk_io"\nmethod = "system_calls"\nepoch = "500ms"\nbuckets = 64\n'
+    stream += 'instances = ["agents-writer*"]\n'
+    node.configuration.write_text(text[: text.index("[streams.tally]")] + stream)
+    node.start()
+    eventually(lambda: is_listening(unit))
+    program = tmp_path / "agents-writer"  # the kernel names a process by its program
+    program.symlink_to(sys.executable)
+    with ExitStack() as stack:
+        command = [program, "-I", "-S", "-c", WRITER]
+        writers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(3)]
+        for writer in writers:
+            stack.callback(writer.kill)
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "done\n"
+        for writer in writers:
+            truth = calls_of(writer)
+            (answer,) = ask(unit, metric="disk_io", instance=f"agents-writer[{writer.pid}]")
+            assert answer["live"] is True
+            assert answer["epochs"] >= 2
+            # A call counts when it returns: the last ones maybe only now.
+            assert any(is_plausible(answer, truth + late) for late in range(3)), (answer, truth)
+        # How close one writer's answer is depends on how often a busy machine lets the agent look; that of all not.
+        (total,) = ask(unit, metric="disk_io")
+        assert abs(total["value"] / sum(map(calls_of, writers)) - 1) < 0.01
+
+
+def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
+    node.start()
+    eventually(node.spool.exists)
+    for _ in range(8):
+        node.count()
+        time.sleep(0.2)
+    eventually(lambda: node.spooled() == sum(node.truth.values()))
+    node.stop()
+    options = ["--metric", "tally", "--instance", "proc3[1]", "--from", "-10m", "--format", "json"]
+    command = [sys.executable, "-m", "sojourn.cli.main", "query", "--spool", str(node.spool), *options]
+    run = subprocess.run(command, env=node.environment, capture_output=True, text=True, check=True)
+    local = json.loads(run.stdout)
+    epochs = node.epochs("waiting", "sent")
+    unit.store.announce(StreamRecord("alpha", "tally", "tally", "operations", "process"))
+    unit.store.add(epochs)
+    (there,) = ask(unit, instance="proc3[1]", live=False)
+    assert local["value"] == pytest.approx(there["value"], rel=1e-9)
+    assert local["epochs"] == there["epochs"]
+    # Epochs come in another order, and so does rounding.
+    assert (local["low"], local["high"]) == pytest.approx((there["low"], there["high"]), rel=1e-9)
+    assert is_plausible(local, node.truth["proc3[1]"])
+
+
+def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, node: Node) -> None:
+    day = 86_400
+    days = next(days for days in (7, 6, 5) if time.time() % (days * day) < (days - 0.1) * day)  # none that ends soon
+    node.configuration.write_text(node.configuration.read_text().replace('epoch = "500ms"', f'epoch = "{days}d"'))
+    node.start()
+    eventually(lambda: is_listening(unit))
+    node.count()
+    eventually(lambda: node.epochs("open"))
+    (noted,) = node.epochs("open")
+    assert int(noted.sketch.column("sum").sum()) == sum(node.truth.values())
+    node.stop(signal.SIGKILL)
+    eventually(lambda: not is_listening(unit))
+    node.tally.write_text("")
+    node.start()
+    eventually(lambda: unit.store.totals()["epochs"] == 1)
+    assert "stream tally lost what it measured from" in node.stop()
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_streams_can_be_assigned_from_afar(unit: Unit, node: Node) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text[: text.index("[streams.tally]")])
+    assignment = {"metric": "tally", "path": str(node.tally), "epoch": "500ms", "buckets": 16, "per_instance": 2}
+    with unit.client("admin") as client:
+        broken = client.put("/api/v1/nodes/alpha/assignments/broken", json={"configuration": {"metric": "nothing"}})
+        assert broken.status_code == 200
+        client.put("/api/v1/nodes/alpha/assignments/remote", json={"configuration": assignment})
+    node.start()
+    eventually(lambda: bool(unit.store.streams(node="alpha")))
+    node.count()
+    eventually(lambda: unit.store.totals()["epochs"] >= 1)
+    errors = node.stop()
+    assert "broken cannot be recorded" in errors or "'nothing' is no metric" in errors
+    assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_a_wrong_token_ends_the_agent_with_a_word(node: Node, unit: Unit, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(unit.tokens["beta"])
+    node.start()
+    assert node.process is not None
+    _, errors = node.process.communicate(timeout=PATIENCE_SECONDS)
+    assert node.process.returncode == 1
+    assert "not alpha" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda text: text.replace('metric = "tally"', 'metric = "talley"'), "no metric"),
+        (lambda text: text.replace('epoch = "500ms"', 'epoch = "soon"'), "duration"),
+        (lambda text: text.replace("buckets = 32", "buckets = 0"), "buckets"),
+        (lambda text: text.replace('node = "alpha"\n', ""), "node is missing"),
+        (lambda text: text + "=", "not TOML"),
+        (lambda text: "colour = 3\n" + text, "colour"),
+    ],
+    ids=["metric", "epoch", "buckets", "node", "syntax", "unknown"],
+)
+def test_a_wrong_configuration_is_explained(node: Node, change, word: str) -> None:
+    node.configuration.write_text(change(node.configuration.read_text()))
+    node.start()
+    assert node.process is not None
+    _, errors = node.process.communicate(timeout=PATIENCE_SECONDS)
+    assert node.process.returncode in (1, 2)
+    assert word in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,87 @@
+"""The agent's configuration: what is wrong is said before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sojourn.cli.main import app
+from sojourn.core.errors import SojournError
+from sojourn.node.agent.configuration import read_configuration
+
+GOOD = """
+node = "gateway-7"
+server = "http://127.0.0.1:8080"
+token = "secret"
+spool = "spool"
+
+[streams.a]
+metric = "cpu"
+"""
+
+
+def check(tmp_path: Path, text: str) -> str:
+    """What `sojourn agent --check` prints of a file; raises what it raises."""
+    path = tmp_path / "agent.toml"
+    path.write_text(text)
+    run = CliRunner().invoke(app, ["agent", "-c", str(path), "--check"])
+    if run.exception is not None and not isinstance(run.exception, SystemExit):
+        raise run.exception
+    assert run.exit_code == 0
+    assert not (tmp_path / "spool").exists()
+    return run.output
+
+
+def test_a_good_configuration_is_called_good(tmp_path: Path) -> None:
+    assert check(tmp_path, GOOD) == "gateway-7: 1 streams, epochs go to http://127.0.0.1:8080\n"
+    assert "0 streams" in check(tmp_path, GOOD[: GOOD.index("[streams")])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('metric = "cpu"', 'metric = "cpuu"', "stream a: 'cpuu' is no metric"),
+        ('metric = "cpu"', 'metrik = "cpu"', "metric is missing"),
+        ('metric = "cpu"', 'metric = "cpu"\nbuckts = 3', "stream a, metric cpu.*'buckts'.*buckets"),
+        ('metric = "cpu"', 'metric = "cpu"\nbuckets = "x"', "stream a, bucket_array: buckets is x"),
+        ('metric = "cpu"', 'metric = "cpu"\nsalted = "no"', "salted is true or false"),
+        ('metric = "cpu"', 'metric = "cpu"\nsketch = "lds"', "rows and columns of the lds is missing"),
+        ('metric = "cpu"', 'metric = "cpu"\nepoch = "1ms"', "100 ms to 7 days"),
+        ('metric = "cpu"', 'metric = "cpu"\ninstances = [""]', "pattern"),
+        ('metric = "cpu"', 'metric = "rtt"', "stream a, rtt: one interface or one capture"),
+        ('metric = "cpu"', 'metric = "rtt"\ninterface = "lo"\nfilter = "tcp prt 3"', "prt"),
+        ("[streams.a]", '[streams."a\\nb"]', "cannot name a stream"),
+        ('node = "gateway-7"', 'node = "a\\nb"', "cannot name a node"),
+        ('node = "gateway-7"', 'node = ".."', "cannot name a node"),
+        ('node = "gateway-7"', 'node = "a/b"', "cannot name a node"),
+        ("[streams.a]", '[streams."a/b"]', "cannot name a stream"),
+        ('token = "secret"', 'token_file = "/nowhere/token"', "/nowhere/token: No such file"),
+        ('spool = "spool"', 'spool = "spool"\nca_file = "/nowhere/ca"', "/nowhere/ca: No such file"),
+        ('spool = "spool"', 'spool = "spool"\npoll = "-1s"', "10 ms"),
+        ('spool = "spool"', 'spool = "spool"\nspool_limit = "1B"', "at least 4096"),
+        ('spool = "spool"', 'spool = "spool"\ncolour = 1', "'colour' is unknown"),
+        ("http://", "ftp://", "no address of a server"),
+    ],
+    ids=lambda text: text[-24:],
+)
+def test_what_is_wrong_is_found_by_the_check(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in GOOD
+    with pytest.raises(SojournError, match=f"(?s){words}"):
+        check(tmp_path, GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize("flags", [["--epoch", "5s"], ["--instances", "py*"]], ids=lambda flags: flags[0])
+def test_flags_of_streams_need_a_stream(tmp_path: Path, flags: list[str]) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(GOOD)
+    run = CliRunner().invoke(app, ["agent", "-c", str(path), "--check", *flags])
+    assert "no --stream" in str(run.exception)
+
+
+def test_a_file_that_is_no_toml_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_bytes(b"\x00\xff")
+    with pytest.raises(SojournError, match="not TOML"):
+        read_configuration(path)

@@ -1,0 +1,71 @@
+"""The desk that passes questions to nodes: answers in parts, limits, nodes that fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from query_unit import make_epoch
+
+from sojourn.server.queries.live import LiveDesk, LiveReply, LiveRequest
+
+Answer = Callable[[LiveDesk, LiveRequest], None]
+
+
+def asked(desk: LiveDesk, answer: Answer, *, seconds: float = 30.0) -> LiveReply | None:
+    """What comes back when a node waits for a question and answers it."""
+
+    async def both() -> LiveReply | None:
+        async def node() -> None:
+            request = await desk.next_request("alpha", 30)
+            assert request is not None
+            answer(desk, request)
+
+        reply, _ = await asyncio.gather(desk.ask("alpha", ("disk",), 5, 9, seconds), node())
+        return reply
+
+    return asyncio.run(both())
+
+
+def test_parts_are_put_together_and_what_comes_after_the_last_is_refused() -> None:
+    def answer(desk: LiveDesk, request: LiveRequest) -> None:
+        assert (request.streams, request.from_ns, request.to_ns) == (("disk",), 5, 9)
+        assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=10, more=True)
+        assert not desk.answer("beta", request.id, [make_epoch(1)], size_bytes=10, more=True)
+        assert desk.answer("alpha", request.id, [make_epoch(1)], size_bytes=10, more=False)
+        assert not desk.answer("alpha", request.id, [make_epoch(0)], size_bytes=10, more=False)
+
+    reply = asked(LiveDesk(most_pending=10, most_bytes=1000), answer)
+    assert reply is not None
+    assert [epoch.sequence for epoch in reply.epochs] == [2, 1]
+    assert reply.is_whole
+
+
+def test_an_answer_that_is_too_large_or_breaks_off_is_kept_as_far_as_it_came() -> None:
+    def too_large(desk: LiveDesk, request: LiveRequest) -> None:
+        assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=600, more=True)
+        assert desk.answer("alpha", request.id, [make_epoch(1)], size_bytes=600, more=True)
+        assert not desk.answer("alpha", request.id, [make_epoch(0)], size_bytes=1, more=False)
+
+    def breaks_off(desk: LiveDesk, request: LiveRequest) -> None:
+        assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=600, more=True)
+
+    for answer, seconds in ((too_large, 30.0), (breaks_off, 0.2)):
+        reply = asked(LiveDesk(most_pending=10, most_bytes=1000), answer, seconds=seconds)
+        assert reply is not None
+        assert [epoch.sequence for epoch in reply.epochs] == [2]
+        assert not reply.is_whole
+
+
+def test_a_node_that_says_nothing_gives_no_answer() -> None:
+    assert asked(LiveDesk(most_pending=10, most_bytes=1000), lambda *_: None, seconds=0.1) is None
+
+
+def test_a_node_listens_while_it_answers_and_a_moment_after() -> None:
+    now = [100.0]
+    desk = LiveDesk(most_pending=10, most_bytes=1000, clock=lambda: now[0])
+    assert not desk.is_listening("alpha")
+    assert asyncio.run(desk.next_request("alpha", 0.01)) is None
+    assert desk.is_listening("alpha")
+    now[0] += 6
+    assert not desk.is_listening("alpha")
