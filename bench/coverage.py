@@ -15,10 +15,10 @@ from sojourn.estimation.columns import FlowDelays, flow_delays_of
 from sojourn.estimation.joint.colate import estimate_colate_joint
 from sojourn.estimation.joint.lds import estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.published.colate.mean import estimate_flow_means
+from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.estimation.published.iotm import estimate_sums
-from sojourn.estimation.published.lds import estimate_lds
-from sojourn.estimation.published.sds import estimate_sds
+from sojourn.estimation.published.lds import estimate_sds
 from sojourn.estimation.sample import estimate_sample
 from sojourn.lab.traffic import DELAY_LAWS, Traffic, make_traffic
 from sojourn.sketches.bucket_array import BucketArrayParameters

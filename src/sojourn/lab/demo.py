@@ -14,8 +14,8 @@ from sojourn.core.batches import PacketBatch
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.core.keys import FlowKey
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
-from sojourn.estimation.published.colate.mean import estimate_flow_means
-from sojourn.estimation.published.lds import estimate_lds
+from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.lab.two_point import FlowTruth, TwoPointWorld, make_two_point_world
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.lda import Lda, LdaParameters

@@ -26,9 +26,8 @@ from sojourn.estimation.aggregate import segment_delays, with_remainder, within
 from sojourn.estimation.auto import combine, drawn_together
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
+from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.losses import Losses, Parts, count_losses, with_extra
-from sojourn.estimation.published.colate.mean import estimate_flow_means
-from sojourn.estimation.published.lds import estimate_lds
 from sojourn.estimation.sample import MatchedSample, match_samples
 from sojourn.segments.ranges import DelayRange, moved, moved_flows, widened
 from sojourn.segments.sizing import (
@@ -247,6 +246,8 @@ def estimate_flows(
     if kind == "sample":
         return (sample or match_samples(sender, receiver)).flows(flow_id)  # type: ignore[arg-type]
     if kind == "counter_vector":
+        from sojourn.estimation.published.colate import estimate_flow_means
+
         answers = estimate_flow_means(sender, receiver, flow_id, packets)  # type: ignore[arg-type]
         lost = np.full(len(flow_id), np.nan)
         return flow_delays_of(flow_id, answers, packets, lost, "colate theorem 2, centred")

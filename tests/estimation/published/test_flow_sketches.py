@@ -8,9 +8,9 @@ import pytest
 from sojourn.core.batches import MeasurementBatch
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.published.colate.mean import estimate_flow_means
-from sojourn.estimation.published.lds import estimate_lds
-from sojourn.estimation.published.sds import estimate_sds
+from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.published.colate import estimate_flow_means
+from sojourn.estimation.published.lds import estimate_sds
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.sds import Sds, SdsParameters

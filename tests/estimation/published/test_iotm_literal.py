@@ -12,8 +12,13 @@ from scipy.stats import norm
 from iotm_worlds import disk_world, message_world
 from sojourn.core.batches import MeasurementBatch
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.published.iotm_likelihood import EXACT_UP_TO, log_likelihood, most_likely_sums
-from sojourn.estimation.published.iotm_literal import estimate_means_literally, estimate_sums_literally
+from sojourn.estimation.published.iotm import (
+    EXACT_UP_TO,
+    estimate_means_literally,
+    estimate_sums_literally,
+    log_likelihood,
+    most_likely_sums,
+)
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.rtt_buckets import PublishedRttRecorder
 

@@ -9,9 +9,8 @@ from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Reason
 from sojourn.core.hashing import bucket_of
 from sojourn.estimation.heavy_hitters import find_heavy_cells, find_heavy_hitters, heavy_threshold
-from sojourn.estimation.published.flow_sizes import estimate_losses, estimate_sizes
-from sojourn.estimation.published.lds import estimate_lds
-from sojourn.estimation.published.lds_deviation import estimate_lds_deviation
+from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.published.lds import estimate_lds_deviation, estimate_losses, estimate_sizes
 from sojourn.lab.traffic import DELAY_LAWS, Traffic, make_traffic
 from sojourn.sketches.lds import Lds, LdsParameters, packet_cells
 from sojourn.sketches.weights.flow_weights import FlowWeights

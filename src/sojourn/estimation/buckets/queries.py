@@ -29,7 +29,6 @@ from sojourn.epochs.merging import can_merge, merged_epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.joint import estimate_sums_jointly
 from sojourn.estimation.buckets.means import estimate_means_jointly
-from sojourn.estimation.published.iotm_literal import estimate_means_literally, estimate_sums_literally
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 __all__ = [
@@ -283,6 +282,8 @@ def _jointly(
 
 def _literally(sketches: list[BucketArray], instance_id: Sequence[int], stat: Stat, unit: str) -> list[Answer]:
     """As published, instance by instance: sums salt by salt, means by the ratio of both."""
+    from sojourn.estimation.published.iotm import estimate_means_literally, estimate_sums_literally
+
     ids = np.array(instance_id, np.uint64)
     if stat == "mean":
         return estimate_means_literally([(sketch, sketch) for sketch in sketches], ids, unit=unit)

@@ -31,7 +31,7 @@ from sojourn.estimation.joint.decoder import (
 )
 from sojourn.estimation.joint.deviations import flow_deviations
 from sojourn.estimation.joint.incidence import lds_incidence
-from sojourn.estimation.published.lds import estimate_lds
+from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.lds import Lds
 

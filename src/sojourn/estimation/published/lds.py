@@ -1,219 +1,267 @@
-"""LDS as published: the least loaded of the flow's usable cells, and those within α of it, answer.
+"""What the LDS paper reads from cells beside mean delays: sizes, losses and deviations (§4.3); and SDS (§2.2).
+ **Sizes and losses.** Per row the flow's cells are added up, and the smallest sum answers, as in a count-min sketch:
+never less than the truth (where a row takes every packet), more by the strangers F in the flow's cells. Interval:
+before the answer N is seen, F is the smallest of as many draws as there are rows from the sums that a row's cells
+show; sizes are heavy-tailed, a flow of p has weight 1/p² (losses: 1/(1 + l)²), so given N the weight of F is P(F)/(N
+− F)². The upper end is N itself, the lower leaves out the most strangers that 95 % of that weight allow. Where every
+row samples, the binomial error of the sample (Wilson's form) is added at both ends.
+ **Deviations.** In each row, neighbouring cells of the flow's virtual LDA are subtracted, which gives every packet a
+random sign, so that cross terms cancel in expectation (LDA, Eq. 5): F = Σ(D₂ − D₁)²/Σ(N₂ + N₁) over the pairs of
+usable cells, σ² = F − μ². It needs spread ≥ 2; a flow has at most R·⌊k/2⌋ pairs, so the answer is rough, as the paper
+says. Where σ is small against μ, F − μ² is the difference of two large numbers and may be negative: no answer.
+``centred`` is the better one of the same cells: σ² = Σ(D − μN)²/N ÷ (cells − 1); `estimate_lds` gives it as
+``std_ns``. Interval: F (or the centred sum) is chi-square with as many degrees as pairs (cells − 1); strangers' share
+of the cells widens it by its expected size times what a stranger may add.
 
-A cell's load is its count divided by its row's sampling share (the multi-bank form, §4.2); cells with a load
-of at most (1 + α) times the smallest, α = 0.1, are added up and divided.
+**SDS.** The flow's cell with the fewest packets answers: exactly when the flow is alone in it; otherwise the answer
+leans towards the strangers, and `RowLoads` bounds how far.
 
-Read literally, the rule picks rows that sample rarely for their luckiest cells, and the answer rests on two
-or three packets. ``score="guarded"`` (the default) ranks cells by (N + 2√N + 2)/p, the load that the count
-may really stand for (a flow of weight w: N + 2√(wN) + 2w); ``score="published"`` ranks by N/p. Without sampling the two
-choose alike.
+Cost: O(cells · log cells + flows · R · k).
 
-The same cells give a flow's size and loss (§4.3): per row the sum over its cells, of which the smallest is the
-least disturbed; both can only be too large.
-
-Sanjuàs-Cuxart et al., "Sketching the Delay", §2.3.4, Fig. 6, §4.2, §4.3.
+Sanjuàs-Cuxart et al., "Sketching the Delay", §2.2, §4.3; Kompella et al., "Router Support for Fine-Grained Latency
+Measurements", §III-E; Cormode and Muthukrishnan, "An Improved Data Stream Summary" (2005).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.errors import ParameterError
 from sojourn.core.estimates import Reason
 from sojourn.core.hash_kernels import bucket_matrix
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.kernels import kernel
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.differences import CellDifference, cell_difference
-from sojourn.estimation.published.collisions import RowLoads
-from sojourn.estimation.quantiles import NORMAL_95, student_95
-from sojourn.sketches.lds import Lds
+from sojourn.estimation.differences import cell_difference
+from sojourn.estimation.lds import RowLoads
+from sojourn.estimation.quantiles import NORMAL_95, spread_95
+from sojourn.sketches.lds import Lds, LdsParameters
+from sojourn.sketches.sds import Sds
 
-__all__ = ["ALPHA", "estimate_lds"]
+__all__ = ["FlowDeviations", "FlowSizes", "estimate_lds_deviation", "estimate_losses", "estimate_sds", "estimate_sizes"]
 
-ALPHA = 0.1
-MOST_DEGREES = 1000
-
-# Columns of `_sum_up`'s result.
-SUM, COUNT, LOAD, CHOSEN, SQUARES, ROWS, SEEN, COPIES, OWN_SQUARES, OWN_CELLS = range(10)
+SUPPORT = 513  # quantiles that represent all row sums
+LEVEL = 0.95
 
 
-def estimate_lds(
-    sender: Lds,
-    receiver: Lds,
-    flow_id: UInt64Array,
-    *,
-    score: Literal["guarded", "published"] = "guarded",
-    alpha: float = ALPHA,
-) -> FlowDelays:
-    """The mean delay, size and loss of each flow; O(cells · log cells + flows · R · k)."""
+@dataclass(frozen=True, eq=False)
+class FlowSizes:
+    """One row per asked flow: the published answer and its 95 % interval, in packets or bytes."""
+
+    flow_id: UInt64Array
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def estimate_sizes(sketch: Lds, flow_id: UInt64Array, *, unit: Literal["packets", "bytes"] = "packets") -> FlowSizes:
+    """What each flow sent, seen at one point; bytes need ``byte_bits`` and do not depend on weights."""
+    values = sketch.column("count" if unit == "packets" else "bytes")
+    one = 1.0 if unit == "packets" else float(values.sum()) / max(int(sketch.column("count").sum()), 1)
+    return _sizes(sketch, values, flow_id, least=1.0, one=one, weighted=unit == "packets")
+
+
+def estimate_losses(sender: Lds, receiver: Lds, flow_id: UInt64Array) -> FlowSizes:
+    """The packets that each flow lost between two points."""
     cells = cell_difference(sender, receiver)
-    share = np.repeat(sender.parameters.row_shares, sender.parameters.columns)
-    load = cells.sent / share
-    loads = _row_loads(cells, load, share)
-    parameters = sender.parameters
+    return _sizes(sender, np.maximum(cells.sent - cells.received, 0), flow_id, least=0.0, one=1.0, weighted=True)
+
+
+def _sizes(
+    sketch: Lds, values: Int64Array, flow_id: UInt64Array, *, least: float, one: float, weighted: bool
+) -> FlowSizes:
+    """`least` is the smallest value a flow may have (it sent something, but need not have lost anything), `one` what a
+    packet adds.
+    """
+    parameters = sketch.parameters
+    share = max(parameters.row_shares)
+    sums = _row_sums(parameters, values)
     first = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
-    weight = np.ones(len(flow_id), np.int64) if sender.weights is None else sender.weights.of(flow_id)
-    guard = np.zeros(len(flow_id)) if score == "published" else weight.astype(np.float64)
-    totals = _sum_up(
-        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, share, guard, alpha
-    )
-    sizes = _sizes(first, parameters.spread, parameters.columns, cells.sent, share)
-    lost = _sizes(first, parameters.spread, parameters.columns, cells.sent - cells.received, share)
-    answer = _answer(flow_id, totals, sizes, lost, loads, "lds" if score == "guarded" else "lds published")
-    return _unweighted(answer, weight)
+    rows = np.flatnonzero(np.array(parameters.row_shares) == share)
+    found = sums[np.arange(len(rows)), first[:, rows]].min(axis=1)
+    loads = np.quantile(sums, np.linspace(0, 1, min(SUPPORT, sums.size)), method="lower").astype(np.float64)
+    survival = (np.arange(len(loads), -1, -1) / len(loads)) ** len(rows)
+    strangers = _most_strangers(loads, survival[:-1] - survival[1:], found.astype(np.float64), least, LEVEL)
+    weight = sketch.weights.of(flow_id) if weighted and sketch.weights is not None else 1
+    unit = one * weight * (1 - share)
+    middle = NORMAL_95**2 / 2 * unit
+    low, high = (found + middle + sign * NORMAL_95 * np.sqrt(unit * found + middle**2 / 2) for sign in (-1, 1))
+    low = np.clip(low - strangers, 0.0, found)
+    return FlowSizes(flow_id, *(column / (share * weight) for column in (found.astype(np.float64), low, high)))
 
 
-def _unweighted(answer: FlowDelays, weight: Int64Array) -> FlowDelays:
-    """In packets again; samples stay what the cells count, strangers and weights included."""
-    return replace(
-        answer, std_ns=answer.std_ns / np.sqrt(weight), packets=answer.packets / weight, lost=answer.lost / weight
-    )
-
-
-def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> RowLoads:
-    """Loads and spread as the rows that sample most show them (of all rows, if losses left those nothing)."""
-    frequent = share == share.max()
-    shown = frequent if (frequent & cells.usable).sum() > 2 else np.ones_like(frequent)
-    return RowLoads.of(load[shown], cells.delay_sum[shown], cells.sent[shown], cells.usable[shown])
-
-
-@inlined
-def _score(sent: int, share: float, guard: float) -> float:
-    """The load that a count may stand for; `guard` is what one packet counts for (0: the load as it is)."""
-    return float((sent + 2.0 * np.sqrt(sent * guard) + 2.0 * guard) / share)
-
-
-@inlined
-def _least_score(
-    first: Int64Array,
-    spread: int,
-    columns: int,
-    sent: Int64Array,
-    usable: BoolArray,
-    share: FloatArray,
-    guard: float,
-) -> tuple[float, int]:
-    """The smallest score of a flow's usable cells, and how many rows have any."""
-    least, rows = np.inf, 0
-    for row in range(first.shape[0]):
-        seen = False
-        for k in range(spread):
-            cell = row * columns + (first[row] + k) % columns
-            if usable[cell]:
-                seen = True
-                least = min(least, _score(sent[cell], share[cell], guard))
-        rows += seen
-    return least, rows
+def _row_sums(parameters: LdsParameters, values: Int64Array) -> Int64Array:
+    """For the rows that sample most: what a flow whose cells begin at a column would find in them."""
+    shares = np.array(parameters.row_shares)
+    matrix = values.reshape(parameters.rows, parameters.columns)[shares == shares.max()]
+    longer = np.concatenate([matrix, matrix[:, : parameters.spread - 1]], axis=1)
+    total = np.concatenate([np.zeros((len(matrix), 1), np.int64), np.cumsum(longer, axis=1)], axis=1)
+    sums: Int64Array = total[:, parameters.spread :] - total[:, : -parameters.spread]
+    return sums
 
 
 @kernel
-def _sum_up(
+def _most_strangers(
+    loads: FloatArray, probability: FloatArray, found: FloatArray, least: float, level: float
+) -> FloatArray:
+    """The strangers that are exceeded with probability 1 − level, given the smallest row sum of each flow."""
+    most = np.zeros(len(found))
+    for i in range(len(found)):
+        total = 0.0
+        for j in range(len(loads)):
+            if loads[j] > found[i] - least:
+                break
+            total += probability[j] / (found[i] - loads[j] + 1.0 - least) ** 2
+        seen = 0.0
+        most[i] = max(found[i] - least, 0.0) if total == 0.0 else 0.0
+        for j in range(len(loads)):
+            if loads[j] > found[i] - least or seen >= level * total:
+                break
+            seen += probability[j] / (found[i] - loads[j] + 1.0 - least) ** 2
+            most[i] = loads[j]
+    return most
+
+
+# Columns of `_moments`' result: of all usable cells, then of pairs of usable neighbours.
+SUM, COUNT, CELLS, LOAD, SQUARES, PAIRS, PAIR_COUNT, PAIR_SQUARES = range(8)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowDeviations:
+    """One row per asked flow; NaN and a reason where there is no answer; `degrees` are pairs, or cells − 1."""
+
+    flow_id: UInt64Array
+    std_ns: FloatArray
+    low_ns: FloatArray
+    high_ns: FloatArray
+    degrees: Int64Array
+    reason: list[Reason | None]
+    method: str
+
+    @property
+    def answered(self) -> BoolArray:
+        return ~np.isnan(self.std_ns)
+
+
+def estimate_lds_deviation(
+    sender: Lds, receiver: Lds, flow_id: UInt64Array, *, method: Literal["published", "centred"] = "published"
+) -> FlowDeviations:
+    """The standard deviation of each flow's delays."""
+    parameters = sender.parameters
+    if parameters.spread < 2:
+        raise ParameterError("a flow with one cell per row shows no deviation", where="lds", action="use spread ≥ 2")
+    cells = cell_difference(sender, receiver)
+    share = np.repeat(parameters.row_shares, parameters.columns)
+    first = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
+    agree = cells.usable | ((cells.sent == 0) & (cells.received == 0))
+    totals = _moments(
+        first, parameters.spread, parameters.columns, cells.delay_sum, cells.sent, cells.usable, agree, share
+    )
+    weight = 1.0 if sender.weights is None else sender.weights.of(flow_id).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = totals[:, SUM] / totals[:, COUNT]
+        if method == "published":
+            second, degrees = totals[:, PAIR_SQUARES] / totals[:, PAIR_COUNT] / weight, totals[:, PAIRS]
+            offset = mean**2
+        else:
+            left = totals[:, SQUARES] - mean * totals[:, SUM]
+            second, degrees = left / (totals[:, CELLS] - 1) / weight, totals[:, CELLS] - 1
+            offset = np.zeros(len(flow_id))
+        load = totals[:, LOAD] / totals[:, CELLS]
+    strangers = _added_variance(cells.delay_sum, cells.sent, cells.usable, share, load, offset)
+    return _deviations(flow_id, second, offset, np.maximum(degrees, 0).astype(np.int64), strangers, totals, method)
+
+
+def _added_variance(
+    delay_sum: Int64Array, sent: Int64Array, usable: BoolArray, share: FloatArray, load: FloatArray, offset: FloatArray
+) -> FloatArray:
+    """What strangers may add to a variance: 1.96·√E[φ²] times the variance of all delays and of cells' means.
+
+    Pairs suffer more: a stranger whose cells begin between the two is in one of them only, which adds φ²·N·μ². All
+    cells of the flow count, not the best row's, so strangers are as many as in any one row.
+    """
+    loads = RowLoads.of(sent / share, delay_sum, sent, usable)
+    if not np.isfinite(loads.mean_spread) or loads.mean_spread == 0:
+        return np.zeros(len(load))
+    held = np.nan_to_num(load, nan=1.0)
+    part = np.nan_to_num(loads.shares(held, np.ones(len(load), np.int64)))
+    variance = NORMAL_95 * part * (loads.delay_variance + loads.mean_spread**2)
+    added: FloatArray = variance + NORMAL_95 * part**2 * held * np.nan_to_num(offset)
+    return added
+
+
+def _deviations(
+    flow_id: UInt64Array,
+    second: FloatArray,
+    offset: FloatArray,
+    degrees: Int64Array,
+    strangers: FloatArray,
+    totals: FloatArray,
+    method: str,
+) -> FlowDeviations:
+    factors = np.array([spread_95(d) for d in range(int(degrees.max(initial=0)) + 1)])[degrees]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = second - offset
+        low = np.maximum(second * factors[:, 0] - offset - strangers, 0.0)
+        high = second * factors[:, 1] - offset + strangers
+        std = np.sqrt(variance)
+    heard = (degrees > 0) & (totals[:, COUNT] > 0)
+    known = heard & (variance > 0)
+    reasons = [
+        None if k else Reason.LOST_IN_NOISE if h else Reason.NO_USABLE_CELLS
+        for k, h in zip(known.tolist(), heard.tolist(), strict=True)
+    ]
+    std, low, high = (np.where(known, c, np.nan) for c in (std, np.sqrt(low), np.sqrt(np.maximum(high, 0.0))))
+    return FlowDeviations(flow_id, std, low, high, degrees, reasons, f"lds {method}")
+
+
+@kernel
+def _moments(
     first: Int64Array,
     spread: int,
     columns: int,
     delay_sum: Int64Array,
     sent: Int64Array,
     usable: BoolArray,
+    agree: BoolArray,
     share: FloatArray,
-    guard: FloatArray,
-    alpha: float,
 ) -> FloatArray:
-    """Per flow: add up the cells within α of the smallest score, then all usable cells' squares around the mean."""
-    totals = np.zeros((first.shape[0], 10))
+    """Sums over a flow's usable cells, and over pairs of neighbours that agree (empty cells do)."""
+    totals = np.zeros((first.shape[0], 8))
     for i in range(first.shape[0]):
         own = totals[i]
-        least, own[ROWS] = _least_score(first[i], spread, columns, sent, usable, share, guard[i])
-        if own[ROWS] == 0:
-            continue
         for row in range(first.shape[1]):
-            in_row = 0
             for k in range(spread):
                 cell = row * columns + (first[i, row] + k) % columns
-                if usable[cell] and _score(sent[cell], share[cell], guard[i]) <= (1 + alpha) * least:
+                before = row * columns + (first[i, row] + k - 1) % columns
+                if usable[cell]:
                     own[SUM] += delay_sum[cell]
+                    own[COUNT] += sent[cell]
+                    own[CELLS] += 1
                     own[LOAD] += sent[cell] / share[cell]
-                    own[CHOSEN] += 1
-                    in_row += sent[cell]
-            own[COUNT] += in_row
-            own[SEEN] = max(own[SEEN], in_row)
-            own[COPIES] += in_row > 0
-        _add_squares(own, first[i], spread, columns, delay_sum, sent, usable, share, guard[i], (1 + alpha) * least)
+                    own[SQUARES] += float(delay_sum[cell]) ** 2 / sent[cell]
+                if k % 2 == 1 and agree[cell] and agree[before] and sent[cell] + sent[before]:
+                    own[PAIRS] += 1
+                    own[PAIR_COUNT] += sent[cell] + sent[before]
+                    own[PAIR_SQUARES] += float(delay_sum[cell] - delay_sum[before]) ** 2
     return totals
 
 
-@inlined
-def _add_squares(
-    own: FloatArray,
-    first: Int64Array,
-    spread: int,
-    columns: int,
-    delay_sum: Int64Array,
-    sent: Int64Array,
-    usable: BoolArray,
-    share: FloatArray,
-    guard: float,
-    highest_score: float,
-) -> None:
-    mean = own[SUM] / own[COUNT]
-    for row in range(first.shape[0]):
-        for k in range(spread):
-            cell = row * columns + (first[row] + k) % columns
-            if usable[cell]:
-                square = (delay_sum[cell] - mean * sent[cell]) ** 2 / sent[cell]
-                own[OWN_SQUARES] += square
-                own[OWN_CELLS] += 1
-                if _score(sent[cell], share[cell], guard) <= highest_score:
-                    own[SQUARES] += square
-
-
-@kernel
-def _sizes(first: Int64Array, spread: int, columns: int, values: Int64Array, share: FloatArray) -> FloatArray:
-    """Per flow the smallest row sum of its cells, over the rows that sample most (§4.3)."""
-    sizes = np.full(first.shape[0], np.inf)
-    most = share.max()
-    for i in range(first.shape[0]):
-        for row in range(first.shape[1]):
-            if share[row * columns] < most:
-                continue
-            total = 0.0
-            for k in range(spread):
-                total += values[row * columns + (first[i, row] + k) % columns] / most
-            sizes[i] = min(sizes[i], total)
-    return sizes
-
-
-def _answer(
-    flow_id: UInt64Array, totals: FloatArray, sizes: FloatArray, lost: FloatArray, loads: RowLoads, method: str
-) -> FlowDelays:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = totals[:, SUM] / totals[:, COUNT]
-        load = totals[:, LOAD] / totals[:, CHOSEN]
-        std = np.sqrt(totals[:, OWN_SQUARES] / (totals[:, OWN_CELLS] - 1))
-        samples = np.nan_to_num(totals[:, COUNT] / totals[:, COPIES]).round().astype(np.int64)
-    half = np.hypot(
-        NORMAL_95 * loads.errors(load, totals[:, ROWS].astype(np.int64)), _sampling_half(totals, sizes, loads)
-    )
-    silent = np.isnan(mean)
-    reasons = [
-        None if not none else Reason.NO_USABLE_CELLS if size > 0 else Reason.UNKNOWN_INSTANCE
-        for none, size in zip(silent.tolist(), sizes.tolist(), strict=True)
-    ]
-    std[(totals[:, OWN_CELLS] < 3) | silent] = np.nan
-    return FlowDelays(flow_id, mean, mean - half, mean + half, std, samples, sizes, lost, reasons, method)
-
-
-def _sampling_half(totals: FloatArray, sizes: FloatArray, loads: RowLoads) -> FloatArray:
-    """Half the interval of a mean over only some of the flow's packets."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        unseen = np.clip(1 - totals[:, SEEN] / np.maximum(sizes, totals[:, SEEN]), 0, 1)
-        few = totals[:, CHOSEN] < 3
-        own = totals[:, SQUARES] / (totals[:, CHOSEN] - 1)
-        variance = np.where(few, loads.delay_variance, own)
-        error = np.sqrt(variance / totals[:, SEEN] * unseen)
-    degrees = np.where(few, MOST_DEGREES, np.minimum(totals[:, CHOSEN] - 1, MOST_DEGREES)).astype(np.int64)
-    quantile = np.array([student_95(d) for d in range(MOST_DEGREES + 1)])
-    half: FloatArray = np.where(unseen > 0, quantile[np.maximum(degrees, 1)] * error, 0.0)
-    return half
+def estimate_sds(sketch: Sds, flow_id: UInt64Array) -> FlowDelays:
+    """The mean delay of each flow; O(cells · log cells + flows · R)."""
+    parameters = sketch.parameters
+    sums, counts = sketch.column("sum"), sketch.column("count")
+    loads = RowLoads.of(counts.astype(np.float64), sums, counts, counts > 0)
+    columns = bucket_matrix(flow_id, parameters.row_salts, np.uint64(parameters.columns))
+    cells = columns + np.arange(parameters.rows) * parameters.columns
+    fewest = cells[np.arange(len(flow_id)), np.argmin(counts[cells], axis=1)]
+    count = counts[fewest].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        mean = sums[fewest] / count
+    half = NORMAL_95 * loads.errors(count, np.full(len(flow_id), parameters.rows))
+    unknown = np.full(len(flow_id), np.nan)
+    reasons = [None if n else Reason.UNKNOWN_INSTANCE for n in count.tolist()]
+    return FlowDelays(flow_id, mean, mean - half, mean + half, unknown, counts[fewest], count, unknown, reasons, "sds")

@@ -12,8 +12,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.estimation.joint.colate import estimate_colate_joint
-from sojourn.estimation.published.colate.centred import estimate_centred_deviations
-from sojourn.estimation.published.colate.deviation import estimate_flow_deviations
+from sojourn.estimation.published.colate_deviation import estimate_centred_deviations, estimate_flow_deviations
 from sojourn.lab.traffic import Traffic
 from sojourn.papers.claims import Claim
 from sojourn.papers.colate.methods import PUBLISHED_PER_FLOW, Kind, Reading, counted_pair, published_pair, values_of

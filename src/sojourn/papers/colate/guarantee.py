@@ -15,8 +15,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
-from sojourn.estimation.published.colate.mean import estimate_flow_means
-from sojourn.estimation.published.colate.points import estimate_time_sums
+from sojourn.estimation.published.colate import estimate_flow_means, estimate_time_sums
 from sojourn.lab.traffic import START_NS, Traffic
 from sojourn.papers.claims import Claim
 from sojourn.papers.colate.accuracy import REQUIREMENTS, distribution

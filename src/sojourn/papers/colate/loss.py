@@ -14,8 +14,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray
 from sojourn.core.batches import PacketBatch
-from sojourn.estimation.published.colate.mean import estimate_flow_means
-from sojourn.estimation.published.colate.points import estimate_means_between
+from sojourn.estimation.published.colate import estimate_flow_means, estimate_means_between
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.claims import Claim
 from sojourn.papers.colate.methods import (

@@ -21,7 +21,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.joint.colate import estimate_colate_joint
-from sojourn.estimation.published.colate.mean import estimate_flow_means
+from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.estimation.sample import estimate_sample
 from sojourn.lab.traffic import START_NS, Traffic
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters

@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.buckets.joint import estimate_sums_jointly
-from sojourn.estimation.published.iotm_literal import estimate_sums_literally
+from sojourn.estimation.published.iotm import estimate_sums_literally
 from sojourn.lab.metrics import DiskWorld, disk_world
 from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line

@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.buckets.rtt import estimate_round_trips
-from sojourn.estimation.published.iotm_literal import estimate_means_literally
+from sojourn.estimation.published.iotm import estimate_means_literally
 from sojourn.lab.metrics import MINUTE_NS, MessageWorld, message_world
 from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line

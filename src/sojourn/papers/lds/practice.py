@@ -16,8 +16,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.heavy_hitters import find_heavy_hitters
-from sojourn.estimation.published.flow_sizes import estimate_losses, estimate_sizes
-from sojourn.estimation.published.lds_deviation import estimate_lds_deviation
+from sojourn.estimation.published.lds import estimate_lds_deviation, estimate_losses, estimate_sizes
 from sojourn.lab.traffic import make_traffic
 from sojourn.papers.baselines import count_min
 from sojourn.papers.claims import Claim

@@ -27,7 +27,7 @@ from sojourn.core.kernels import kernel
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.joint.lds import estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
-from sojourn.estimation.published.lds import ALPHA, estimate_lds
+from sojourn.estimation.lds import ALPHA, estimate_lds
 from sojourn.lab.traffic import MS, START_NS, Traffic, draw_flow_sizes, make_traffic, traffic_of
 from sojourn.papers.reproduction import Scale
 from sojourn.segments.sizing import fit_lda

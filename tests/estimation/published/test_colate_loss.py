@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.published.colate.mean import estimate_flow_means
-from sojourn.estimation.published.colate.vectors import usable_vector
+from sojourn.estimation.published.colate import estimate_flow_means, usable_vector
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from worlds import DELAYS, recorded, world
 

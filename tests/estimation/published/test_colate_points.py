@@ -9,7 +9,7 @@ import pytest
 
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Reason
-from sojourn.estimation.published.colate.points import estimate_means_between, estimate_time_sums
+from sojourn.estimation.published.colate import estimate_means_between, estimate_time_sums
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from worlds import DELAYS, START_NS, world
 

@@ -7,8 +7,7 @@ import pytest
 
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.published.colate.centred import estimate_centred_deviations
-from sojourn.estimation.published.colate.deviation import estimate_flow_deviations
+from sojourn.estimation.published.colate_deviation import estimate_centred_deviations, estimate_flow_deviations
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from worlds import DELAYS, START_NS, World, recorded, world
 

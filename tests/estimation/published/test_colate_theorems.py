@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 
 from sojourn.core.errors import ParameterError
-from sojourn.estimation.published.colate.mle import stranger_part
-from sojourn.estimation.published.colate.repetitions import all_repetitions, virtual_repetitions
+from sojourn.estimation.published.colate import all_repetitions
+from sojourn.estimation.published.colate_deviation import stranger_part, virtual_repetitions
 
 
 @given(st.floats(0, 1e17), st.integers(2, 10**6))
