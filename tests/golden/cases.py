@@ -57,7 +57,7 @@ MEASURE = {
     "lds-joint/world-error": f"measure {WORLD} --sketch lds --error 30% --confidence 70%",
     "lds-literal/two-point": f"measure {SEGMENT} --sketch lds --method literal --memory 64KB --truth",
     "lds-literal/world": f"measure {WORLD} --sketch lds --method literal --memory 256KB --truth",
-    "lds-literal/world-parameters": f"measure {WORLD} --sketch lds --method literal -p rows=3 -p columns=999",
+    "lds-literal/world-parameters": f"measure {WORLD} --sketch lds --method literal -p columns=999 -p shares=1",
     "lds-literal/world-intervals": f"measure {WORLD} --sketch lds --method literal --interval 2500ms",
     "colate-joint/two-point": f"measure {SEGMENT} --sketch colate --memory 256KB --truth",
     "colate-joint/world": f"measure {WORLD} --sketch colate --memory 128KB --truth",
