@@ -15,8 +15,7 @@ import typer
 
 from sojourn import __version__
 from sojourn.cli import reproduce, warm_up
-from sojourn.cli.capture.flows import flows
-from sojourn.cli.capture.rtt import rtt
+from sojourn.cli.capture import flows, rtt
 from sojourn.cli.compiling import CompileNotice
 from sojourn.cli.fleet import agent, nodes, query, serve, sink, token
 from sojourn.cli.lab import demo
@@ -49,8 +48,8 @@ app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
 app.command()(measure)
 app.command()(record)
 app.command()(estimate)
-app.command()(rtt)
-app.command()(flows)
+app.command(name="rtt", help=rtt.HELP, epilog=rtt.EXAMPLE)(rtt.rtt)
+app.command(name="flows", help=flows.HELP, epilog=flows.EXAMPLE)(flows.flows)
 app.command()(tomography)
 plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
@@ -89,21 +88,17 @@ def main() -> None:
     """Run the command line; the entry point of the installed script."""
     observe_compilation(CompileNotice())
     try:
-        app()
+        _run()
     except SojournError as error:
         print(f"sojourn: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("sojourn: interrupted", file=sys.stderr)
         sys.exit(130)
-    except SystemExit as ending:
-        # Typer turns Ctrl-C into an exit without a word; commands that say more raise their own.
-        if isinstance(getattr(ending.__context__, "__cause__", None), KeyboardInterrupt):
-            print("sojourn: interrupted", file=sys.stderr)
-        raise
     except BrokenPipeError:
-        # The reader has gone (`| head`): point stdout elsewhere so that nothing complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone (`| head`), which is no error: end as other tools do that a closed pipe ends. Point stdout
+        # elsewhere so that nothing complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -122,6 +117,20 @@ def main() -> None:
         fault = harmless(f"{type(error).__name__}: {error}")
         print(f"sojourn: a fault of ours, please report it ({fault}); SOJOURN_TRACEBACK=1 shows where", file=sys.stderr)
         sys.exit(70)
+
+
+def _run() -> None:
+    """Run Typer's application, and bring out what it turns into an exit."""
+    try:
+        app(prog_name="sojourn")
+    except SystemExit as ending:
+        if isinstance(ending.__context__, BrokenPipeError):
+            raise ending.__context__ from None
+        # Commands that have more to say than that they were interrupted raise their own exit.
+        if isinstance(getattr(ending.__context__, "__cause__", None), KeyboardInterrupt):
+            print("sojourn: interrupted", file=sys.stderr)
+        sys.stdout.flush()
+        raise
 
 
 def _extra_with(module: str) -> str | None:

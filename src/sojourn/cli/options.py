@@ -1,22 +1,208 @@
-"""Options that several commands share, said once."""
+"""Options that several commands share, declared once, and groups of them that a command takes as one object.
+
+A group is a frozen dataclass whose fields are options. `grouped` lets a command take such objects: on the command
+line the fields are options like any other.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
-from sojourn.cli.output import Format
+from sojourn.cli.output import Block, Format, TableColumn, TableView, choose_format, write_rows
+from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.units import parse_bytes, parse_duration
 
-__all__ = ["FormatOption", "InnerOption", "StrictOption", "VerboseOption", "WriteOption"]
+if TYPE_CHECKING:
+    from sojourn.capture.packets import Interface
+    from sojourn.core.results import Result
+
+__all__ = [
+    "BufferOption",
+    "CountOption",
+    "ForOption",
+    "FormatOption",
+    "InnerOption",
+    "InterfaceOption",
+    "KeyOption",
+    "Live",
+    "Output",
+    "PromiscuousOption",
+    "StrictOption",
+    "VerboseOption",
+    "WordsArgument",
+    "WriteOption",
+    "grouped",
+    "refuse_files",
+]
+
+TABLE_ROWS = 20
 
 InnerOption: TypeAlias = Annotated[
     bool, typer.Option("--inner", help="Look into IP-in-IP, 6in4, GRE, VXLAN and GTP-U tunnels.")
 ]
 StrictOption: TypeAlias = Annotated[bool, typer.Option("--strict", help="Fail on a damaged capture.")]
-VerboseOption: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Tell what was ignored, by reason.")]
+VerboseOption: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Show what was ignored, by reason.")]
 FormatOption: TypeAlias = Annotated[
     Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
 ]
 WriteOption: TypeAlias = Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")]
+KeyOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--key",
+        help="What makes a flow: five-tuple, host-pair, dest, prefix/LEN (of the destination; "
+        "prefix/LEN,LEN6 for IPv6 apart) or vlan+five-tuple.",
+    ),
+]
+WordsArgument: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CAPTURE [FILTER]...",
+        help="pcap or pcapng file, plain, gzip or zstd; - is stdin; none with -i. Then a filter in tcpdump's syntax.",
+    ),
+]
+InterfaceOption: TypeAlias = Annotated[
+    str, typer.Option("--interface", "-i", metavar="IFACE", help="Capture live on this interface.")
+]
+ForOption: TypeAlias = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="Capture so long (10s, 5min); else until Ctrl-C.")
+]
+CountOption: TypeAlias = Annotated[
+    int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End the live capture after N packets.")
+]
+PromiscuousOption: TypeAlias = Annotated[
+    bool, typer.Option("--promiscuous", help="Capture frames for others too, until the end of the capture.")
+]
+BufferOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--buffer", "-B", metavar="SIZE", help="Ring shared with the kernel, per interface. Default: 32MiB."),
+]
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def grouped(command: Callable[Parameters, Returned]) -> Callable[..., Returned]:
+    """A command whose dataclass parameters are options, one for each field."""
+    hints = get_type_hints(command, include_extras=True)
+    signature = inspect.signature(command)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+    flat: dict[str, inspect.Parameter] = {}
+    for name, parameter in signature.parameters.items():
+        for one in _options_of(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]:
+            flat[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+    @wraps(command)
+    def call(**given: Any) -> Returned:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        return command(**given)  # type: ignore[call-arg]
+
+    call.__signature__ = inspect.Signature(list(flat.values()))  # type: ignore[attr-defined]
+    call.__annotations__ = {name: one.annotation for name, one in flat.items()}
+    return call
+
+
+def _options_of(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [one.replace(annotation=hints[name]) for name, one in inspect.signature(group).parameters.items()]
+
+
+@dataclass(frozen=True)
+class Live:
+    """Where packets come from if not from a file: what only a live capture takes, as the user wrote it."""
+
+    interface: InterfaceOption = ""
+    duration: ForOption = None
+    count: CountOption = None
+    promiscuous: PromiscuousOption = False
+    buffer: BufferOption = None
+
+    def source(self, words: Sequence[str] | None, command: str) -> tuple[str | Interface, str]:
+        """The file or the interface that is asked for, and the filter: with `-i` all words, else all but the first."""
+        rest = list(words or [])
+        if self.interface:
+            refuse_files(rest, command)
+            return self.capture_on(self.interface), " ".join(rest)
+        if self != Live():
+            raise UsageError(
+                "--for, --count, --promiscuous and --buffer are for a live capture",
+                where=command,
+                action="give -i INTERFACE, or leave them out",
+            )
+        if not rest:
+            raise UsageError("one source is needed", where=command, action="give a CAPTURE, or -i INTERFACE")
+        return rest[0], " ".join(rest[1:])
+
+    def capture_on(self, interface: str, **how: Any) -> Interface:
+        """A capture on an interface under these limits."""
+        from sojourn.capture.packets import Interface
+
+        if self.duration is not None and parse_duration(self.duration) <= 0:
+            what = f"{self.duration!r} is no time to capture for"
+            raise ParameterError(what, where="--for", action="give more than 0")
+        if self.buffer is not None:
+            how["ring_bytes"] = parse_bytes(self.buffer)
+        return Interface(
+            interface,
+            seconds=None if self.duration is None else parse_duration(self.duration) / 1e9,
+            packets=self.count,
+            promiscuous=self.promiscuous,
+            **how,
+        )
+
+
+def refuse_files(words: Iterable[str], command: str) -> None:
+    """Beside `-i`, words are a filter; a file among them is a misunderstanding."""
+    for word in words:
+        if word == "-" or Path(word).is_file():
+            raise UsageError(f"{word} is a file, beside -i", where=command, action="give files or interfaces, not both")
+
+
+@dataclass(frozen=True)
+class Output:
+    """How and where rows are written."""
+
+    output_format: FormatOption = None
+    output: WriteOption = None
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=0, help="Only so many rows; 0 is all. Default: 20 in a table, else all."),
+    ] = None
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="Largest first by this: mean, p99, loss, packets, …")
+    ] = ""
+    columns: Annotated[
+        str, typer.Option("--columns", metavar="A,B,…", help="Only these columns, by the names of the JSON output.")
+    ] = ""
+    wide: Annotated[bool, typer.Option("--wide", help="All columns of a table, however wide the terminal is.")] = False
+
+    @property
+    def how(self) -> Format:
+        return choose_format(self.output_format, self.output)
+
+    @property
+    def view(self) -> TableView:
+        names = tuple(name.strip() for name in self.columns.split(",") if name.strip())
+        return TableView(sort=self.sort, columns=names, wide=self.wide, limit=self.limit or None)
+
+    def write(self, result: Result, table: Sequence[TableColumn]) -> int:
+        """Write a result's rows, framed by its fields in JSON; how many of them were left out."""
+        limit = TABLE_ROWS if self.limit is None and self.how is Format.TABLE else self.limit
+        rows = result.select(self.sort, limit or None)
+        frame, view = result.fields(), replace(self.view, sort="", limit=None)
+        write_rows(
+            rows.blocks(), self.how, path=self.output, name=result.rows_name, fields=frame, table=table, view=view
+        )
+        return len(result) - len(rows)
+
+    def stream(self, blocks: Iterable[Block], name: str) -> None:
+        """Write rows as they come."""
+        write_rows(blocks, self.how, path=self.output, name=name, view=self.view)

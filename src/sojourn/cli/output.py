@@ -4,6 +4,9 @@ Rows of answers (flows, round-trip times) come in blocks of columns (name → va
 that a million of them never exist as Python objects at once. JSON is one object: the answer's own fields and
 the rows under their name; the other formats hold the rows alone.
 
+A table on a terminal fits its width: columns of lower rank give way, then long names are shortened in their middle;
+a number is never cut. Elsewhere a table has all its columns.
+
 Names come from outside: what goes to a terminal is made harmless, and never read as Rich's markup (`cell`).
 """
 
@@ -12,18 +15,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeAlias
 
 from sojourn.core.errors import UsageError, harmless
+from sojourn.core.results import Columns, arrow_table, row_order, take_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
+    from rich.progress import Progress, Task
     from rich.text import Text
 
 __all__ = [
@@ -31,13 +38,26 @@ __all__ = [
     "Block",
     "Format",
     "TableColumn",
+    "TableView",
     "cell",
     "choose_format",
     "console",
+    "loss_style",
+    "opened",
     "print_json",
     "progress",
+    "rows",
+    "warn",
     "write_rows",
 ]
+
+# Formats by the ending of a file.
+_ENDINGS = {"": "table", ".txt": "table", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_GAP = 2  # blanks between two columns of a table
+_SHORTEST_TEXT = 12  # a name is not shortened further
+# There is no telling how long it will take before so much is done, and after so long without progress: so many seconds,
+# and this share of the time so far.
+_LEAST_DONE, _STALLED_SECONDS, _STALLED_SHARE = 0.01, 2.0, 0.2
 
 
 class Advance(Protocol):
@@ -79,27 +99,65 @@ def _finite(value: object) -> object:
     return value
 
 
+def warn(warnings: Iterable[str]) -> None:
+    """Warnings on stderr, a line each."""
+    for text in warnings:
+        line = cell(f"sojourn: warning: {text}")
+        line.stylize("yellow", 9, 17)
+        console(stderr=True).print(line, soft_wrap=True)
+
+
 @contextmanager
-def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on stderr while the block runs; silent where stderr is not a terminal."""
-    if not sys.stderr.isatty():
+def progress(title: str, *, shown: bool = True) -> Iterator[Advance]:
+    """A progress bar on stderr while the block runs; silent where stderr is not a terminal.
+
+    The time left is extrapolated from the share that is done. A bar that has not moved for long, or whose end is not
+    known, only shows that work goes on.
+    """
+    if not (shown and sys.stderr.isatty()):
         yield lambda _step, _share: None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    stderr = console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    # Without the redirections Rich would take over what is written to stdout meanwhile, even if that is a file.
-    with Progress(*columns, console=stderr, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
-        task = bar.add_task(title, total=1.0)
+    with _bar() as bar:
+        task = bar.add_task(title, total=None, moved=time.monotonic())
 
         def advance(step: str, share: float) -> None:
-            bar.update(task, description=harmless(f"{title}: {step}"), completed=share)
+            if share > bar.tasks[task].completed:
+                bar.update(task, total=1.0, completed=min(share, 1.0), moved=time.monotonic())
+            bar.update(task, description=harmless(f"{title}: {step}"))
 
         yield advance
 
 
-Block: TypeAlias = "Mapping[str, Sequence[object] | NDArray[Any]]"
+def _bar() -> Progress:
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        """What the share done so far lets expect; nothing, and a bar without an end, while that is not known."""
+
+        def render(self, task: Task) -> Text:
+            elapsed = task.elapsed or 0.0
+            idle = time.monotonic() - task.fields["moved"]
+            if task.completed < _LEAST_DONE or idle > max(_STALLED_SECONDS, _STALLED_SHARE * elapsed):
+                task.total = None
+                return Text("")
+            minutes, seconds = divmod(round(elapsed * (1 - task.completed) / task.completed), 60)
+            return Text(f"{minutes}:{seconds:02d} left", style="progress.remaining")
+
+    # Without the redirections Rich would take over what is written to stdout meanwhile, even if that is a file.
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeLeft(),
+        console=console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+Block: TypeAlias = Columns
 
 
 class Format(StrEnum):
@@ -114,12 +172,57 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table: its field, its title, and how a value reads."""
+    """A column of the table: its field, its title, how a value reads and is coloured.
+
+    Where not all columns fit, those of the highest ``rank`` are left out first, and of one rank the last; rank 0 stays.
+    """
 
     name: str
     title: str
     show: Callable[[Any], str] = str
     justify: Literal["left", "right"] = "right"
+    rank: int = 0
+    style: Callable[[Any], str] | None = None
+
+
+def loss_style(lost: float) -> str:
+    """Red for what was lost."""
+    return "red" if lost > 0 else ""
+
+
+@dataclass(frozen=True)
+class TableView:
+    """What of the rows is wanted: these columns (none named: all), sorted by one of them, so many."""
+
+    sort: str = ""
+    columns: tuple[str, ...] = ()
+    wide: bool = False
+    limit: int | None = None
+
+    def chosen(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """The rows and columns that are wanted: as they come, unless they are to be sorted."""
+        left = self.limit
+        for block in [_joined(blocks)] if self.sort else blocks:
+            if unknown := [name for name in self.columns if name not in block]:
+                raise UsageError(
+                    f"there is no column {unknown[0]}", where="--columns", action=f"choose of {', '.join(block)}"
+                )
+            order = row_order(block, self.sort, left)
+            taken = block if order is None else take_rows(block, order)
+            yield {name: taken[name] for name in self.columns or taken}
+            if left is not None:
+                left -= len(next(iter(taken.values()), ()))
+                if not left:
+                    return
+
+
+def _joined(blocks: Iterable[Block]) -> Block:
+    """All blocks as one."""
+    joined: dict[str, list[object]] = {}
+    for block in blocks:
+        for name, column in block.items():
+            joined.setdefault(name, []).extend(_plain(column))
+    return joined
 
 
 def choose_format(asked: Format | None, path: Path | None) -> Format:
@@ -130,8 +233,13 @@ def choose_format(asked: Format | None, path: Path | None) -> Format:
     """
     if asked is not None:
         return asked
-    ending = path.suffix[1:].lower() if path else ""
-    return Format(ending) if ending in set(Format) else Format.TABLE
+    ending = path.suffix.lower() if path else ""
+    if ending not in _ENDINGS:
+        known = ", ".join(filter(None, _ENDINGS))
+        raise UsageError(
+            f"no format is known by the ending {ending}", where=str(path), action=f"use {known}, or give --format"
+        )
+    return Format(_ENDINGS[ending])
 
 
 def write_rows(
@@ -142,25 +250,29 @@ def write_rows(
     name: str = "flows",
     fields: Mapping[str, object] | None = None,
     table: Sequence[TableColumn] = (),
+    view: TableView | None = None,
 ) -> None:
-    """Write all blocks; `fields` and `name` frame the rows in JSON, `table` chooses the table's columns."""
+    """Write all blocks; `fields` and `name` frame the rows in JSON, `table` describes the table's columns."""
+    view = view or TableView()
+    blocks = view.chosen(blocks)
     if how is Format.PARQUET:
         _write_parquet(blocks, path)
         return
-    with _open_text(path) as file:
+    with opened(path) as file:
         blocks = _flushed(blocks, file)
         if how is Format.JSON:
             _write_json(blocks, file, name, fields or {})
         elif how is Format.JSONL:
-            file.writelines(_to_json(row) + "\n" for row in _rows(blocks))
+            file.writelines(_to_json(row) + "\n" for row in rows(blocks))
         elif how is Format.CSV:
             _write_csv(blocks, file)
         else:
-            _write_table(blocks, file, table, to_screen=path is None)
+            _write_table(blocks, None if path is None else file, table, view)
 
 
 @contextmanager
-def _open_text(path: Path | None) -> Iterator[TextIO]:
+def opened(path: Path | None) -> Iterator[TextIO]:
+    """The file at `path` to write text to, or stdout."""
     if path is None:
         yield sys.stdout
     else:
@@ -175,7 +287,8 @@ def _flushed(blocks: Iterable[Block], file: TextIO) -> Iterator[Block]:
         file.flush()
 
 
-def _rows(blocks: Iterable[Block]) -> Iterator[dict[str, object]]:
+def rows(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
+    """The rows of blocks, one by one, in Python's own numbers."""
     for block in blocks:
         columns = [_plain(column) for column in block.values()]
         for values in zip(*columns, strict=True):
@@ -194,7 +307,7 @@ def _to_json(value: object) -> str:
 def _write_json(blocks: Iterable[Block], file: TextIO, name: str, fields: Mapping[str, object]) -> None:
     opening = "".join(f"{json.dumps(key)}: {_to_json(value)}, " for key, value in fields.items())
     file.write(f"{{{opening}{json.dumps(name)}: [")
-    for number, row in enumerate(_rows(blocks)):
+    for number, row in enumerate(rows(blocks)):
         file.write((", " if number else "") + _to_json(row))
     file.write("]}\n")
 
@@ -209,43 +322,83 @@ def _write_csv(blocks: Iterable[Block], file: TextIO) -> None:
         writer.writerows(zip(*(_plain(column) for column in block.values()), strict=True))
 
 
-def _write_table(blocks: Iterable[Block], file: TextIO, columns: Sequence[TableColumn], *, to_screen: bool) -> None:
+def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[TableColumn], view: TableView) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify=column.justify, no_wrap=True)
-    for row in _rows(blocks):
-        shown = ("" if row[c.name] is None else cell(c.show(row[c.name])) for c in columns)
-        table.add_row(*shown)
-    screen = console() if to_screen else Console(file=file, width=200, highlight=False)
-    screen.print(table)
+    screen = console() if file is None else Console(file=file, highlight=False)
+    known = {column.name: column for column in table}
+    shown = rows(blocks)
+    first = next(shown, None)
+    names = view.columns or [column.name for column in table]
+    columns = [known.get(name) or TableColumn(name, name, justify=_justify(name, first)) for name in names]
+    lines = [[Text(column.title, style="bold") for column in columns]]
+    everything = shown if first is None else chain([first], shown)
+    lines += [[_cell(column, row[column.name]) for column in columns] for row in everything]
+    widths = [max(line[k].cell_len for line in lines) for k in range(len(columns))]
+    if screen.is_terminal and not (view.wide or view.columns):
+        _fit(columns, widths, screen.width)
+    for line in lines:
+        text = Text()
+        for column, entry, width in zip(columns, line, widths, strict=True):
+            if width:
+                text.append_text(_placed(entry, width, column.justify)).append(" " * _GAP)
+        text.rstrip()
+        screen.print(text, soft_wrap=True)
+
+
+def _justify(name: str, row: Mapping[str, object] | None) -> Literal["left", "right"]:
+    return "left" if row is not None and isinstance(row[name], str) else "right"
+
+
+def _cell(column: TableColumn, value: object) -> Text:
+    text = cell("" if value is None else column.show(value))
+    if column.style is not None and value is not None:
+        text.stylize(column.style(value))
+    return text
+
+
+def _fit(columns: Sequence[TableColumn], widths: list[int], most: int) -> None:
+    """Make widths fit by leaving columns out (a width of 0), then by shortening names."""
+
+    def excess() -> int:
+        return sum(width + _GAP for width in widths if width) - _GAP - most
+
+    by_rank = sorted(range(len(columns)), key=lambda k: (columns[k].rank, k))
+    while excess() > 0 and columns[by_rank[-1]].rank > 0:
+        widths[by_rank.pop()] = 0
+    for k in sorted((k for k in by_rank if columns[k].justify == "left"), key=lambda k: -widths[k]):
+        widths[k] = min(widths[k], max(_SHORTEST_TEXT, widths[k] - max(excess(), 0)))
+
+
+def _placed(text: Text, width: int, justify: Literal["left", "right"]) -> Text:
+    """A cell of a column; a name that is longer loses its middle."""
+    from rich.text import Text
+
+    if text.cell_len > width:
+        head = (width - 1) // 2
+        text = Text.assemble(text[:head], "…", text[len(text) - (width - 1 - head) :])
+    blank = " " * (width - text.cell_len)
+    return Text.assemble(text, blank) if justify == "left" else Text.assemble(blank, text)
 
 
 def _write_parquet(blocks: Iterable[Block], path: Path | None) -> None:
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise UsageError(
             "writing Parquet needs the pyarrow package",
             action="install sojourn[parquet], or use another format",
         ) from None
-    if path is None:
-        raise UsageError("Parquet is not for a terminal", action="name a file with -w FILE")
+    if path is None and sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", action="name a file with -w FILE, or redirect the output")
+    target = sys.stdout.buffer if path is None else path
     writer = None
     try:
         for block in blocks:
-            rows = pyarrow.table({name: _arrow_column(pyarrow, column) for name, column in block.items()})
-            writer = writer or parquet.ParquetWriter(path, rows.schema)
-            writer.write_table(rows.cast(writer.schema))
+            table = arrow_table(block)
+            writer = writer or parquet.ParquetWriter(target, table.schema)
+            writer.write_table(table.cast(writer.schema))
     finally:
         if writer is not None:
             writer.close()
-
-
-def _arrow_column(pyarrow: Any, column: Sequence[object] | NDArray[Any]) -> Any:
-    """Numbers as they are; a column of texts stays one where a block has none."""
-    array = pyarrow.array(column)
-    return array.cast(pyarrow.string()) if pyarrow.types.is_null(array.type) else array

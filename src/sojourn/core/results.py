@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-__all__ = ["Columns", "Result", "arrow_table"]
+__all__ = ["Columns", "Result", "arrow_table", "row_order", "take_rows"]
 
 Columns: TypeAlias = "Mapping[str, Sequence[object] | NDArray[Any]]"
 
@@ -44,6 +45,19 @@ class Result(ABC):
     def fields(self) -> dict[str, object]:
         """What holds for all rows, by the names of the JSON contract."""
         return {}
+
+    def blocks(self) -> Iterator[Columns]:
+        """The rows in blocks, for whatever writes them one after the other; at least one, even without rows."""
+        yield self.columns()
+
+    def select(self, sort: str = "", limit: int | None = None) -> Result:
+        """The same answer with its rows sorted, the largest first, and at most `limit` of them.
+
+        `sort` is the name of a column; ``mean`` and ``p99`` mean ``mean_ns`` and ``p99_ns``, ``loss`` the share of
+        packets that were lost.
+        """
+        order = row_order(self.columns(), sort, limit)
+        return self if order is None else _Selection(self, take_rows(self.columns(), order))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns().values()), ()))
@@ -74,6 +88,69 @@ class Result(ABC):
         """
         frame: pandas.DataFrame = _extra("pandas", "pandas").DataFrame(dict(self.columns()))
         return frame.convert_dtypes()
+
+
+@dataclass(frozen=True, repr=False)
+class _Selection(Result):
+    """Some rows of a result, in another order."""
+
+    whole: Result
+    chosen: Columns
+
+    @property
+    def rows_name(self) -> str:  # type: ignore[override]
+        return self.whole.rows_name
+
+    @property
+    def summary(self) -> str:
+        return self.whole.summary
+
+    def columns(self) -> Columns:
+        return self.chosen
+
+    def fields(self) -> dict[str, object]:
+        return self.whole.fields()
+
+
+def row_order(columns: Columns, sort: str, limit: int | None) -> list[int] | None:
+    """The rows by a column, at most `limit`; None where that is all of them in their order.
+
+    Numbers come from the largest down, texts from A to Z, rows without a value last; equals stay in their order.
+
+    >>> row_order({"node": ["a", "b", "c"], "mean_ns": [2, None, 7]}, "mean", 2)
+    [2, 0]
+    """
+    rows = len(next(iter(columns.values()), ()))
+    if not sort:
+        return None if limit is None or limit >= rows else list(range(limit))
+    values = _sort_values(columns, sort)
+
+    def key(row: int) -> tuple[bool, Any]:
+        value = values[row]
+        return value is None, 0 if value is None else value if isinstance(value, str) else -value
+
+    return sorted(range(rows), key=key)[:limit]
+
+
+def _sort_values(columns: Columns, sort: str) -> Sequence[Any]:
+    for name in (sort, f"{sort}_ns", f"{sort}_rtt"):
+        if name in columns:
+            return _plain(columns[name])
+    sent = next((columns[name] for name in ("packets", "sent") if name in columns), None)
+    if sort == "loss" and "lost" in columns and sent is not None:
+        pairs = zip(_plain(columns["lost"]), _plain(sent), strict=True)
+        return [None if lost is None or not packets else lost / packets for lost, packets in pairs]
+    known = ", ".join(columns)
+    raise UsageError(f"there is no column {sort} to sort by", where="--sort", action=f"choose of {known}")
+
+
+def take_rows(columns: Columns, rows: Sequence[int]) -> Columns:
+    """Those rows of all columns, in that order."""
+    taken: dict[str, Any] = {}
+    for name, column in columns.items():
+        array: Any = column
+        taken[name] = array[list(rows)] if hasattr(array, "tolist") else [array[row] for row in rows]
+    return taken
 
 
 def arrow_table(columns: Columns) -> pyarrow.Table:

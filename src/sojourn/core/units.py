@@ -20,6 +20,7 @@ __all__ = [
     "parse_number",
     "parse_rate",
     "parse_share",
+    "plural",
 ]
 
 NS_PER_SECOND = 1_000_000_000
@@ -120,6 +121,15 @@ def parse_share(text: str) -> float:
     if match is None:
         raise ParameterError(f"{text!r} is not a share", action="write it like 5% or 0.05")
     return float(match.group(1)) / (100 if match.group(2) else 1)
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """A number of things, in words that agree with it.
+
+    >>> plural(1, "flow"), plural(1200, "flow"), plural(2, "query", "queries")
+    ('1 flow', '1,200 flows', '2 queries')
+    """
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 _TIMES = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")]

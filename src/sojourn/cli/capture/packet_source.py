@@ -5,22 +5,26 @@ With `-i` the words behind the options are the filter; without it the first of t
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from sojourn.cli.options import (
+    BufferOption,
+    CountOption,
+    ForOption,
+    InterfaceOption,
+    PromiscuousOption,
+    WordsArgument,
+    refuse_files,
+)
 from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.executors.interrupts import stopping_on_interrupt
 from sojourn.core.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from sojourn.capture.decode.decoder import DecodeOptions
     from sojourn.capture.files.reader import CaptureReader
     from sojourn.capture.filters.language import PacketFilter
@@ -55,32 +59,6 @@ class DirectionName(StrEnum):
     @property
     def literal(self) -> Direction:
         return self.value
-
-
-WordsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="CAPTURE [FILTER]...",
-        help="pcap or pcapng file, plain, gzip or zstd; - is stdin; none with -i. Then a filter in tcpdump's syntax.",
-    ),
-]
-InterfaceOption = Annotated[
-    str, typer.Option("--interface", "-i", metavar="IFACE", help="Capture live on this interface.")
-]
-ForOption = Annotated[
-    str | None, typer.Option("--for", metavar="TIME", help="Capture so long (10s, 5min); else until Ctrl-C.")
-]
-CountOption = Annotated[
-    int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End the live capture after N packets.")
-]
-PromiscuousOption = Annotated[
-    bool, typer.Option("--promiscuous", help="Capture frames for others too, until the end of the capture.")
-]
-
-BufferOption = Annotated[
-    str | None,
-    typer.Option("--buffer", "-B", metavar="SIZE", help="Ring shared with the kernel, per interface. Default: 32MiB."),
-]
 
 
 @dataclass(frozen=True)
@@ -130,13 +108,6 @@ def filter_of(words: list[str]) -> PacketFilter | None:
     return PacketFilter(" ".join(words)) if words else None
 
 
-def refuse_files(words: list[str], command: str) -> None:
-    """Beside `-i`, words are a filter; a file among them is a misunderstanding."""
-    files = [word for word in words if word == "-" or Path(word).is_file()]
-    if files:
-        raise UsageError(f"{files[0]} is a file, beside -i", where=command, action="give files or interfaces, not both")
-
-
 @contextmanager
 def open_packets(
     words: list[str] | None,
@@ -173,22 +144,3 @@ def open_packets(
     )
     with live, stopping_on_interrupt(live.stop):
         yield live
-
-
-@contextmanager
-def stopping_on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
-    """The first Ctrl-C (or termination) stops and lets the answer come; a second one ends the program."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-        stop()
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["handlers_held", "interrupts_held"]
+__all__ = ["handlers_held", "interrupts_held", "stopping_on_interrupt"]
 
 
 @contextmanager
@@ -46,3 +46,28 @@ def handlers_held(*signals: signal.Signals) -> Iterator[None]:
             signal.signal(number, handler)
         for held in came:
             signal.raise_signal(held)
+
+
+@contextmanager
+def stopping_on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
+    """The first Ctrl-C (or termination) stops and lets the answer come; a second one ends the program.
+
+    Python handles signals in the main thread only: in another nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        stop()
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
