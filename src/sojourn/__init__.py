@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sojourn.core.estimates import Unanswered as Unanswered
     from sojourn.rtt.result import RttResult as RttResult
     from sojourn.rtt.result import rtt as rtt
+    from sojourn.segments.planning.result import plan as plan
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "Unanswered": "core.estimates",
     "flows": "capture.flows.result",
     "open_capture": "capture.files.reader",
+    "plan": "segments.planning.result",
     "rtt": "rtt.result",
 }
 

@@ -17,7 +17,9 @@ __all__ = ["RENAMED", "Difference", "canonical", "differences", "reduced", "text
 
 # Fields that have another name now than when answers were recorded, by the first word of the command ("" is any):
 # recorded name -> name today. A command's names must stay different from each other.
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "rtt": {f"{name}_rtt": f"{name}_ns" for name in ("mean", "p50", "p95", "p99", "max", "std")},
+}
 
 # Durations, processes and times of the run itself.
 OF_THE_RUN = frozenset(

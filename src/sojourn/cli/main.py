@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import reproduce, warm_up
+from sojourn.cli import plan, reproduce, warm_up
 from sojourn.cli.capture import flows, rtt
 from sojourn.cli.compiling import CompileNotice
 from sojourn.cli.fleet import agent, nodes, query, serve, sink, token
@@ -24,8 +24,6 @@ from sojourn.cli.lab import worlds as lab
 from sojourn.cli.mplane import diagnose as mplane_diagnose
 from sojourn.cli.mplane import planning as mplane
 from sojourn.cli.mplane import probe as mplane_probe
-from sojourn.cli.plan import iotm as plan_iotm
-from sojourn.cli.plan import segments as plan
 from sojourn.cli.segments.estimate import estimate
 from sojourn.cli.segments.measure import measure
 from sojourn.cli.segments.record import record
@@ -51,7 +49,6 @@ app.command()(estimate)
 app.command(name="rtt", help=rtt.HELP, epilog=rtt.EXAMPLE)(rtt.rtt)
 app.command(name="flows", help=flows.HELP, epilog=flows.EXAMPLE)(flows.flows)
 app.command()(tomography)
-plan_iotm.add_to(plan.app)
 app.add_typer(plan.app, name="plan")
 mplane_probe.add_to(mplane.app)
 mplane_diagnose.add_to(mplane.app)

@@ -71,22 +71,24 @@ def _parse(text: str, units: dict[str, int], default: str, what: str) -> int:
     return round(Fraction(match.group(1)) * units[unit])
 
 
-def parse_duration(text: str) -> int:
-    """Nanoseconds from text such as ``10s``, ``2.5 ms``, ``1h`` or ``30d``; a bare number is seconds.
+def parse_duration(text: str | int) -> int:
+    """Nanoseconds from text such as ``10s``, ``2.5 ms``, ``1h`` or ``30d``, where a bare number is seconds.
 
-    >>> parse_duration("2.5ms")
-    2500000
+    What is a number already is in ns.
+
+    >>> parse_duration("2.5ms"), parse_duration(7)
+    (2500000, 7)
     """
-    return _parse(text, _DURATIONS, "s", "duration")
+    return text if isinstance(text, int) else _parse(text, _DURATIONS, "s", "duration")
 
 
-def parse_bytes(text: str) -> int:
-    """Bytes from text such as ``1MB`` (10⁶), ``16KiB`` (2¹⁴) or ``4096``.
+def parse_bytes(text: str | int) -> int:
+    """Bytes from text such as ``1MB`` (10⁶), ``16KiB`` (2¹⁴) or ``4096``, or a number.
 
     >>> parse_bytes("16KiB")
     16384
     """
-    return _parse(text, _SIZES, "b", "size")
+    return text if isinstance(text, int) else _parse(text, _SIZES, "b", "size")
 
 
 def parse_rate(text: str) -> int:
@@ -111,16 +113,21 @@ def parse_number(text: str) -> float:
     return number
 
 
-def parse_share(text: str) -> float:
-    """A share from text such as ``5%`` or ``0.05``.
+def parse_share(text: str | float) -> float:
+    """A share from text such as ``5%`` or ``0.05``, or a number.
 
     >>> parse_share("5%")
     0.05
     """
+    if not isinstance(text, str):
+        return text
     match = _SHARE.fullmatch(text)
     if match is None:
         raise ParameterError(f"{text!r} is not a share", action="write it like 5% or 0.05")
-    return float(match.group(1)) / (100 if match.group(2) else 1)
+    share = float(match.group(1)) / (100 if match.group(2) else 1)
+    if share > 1 and not match.group(2):
+        raise ParameterError(f"{text!r} would be {share:.0%}", action=f"write {text}% if that is what you mean")
+    return share
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

@@ -145,3 +145,9 @@ class TestMeasureByError:
     def test_contradictions_are_refused_before_anything_is_read(self, extra: list[str]) -> None:
         result = CliRunner().invoke(app, ["measure", "none.pcap", "none.pcap", "--error", "5%", *extra])
         assert isinstance(result.exception, UsageError)
+
+
+def test_a_number_that_would_be_500_percent_is_refused_with_a_hint() -> None:
+    result = CliRunner().invoke(app, ["plan", "lds", *SMALL, "--error", "5"])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == "'5' would be 500%; write 5% if that is what you mean"

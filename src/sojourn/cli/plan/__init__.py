@@ -1,1 +1,0 @@
-"""`sojourn plan`: how large a sketch has to be."""
