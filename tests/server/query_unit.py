@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import cbor2
 import httpx
 
+from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import encode
 from sojourn.server.door.connections import Door
 from sojourn.server.door.limits import Limits
 from sojourn.server.running import ServeOptions, make_server
@@ -36,6 +39,17 @@ def make_epoch(
     for key, value in zip(keys, values, strict=True):
         sketch.record(key_id(key), value, time_ns)
     return Epoch(node, stream, sequence, sketch, keys)
+
+
+def undecodable(sequence: int = 0, *, time_ns: int = 10**9) -> bytes:
+    """An epoch whose header and check word are right, and whose counters are not: a bit after the last one is set."""
+    sketch = BucketArray(BucketArrayParameters(buckets=3, per_instance=1, bits=5))
+    sketch.record(1, 2, time_ns)
+    _, body, _ = cbor2.loads(encode(Epoch("alpha", "disk", sequence, sketch, ())))
+    items = cbor2.loads(body)
+    items[7] = b"\xff\xff"
+    body = cbor2.dumps(items)
+    return cbor2.dumps([1, body, hash_bytes(body) & 0xFFFFFFFF])
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,22 @@ import sys
 import threading
 from pathlib import Path
 
+import cbor2
 import pytest
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from sojourn.core.errors import StoreError, UsageError
+from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode, encoded
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from sojourn.store import database
 from sojourn.store import epochs as store_module
-from sojourn.store.dialects import insert_missing
 from sojourn.store.epochs import EpochStore, Status, StreamRecord, open_store, read_store
-from sojourn.store.tables import METADATA, NODES, UNLISTED
+from sojourn.store.tables import METADATA, NODES, SIGHTINGS, UNLISTED, insert_missing
 
 PARAMETERS = BucketArrayParameters(buckets=8, per_instance=2, bits=16)
 
@@ -89,7 +92,7 @@ def test_a_range_that_is_too_large_is_refused(store: EpochStore, monkeypatch: py
 
 
 def test_many_threads_write_without_losing_or_failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "BUSY_SECONDS", 600)  # 160 writes that wait for a disk may be slow
+    monkeypatch.setattr(database, "BUSY_SECONDS", 600)  # 160 writes that wait for a disk may be slow
     store = open_store(tmp_path / "busy")
     failures: list[BaseException] = []
 
@@ -109,6 +112,7 @@ def test_many_threads_write_without_losing_or_failing(tmp_path: Path, monkeypatc
     assert store.totals() == {
         "epochs": 160,
         "epoch_bytes": sum(len(encode(epoch(i, node="node-0"))) for i in range(20)) * 8,
+        "epochs_set_aside": 0,
         "nodes": 8,
         "instances": 2,
     }
@@ -265,7 +269,80 @@ def test_a_store_without_a_list_of_what_is_to_be_entered_is_opened(tmp_path: Pat
 def test_what_is_opened_for_reading_cannot_be_written(store: EpochStore) -> None:
     store.add([epoch()])
     reading = read_store(store.engine.url)
-    assert [e.sequence for e in reading.each_encoded("n", "disk", 0, 10**9)] == [0]
+    assert [e.sequence for e in reading.each_epoch("n", "disk", 0, 10**9)] == [0]
     with pytest.raises(StoreError, match="readonly"):
         reading.add([epoch(1)])
     reading.close()
+
+
+def changed(sequence: int, position: int, value: object) -> bytes:
+    """An epoch's bytes with one field of its body changed, the check word made good again."""
+    _, body, _ = cbor2.loads(encode(epoch(sequence)))
+    items = cbor2.loads(body)
+    items[position] = value
+    body = cbor2.dumps(items)
+    return cbor2.dumps([1, body, hash_bytes(body) & 0xFFFFFFFF])
+
+
+def undecodable(sequence: int) -> bytes:
+    """An epoch whose header is right, and whose counters exceed what was recorded."""
+    sketch = BucketArray(BucketArrayParameters(buckets=3, per_instance=1, bits=5))
+    sketch.record(1, 2, 1000)
+    good = Epoch("n", "disk", sequence, sketch, ())
+    _, body, _ = cbor2.loads(encode(good))
+    items = cbor2.loads(body)
+    items[7] = b"\xff\xff"
+    body = cbor2.dumps(items)
+    return cbor2.dumps([1, body, hash_bytes(body) & 0xFFFFFFFF])
+
+
+def test_the_same_epoch_twice_in_a_batch_is_stored_once(store: EpochStore) -> None:
+    batch = [epoch(0), epoch(1), epoch(0), epoch(1, value=5), epoch(2)]
+    assert store.add(batch) == ["stored", "stored", "duplicate", "conflict", "stored"]
+    assert store.add([epoch(0, value=5), epoch(0)]) == ["conflict", "duplicate"]
+    assert store.totals()["epochs"] == 3
+
+
+def test_what_cannot_be_decoded_is_set_aside_for_good_and_the_rest_answered(store: EpochStore, tmp_path: Path) -> None:
+    store.add_encoded([encoded(encode(epoch(0))), encoded(undecodable(1)), encoded(encode(epoch(2)))])
+    reading = read_store(store.engine.url)
+    assert [e.sequence for e in reading.each_epoch("n", "disk", 0, 10**9)] == [0, 2]
+    reading.close()
+    (line,) = store.set_aside_in([("n", "disk")], 0, 10**9)
+    assert line.startswith("epoch 1 of n/disk cannot be decoded and is left out: ")
+    assert [frame["set_aside"] is None for frame in store.frames("n", "disk", limit=9)] == [True, False, True]
+    assert store.epoch_bytes("n", "disk", 1) == undecodable(1)
+    assert store.totals()["epochs_set_aside"] == 1
+    again = open_store(tmp_path / "data")
+    assert [e.sequence for e in again.epochs("n", "disk", 0, 10**9)] == [0, 2]
+    assert again.add_encoded([encoded(undecodable(1))]) == ["duplicate"]
+    while again.remove_some_before(2**62, limit=10):
+        pass
+    assert again.totals()["epochs_set_aside"] == 0
+    again.close()
+
+
+@pytest.mark.parametrize("keys", [[b"\xff"], [3]], ids=["no key", "no bytes"])
+def test_an_epoch_that_lists_what_is_no_key_is_set_aside_and_the_others_keys_entered(store: EpochStore, keys) -> None:
+    batch = [encoded(encode(epoch(0))), encoded(changed(1, 8, keys)), encoded(encode(epoch(2)))]
+    assert store.add_encoded(batch) == ["stored"] * 3
+    while store.list_keys():
+        pass
+    assert {text for _, text in store.keys(stream="disk")} == {"dd[7]", "sh[9]"}
+    assert [e.sequence for e in store.epochs("n", "disk", 0, 10**9)] == [0, 2]
+    assert len(store.set_aside_in([("n", "disk")], 0, 10**9)) == 1
+
+
+def test_sightings_hold_the_first_and_the_last_time_in_whatever_order_epochs_come(store: EpochStore) -> None:
+    store.add([epoch(1, first_ns=5000), epoch(0, first_ns=900), epoch(2, first_ns=3000)])
+    store.add([epoch(3, first_ns=2000)])
+    with store.transaction() as connection:
+        rows = connection.execute(select(SIGHTINGS.c.first_ns, SIGHTINGS.c.last_ns)).all()
+    assert [tuple(row) for row in rows] == [(900, 5500)] * 2
+
+
+def test_keys_are_known_again_after_more_than_are_remembered(store: EpochStore, monkeypatch) -> None:
+    monkeypatch.setattr(store_module, "KNOWN_KEYS", 3)
+    for number in range(5):
+        store.add([keyed(number, number + 1)])
+    assert store.totals()["instances"] == 5

@@ -44,7 +44,7 @@ def can_merge(one: Epoch, other: Epoch | EncodedEpoch) -> bool:
     return _with_widths(other.parameters, widths) == one.parameters
 
 
-def merging_key(epoch: Epoch) -> str:
+def merging_key(epoch: EncodedEpoch) -> str:
     """What epochs that can be merged have in common, and others not: an index of it finds them without decoding."""
     parameters = epoch.parameters
     widths = _widths(parameters)

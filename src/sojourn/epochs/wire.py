@@ -14,22 +14,28 @@ what the format has; the size of `counters` is derived from validated parameters
 counter is allocated, and the memory that they take is bounded (`MAX_COUNTER_BYTES`). Whatever is wrong ends
 in a `WireError` that names the field.
 
-An `EncodedEpoch` is an epoch before its counters are unpacked, which may take 64 times the memory of its bytes: what
-it takes is known from its parameters, so that a reader can refuse it, or take one after the other.
+An epoch is encoded once, where it closes, and travels as an `EncodedEpoch`: its header, read and checked, beside the
+bytes as they came. Spool, sender, server and store pass those on untouched; counters (up to 64 times the memory of
+their bytes) and keys are decoded where they are answered. What counters take is known from the parameters, so that a
+reader can refuse an epoch, or take one after the other.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TypeVar
+from functools import lru_cache
+from typing import IO, Any, TypeVar, cast
 
 import cbor2
+import numpy as np
 
 from sojourn.core.errors import SojournError, WireError
+from sojourn.core.hash_kernels import hash_slice
 from sojourn.core.hashing import hash_bytes
-from sojourn.core.keys import key_from_bytes, named_ids
+from sojourn.core.keys import key_from_bytes
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names
 from sojourn.epochs.packing import pack_table, packed_size, unpack_into
 from sojourn.sketches.parameters import Parameters
@@ -43,8 +49,8 @@ __all__ = [
     "decode",
     "encode",
     "encoded",
+    "encoded_sequence",
     "load_item",
-    "read_encoded",
     "read_epochs",
     "write_epochs",
 ]
@@ -55,14 +61,14 @@ MAX_EPOCH_BYTES = 64 << 20
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = 9
-CHECKED_KEYS = 10_000  # whose texts are in memory at a time
+KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedEpoch:
-    """An epoch as it travels, and what its bytes say of it without its counters and keys being looked at."""
+    """An epoch as it travels: its header, and its bytes, whose counters and keys nobody has looked at."""
 
     parameters: Parameters
     node: str
@@ -72,12 +78,15 @@ class EncodedEpoch:
     last_ns: int | None
     recorded: int
     key_count: int
+    decoded_bytes: int  # of memory that the counters take once they are unpacked
     data: bytes
 
-    @property
-    def decoded_bytes(self) -> int:
-        """Memory that the counters take once they are unpacked."""
-        return self.parameters.decoded_bytes
+    @classmethod
+    def of(cls, epoch: Epoch) -> EncodedEpoch:
+        """An epoch that has just closed, encoded."""
+        name, frame = (epoch.node, epoch.stream, epoch.sequence), (epoch.first_ns, epoch.last_ns, epoch.recorded)
+        memory = epoch.parameters.decoded_bytes
+        return cls(epoch.parameters, *name, *frame, len(epoch.keys or ()), memory, encode(epoch))
 
     def overlaps(self, from_ns: int, to_ns: int) -> bool:
         """Whether any measurement may lie in ``from_ns … to_ns``."""
@@ -87,19 +96,11 @@ class EncodedEpoch:
 
     def decode(self) -> Epoch:
         """The epoch; counters and keys are checked."""
-        return decode(self.data)
+        return _decoded(self, _body_items(_body(self.data)))
 
     def keys(self) -> tuple[bytes, ...]:
-        """The canonical bytes of its keys, if it lists any."""
-        return _key_bytes(_body_items(_one_body(self.data))[8]) or ()
-
-    def check(self) -> None:
-        """Refuse what `decode` refuses, without keeping counters or keys."""
-        items = _body_items(_one_body(self.data))
-        _checked_sketch(self, items[7])
-        keys = _key_bytes(items[8]) or ()
-        for start in range(0, len(keys), CHECKED_KEYS):
-            _check_keys(keys[start : start + CHECKED_KEYS])
+        """The canonical bytes of its keys, if it lists any; whether they are keys is not checked."""
+        return _key_bytes(_body_items(_body(self.data))[8]) or () if self.key_count else ()
 
 
 def encode(epoch: Epoch) -> bytes:
@@ -130,24 +131,32 @@ def _check(body: bytes) -> int:
 
 
 def hash_bytes_fast(data: bytes) -> int:
-    """XXH64; by the kernel where the plain-Python form would take milliseconds."""
-    if len(data) < 4096:
+    """XXH64; by the kernel where the plain-Python form would take longer than calling that."""
+    if len(data) < KERNEL_BYTES:
         return hash_bytes(data)
-    import numpy as np
-
-    from sojourn.core.hash_kernels import hash_slice
-
     return int(hash_slice(np.frombuffer(data, np.uint8), 0, len(data), np.uint64(0)))
 
 
 def decode(data: bytes) -> Epoch:
     """The epoch in `data`, all of it and nothing more."""
-    return _decode_body(_body_items(_one_body(data)))
+    items = _body_items(_one_body(data))
+    return _decoded(_header(items, data), items)
 
 
 def encoded(data: bytes) -> EncodedEpoch:
-    """What the bytes of one epoch say of it; its counters stay packed."""
+    """The epoch in `data` as it is: header and check word are checked, counters stay packed."""
     return _header(_body_items(_one_body(data)), data)
+
+
+def encoded_sequence(data: bytes) -> Iterator[EncodedEpoch]:
+    """The epochs of a CBOR sequence, each with its own bytes; raises as `read_epochs` does."""
+    stream = io.BytesIO(data)
+    while (start := stream.tell()) < len(data):
+        with _located(start):
+            body = _checked_body(load_item(stream, "epoch", depth=1))
+            if stream.tell() - start > MAX_EPOCH_BYTES:
+                raise WireError(f"an epoch exceeds {MAX_EPOCH_BYTES} bytes", where="epoch")
+            yield _header(_body_items(body), data[start : stream.tell()])
 
 
 def check_intact(data: bytes) -> None:
@@ -165,6 +174,12 @@ def _one_body(data: bytes) -> bytes:
     return body
 
 
+def _body(data: bytes) -> bytes:
+    """The body of an epoch whose check word was checked."""
+    _version, body, _check_word = cbor2.loads(data)
+    return _expect(body, bytes, "body")
+
+
 def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:
     """Append epochs to a file; how many."""
     count = 0
@@ -176,26 +191,24 @@ def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:
 
 def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
     """The epochs of a file, in order; raises at the first damaged one, naming its byte offset."""
-    return _read(file, lambda body: _decode_body(_body_items(body)))
-
-
-def read_encoded(file: IO[bytes]) -> Iterator[EncodedEpoch]:
-    """The epochs of a file, in order, their counters packed; raises as `read_epochs` does."""
-    return _read(file, lambda body: _header(_body_items(body), cbor2.dumps([VERSION, body, _check(body)])))
-
-
-def _read(file: IO[bytes], make: Callable[[bytes], T]) -> Iterator[T]:
     source = _BoundedReader(file)
     while source.begin():
-        start = source.offset - 1
-        try:
-            yield make(_checked_body(load_item(source, "epoch", depth=1)))
-        except WireError as error:
-            raise WireError(
-                error.what,
-                where=f"epoch at byte {start}, {error.where}",
-                action=error.action or ("the epochs before it are intact" if start else ""),
-            ) from None
+        with _located(source.offset - 1):
+            items = _body_items(_checked_body(load_item(source, "epoch", depth=1)))
+            yield _decoded(_header(items, b""), items)
+
+
+@contextmanager
+def _located(start: int) -> Iterator[None]:
+    """Errors name the byte at which their epoch begins."""
+    try:
+        yield
+    except WireError as error:
+        raise WireError(
+            error.what,
+            where=f"epoch at byte {start}, {error.where}",
+            action=error.action or ("the epochs before it are intact" if start else ""),
+        ) from None
 
 
 class _BoundedReader(io.RawIOBase):
@@ -241,20 +254,19 @@ def _reject_tag(*_: object) -> object:
 
 # Every tag that the library would otherwise interpret on its own.
 _TAGS = (*range(6), *range(25, 38), *range(43, 44), 52, 54, 100, 256, *range(258, 262), 1004, 43000, 55799)
+_STRICT: Any = {
+    "tag_hook": _reject_tag,
+    "semantic_decoders": dict.fromkeys(_TAGS, _reject_tag),
+    "allow_indefinite": False,
+    "allow_duplicate_keys": False,
+    "strict_hashable_types": True,
+}
 
 
 def load_item(stream: object, where: str, *, depth: int, what: str = "an epoch") -> object:
     """One CBOR item, by the strictest reading the library has."""
     try:
-        return cbor2.load(
-            stream,  # type: ignore[arg-type]
-            tag_hook=_reject_tag,
-            semantic_decoders=dict.fromkeys(_TAGS, _reject_tag),
-            max_depth=depth,
-            allow_indefinite=False,
-            allow_duplicate_keys=False,
-            strict_hashable_types=True,
-        )
+        return cbor2.load(stream, max_depth=depth, **_STRICT)  # type: ignore[arg-type]
     except cbor2.CBORDecodeEOF:
         raise WireError("the data ends early", where=where, action="send all of it") from None
     except (cbor2.CBORError, ValueError, OverflowError) as error:
@@ -306,8 +318,12 @@ def _integer(value: object, where: str, *, lowest: int = 0) -> int:
 def _header(items: list[object], data: bytes) -> EncodedEpoch:
     """All of a body but its counters and keys, whose sizes alone are looked at."""
     kind, mapping, node, stream, sequence, frame, recorded, counters, keys = items
-    parameters = _decode_parameters(kind, mapping)
-    _check_size(parameters, len(_expect(counters, bytes, "counters")))
+    mapped = cbor2.dumps(_expect(mapping, dict, "parameters"))
+    parameters, expected, memory = _layout(_expect(kind, str, "kind"), mapped)
+    if (size := len(_expect(counters, bytes, "counters"))) != expected:
+        raise WireError(f"{size} bytes of counters, the parameters call for {expected}", where="counters")
+    if memory > MAX_COUNTER_BYTES:
+        raise WireError(f"the counters take {memory} bytes of memory, more than {MAX_COUNTER_BYTES}", where="counters")
     count = _integer(recorded, "recorded")
     first_ns, last_ns = _decode_frame(frame)
     if (first_ns is None) != (count == 0):
@@ -318,39 +334,26 @@ def _header(items: list[object], data: bytes) -> EncodedEpoch:
     key_count = 0 if keys is None else len(_expect(keys, list, "keys"))
     if key_count > MAX_KEYS:
         raise WireError(f"{key_count} keys exceed {MAX_KEYS}", where="keys")
-    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, key_count, data)
+    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, key_count, memory, data)
 
 
-def _decode_body(items: list[object]) -> Epoch:
-    header = _header(items, b"")
-    sketch = _checked_sketch(header, items[7])
+def _decoded(header: EncodedEpoch, items: list[object]) -> Epoch:
+    sketch = _decode_sketch(header.parameters, _expect(items[7], bytes, "counters"))
+    sketch.recorded, sketch.first_ns, sketch.last_ns = header.recorded, header.first_ns, header.last_ns
+    _as_wire_error(sketch.check, "counters")
     raw = _key_bytes(items[8])
     keys = None if raw is None else _as_wire_error(lambda: tuple(map(key_from_bytes, raw)), "keys")
     # Nobody else has the sketch, and unpacked counters are canonical: no copy is needed.
     return _as_wire_error(lambda: Epoch(header.node, header.stream, header.sequence, sketch.freeze(), keys), "epoch")
 
 
-def _checked_sketch(header: EncodedEpoch, counters: object) -> AnySketch:
-    sketch = _decode_sketch(header.parameters, _expect(counters, bytes, "counters"))
-    sketch.recorded, sketch.first_ns, sketch.last_ns = header.recorded, header.first_ns, header.last_ns
-    _as_wire_error(sketch.check, "counters")
-    return sketch
-
-
-def _decode_parameters(kind: object, mapping: object) -> Parameters:
-    name = _expect(kind, str, "kind")
-    if name not in SKETCHES:
-        raise WireError(f"kind {name[:40]!r} is unknown", where="kind", action=f"known are {', '.join(SKETCHES)}")
-    values = _expect(mapping, dict, "parameters")
-    return SKETCHES[name].parameters_type.from_mapping(values)
-
-
-def _check_size(parameters: Parameters, size: int) -> None:
-    expected = sum(packed_size(table) for table in parameters.tables())
-    if size != expected:
-        raise WireError(f"{size} bytes of counters, the parameters call for {expected}", where="counters")
-    if (held := parameters.decoded_bytes) > MAX_COUNTER_BYTES:
-        raise WireError(f"the counters take {held} bytes of memory, more than {MAX_COUNTER_BYTES}", where="counters")
+@lru_cache(maxsize=1024)
+def _layout(kind: str, mapping: bytes) -> tuple[Parameters, int, int]:
+    """Parameters, and the bytes of their counters, packed and in memory; epochs of a stream have the same ones."""
+    if kind not in SKETCHES:
+        raise WireError(f"kind {kind[:40]!r} is unknown", where="kind", action=f"known are {', '.join(SKETCHES)}")
+    parameters = SKETCHES[kind].parameters_type.from_mapping(cbor2.loads(mapping))
+    return parameters, sum(packed_size(table) for table in parameters.tables()), parameters.decoded_bytes
 
 
 def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
@@ -376,11 +379,9 @@ def _decode_frame(frame: object) -> tuple[int | None, int | None]:
 def _key_bytes(keys: object) -> tuple[bytes, ...] | None:
     if keys is None:
         return None
-    return tuple(_expect(item, bytes, "keys") for item in _expect(keys, list, "keys"))
-
-
-def _check_keys(keys: tuple[bytes, ...]) -> None:
-    _as_wire_error(lambda: named_ids(keys), "keys")
+    if other := set(map(type, _expect(keys, list, "keys"))) - {bytes}:
+        raise WireError(f"expected bytes, found {other.pop().__name__}", where="keys")
+    return tuple(cast(list[bytes], keys))
 
 
 def _as_wire_error(make: Callable[[], T], where: str) -> T:

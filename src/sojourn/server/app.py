@@ -20,13 +20,12 @@ from sojourn.core.errors import SojournError
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.stream_states import StreamStateStore
-from sojourn.server.door.admission import IngestDesk
-from sojourn.server.door.bodies import load_kernels
+from sojourn.server.door.access import problems
+from sojourn.server.door.admission import IngestDesk, load_kernels
 from sojourn.server.door.gate import Gate, explain_error, explain_faults
 from sojourn.server.door.limits import Limits
 from sojourn.server.door.sign_in import SignIn
 from sojourn.server.key_listing import KeyLister
-from sojourn.server.models.fleet import Problem
 from sojourn.server.periodic import Periodic
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
@@ -86,10 +85,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        responses={
-            413: {"model": Problem, "description": "too large"},
-            422: {"model": Problem, "description": "not as described here"},
-        },
+        responses=problems(413, 422),
     )
     app.state.store = store
     app.state.tokens = TokenStore(store)

@@ -11,6 +11,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STORED = {
     "epochs": "Epochs stored",
     "epoch_bytes": "Bytes of epochs stored",
+    "epochs_set_aside": "Epochs stored that cannot be decoded",
     "nodes": "Nodes known",
     "instances": "Keys in the directory",
     "collections": "Collections of sinks",

@@ -3,20 +3,23 @@
 Guarantee: an epoch that `add` calls stored is on disk (SQLite: write-ahead log, synchronised at every commit). Node,
 stream and sequence identify an epoch: the same bytes again are a duplicate, other bytes a conflict, and neither
 changes what is there. Statements are SQLAlchemy Core, the same on SQLite and PostgreSQL.
-Cost: one transaction per `add`; reading is by index over (node, stream, time). No transaction is long: many keys are
-entered in the directory after their epoch is stored, some at a time (`list_keys`); which are missing is on disk, too.
-Writers get their turns in the order in which they came.
+
+Epochs are stored as the bytes that came, and decoded where they are answered. One that cannot be decoded then is set
+aside with its reason, on disk as well: it is left out of answers, and kept to be looked at.
+
+Cost: one transaction per `add`, a few statements for the whole batch; reading is by index over (node, stream, time).
+No transaction is long: many keys are entered in the directory after their epoch is stored, some at a time
+(`list_keys`); which are missing is on disk, too. Writers get their turns in the order in which they came.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +28,20 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    create_engine,
+    Select,
     delete,
-    event,
     func,
     insert,
+    literal,
     select,
     update,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
-from sojourn.core.errors import StoreError, UsageError
-from sojourn.core.executors.turns import FairLock
+from sojourn.core.errors import KeyTextError, StoreError, UsageError, WireError
 from sojourn.core.keys import named_ids
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.wire import EncodedEpoch, encode, encoded
-from sojourn.store.dialects import insert_missing, widen_spans
+from sojourn.epochs.wire import EncodedEpoch, encoded
+from sojourn.store.database import Database, engine_at, reading_engine
 from sojourn.store.tables import (
     EPOCHS,
     INSTANCES,
@@ -48,23 +49,26 @@ from sojourn.store.tables import (
     NODES,
     SCHEMA,
     SCHEMA_VERSION,
+    SET_ASIDE,
     SIGHTINGS,
     STREAMS,
     TAGS,
     UNLISTED,
     add_missing_columns,
+    insert_missing,
+    insert_new,
+    widen_spans,
 )
 
-__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "is_store", "open_store", "read_store"]
+__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "open_store", "read_store"]
 
 MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
-BUSY_SECONDS = 10
 # Keys that one transaction enters in the directory: tens of milliseconds, in which other writers wait.
 SLICE_KEYS = 1000
-DATABASE_NAME = "sojourn.sqlite"
-PRIVATE = 0o600
-POOL_CONNECTIONS = 20
+# Keys that were entered lately, whose ids are known without hashing, and which need no row: some 10 MB.
+KNOWN_KEYS = 1 << 16
+LONGEST_REASON = 300
 
 
 class Status(StrEnum):
@@ -97,6 +101,18 @@ class StreamRecord:
     values_are: str | None = None
 
 
+_Identity = tuple[str, str, int]
+_Spans = dict[tuple[str, str], tuple[dict[bytes, int], dict[bytes, int]]]  # first and last times of keys, by stream
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Ids of keys, and the texts of those that have to be entered."""
+
+    ids: dict[bytes, Any]
+    texts: dict[bytes, str]
+
+
 def to_signed(word: int) -> int:
     """The signed number with a word's bits.
 
@@ -111,94 +127,22 @@ def to_word(number: int) -> int:
     return number & ((1 << 64) - 1)
 
 
-def is_store(place: str | Path) -> bool:
-    """Whether there is a store in a directory already; a database at a URL is taken for one."""
-    return "://" in str(place) or (Path(place) / DATABASE_NAME).exists()
-
-
-def open_store(place: str | Path) -> EpochStore:
+def open_store(place: str | Path | URL) -> EpochStore:
     """The store in a directory (SQLite, made if missing) or at a database URL."""
-    text = str(place)
-    try:
-        if "://" in text:
-            engine = create_engine(text, pool_pre_ping=not text.startswith("sqlite"))
-        else:
-            engine = _sqlite_in(Path(place))
-    except (ArgumentError, ModuleNotFoundError) as error:
-        kind = text.partition("://")[0]
-        raise StoreError(
-            f"databases of the kind {kind[:40]!r} cannot be opened ({error})",
-            where="data",
-            action="give a directory, or install the database's driver",
-        ) from None
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return EpochStore(engine, where=str(place))
+    return EpochStore(engine_at(place), where=str(place))
 
 
 def read_store(url: URL) -> EpochStore:
     """A store that another process has opened (its engine's URL), for reading alone."""
-    engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _read_only_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return EpochStore(engine, where="data", is_read_only=True)
+    return EpochStore(reading_engine(url), where="data", is_read_only=True)
 
 
-def _sqlite_in(directory: Path) -> Engine:
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _keep_private(directory / DATABASE_NAME)
-    # A path in an object is taken as it is; in a text, a question mark would end it.
-    address = URL.create("sqlite", database=str(directory / DATABASE_NAME))
-    # No thread of the query unit waits for another's connection: it would wait for that one's work, too.
-    return create_engine(address, pool_size=POOL_CONNECTIONS, max_overflow=2 * POOL_CONNECTIONS)
-
-
-def _keep_private(database: Path) -> None:
-    """Let nobody but its owner read a database, whatever the directory allows; SQLite gives its log the same mode."""
-    try:
-        os.close(os.open(database, os.O_RDWR | os.O_CREAT, PRIVATE))
-        for path in (database, *(database.with_name(database.name + end) for end in ("-wal", "-shm"))):
-            with suppress(FileNotFoundError):
-                if stat.S_IMODE(path.stat().st_mode) != PRIVATE:
-                    path.chmod(PRIVATE)
-    except OSError as error:
-        raise StoreError(
-            error.strerror or str(error), where=str(database), action="check that you own it and may write there"
-        ) from None
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    """Readers beside the writer, every commit on disk, and waiting instead of failing when it is busy."""
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_SECONDS * 1000}"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _read_only_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
-    connection.execute("PRAGMA query_only=ON")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes its place at the start: one that began as a reader may find that another was faster, and fail."""
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-class EpochStore:
+class EpochStore(Database):
     """Epochs, nodes, streams and the directory of keys in one database."""
 
     def __init__(self, engine: Engine, *, where: str, is_read_only: bool = False) -> None:
-        self.engine = engine
-        self.where = where
-        self.is_read_only = is_read_only
-        # SQLite has one writer at a time, and lets those that wait find out by trying again.
-        self._turns = FairLock(seconds=BUSY_SECONDS) if engine.dialect.name == "sqlite" else nullcontext()
+        super().__init__(engine, where=where, is_read_only=is_read_only)
+        self._known_keys: dict[bytes, int] = {}
         if not is_read_only:
             self._prepare(where)
 
@@ -216,83 +160,69 @@ class EpochStore:
                     action="use the Sojourn that made it, or another directory",
                 )
 
-    def close(self) -> None:
-        self.engine.dispose()
-
-    @contextmanager
-    def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
-        """All or nothing; a database's own complaint becomes a `StoreError`."""
-        turn = self._turns if writes else nullcontext()
-        try:
-            with (
-                turn,
-                self.engine.connect().execution_options(writes=writes) as connection,
-                connection.begin(),
-            ):
-                yield connection
-        except IntegrityError:
-            raise
-        except TimeoutError:
-            raise StoreError("the database is busy", where=self.where, action="try again in a few seconds") from None
-        except (OperationalError, DBAPIError) as error:
-            cause = str(error.orig).strip().splitlines()
-            raise StoreError(
-                f"the database says: {cause[0] if cause else error}"[:300],
-                where=self.where,
-                action="check that it runs, that the disk has room and that you may write there",
-            ) from None
-
     def add(self, epochs: Sequence[Epoch], *, now_ns: int | None = None) -> list[Status]:
         """Store epochs in one transaction, and then their keys; what became of each epoch."""
-        statuses = self.add_encoded([encoded(encode(epoch)) for epoch in epochs], now_ns=now_ns)
+        statuses = self.add_encoded([EncodedEpoch.of(epoch) for epoch in epochs], now_ns=now_ns)
         while self.list_keys():
             pass
         return statuses
 
     def add_encoded(self, epochs: Sequence[EncodedEpoch], *, now_ns: int | None = None) -> list[Status]:
-        """Store epochs, whose counters and keys were checked, in one transaction; what became of each.
+        """Store epochs as they are in one transaction; what became of each.
 
         A few keys are entered in the directory at once, many are left to `list_keys`.
         """
+        if not epochs:
+            return []
         now = time.time_ns() if now_ns is None else now_ns
-        left = SLICE_KEYS
-        statuses = []
         with self.transaction(writes=True) as connection:
-            for epoch in epochs:
-                number, status = self._add_one(connection, epoch, now)
-                statuses.append(status)
-                if status is Status.STORED and epoch.key_count:
-                    if epoch.key_count <= left:
-                        left -= epoch.key_count
-                        self._see_keys(connection, epoch, epoch.keys(), now)
-                    else:
-                        connection.execute(insert(UNLISTED).values(epoch=number, listed=0))
+            numbers = _insert_epochs(connection, epochs, now)
+            statuses = _statuses(connection, epochs, numbers)
+            offered = zip(epochs, statuses, strict=True)
+            stored = [epoch for epoch, status in offered if status is Status.STORED and epoch.key_count]
+            entered = self._enter_keys(connection, {numbers[_identity(epoch)]: epoch for epoch in stored}, now)
             for node in sorted({epoch.node for epoch in epochs}):
                 self._see_node(connection, node, now)
+        self._remember(entered)
         return statuses
 
-    def _add_one(self, connection: Connection, epoch: EncodedEpoch, now_ns: int) -> tuple[int, Status]:
-        identity = (
-            (EPOCHS.c.node == epoch.node) & (EPOCHS.c.stream == epoch.stream) & (EPOCHS.c.sequence == epoch.sequence)
-        )
-        row = {
-            "node": epoch.node,
-            "stream": epoch.stream,
-            "sequence": epoch.sequence,
-            "first_ns": epoch.first_ns,
-            "last_ns": epoch.last_ns,
-            "recorded": epoch.recorded,
-            "received_ns": now_ns,
-            "size_bytes": len(epoch.data),
-            "data": epoch.data,
-        }
+    def _enter_keys(self, connection: Connection, epochs: Mapping[int, EncodedEpoch], now_ns: int) -> dict[bytes, int]:
+        """Enter the keys of epochs, by their numbers, as far as one transaction should; the ids of those that are new.
+
+        The rest is left to `list_keys`, and so is all of it if one of them lists what is no key.
+        """
+        listed: list[tuple[EncodedEpoch, Sequence[bytes]]] = []
+        later: list[int] = []
+        seen: dict[tuple[str, str], set[bytes]] = {}
         try:
-            with connection.begin_nested():
-                made = connection.execute(insert(EPOCHS).values(row))
-        except IntegrityError:
-            here = connection.execute(select(EPOCHS.c.id, EPOCHS.c.data).where(identity)).one()
-            return here.id, Status.DUPLICATE if here.data == epoch.data else Status.CONFLICT
-        return (made.inserted_primary_key or (0,))[0], Status.STORED
+            for number, epoch in epochs.items():
+                if epoch.key_count > SLICE_KEYS or sum(map(len, seen.values())) >= SLICE_KEYS:
+                    later.append(number)
+                    continue
+                listed.append((epoch, epoch.keys()))
+                seen.setdefault((epoch.node, epoch.stream), set()).update(listed[-1][1])
+            spans = _spans(listed, now_ns)
+            names = self._names(spans)
+        except (WireError, KeyTextError):
+            later, spans, names = list(epochs), {}, _Names({}, {})
+        if later:
+            connection.execute(insert(UNLISTED), [{"epoch": number, "listed": 0} for number in later])
+        return _see_keys(connection, spans, names)
+
+    def _names(self, spans: _Spans) -> _Names:
+        """The ids of all keys, and the texts of those that were not entered lately."""
+        known = self._known_keys
+        ids = {key: known.get(key) for firsts, _lasts in spans.values() for key in firsts}
+        new = [key for key, number in ids.items() if number is None]
+        words, texts = named_ids(new)
+        ids.update(zip(new, map(to_signed, words), strict=True))
+        return _Names(ids, dict(zip(new, texts, strict=True)))
+
+    def _remember(self, entered: Mapping[bytes, int]) -> None:
+        """Know keys from now on: they are on disk, and never removed."""
+        if len(self._known_keys) + len(entered) > KNOWN_KEYS:
+            self._known_keys = {}
+        self._known_keys.update(entered)
 
     def list_keys(self, *, pause: Callable[[], object] = lambda: None) -> bool:
         """Enter the keys of one epoch in the directory, if one waits for it, in short transactions; whether one did.
@@ -306,37 +236,52 @@ class EpochStore:
         if found is None:
             return False
         here = UNLISTED.c.epoch == found.epoch
-        # An epoch may be forgotten before its keys are listed.
-        epoch = None if found.data is None else encoded(found.data)
-        keys = epoch.keys() if epoch else ()
-        for start in range(found.listed, len(keys), SLICE_KEYS):
-            part = keys[start : start + SLICE_KEYS]
-            with self.transaction(writes=True) as connection:
+        try:
+            # An epoch may be forgotten before its keys are listed.
+            epoch = None if found.data is None else encoded(found.data)
+            keys = epoch.keys() if epoch else ()
+            for start in range(found.listed, len(keys), SLICE_KEYS):
                 assert epoch is not None
-                self._see_keys(connection, epoch, part, found.received_ns)
-                connection.execute(update(UNLISTED).where(here).values(listed=start + len(part)))
-            pause()
+                spans = _spans([(epoch, keys[start : start + SLICE_KEYS])], found.received_ns)
+                names = self._names(spans)
+                with self.transaction(writes=True) as connection:
+                    entered = _see_keys(connection, spans, names)
+                    connection.execute(update(UNLISTED).where(here).values(listed=start + SLICE_KEYS))
+                self._remember(entered)
+                pause()
+        except (WireError, KeyTextError) as error:
+            self.set_aside(found.epoch, error)
         with self.transaction(writes=True) as connection:
             connection.execute(delete(UNLISTED).where(here))
         return True
+
+    def set_aside(self, number: int, reason: object) -> None:
+        """Leave an epoch, by its row's number, out of answers from now on; its bytes stay, beside the reason."""
+        if self.is_read_only:
+            # That an epoch cannot be decoded is all that a reader ever has to write.
+            with closing(open_store(self.engine.url)) as store:
+                return store.set_aside(number, reason)
+        row = select(EPOCHS.c.id, literal(str(reason)[:LONGEST_REASON]), literal(time.time_ns()))
+        row = row.where((EPOCHS.c.id == number) & EPOCHS.c.id.not_in(select(SET_ASIDE.c.epoch)))
+        with self.transaction(writes=True) as connection:
+            connection.execute(insert(SET_ASIDE).from_select(["epoch", "reason", "since_ns"], row))
+        return None
+
+    def set_aside_in(self, streams: Sequence[tuple[str, str]], from_ns: int, to_ns: int) -> list[str]:
+        """Which epochs of streams are left out of answers about a range, each with its reason."""
+        query = select(EPOCHS.c.sequence, SET_ASIDE.c.reason).join(SET_ASIDE, SET_ASIDE.c.epoch == EPOCHS.c.id)
+        found: list[str] = []
+        with self.transaction() as connection:
+            for place in streams:
+                for sequence, reason in connection.execute(query.where(_in_range(*place, from_ns, to_ns))):
+                    name = f"epoch {sequence} of {'/'.join(place)}"
+                    found.append(f"{name} cannot be decoded and is left out: {reason}")
+        return found
 
     def _see_node(self, connection: Connection, node: str, now_ns: int) -> None:
         seen = update(NODES).where(NODES.c.name == node).values(last_seen_ns=now_ns)
         if not connection.execute(seen).rowcount:
             insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
-
-    def _see_keys(self, connection: Connection, epoch: EncodedEpoch, keys: Sequence[bytes], now_ns: int) -> None:
-        """Remember names, and when each was seen first and last in the stream."""
-        ids, texts = named_ids(keys)
-        names = {to_signed(word): text for word, text in zip(ids, texts, strict=True)}
-        place = {
-            "node": epoch.node,
-            "stream": epoch.stream,
-            "first_ns": epoch.first_ns or now_ns,
-            "last_ns": epoch.last_ns or now_ns,
-        }
-        insert_missing(connection, INSTANCES, [{"id": number, "key": text} for number, text in names.items()])
-        widen_spans(connection, SIGHTINGS, [{**place, "instance": number} for number in names])
 
     def announce(self, stream: StreamRecord, *, now_ns: int | None = None) -> None:
         """Remember what a stream measures."""
@@ -383,7 +328,7 @@ class EpochStore:
     def epochs(self, node: str, stream: str, from_ns: int, to_ns: int) -> list[Epoch]:
         """The epochs with measurements in ``from_ns … to_ns``, in order of their sequence."""
         self.check_range([(node, stream)], from_ns, to_ns)
-        return [epoch.decode() for epoch in self.each_encoded(node, stream, from_ns, to_ns)]
+        return list(self.each_epoch(node, stream, from_ns, to_ns))
 
     def check_range(self, streams: Sequence[tuple[str, str]], from_ns: int, to_ns: int) -> None:
         """Refuse a range of more epochs, of all the streams together, than one query may read."""
@@ -402,31 +347,60 @@ class EpochStore:
                 action="ask for a shorter range, or for one node",
             )
 
-    def each_encoded(self, node: str, stream: str, from_ns: int, to_ns: int) -> Iterator[EncodedEpoch]:
-        """The same epochs one after the other, their counters packed; one is in memory at a time."""
-        query = select(EPOCHS.c.data).where(_in_range(node, stream, from_ns, to_ns)).order_by(EPOCHS.c.sequence)
+    def each_epoch(
+        self,
+        node: str,
+        stream: str,
+        from_ns: int,
+        to_ns: int,
+        *,
+        admit: Callable[[EncodedEpoch], object] = lambda _: None,
+    ) -> Iterator[Epoch]:
+        """The same epochs, decoded one after the other; see `decoded`."""
+        here = _in_range(node, stream, from_ns, to_ns)
+        return self.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), admit)
+
+    def decoded(
+        self, rows: Select[int, bytes], admit: Callable[[EncodedEpoch], object] = lambda _: None
+    ) -> Iterator[Epoch]:
+        """The epochs of rows (number and bytes), one in memory at a time; `admit` may refuse one before it is decoded.
+
+        One that cannot be decoded is set aside, and left out then and later.
+        """
+        faults: dict[int, WireError] = {}
+        sound = rows.where(EPOCHS.c.id.not_in(select(SET_ASIDE.c.epoch)))
         with self.transaction() as connection:
-            for data in connection.execution_options(yield_per=1).execute(query).scalars():
-                yield encoded(data)
+            for number, data in connection.execute(sound, execution_options={"yield_per": 1}):
+                try:
+                    header = encoded(data)
+                    admit(header)
+                    epoch = header.decode()
+                except WireError as error:
+                    faults[number] = error
+                else:
+                    yield epoch
+        for number, fault in faults.items():
+            self.set_aside(number, fault)
 
     def epoch_bytes(self, node: str, stream: str, sequence: int) -> bytes | None:
         """One epoch as it came."""
-        identity = (EPOCHS.c.node == node) & (EPOCHS.c.stream == stream) & (EPOCHS.c.sequence == sequence)
+        here = _of(node, stream) & (EPOCHS.c.sequence == sequence)
         with self.transaction() as connection:
-            data: bytes | None = connection.execute(select(EPOCHS.c.data).where(identity)).scalar()
+            data: bytes | None = connection.execute(select(EPOCHS.c.data).where(here)).scalar()
         return data
 
-    def frames(self, node: str, stream: str, *, limit: int) -> list[dict[str, int | None]]:
-        """The latest epochs' sequence, frame, measurements and size, newest first."""
+    def frames(self, node: str, stream: str, *, limit: int) -> list[dict[str, int | str | None]]:
+        """The latest epochs' sequence, frame, measurements, size and why they were set aside, newest first."""
         columns = (EPOCHS.c.sequence, EPOCHS.c.first_ns, EPOCHS.c.last_ns, EPOCHS.c.recorded, EPOCHS.c.size_bytes)
-        query = select(*columns).where((EPOCHS.c.node == node) & (EPOCHS.c.stream == stream))
+        query = select(*columns, SET_ASIDE.c.reason.label("set_aside")).where(_of(node, stream))
+        query = query.outerjoin(SET_ASIDE, SET_ASIDE.c.epoch == EPOCHS.c.id)
         with self.transaction() as connection:
             rows = connection.execute(query.order_by(EPOCHS.c.sequence.desc()).limit(limit)).all()
         return [dict(row._mapping) for row in rows]
 
     def last_sequence(self, node: str, stream: str) -> int | None:
         """The highest sequence number stored, which a node without a memory goes on from."""
-        query = select(func.max(EPOCHS.c.sequence)).where((EPOCHS.c.node == node) & (EPOCHS.c.stream == stream))
+        query = select(func.max(EPOCHS.c.sequence)).where(_of(node, stream))
         with self.transaction() as connection:
             last: int | None = connection.execute(query).scalar()
         return last
@@ -455,12 +429,13 @@ class EpochStore:
     def totals(self) -> dict[str, int]:
         """How much is stored."""
         with self.transaction() as connection:
-            epochs, size = connection.execute(
-                select(func.count(), func.coalesce(func.sum(EPOCHS.c.size_bytes), 0)).select_from(EPOCHS)
-            ).one()
-            nodes = connection.execute(select(func.count()).select_from(NODES)).scalar() or 0
-            instances = connection.execute(select(func.count()).select_from(INSTANCES)).scalar() or 0
-        return {"epochs": epochs, "epoch_bytes": size, "nodes": nodes, "instances": instances}
+            size = func.coalesce(func.sum(EPOCHS.c.size_bytes), 0)
+            epochs, epoch_bytes = connection.execute(select(func.count(), size).select_from(EPOCHS)).one()
+            counts = {
+                name: connection.execute(select(func.count()).select_from(table)).scalar() or 0
+                for name, table in (("epochs_set_aside", SET_ASIDE), ("nodes", NODES), ("instances", INSTANCES))
+            }
+        return {"epochs": epochs, "epoch_bytes": epoch_bytes, **counts}
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
         """Forget at most some of the epochs that came, and were measured, before a time; how many, 0 when none is left.
@@ -476,17 +451,100 @@ class EpochStore:
             old = [number for number, received, last in rows if max(received, last) < time_ns]
             if old:
                 with self.transaction(writes=True) as connection:
+                    connection.execute(delete(SET_ASIDE).where(SET_ASIDE.c.epoch.in_(old)))
                     return connection.execute(delete(EPOCHS).where(EPOCHS.c.id.in_(old))).rowcount
             if not rows or all(received >= time_ns for _, received, _ in rows):
                 return 0
             after = rows[-1][0]
 
 
+def _of(node: str, stream: str) -> ColumnElement[bool]:
+    return (EPOCHS.c.node == node) & (EPOCHS.c.stream == stream)
+
+
 def _in_range(node: str, stream: str, from_ns: int, to_ns: int) -> ColumnElement[bool]:
     """Which epochs of a stream have measurements in a range."""
-    return (
-        (EPOCHS.c.node == node)
-        & (EPOCHS.c.stream == stream)
-        & (EPOCHS.c.last_ns >= from_ns)
-        & (EPOCHS.c.first_ns <= to_ns)
-    )
+    return _of(node, stream) & (EPOCHS.c.last_ns >= from_ns) & (EPOCHS.c.first_ns <= to_ns)
+
+
+def _identity(epoch: EncodedEpoch) -> _Identity:
+    return epoch.node, epoch.stream, epoch.sequence
+
+
+@cache
+def _add_epochs(dialect: str) -> Any:
+    return insert_new(dialect, EPOCHS).returning(EPOCHS.c.id, EPOCHS.c.node, EPOCHS.c.stream, EPOCHS.c.sequence)
+
+
+def _insert_epochs(connection: Connection, epochs: Sequence[EncodedEpoch], now_ns: int) -> dict[_Identity, int]:
+    """Add epochs whose identity is new; the numbers of those rows, by identity."""
+    rows = [
+        {
+            "node": epoch.node,
+            "stream": epoch.stream,
+            "sequence": epoch.sequence,
+            "first_ns": epoch.first_ns,
+            "last_ns": epoch.last_ns,
+            "recorded": epoch.recorded,
+            "received_ns": now_ns,
+            "size_bytes": len(epoch.data),
+            "data": epoch.data,
+        }
+        for epoch in epochs
+    ]
+    made = connection.execute(_add_epochs(connection.dialect.name), rows)
+    return {(node, stream, sequence): number for number, node, stream, sequence in made}
+
+
+def _statuses(connection: Connection, epochs: Sequence[EncodedEpoch], numbers: Mapping[_Identity, int]) -> list[Status]:
+    """What became of each epoch, given those that were stored; what is there already is compared one at a time."""
+    statuses: list[Status] = []
+    offered: dict[_Identity, list[int]] = {}
+    for index, epoch in enumerate(epochs):
+        earlier = offered.setdefault(_identity(epoch), [])
+        earlier.append(index)
+        if _identity(epoch) not in numbers:
+            statuses.append(Status.CONFLICT)
+        elif len(earlier) == 1:
+            statuses.append(Status.STORED)
+        else:
+            statuses.append(Status.DUPLICATE if epochs[earlier[0]].data == epoch.data else Status.CONFLICT)
+    others = offered.keys() - numbers.keys()
+    for node, stream in sorted({place[:2] for place in others}):
+        sequences = [place[2] for place in others if place[:2] == (node, stream)]
+        query = select(EPOCHS.c.sequence, EPOCHS.c.data).where(_of(node, stream) & EPOCHS.c.sequence.in_(sequences))
+        for sequence, data in connection.execute(query, execution_options={"yield_per": 1}):
+            for index in offered[node, stream, sequence]:
+                if epochs[index].data == data:
+                    statuses[index] = Status.DUPLICATE
+    return statuses
+
+
+def _spans(epochs: Iterable[tuple[EncodedEpoch, Sequence[bytes]]], now_ns: int) -> _Spans:
+    """The times of epochs for each of their keys; in the order of times, so that the last to be set is right."""
+    listed = []
+    for epoch, keys in epochs:
+        first = now_ns if epoch.first_ns is None else epoch.first_ns
+        listed.append((epoch.node, epoch.stream, first, now_ns if epoch.last_ns is None else epoch.last_ns, keys))
+    spans: _Spans = {}
+    for node, stream, first, _last, keys in sorted(listed, key=lambda one: -one[2]):
+        spans.setdefault((node, stream), ({}, {}))[0].update(dict.fromkeys(keys, first))
+    for node, stream, _first, last, keys in sorted(listed, key=lambda one: one[3]):
+        spans[node, stream][1].update(dict.fromkeys(keys, last))
+    return spans
+
+
+def _see_keys(connection: Connection, spans: _Spans, names: _Names) -> dict[bytes, int]:
+    """Enter keys in the directory, and when each was seen first and last in its stream; the ids of the new ones.
+
+    Rows go in the order of their keys: two query units that enter the same ones do not wait for each other in a circle.
+    """
+    new = {key: names.ids[key] for key in names.texts}
+    insert_missing(connection, INSTANCES, [{"id": new[key], "key": names.texts[key]} for key in sorted(new)])
+    sightings = [
+        {"node": node, "stream": stream, "instance": names.ids[key], "first_ns": firsts[key], "last_ns": lasts[key]}
+        for (node, stream), (firsts, lasts) in sorted(spans.items())
+        for key in sorted(firsts)
+    ]
+    widen_spans(connection, SIGHTINGS, sightings)
+    return new

@@ -29,7 +29,7 @@ from sqlalchemy.exc import IntegrityError
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.wire import encoded
+from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
 from sojourn.mplane.measurement_rows import from_row, measured_by, to_line
 from sojourn.mplane.measurements import SegmentMeasurement
@@ -124,22 +124,23 @@ class SegmentStore:
 
     def _inside_routers(self, from_ns: int, to_ns: int, node: str | None, most_bytes: int) -> list[SegmentMeasurement]:
         epochs: list[Epoch] = []
-        decoded = 0
+        count = decoded = 0
+
+        def admit(epoch: EncodedEpoch) -> None:
+            nonlocal count, decoded
+            count, decoded = count + 1, decoded + epoch.decoded_bytes
+            if decoded > most_bytes:
+                raise _too_many(f"epochs of more than {most_bytes} bytes of counters")
+            if count > MAX_EPOCHS:
+                raise _too_many(f"more than {MAX_EPOCHS} epochs")
+
         for owner, name in self._router_streams(node):
             stream = RouterStream.parse(name)
             if stream is None:
                 continue
             first, last = -(-from_ns // stream.interval_ns), to_ns // stream.interval_ns
             wanted = (EPOCHS.c.node == owner) & (EPOCHS.c.stream == name) & EPOCHS.c.sequence.between(first, last)
-            with self._store.transaction() as connection:
-                rows = connection.execution_options(yield_per=1).execute(select(EPOCHS.c.data).where(wanted)).scalars()
-                for epoch in map(encoded, rows):
-                    decoded += epoch.decoded_bytes
-                    if decoded > most_bytes:
-                        raise _too_many(f"epochs of more than {most_bytes} bytes of counters")
-                    if len(epochs) == MAX_EPOCHS:
-                        raise _too_many(f"more than {MAX_EPOCHS} epochs")
-                    epochs.append(epoch.decode())
+            epochs += self._store.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(wanted), admit)
         return segment_measurements(epochs)
 
     def _router_streams(self, node: str | None) -> list[tuple[str, str]]:

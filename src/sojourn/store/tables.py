@@ -1,23 +1,33 @@
-"""The tables of a store of epochs, the same for SQLite and PostgreSQL.
+"""The tables of a store of epochs, the same for SQLite and PostgreSQL, and the statements that the two spell apart.
 
-Ids of instances are 64-bit words; databases have signed ones, so a word stands as the signed number with its bits.
+Ids of instances are 64-bit words; databases have signed ones, so a word is stored as the signed number with its bits.
+Rows are added unless they are there: SQLite has one writer at a time, but with PostgreSQL another query unit may add
+the same row between a look and an insert, and one of the two would fail.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
+    Text,
     UniqueConstraint,
+    case,
     inspect,
+    or_,
 )
-from sqlalchemy import Connection as DatabaseConnection
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
 
 __all__ = [
@@ -27,11 +37,15 @@ __all__ = [
     "NODES",
     "SCHEMA",
     "SCHEMA_VERSION",
+    "SET_ASIDE",
     "SIGHTINGS",
     "STREAMS",
     "TAGS",
     "UNLISTED",
     "add_missing_columns",
+    "insert_missing",
+    "insert_new",
+    "widen_spans",
 ]
 
 SCHEMA_VERSION = 1
@@ -94,6 +108,15 @@ UNLISTED = Table(
     Column("listed", Integer, nullable=False),
 )
 
+# Stored epochs that could not be decoded, and why; they are left out of answers.
+SET_ASIDE = Table(
+    "epochs_set_aside",
+    METADATA,
+    Column("epoch", _NUMBER, primary_key=True, autoincrement=False),
+    Column("reason", Text, nullable=False),
+    Column("since_ns", BigInteger, nullable=False),
+)
+
 INSTANCES = Table(
     "instances",
     METADATA,
@@ -112,10 +135,44 @@ SIGHTINGS = Table(
 )
 
 
-def add_missing_columns(connection: DatabaseConnection, table: Table) -> None:
+def add_missing_columns(connection: Connection, table: Table) -> None:
     """Give a table of an earlier version the columns that have been added since."""
     there = {column["name"] for column in inspect(connection).get_columns(table.name)}
     for column in table.columns:
         if column.name not in there:
             text = CreateColumn(column).compile(dialect=connection.dialect)
             connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {text}")
+
+
+_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+@cache
+def insert_new(dialect: str, table: Table) -> Any:
+    """The statement that adds rows whose key is not there; built once, which takes longer than to run it."""
+    return _INSERTS[dialect](table).on_conflict_do_nothing()
+
+
+def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Add rows; where one with the same key is there (now), that one stays."""
+    if rows:
+        connection.execute(insert_new(connection.dialect.name, table), list(rows))
+
+
+@cache
+def _widening(dialect: str, table: Table) -> Any:
+    statement = _INSERTS[dialect](table)
+    here, new = table.c, statement.excluded
+    span = {
+        "first_ns": case((new.first_ns < here.first_ns, new.first_ns), else_=here.first_ns),
+        "last_ns": case((new.last_ns > here.last_ns, new.last_ns), else_=here.last_ns),
+    }
+    key: list[Column[Any]] = list(table.primary_key.columns)
+    is_wider = or_(new.first_ns < here.first_ns, new.last_ns > here.last_ns)
+    return statement.on_conflict_do_update(index_elements=key, set_=span, where=is_wider)
+
+
+def widen_spans(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Add rows with a span (first_ns … last_ns); where one with the same key is there, its span grows to hold both."""
+    if rows:
+        connection.execute(_widening(connection.dialect.name, table), list(rows))

@@ -14,6 +14,7 @@ from query_unit import LIMITS, Unit, make_epoch, running_unit
 
 from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import EncodedEpoch
 from sojourn.node.spool.file import State, insert, spooled
 from sojourn.node.spool.spool import Spool
 from sojourn.node.transports.http import HttpTransport
@@ -77,7 +78,7 @@ def test_an_epoch_that_the_query_unit_cannot_read_is_set_aside(unit: Unit, spool
     body = cbor2.dumps(["later_kind", {}, "alpha", "disk", 2, None, 0, b"", None])
     data = cbor2.dumps([1, body, hash_bytes(body) & 0xFFFFFFFF])
     for sequence in range(6):
-        entry = spooled(make_epoch(sequence), State.WAITING)
+        entry = spooled(EncodedEpoch.of(make_epoch(sequence)), State.WAITING)
         if sequence == 2:
             entry = replace(entry, data=data, size_bytes=len(data))
         with spool._file.transaction() as connection:
@@ -110,7 +111,7 @@ def test_another_epoch_with_the_number_keeps_its_place_and_a_checkpoint_of_it_is
     unit.store.add([make_epoch(sequence, values=(9, 9, 9)) for sequence in (0, 1)])
     spool.put(make_epoch(0))
     with spool._file.transaction() as connection:
-        insert(connection, replace(spooled(make_epoch(1), State.SENT), resumed=True))
+        insert(connection, replace(spooled(EncodedEpoch.of(make_epoch(1)), State.SENT), resumed=True))
     sending = Sending(spool, unit)
     sending.sender.send_waiting()
     aside, arrived = sorted(sending.reports)

@@ -20,7 +20,7 @@ from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.node.transports.transport import TransportError
-from sojourn.server.door.admission import BusyError, ByteBudget, IngestDesk
+from sojourn.server.door.admission import BusyError, IngestDesk
 from sojourn.server.door.limits import Limits
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers, TooLongError
@@ -107,28 +107,6 @@ def test_live_answers_share_one_limit() -> None:
         return [reply is not None and reply.is_whole for reply in replies]
 
     assert sorted(asyncio.run(both())) == [False, True]
-
-
-def test_a_budget_is_shared_in_order_and_waited_for_only_so_long() -> None:
-    async def run() -> list[str]:
-        budget = ByteBudget(10, wait_seconds=0.2)
-        order: list[str] = []
-
-        async def take(name: str, size: int) -> None:
-            async with budget.reserve(size):
-                order.append(name)
-
-        async with budget.reserve(8):
-            with pytest.raises(BusyError, match="try again"):
-                await take("late", 5)
-            waiting = [asyncio.create_task(take(name, size)) for name, size in (("large", 99), ("small", 1))]
-            await asyncio.sleep(0)
-            assert order == []  # nobody overtakes one that needs more
-        await asyncio.gather(*waiting)
-        async with budget.reserve(10):
-            return order
-
-    assert asyncio.run(run()) == ["large", "small"]
 
 
 def test_a_caller_has_one_turn_at_a_time_and_does_not_delay_others() -> None:

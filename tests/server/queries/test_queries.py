@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from query_unit import Unit, make_epoch
+from query_unit import Unit, make_epoch, undecodable
 
 from sojourn.epochs.wire import encode
 from sojourn.node.transports.http import HttpTransport
@@ -65,6 +65,31 @@ def test_a_total_is_exact_and_says_what_it_covers(filled: Unit) -> None:
     assert answer["covered"][0] == {"from_ns": SECOND, "to_ns": SECOND}
     (half,) = ask(filled, from_ns=3 * SECOND, to_ns=5 * SECOND)
     assert half["value"] == 18
+
+
+def test_an_epoch_that_cannot_be_decoded_is_named_and_the_rest_answered(filled: Unit) -> None:
+    transport = HttpTransport(filled.url, filled.tokens["alpha"], node="alpha")
+    assert transport.send([undecodable(10, time_ns=3 * SECOND)])[0].status == "stored"
+    transport.close()
+    for _ in range(2):  # when it is found, and once it is known
+        (answer,) = ask(filled)
+        assert (answer["value"], answer["epochs"]) == (60, 10)
+        (note,) = answer["notes"]
+        assert note.startswith("epoch 10 of alpha/disk cannot be decoded and is left out: ")
+    with filled.client("viewer") as client:
+        listed = client.get("/api/v1/nodes/alpha/streams/disk/epochs").json()
+        assert [row["sequence"] for row in listed if row["set_aside"]] == [10]
+        assert "sojourn_stored_epochs_set_aside 1.0" in client.get("/metrics").text
+
+
+def test_a_current_epoch_that_cannot_be_decoded_is_named_and_the_rest_answered(filled: Unit) -> None:
+    def answer(transport: HttpTransport, asked: Asked) -> None:
+        transport.answer(asked, [undecodable(10), encode(make_epoch(11, values=(5,)))])
+
+    with answering(filled, answer):
+        (found,) = ask(filled, live=True)
+    assert (found["value"], found["live"]) == (65, True)
+    assert found["notes"][0].startswith("an epoch of alpha/disk cannot be decoded and is left out: ")
 
 
 @pytest.mark.parametrize("method", ["literal", "joint"])

@@ -23,7 +23,8 @@ from sojourn.server.sinks.fair_turns import FairTurns, Turn
 from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.solving import SolvedWindow
 from sojourn.server.sinks.store import SinkStore
-from sojourn.store.epochs import DATABASE_NAME, open_store
+from sojourn.store.database import DATABASE_NAME
+from sojourn.store.epochs import open_store
 from sojourn.tomography.delays.windowing import Stretch
 from sojourn.tomography.reading.packet_wire import encode_packets
 from sojourn.tomography.trace import PacketRow

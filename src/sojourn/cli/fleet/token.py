@@ -37,7 +37,8 @@ class RoleName(StrEnum):
 def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
     """The tokens of a query unit; where there is none, one may be made for what `serve` will find."""
     from sojourn.core.log import log_to_stderr
-    from sojourn.store.epochs import is_store, open_store
+    from sojourn.store.database import is_store
+    from sojourn.store.epochs import open_store
     from sojourn.store.tokens import TokenStore
 
     log_to_stderr()

@@ -51,15 +51,20 @@ def spooled_epochs(directory: Path) -> list[Epoch]:
 
 
 def _readable_epochs(directory: Path) -> Iterator[Epoch]:
+    for data in _spooled_bytes(directory):
+        with suppress(WireError, TypeError):
+            yield decode(data)
+
+
+def _spooled_bytes(directory: Path) -> Iterator[bytes]:
     path = directory / FILE_NAME
     if path.exists():
         with reading(path) as connection:
             for (data,) in connection.execute("SELECT data FROM entries ORDER BY stream, sequence"):
-                with suppress(WireError, TypeError):
-                    yield decode(data)
+                yield data
     for file in earlier_files(directory):
         if file.entry is not None:
-            yield file.entry.epoch
+            yield file.entry.data
 
 
 def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.core.errors import WireError
-from sojourn.epochs.wire import MAX_EPOCH_BYTES, decode, hash_bytes_fast
+from sojourn.epochs.wire import MAX_EPOCH_BYTES, encoded, hash_bytes_fast
 from sojourn.node.spool.file import SpooledEpoch, State, insert, spooled
 
 __all__ = ["EarlierFile", "earlier_files", "put_aside", "remove_taken_over", "take_over"]
@@ -58,8 +58,9 @@ def _read(path: Path) -> EarlierFile:
         if about.st_size > MAX_EPOCH_BYTES:
             return EarlierFile(path, None, problem=f"{about.st_size} bytes exceed {MAX_EPOCH_BYTES}")
         data = path.read_bytes()
-        entry = replace(spooled(decode(data), _STATES[path.suffix]), data=data, size_bytes=len(data))
-        return EarlierFile(path, entry, hash_bytes_fast(data) >> 1, about.st_mtime_ns)
+        return EarlierFile(
+            path, spooled(encoded(data), _STATES[path.suffix]), hash_bytes_fast(data) >> 1, about.st_mtime_ns
+        )
     except (WireError, OSError) as error:
         return EarlierFile(path, None, problem=str(error))
 

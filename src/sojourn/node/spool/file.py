@@ -25,7 +25,7 @@ from sojourn.core.errors import StoreError, UsageError, WireError
 from sojourn.core.times import format_instant
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import merging_key
-from sojourn.epochs.wire import check_intact, decode, encode
+from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
 
 __all__ = [
     "COLUMNS",
@@ -154,9 +154,8 @@ _UPSERT = (
 )
 
 
-def spooled(epoch: Epoch, state: State, *, weight: int = 1) -> SpooledEpoch:
-    """An epoch as an entry, encoded once."""
-    data = encode(epoch)
+def spooled(epoch: EncodedEpoch, state: State, *, weight: int = 1) -> SpooledEpoch:
+    """An epoch as an entry; its bytes stay as they are."""
     return SpooledEpoch(
         stream=epoch.stream,
         sequence=epoch.sequence,
@@ -164,10 +163,10 @@ def spooled(epoch: Epoch, state: State, *, weight: int = 1) -> SpooledEpoch:
         first_ns=epoch.first_ns,
         last_ns=epoch.last_ns,
         recorded=epoch.recorded,
-        size_bytes=len(data),
+        size_bytes=len(epoch.data),
         merging=merging_key(epoch),
         weight=weight,
-        data=data,
+        data=epoch.data,
     )
 
 

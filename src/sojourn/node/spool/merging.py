@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from sojourn.core.errors import SojournError
 from sojourn.epochs.merging import merged_epoch
+from sojourn.epochs.wire import EncodedEpoch
 from sojourn.node.spool.file import Label, SpooledEpoch, State, spooled
 
 __all__ = ["MergeQueue", "merge_until"]
@@ -100,7 +101,7 @@ def _merged(older: SpooledEpoch, newer: SpooledEpoch) -> SpooledEpoch | None:
     """Both as one; None if no counter is wide enough, or nothing would be gained."""
     try:
         both = merged_epoch(older.epoch, newer.epoch)
-        merged = spooled(both, State.WAITING, weight=older.weight + newer.weight)
+        merged = spooled(EncodedEpoch.of(both), State.WAITING, weight=older.weight + newer.weight)
     except SojournError:
         return None
     larger = max(older.size_bytes, newer.size_bytes)

@@ -4,7 +4,7 @@ Guarantee: an epoch that `put` or `keep` returned for survives a crash, unless t
 it, and it waits in memory, can be sent, and is written as soon as the disk takes it. What is in memory is bounded as
 the file is; what has to be dropped, and what is lost in the end, is listed exactly (`notices`, `unwritten`).
 
-Beyond its bound the spool merges old epochs (`spool_merging`), which loses time resolution but no counts. An epoch that
+Beyond its bound the spool merges old epochs (`spool.merging`), which loses time resolution but no counts. An epoch that
 may have reached the query unit (it was sent, and no answer came) is never merged: it has to arrive again as it was, to
 be recognised as a copy. That an epoch is sent is written down before it is. One that can never arrive (damaged, too
 large, refused) is set aside with its reason; the others go on.
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from sojourn.core.errors import ParameterError, StoreError, WireError
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.wire import MAX_EPOCH_BYTES, check_intact
+from sojourn.epochs.wire import MAX_EPOCH_BYTES, EncodedEpoch, check_intact
 from sojourn.node.spool.earlier import EarlierFile, put_aside, remove_taken_over, take_over
 from sojourn.node.spool.file import (
     COLUMNS,
@@ -146,14 +146,14 @@ class Spool:
 
     def put(self, epoch: Epoch) -> None:
         """Take an epoch; it is on disk when this returns, or there is `trouble`."""
-        self._put([spooled(epoch, State.WAITING)], lambda _: None)
+        self._put([spooled(EncodedEpoch.of(epoch), State.WAITING)], lambda _: None)
 
     def keep(self, states: Iterable[StreamState]) -> None:
         """Take what streams have closed, and note what they have open, in one transaction."""
         states = list(states)
-        closed = [spooled(epoch, State.WAITING) for state in states for epoch in state.closed]
+        closed = [spooled(EncodedEpoch.of(epoch), State.WAITING) for state in states for epoch in state.closed]
         news = [epoch for state in states for epoch in state.open if self._is_news(epoch)]
-        open_ones = [spooled(epoch, State.OPEN) for epoch in news]
+        open_ones = [spooled(EncodedEpoch.of(epoch), State.OPEN) for epoch in news]
         mark = (
             "INSERT INTO streams VALUES (?, ?, ?, 1) "
             "ON CONFLICT (stream) DO UPDATE SET kept_until_ns = excluded.kept_until_ns, recording = 1"
@@ -193,7 +193,7 @@ class Spool:
 
     def end_stream(self, stream: str, closed: Iterable[Epoch]) -> None:
         """A stream is no longer recorded; its last epochs."""
-        entries = [spooled(epoch, State.WAITING) for epoch in closed]
+        entries = [spooled(EncodedEpoch.of(epoch), State.WAITING) for epoch in closed]
         for entry in entries:
             self._note_number(entry.stream, entry.sequence)
 
@@ -334,7 +334,9 @@ class Spool:
         there = f"stream IN ({', '.join('?' * len(streams))}) AND first_ns <= ? AND last_ns >= ?"
         labels = self._labels(f"{there} AND state IN ('waiting', 'sent')", (*streams, to_ns, from_ns))
         for one in self._memory.values():
-            if one.stream in streams and one.state is not State.ASIDE and one.epoch.overlaps(from_ns, to_ns):
+            if one.stream not in streams or one.state is State.ASIDE or one.first_ns is None or one.last_ns is None:
+                continue
+            if one.first_ns <= to_ns and one.last_ns >= from_ns:
                 labels.append(one)
         found: list[bytes] = []
         size = 0

@@ -21,8 +21,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, select, update
 
-from sojourn.store.dialects import insert_missing
 from sojourn.store.epochs import EpochStore
+from sojourn.store.tables import insert_missing
 
 __all__ = ["OwnerStore", "TakenError"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from sqlalchemy import BigInteger, Column, MetaData, String, Table, Text, delete, select
 
 from sojourn.server.models.fleet import StreamState
-from sojourn.store.dialects import insert_missing
 from sojourn.store.epochs import EpochStore
+from sojourn.store.tables import insert_missing
 
 __all__ = ["StreamStateStore"]
 

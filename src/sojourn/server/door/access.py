@@ -10,17 +10,21 @@ from typing import Annotated, Any, get_type_hints
 from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from sojourn.core.names import NAME_RULE, is_name
+from sojourn.server.models.fleet import Problem
 from sojourn.store.tokens import Role, Token
 
 __all__ = [
     "Instance",
     "admins",
     "bearer",
+    "checked_name",
     "everyone",
     "log_action",
     "must_be_node",
     "must_have_role",
     "nodes",
+    "problems",
     "readers",
     "roles_of",
 ]
@@ -83,6 +87,32 @@ def must_be_node(token: Token, node: str) -> None:
     """Refuse a node's token for the things of another node."""
     if token.role is Role.NODE and token.node != node:
         raise HTTPException(403, f"the token is that of node {token.node}, not {node[:200]}")
+
+
+def checked_name(name: str) -> str:
+    """The name of a node, stream, tag or collection; 400 if nothing can be called so."""
+    if not is_name(name):
+        raise HTTPException(400, f"a name has {NAME_RULE}")
+    return name
+
+
+_PROBLEMS = {
+    400: "what was sent or asked cannot be",
+    401: "no valid token",
+    403: "the role does not allow it, or it is another node's",
+    404: "it is not there, or nobody waits for it",
+    409: "another agent has the node's name",
+    413: "too large",
+    422: "not as described here",
+    429: "too many requests",
+    503: "the store does not answer, or there is too much to do; see Retry-After",
+    504: "it took too long, and was ended",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a route may refuse, for its description."""
+    return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in statuses}
 
 
 def log_action(request: Request, token: Token, what: str) -> None:

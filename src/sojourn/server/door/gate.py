@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.server.door.access import must_have_role, roles_of
-from sojourn.server.door.admission import BusyError
-from sojourn.server.door.bodies import CBOR
+from sojourn.server.door.admission import CBOR, BusyError
 from sojourn.server.door.limits import Limits
 from sojourn.server.door.sign_in import SignIn, too_many
 from sojourn.server.queries.workers import TooLongError

@@ -27,9 +27,8 @@ class Limits:
     token_requests: int = 100  # at once, under one token
     batch_epochs: int = 1000
     epoch_decoded_bytes: int = 32 << 20  # an epoch's counters in memory, up to 64 times their bytes
-    request_decoded_bytes: int = 256 << 20  # of all epochs of a request, which are decoded one after the other
+    request_decoded_bytes: int = 256 << 20  # of all epochs of a request
     request_keys: int = 1 << 20
-    decoding_bytes: int = 64 << 20  # of all requests' counters at one time
     ingest_threads: int = 6
     ingest_wait_seconds: float = 30.0
     query_workers: int = 2

@@ -63,6 +63,7 @@ class EpochInfo(_Model):
     last_ns: int | None
     recorded: int
     size_bytes: int
+    set_aside: str | None = Field(default=None, description="why it cannot be decoded and is left out of answers")
 
 
 class Node(_Model):

@@ -7,16 +7,17 @@ cannot be added up is bounded across streams and nodes (`Work.most_bytes`), and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
 
 from sqlalchemy import URL
 
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import UsageError, WireError
 from sojourn.core.estimates import Answer, Reason, Unanswered
 from sojourn.core.keys import key_id, parse_key
+from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch, encoded
 from sojourn.estimation.buckets.queries import (
     RangeAnswer,
@@ -34,6 +35,7 @@ from sojourn.store.segments import SegmentStore
 __all__ = ["Found", "Question", "Work", "answer_question", "known_keys", "measured_segments"]
 
 MOST_ALIKE, MOST_COMPARED = 5, 5_000
+MOST_LEFT_OUT = 5
 STORES = 4
 
 
@@ -88,29 +90,38 @@ class Work:
 
 
 class _StreamEpochs:
-    """A stream's epochs in the range, stored ones and current ones; what is in both counts once. Read them once."""
+    """A stream's epochs in the range, stored ones and current ones; what is in both counts once. Read them once.
+
+    One that cannot be decoded is left out: stored ones are set aside, with `faults` for the others.
+    """
 
     def __init__(self, store: EpochStore, stream: StreamRecord, work: Work) -> None:
         self._store, self.stream, self._work = store, stream, work
+        self.faults: list[str] = []
         self.live = stream.node not in work.silent and work.question.range.to_ns >= work.until_ns
 
-    def __iter__(self) -> Iterator[EncodedEpoch]:
-        asked, stream = self._work.question.range, self.stream
+    def __iter__(self) -> Iterator[Epoch]:
+        asked, place = self._work.question.range, (self.stream.node, self.stream.name)
         known: set[int] = set()
-        for epoch in self._store.each_encoded(stream.node, stream.name, asked.from_ns, asked.to_ns):
+        for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, admit=self._admit):
             known.add(epoch.sequence)
-            yield self._bounded(epoch)
-        for data in self._work.current.get((stream.node, stream.name), ()):
-            epoch = encoded(data)
-            if epoch.sequence not in known and epoch.overlaps(asked.from_ns, asked.to_ns):
-                self.live = True
-                yield self._bounded(epoch)
+            yield epoch
+        for header in map(encoded, self._work.current.get(place, ())):
+            if header.sequence in known or not header.overlaps(asked.from_ns, asked.to_ns):
+                continue
+            self._admit(header)
+            try:
+                epoch = header.decode()
+            except WireError as error:
+                self.faults.append(f"an epoch of {'/'.join(place)} cannot be decoded and is left out: {error}")
+                continue
+            self.live = True
+            yield epoch
 
-    def _bounded(self, epoch: EncodedEpoch) -> EncodedEpoch:
+    def _admit(self, epoch: EncodedEpoch) -> None:
         if epoch.decoded_bytes > self._work.most_bytes:
             what = f"an epoch ({epoch.node}/{epoch.stream}, number {epoch.sequence}) of {epoch.decoded_bytes} bytes"
             raise too_large(what, self._work.most_bytes)
-        return epoch
 
 
 @lru_cache(maxsize=STORES)
@@ -124,6 +135,16 @@ def answer_question(url: URL, work: Work) -> list[Found]:
     places = [(stream.node, stream.name) for stream in work.streams]
     store.check_range(places, question.range.from_ns, question.range.to_ns)
     held = [_StreamEpochs(store, stream, work) for stream in work.streams]
+    found = _answers(held, work)
+    left_out = store.set_aside_in(places, question.range.from_ns, question.range.to_ns)
+    left_out += [fault for item in held for fault in item.faults]
+    if len(left_out) > MOST_LEFT_OUT:
+        left_out[MOST_LEFT_OUT:] = [f"and {len(left_out) - MOST_LEFT_OUT} more epochs"]
+    return [replace(one, notes=(*one.notes, *left_out)) for one in found]
+
+
+def _answers(held: list[_StreamEpochs], work: Work) -> list[Found]:
+    question = work.question
     if question.top:
         return _largest(held, work)
     unit = held[0].stream.unit
@@ -140,7 +161,7 @@ def _of_instance(held: list[_StreamEpochs], instance: str, work: Work) -> tuple[
     groups = [chain.from_iterable(held)] if is_literal else held
     ids, unit = [key_id(parse_key(instance))], held[0].stream.unit
 
-    def one_group(epochs: Iterable[EncodedEpoch]) -> tuple[RangeAnswer, dict[int, str] | None]:
+    def one_group(epochs: Iterable[Epoch]) -> tuple[RangeAnswer, dict[int, str] | None]:
         selection = RangeSelection(epochs, work.question.range, most_bytes=work.most_bytes)
         return selection.instances(ids, unit=unit)[0], selection.names
 

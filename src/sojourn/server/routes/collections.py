@@ -9,10 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from sojourn.server.door.access import everyone, must_be_node, nodes, readers
-from sojourn.server.door.names import checked_name
+from sojourn.server.door.access import checked_name, everyone, must_be_node, nodes, problems, readers
 from sojourn.server.models.collections import AppendResult, Collection, Hop, HopPage, NodeTable, NodeWaits, PacketHops
-from sojourn.server.models.fleet import Problem
 from sojourn.server.sinks.answers import AnsweredPacket
 from sojourn.server.sinks.bodies import PACKETS_BODY, read_body_packets
 from sojourn.server.sinks.store import Appended, CollectionState
@@ -21,24 +19,13 @@ from sojourn.store.tokens import Token
 __all__ = ["router"]
 
 LATEST_NS = 2**63 - 1
-router = APIRouter(
-    prefix="/api/v1",
-    tags=["collections"],
-    responses={
-        400: {"model": Problem, "description": "what was asked cannot be"},
-        401: {"model": Problem, "description": "no valid token"},
-        403: {"model": Problem, "description": "the role does not allow it"},
-        429: {"model": Problem, "description": "too many requests"},
-    },
-)
-_MISSING: dict[int | str, dict[str, object]] = {404: {"model": Problem, "description": "no such collection"}}
-_TOO_LARGE: dict[int | str, dict[str, object]] = {413: {"model": Problem, "description": "too large"}}
+router = APIRouter(prefix="/api/v1", tags=["collections"], responses=problems(400, 401, 403, 429))
 _HERE = "/nodes/{node}/collections/{collection}"
 
 Time = Annotated[int, Query(ge=0, le=LATEST_NS, description="generation time, ns")]
 
 
-@router.post(_HERE + "/packets", responses=_TOO_LARGE, openapi_extra=PACKETS_BODY)
+@router.post(_HERE + "/packets", responses=problems(413), openapi_extra=PACKETS_BODY)
 async def append_packets(request: Request, node: str, collection: str, token: Annotated[Token, nodes]) -> AppendResult:
     """Add packets, single or many, in any order; a new name makes a new collection. Copies are recognised."""
     must_be_node(token, node)
@@ -61,14 +48,14 @@ def list_collections(request: Request, _token: Annotated[Token, readers]) -> lis
     return _shown(request, request.app.state.sinks.collections())
 
 
-@router.get(_HERE, responses=_MISSING)
+@router.get(_HERE, responses=problems(404))
 def get_collection(request: Request, node: str, collection: str, token: Annotated[Token, everyone]) -> Collection:
     """One collection, and how far it is solved."""
     must_be_node(token, node)
     return _shown(request, [_found(request, node, collection)])[0]
 
 
-@router.post(_HERE + "/close", responses=_MISSING)
+@router.post(_HERE + "/close", responses=problems(404))
 def close_windows(request: Request, node: str, collection: str, token: Annotated[Token, nodes]) -> Collection:
     """Solve all that has come without waiting for more; ask for the collection until nothing is open."""
     must_be_node(token, node)
@@ -78,7 +65,7 @@ def close_windows(request: Request, node: str, collection: str, token: Annotated
     return _shown(request, [found])[0]
 
 
-@router.get(_HERE + "/packets/{origin}/{sequence}", responses=_MISSING)
+@router.get(_HERE + "/packets/{origin}/{sequence}", responses=problems(404))
 def get_packet(
     request: Request, node: str, collection: str, origin: int, sequence: int, _token: Annotated[Token, readers]
 ) -> list[PacketHops]:
@@ -101,7 +88,7 @@ def get_packet(
     ]
 
 
-@router.get(_HERE + "/hops", responses=_MISSING)
+@router.get(_HERE + "/hops", responses=problems(404))
 def list_hops(
     request: Request,
     node: str,
@@ -123,7 +110,7 @@ def list_hops(
     )
 
 
-@router.get(_HERE + "/nodes", responses=_MISSING)
+@router.get(_HERE + "/nodes", responses=problems(404))
 def list_waits(
     request: Request,
     node: str,

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from sojourn.server.door.access import Instance, must_be_node, nodes, readers
-from sojourn.server.door.bodies import CBOR, checked_epochs, read_body
-from sojourn.server.door.names import checked_name
-from sojourn.server.models.fleet import EpochInfo, EpochResult, EpochResults, Problem
+from sojourn.server.door.access import Instance, checked_name, must_be_node, nodes, problems, readers
+from sojourn.server.door.admission import CBOR, CBOR_BODY, checked_epochs
+from sojourn.server.models.fleet import EpochInfo, EpochResult, EpochResults
 from sojourn.store.tokens import Token
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/api/v1", tags=["epochs"])
-
-_BODY = {"requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}}
-_REFUSED: dict[int | str, dict[str, object]] = {
-    400: {"model": Problem, "description": "not an epoch"},
-    401: {"model": Problem, "description": "no valid token"},
-    403: {"model": Problem, "description": "another node's epoch"},
-    409: {"model": Problem, "description": "another agent has the node's name"},
-    413: {"model": Problem, "description": "too large"},
-    429: {"model": Problem, "description": "too many requests"},
-    503: {"model": Problem, "description": "the store, or too much to decode; see Retry-After"},
-}
+router = APIRouter(prefix="/api/v1", tags=["epochs"], responses=problems(400, 401, 403, 409, 413, 429, 503))
 
 
-@router.post("/epochs", responses=_REFUSED, openapi_extra=_BODY)
+@router.post("/epochs", openapi_extra=CBOR_BODY)
 async def add_epochs(
     request: Request, token: Annotated[Token, nodes], sojourn_instance: Instance = None
 ) -> EpochResults:
     """Store one or more epochs (a CBOR sequence), all or none; copies are recognised."""
     ingest = request.app.state.ingest
-    body = await read_body(request)
+    body = await request.body()
     async with ingest.turn(token.id):
         epochs = await checked_epochs(request, body)
         if not epochs:
@@ -46,8 +35,8 @@ async def add_epochs(
         for node, names in streams.items():
             await ingest.run(request.app.state.owners.claim, node, names, sojourn_instance)
         statuses = await ingest.run(request.app.state.store.add_encoded, epochs)
-    for status in statuses:
-        request.app.state.telemetry.epochs.labels(status.value).inc()
+    for status, count in Counter(statuses).items():
+        request.app.state.telemetry.epochs.labels(status.value).inc(count)
     return EpochResults(
         results=[
             EpochResult(node=epoch.node, stream=epoch.stream, sequence=epoch.sequence, status=status.value)
@@ -56,7 +45,7 @@ async def add_epochs(
     )
 
 
-@router.get("/nodes/{node}/streams/{stream}/epochs", responses=_REFUSED)
+@router.get("/nodes/{node}/streams/{stream}/epochs")
 def list_epochs(
     request: Request,
     node: str,
@@ -72,9 +61,8 @@ def list_epochs(
     "/nodes/{node}/streams/{stream}/epochs/{sequence}",
     response_class=Response,
     responses={
-        **_REFUSED,
         200: {"content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}},
-        404: {"model": Problem, "description": "no such epoch"},
+        **problems(404),
     },
 )
 def get_epoch(request: Request, node: str, stream: str, sequence: int, _token: Annotated[Token, readers]) -> Response:

@@ -8,16 +8,23 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.node.agent.stream_limits import checked_stream
-from sojourn.server.door.access import Instance, admins, log_action, must_be_node, nodes, readers
-from sojourn.server.door.bodies import CBOR, checked_epochs, read_body
-from sojourn.server.door.names import checked_name
+from sojourn.server.door.access import (
+    Instance,
+    admins,
+    checked_name,
+    log_action,
+    must_be_node,
+    nodes,
+    problems,
+    readers,
+)
+from sojourn.server.door.admission import CBOR_BODY, checked_epochs
 from sojourn.server.models.fleet import (
     Assignment,
     Assignments,
     KeyInfo,
     LiveAsked,
     Node,
-    Problem,
     Released,
     Stream,
     StreamInfo,
@@ -33,17 +40,7 @@ __all__ = ["router"]
 
 LOOK_SECONDS = 1.0
 
-router = APIRouter(
-    prefix="/api/v1",
-    tags=["nodes"],
-    responses={
-        400: {"model": Problem, "description": "what was asked cannot be"},
-        401: {"model": Problem, "description": "no valid token"},
-        403: {"model": Problem, "description": "the role does not allow it"},
-        409: {"model": Problem, "description": "another agent has the node's name"},
-        429: {"model": Problem, "description": "too many requests"},
-    },
-)
+router = APIRouter(prefix="/api/v1", tags=["nodes"], responses=problems(400, 401, 403, 409, 429))
 
 
 @router.get("/nodes")
@@ -216,10 +213,8 @@ async def wait_for_request(
     "/nodes/{node}/requests/{request_id}",
     status_code=204,
     response_class=Response,
-    responses={404: {"model": Problem, "description": "nobody waits for it"}},
-    openapi_extra={
-        "requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}
-    },
+    responses=problems(404),
+    openapi_extra=CBOR_BODY,
 )
 async def answer_request(
     request: Request,
@@ -230,7 +225,7 @@ async def answer_request(
 ) -> Response:
     """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence)."""
     must_be_node(token, node)
-    body = await read_body(request)
+    body = await request.body()
     if not request.app.state.live.is_asked(node, request_id):
         raise HTTPException(404, "nobody waits for that answer")
     async with request.app.state.ingest.turn(f"live {node}"):
@@ -243,13 +238,7 @@ async def answer_request(
     return Response(status_code=204)
 
 
-@router.get(
-    "/keys",
-    responses={
-        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
-        504: {"model": Problem, "description": "it took too long, and was ended"},
-    },
-)
+@router.get("/keys", responses=problems(503, 504))
 async def list_keys(
     request: Request,
     _token: Annotated[Token, readers],

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 
 from sojourn.estimation.buckets.queries import FOREVER_NS, RangeQuery, answer_fields
-from sojourn.server.door.access import readers
-from sojourn.server.models.fleet import Problem, Query, QueryAnswer
+from sojourn.server.door.access import problems, readers
+from sojourn.server.models.fleet import Query, QueryAnswer
 from sojourn.server.queries.answering import Found, Question
 from sojourn.server.queries.query import QueryEngine, while_connected
 from sojourn.store.tokens import Token
@@ -18,17 +18,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1", tags=["queries"])
 
 
-@router.post(
-    "/query",
-    responses={
-        400: {"model": Problem, "description": "what was asked cannot be"},
-        401: {"model": Problem, "description": "no valid token"},
-        403: {"model": Problem, "description": "the role does not allow it"},
-        429: {"model": Problem, "description": "too many requests"},
-        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
-        504: {"model": Problem, "description": "the query took too long, and was ended"},
-    },
-)
+@router.post("/query", responses=problems(400, 401, 403, 429, 503, 504))
 async def query(request: Request, body: Query, _token: Annotated[Token, readers]) -> list[QueryAnswer]:
     """One answer; with ``top`` the largest instances', largest first."""
     state = request.app.state

@@ -12,9 +12,7 @@ from pydantic import ValidationError
 from sojourn.core.errors import InputError
 from sojourn.mplane.measurement_rows import from_row, measured_by, to_row
 from sojourn.mplane.measurements import SegmentMeasurement
-from sojourn.server.door.access import must_be_node, nodes, readers
-from sojourn.server.door.bodies import read_body
-from sojourn.server.models.fleet import Problem
+from sojourn.server.door.access import must_be_node, nodes, problems, readers
 from sojourn.server.models.segments import SegmentResults, SegmentRow, SegmentRows
 from sojourn.server.queries.answering import measured_segments
 from sojourn.server.queries.query import while_connected
@@ -22,18 +20,7 @@ from sojourn.store.tokens import Token
 
 __all__ = ["router"]
 
-router = APIRouter(
-    prefix="/api/v1",
-    tags=["segments"],
-    responses={
-        400: {"model": Problem, "description": "not a measurement, or too much was asked for"},
-        401: {"model": Problem, "description": "no valid token"},
-        403: {"model": Problem, "description": "another node's segment"},
-        429: {"model": Problem, "description": "too many requests"},
-        503: {"model": Problem, "description": "the store, or too many queries; see Retry-After"},
-        504: {"model": Problem, "description": "the query took too long, and was ended"},
-    },
-)
+router = APIRouter(prefix="/api/v1", tags=["segments"], responses=problems(400, 401, 403, 429, 503, 504))
 
 _BODY = {
     "requestBody": {
@@ -47,7 +34,7 @@ Nanoseconds = Annotated[int, Query(ge=0, lt=2**63, description="ns since the Uni
 @router.post("/segments", openapi_extra=_BODY)
 async def add_segments(request: Request, token: Annotated[Token, nodes]) -> SegmentResults:
     """Store measurements of segments, all or none; a node's token writes those that the node itself measured."""
-    body = await read_body(request)
+    body = await request.body()
     async with request.app.state.parsing:
         measurements = await run_in_threadpool(_measurements, body)
     for one in measurements:

@@ -12,7 +12,7 @@ from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import WireError
-from sojourn.server.door.bodies import CBOR, read_body
+from sojourn.server.door.admission import CBOR
 from sojourn.server.models.collections import TracePacket
 from sojourn.tomography.reading.packet_wire import decode_packets
 from sojourn.tomography.reading.traces import packet_row
@@ -46,7 +46,7 @@ class PacketsBody:
 
 async def read_body_packets(request: Request) -> PacketsBody:
     """The packets of a request; 400 if it cannot be read at all, 413 if it or their number is too large."""
-    body = await read_body(request)
+    body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     async with request.app.state.parsing:
         return await run_in_threadpool(_decode, body, kind, request.app.state.limits.batch_packets)

@@ -1,0 +1,139 @@
+"""Ingest: what storing epochs costs beside raw SQLite inserts of the rows that it leaves behind, in the same run.
+
+Batches of 100 epochs as agents send them: 4 streams of the default bucket array with 20 keys each, the keys of a stream
+changing slowly. *raw* writes the same rows (epochs, directory of keys, sightings) with prepared statements of
+`sqlite3`, one transaction a batch, under the same settings. CPU is of the whole process: the handler's includes the
+client that sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+
+from sojourn.core.keys import ProcessKey, key_id
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import encode, encoded
+from sojourn.server.app import create_app
+from sojourn.server.door.limits import Limits
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from sojourn.store.epochs import open_store
+from sojourn.store.tokens import Role, TokenStore
+
+__all__ = ["NOTE", "table"]
+
+BATCHES, BATCH, STREAMS, KEYS = 40, 100, 4, 20
+REPETITIONS = 3
+PARAMETERS = BucketArrayParameters(buckets=64, per_instance=4, bits=40, count_bits=24)
+TABLES = ("epochs", "instances", "sightings")
+NOTE = f"One core; {BATCHES} batches of {BATCH} epochs of {KEYS} keys, best of {REPETITIONS} runs, new databases each."
+
+
+def _batches() -> list[list[bytes]]:
+    epochs = []
+    for number in range(BATCHES * BATCH // STREAMS):
+        keys = tuple(ProcessKey("worker", number // 10 + i) for i in range(KEYS))
+        sketch = BucketArray(PARAMETERS)
+        for key in keys:
+            sketch.record(key_id(key), 1000, 10**18 + number * 10**9)
+        epochs += [encode(Epoch("gateway-7", f"stream-{i}", number, sketch, keys)) for i in range(STREAMS)]
+    return [epochs[i : i + BATCH] for i in range(0, len(epochs), BATCH)]
+
+
+Timed = tuple[float, float]  # seconds of CPU, and of the wall clock, for all batches but the first, which warms up
+
+
+def _timed(run: Callable[[], object]) -> Timed:
+    cpu, wall = time.process_time(), time.perf_counter()
+    run()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def _store(folder: Path, batches: list[list[bytes]]) -> Timed:
+    with closing(open_store(folder)) as store:
+
+        def add(some: list[list[bytes]]) -> None:
+            for batch in some:
+                store.add_encoded([encoded(data) for data in batch])
+
+        add(batches[:1])
+        return _timed(lambda: add(batches[1:]))
+
+
+def _handler(folder: Path, batches: list[list[bytes]]) -> Timed:
+    with closing(open_store(folder)) as store:
+        token = TokenStore(store).create(Role.ADMIN, name="bench")[1]
+        app = create_app(store, limits=Limits(requests_per_second=1e6, burst=10**6))
+        bodies = [b"".join(batch) for batch in batches]
+
+        async def post() -> Timed:
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://unit")
+            client.headers["Authorization"] = f"Bearer {token}"
+            async with app.router.lifespan_context(app), client:
+                for number, body in enumerate(bodies):
+                    if number == 1:
+                        cpu, wall = time.process_time(), time.perf_counter()
+                    (await client.post("/api/v1/epochs", content=body)).raise_for_status()
+                return time.process_time() - cpu, time.perf_counter() - wall
+
+        return asyncio.run(post())
+
+
+def _rows(stored: Path) -> Iterator[tuple[str, list[list[tuple[object, ...]]]]]:
+    """The rows of each table of a store, dealt out to as many batches."""
+    with closing(sqlite3.connect(stored / "sojourn.sqlite")) as connection:
+        for name in TABLES:
+            rows = connection.execute(f"SELECT * FROM {name} ORDER BY rowid").fetchall()
+            share = -(-len(rows) // BATCHES)
+            yield name, [rows[i * share : (i + 1) * share] for i in range(BATCHES)]
+
+
+def _raw(folder: Path, stored: Path) -> Timed:
+    rows = dict(_rows(stored))
+    open_store(folder).close()
+    with closing(sqlite3.connect(folder / "sojourn.sqlite", isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+
+        def insert(numbers: range) -> None:
+            for number in numbers:
+                connection.execute("BEGIN IMMEDIATE")
+                for name, batches in rows.items():
+                    if batches[number]:
+                        marks = ", ".join("?" * len(batches[number][0]))
+                        connection.executemany(f"INSERT INTO {name} VALUES ({marks})", batches[number])
+                connection.execute("COMMIT")
+
+        insert(range(1))
+        return _timed(lambda: insert(range(1, BATCHES)))
+
+
+def table() -> list[str]:
+    """CPU and rate of the store, the request handler and raw inserts."""
+    batches = _batches()
+    found: dict[str, list[Timed]] = {}
+    with tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name:
+        for run in range(REPETITIONS + 1):  # the first warms up
+            folder = Path(name) / str(run)
+            times = {
+                "`EpochStore.add_encoded`": _store(folder / "store", batches),
+                "`POST /api/v1/epochs`": _handler(folder / "handler", batches),
+                "raw SQLite inserts of the same rows": _raw(folder / "raw", folder / "store"),
+            }
+            if run:
+                for what, timed in times.items():
+                    found.setdefault(what, []).append(timed)
+    best = {what: (min(cpu for cpu, _ in runs), min(wall for _, wall in runs)) for what, runs in found.items()}
+    *_, raw = best.values()
+    count = (BATCHES - 1) * BATCH
+    lines = ["| path | CPU an epoch | epochs/s | rate ÷ raw | CPU ÷ raw |", "|---|---:|---:|---:|---:|"]
+    for what, (cpu, wall) in best.items():
+        ratios = f"{raw[1] / wall:.2f} | {cpu / raw[0]:.1f}"
+        lines.append(f"| {what} | {cpu / count * 1e6:,.0f} µs | {count / wall:,.0f} | {ratios} |")
+    return lines
