@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from sojourn.core.batches import PacketBatch
+    from sojourn.core.arrays import PacketBatch
     from sojourn.lab.two_point import TwoPointWorld
 
 __all__ = ["RECORD", "write_in_child", "write_two_point"]

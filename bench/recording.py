@@ -8,7 +8,7 @@ import numpy as np
 from datasketches import count_min_sketch
 
 from bench.timing import best_seconds
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.sources.source import Metric, Source, SourceBatch
 

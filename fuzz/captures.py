@@ -17,13 +17,12 @@ from fuzz.mutations import mutate_capture
 from fuzz.seeds import capture_seeds, compressed_seeds
 from fuzz.target import MAX_INPUT, Target, require_one_line
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.decode.keying import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying
 from sojourn.capture.decode.transport import TransportBatch
-from sojourn.capture.files import pcap, pcapng
-from sojourn.capture.files.file_reader import FrameRows
+from sojourn.capture.files import pcap
 from sojourn.capture.files.reader import CaptureReader, open_capture
-from sojourn.capture.files.source import Source
-from sojourn.core.batches import PacketBatch
+from sojourn.capture.files.source import FrameRows, Source
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import CaptureError
 from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
 from sojourn.rtt.state import Kind
@@ -64,7 +63,7 @@ class _Choices:
     def open(self, data: bytes) -> CaptureReader | None:
         """The reader, its chunks as small as chosen; None for what is no capture."""
         capacity = min(self.chunk, len(data) // 12 + 1)
-        pcap.FrameRows = pcapng.FrameRows = lambda: FrameRows(capacity)  # type: ignore[assignment,misc]
+        pcap.FrameRows = lambda: FrameRows(capacity)  # type: ignore[assignment,misc]
         source: Source = GuardedSource(data, _ROOM, step=self.step, at_front=self.at_front)
         try:
             return CaptureReader(source, self.options)
@@ -153,7 +152,7 @@ _FILE = os.memfd_create("input")
 def _run_compressed(data: bytes) -> None:
     os.ftruncate(_FILE, 0)
     os.pwrite(_FILE, data, 0)
-    pcap.FrameRows = pcapng.FrameRows = FrameRows
+    pcap.FrameRows = FrameRows
     try:
         capture = open_capture(f"/proc/self/fd/{_FILE}", DecodeOptions(inner=True))
     except CaptureError as error:

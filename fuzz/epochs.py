@@ -14,7 +14,7 @@ from typing import Any
 import cbor2
 
 from fuzz.target import Target, mutated, require_one_line
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.core.errors import SojournError, WireError
 from sojourn.core.keys import parse_key
 from sojourn.epochs.epoch import Epoch, merge_epochs

@@ -12,8 +12,7 @@ from fuzz.guards import GuardedBytes
 from fuzz.seeds import link_frames
 from fuzz.target import Target, mutated, require_one_line
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.filters.language import PacketFilter
-from sojourn.capture.filters.program import MAX_INSTRUCTIONS, VALID_CODES, FilterProgram, Instruction
+from sojourn.capture.filters import MAX_INSTRUCTIONS, VALID_CODES, FilterProgram, Instruction, PacketFilter
 from sojourn.core.errors import InputError, UsageError
 
 __all__ = ["EXPRESSIONS", "PROGRAMS"]

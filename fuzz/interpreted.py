@@ -58,9 +58,9 @@ def _storer(size: int) -> Callable[[int, int, int], None]:
 
 def check_memory() -> None:
     """Put checked Python functions in the place of loads and stores at addresses."""
-    from sojourn.core import memory_kernels
+    from sojourn.core import kernels
 
-    if memory_kernels.address_of is _address_of:
+    if kernels.address_of is _address_of:
         return
     users = [name for name in sys.modules if name.startswith("sojourn.capture")]
     if users:
@@ -77,5 +77,5 @@ def check_memory() -> None:
         "put_word": _storer(8),
     }
     for name, replacement in replacements.items():
-        setattr(memory_kernels, name, replacement)
+        setattr(kernels, name, replacement)
     np.seterr(over="ignore")  # kernels count on words that wrap around

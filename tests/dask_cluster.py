@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sojourn.core.errors import WorkerError
-from sojourn.core.executors.cluster import ClusterExecutor
+from sojourn.core.executors.executor import ClusterExecutor
 
 __all__ = ["Cluster", "dask_cluster"]
 

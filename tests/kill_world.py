@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sojourn.core.times import parse_time
+from sojourn.core.units import parse_time
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 from waiting import PATIENCE_SECONDS, eventually

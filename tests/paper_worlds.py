@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from worlds import DELAYS, MS, START_NS
 
 TAIL, SCALE, LARGEST = 0.9, 1.6, 300_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.sketches.bucket_array import SPREADINGS, BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters

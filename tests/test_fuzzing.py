@@ -16,7 +16,7 @@ TARGETS = {"capture", "rtt", "compressed", "epochs", "expressions", "programs", 
 READ_TOO_FAR = """
 from numba import njit
 from fuzz.guards import GuardedBytes
-from sojourn.core.memory_kernels import address_of, word_at
+from sojourn.core.kernels import address_of, word_at
 
 @njit
 def read(data, offset):

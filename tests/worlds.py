@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.lab.two_point import FlowTruth, flow_truth
 
 START_NS = 1_600_000_000_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.core.errors import MismatchError, ParameterError
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sojourn.core.arrays import UInt8Array
 from sojourn.core.hash_kernels import hash_rows, hash_slice
-from sojourn.core.kernels import kernel
-from sojourn.core.memory_kernels import (
+from sojourn.core.kernels import (
     address_of,
     big_16,
     big_32,
     byte_at,
+    kernel,
     number_16,
     number_32,
     put_byte,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.estimates import Estimate, Unanswered
-from sojourn.estimation.losses import Parts, count_losses, poisson_95
+from sojourn.estimation.differences import Parts, count_losses, poisson_95
 from sojourn.estimation.sample import match_samples
 from sojourn.segments.measurement import Interval, PointRecorder, SegmentPlan, answer_interval, plan_segment
 from sojourn.segments.sizing import fit_lda

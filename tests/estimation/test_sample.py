@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.estimates import Reason
 from sojourn.estimation.sample import estimate_sample, match_samples
 from sojourn.matching.clock.correction import parse_clock
-from sojourn.matching.exact_answer import MeasuredFlows
+from sojourn.matching.exact import MeasuredFlows
 from sojourn.segments.points import CaptureOptions, CapturePoint, with_common_identity
 from sojourn.segments.sizing import fit_sample
 from sojourn.segments.survey import survey_segment

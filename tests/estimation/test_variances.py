@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from sojourn.estimation import variances
-from sojourn.estimation.variances import usual_variance
+from sojourn.estimation import sample as variances
+from sojourn.estimation.sample import usual_variance
 
 
 def test_the_special_functions_equal_scipys() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.lab.disk_load import writers
 from sojourn.lab.tally import Tally

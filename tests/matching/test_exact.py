@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.capture.flows.conversations import Conversations
-from sojourn.core.batches import PacketBatch
+from sojourn.capture.flows.table import Conversations
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import InputError, MismatchError, ParameterError
 from sojourn.matching.clock.correction import ClockMode
-from sojourn.matching.exact import match_exact
-from sojourn.matching.exact_answer import ExactMatch, Fate
+from sojourn.matching.exact import ExactMatch, Fate, match_exact
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from sojourn.capture.files.reader import open_capture
-from sojourn.capture.flows.conversations import Conversations, opposite_key
-from sojourn.core.batches import PacketBatch
+from sojourn.capture.flows.table import Conversations, opposite_key
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.keys import DestinationKey, FlowKey, HostPairKey, TrafficKey, VlanFlowKey, key_id, parse_key
-from sojourn.matching.exact import match_exact
-from sojourn.matching.exact_answer import ExactMatch
+from sojourn.matching.exact import ExactMatch, match_exact
 
 MS = 1_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.matching.sample import PacketSample, common_sample
 
 

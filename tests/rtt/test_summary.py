@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.errors import ParameterError
-from sojourn.rtt.samples import RttSamples
+from sojourn.rtt.state import RttSamples
 from sojourn.rtt.summary import QUANTILES, RttSummaries
 
 WORLDS = {

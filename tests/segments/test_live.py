@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from live_hosts import transfer_seconds
-from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.reader import LiveReader
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import InputError, LiveCaptureError, ParameterError
 from sojourn.core.estimates import Estimate
 from sojourn.lab.namespaces import Bottleneck, Network, two_hosts

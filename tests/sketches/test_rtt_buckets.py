@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from iotm_worlds import START_NS, message_world
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import ParameterError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode

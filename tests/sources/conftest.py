@@ -14,7 +14,7 @@ import pytest
 
 from sojourn.core.errors import SourceError
 from sojourn.core.keys import Key, key_id
-from sojourn.sources.disk.block_trace import tracefs_folder
+from sojourn.sources.block_trace import tracefs_folder
 from sojourn.sources.source import SourceBatch
 
 _LOOP = """

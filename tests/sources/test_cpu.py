@@ -8,8 +8,7 @@ from typing import Any
 
 import psutil
 
-from sojourn.sources.cpu import CpuTime
-from sojourn.sources.processes import NS_PER_TICK
+from sojourn.sources.processes import NS_PER_TICK, CpuTime
 from waiting import eventually
 
 BURN = "end = time.process_time() + {0}\nwhile time.process_time() < end: pass"

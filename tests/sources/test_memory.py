@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from sojourn.core.keys import key_id, parse_key
-from sojourn.sources.memory import ResidentMemory
+from sojourn.sources.processes import ResidentMemory
 
 MIB = 1 << 20
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from sojourn.core.keys import ProcessKey, key_id
-from sojourn.sources.process_totals import ENDED, WENT_BACK, ProcessTotals
-from sojourn.sources.processes import Process, ProcessFiles
+from sojourn.sources.processes import ENDED, WENT_BACK, Process, ProcessFiles, ProcessTotals
 from sojourn.sources.source import Metric
 
 Machine = dict[int, tuple[int, int | None]]

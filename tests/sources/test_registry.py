@@ -86,7 +86,7 @@ def test_the_example_of_the_documentation_is_a_plug_in(install: Install) -> None
 
 def test_a_plug_in_cannot_replace_a_metric_from_here(install: Install) -> None:
     install("load-meter", WORKING.replace('"load"', '"cpu"'), "cpu = load_meter:Load")
-    assert source_type("cpu").__module__ == "sojourn.sources.cpu"
+    assert source_type("cpu").__module__ == "sojourn.sources.processes"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sojourn.capture.files.reader import open_capture
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.core.keys import key_id
 from sojourn.rtt.round_trips import RttMeter

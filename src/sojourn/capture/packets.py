@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.files.reader import CaptureReader, open_capture
-from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.interface import Direction
 from sojourn.capture.live.reader import BLOCK_BYTES, DEFAULT_RING_BYTES, LiveReader
 from sojourn.core.errors import ParameterError

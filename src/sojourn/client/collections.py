@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import UsageError
-from sojourn.core.names import is_name
+from sojourn.core.keys import is_name
 from sojourn.node.transports.transport import TransportError
 from sojourn.tomography.reading.packet_wire import encode_packets
 from sojourn.tomography.trace import PacketRow

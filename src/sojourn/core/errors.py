@@ -24,6 +24,8 @@ be part of it; it is one line that no terminal takes for commands, whatever they
 
 from __future__ import annotations
 
+import logging
+import sys
 import unicodedata
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "WireError",
     "WorkerError",
     "harmless",
+    "log_to_stderr",
 ]
 
 # Control and format characters (escape sequences, changes of direction), halves of pairs, ends of lines.
@@ -136,3 +139,16 @@ class SourceError(SojournError):
 
 class WorkerError(SojournError):
     """Batch work lost its workers, or a cluster cannot be used; ``where`` is its address."""
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"sojourn: {record.getMessage()}", file=sys.stderr, flush=True)
+
+
+def log_to_stderr() -> None:
+    """Have what is logged under ``sojourn`` written to stderr, once however often this is called."""
+    log = logging.getLogger("sojourn")
+    log.handlers = [_Lines()]
+    log.setLevel(logging.INFO)
+    log.propagate = False

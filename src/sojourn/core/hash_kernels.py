@@ -9,8 +9,7 @@ import numpy as np
 
 from sojourn.core import hashing
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
-from sojourn.core.kernels import inlined, kernel
-from sojourn.core.memory_kernels import address_of, byte_at, little_32, signed, word_at
+from sojourn.core.kernels import address_of, byte_at, inlined, kernel, little_32, signed, word_at
 
 __all__ = [
     "bucket",

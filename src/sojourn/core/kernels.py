@@ -1,4 +1,4 @@
-"""The one way Sojourn compiles a hot loop.
+"""The one way Sojourn compiles a hot loop, and the loads and stores that kernels share.
 
 `kernel` compiles a function for columns of numbers: no Python objects inside, the GIL released, machine code cached
 on disk. `inlined` is for the small pieces that kernels share. All keep the function's own signature for type
@@ -7,27 +7,55 @@ checkers.
 `borrowing_kernel` and `borrowing_inlined` compile without counting references to arrays, for kernels that hand many
 arrays through inlined functions for every packet: Numba counts the references taken on the way (two atomic operations
 per array and call) and does not see that the counts cancel. A function that allocates nothing can do without, as its
-caller holds the arrays; one that allocates fails to compile, so nothing can be freed too early.
+caller owns the arrays; one that allocates fails to compile, so nothing can be freed too early.
 
-Where they are cached is `core/compiling.py`'s choice; where nothing can be, every process compiles its own. Whoever
-observes compilation there hears of every kernel that is not in the cache.
+For the same reason kernels that hand bytes to many small functions take the address once (`address_of`) and hand on
+that integer. Nothing is checked then, exactly as with a Numba index: whoever reads has checked before that the bytes
+exist. Take addresses of a kernel's own parameters only; its caller keeps those alive. Numbers are ``int64`` inside
+kernels (`signed`), because Numba makes a float of a ``uint64`` beside a signed integer; to a type checker they are
+plain integers.
 
-A cached kernel is compiled anew when its own file changes, not when one that it inlines does: `make` clears the caches
-after any change.
+Where kernels are cached is `core/compiling.py`'s choice; where nothing can be, every process compiles its own. A cached
+kernel is compiled anew when its own file changes, not when one that it inlines does: `make` clears the caches after any
+change.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from numba import config, njit
+import numpy as np
+from llvmlite import ir
+from numba import config, njit, types
 from numba.core import event
+from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from sojourn.core.compiling import CompileStep, report_compilation, use_cache_directory
 
-__all__ = ["borrowing_inlined", "borrowing_kernel", "inlined", "kernel"]
+if TYPE_CHECKING:
+    signed = int
+else:
+    signed = np.int64
+
+__all__ = [
+    "address_of",
+    "big_16",
+    "big_32",
+    "borrowing_inlined",
+    "borrowing_kernel",
+    "byte_at",
+    "inlined",
+    "kernel",
+    "little_32",
+    "number_16",
+    "number_32",
+    "put_byte",
+    "put_word",
+    "word_at",
+]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -74,3 +102,64 @@ def _compiled(function: F, **options: Any) -> F:
         if "cannot cache" not in str(error):
             raise
         return cast(F, njit(nogil=True, **options)(function))
+
+
+def _loader(bits: int, *, swapped: bool = False, result: Any = types.int64) -> Callable[[int, int], Any]:
+    """A function ``(address, offset)`` that loads an unsigned number of so many bits, aligned or not."""
+
+    @intrinsic
+    def load(_context: Any, _address: Any, _offset: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(builder.add(*arguments), ir.IntType(bits).as_pointer())
+            value = builder.load(pointer, align=1)
+            if swapped:
+                value = builder.bswap(value)
+            return value if bits == 64 else builder.zext(value, ir.IntType(64))
+
+        return result(types.int64, types.int64), generate
+
+    return cast(Callable[[int, int], Any], load)
+
+
+def _storer(bits: int, kind: Any) -> Callable[[int, int, Any], None]:
+    """A function ``(address, offset, value)`` that stores the lowest so many bits."""
+
+    @intrinsic
+    def store(_context: Any, _address: Any, _offset: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            address, offset, value = arguments
+            pointer = builder.inttoptr(builder.add(address, offset), ir.IntType(bits).as_pointer())
+            builder.store(value if bits == 64 else builder.trunc(value, ir.IntType(bits)), pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.none(types.int64, types.int64, kind), generate
+
+    return cast(Callable[[int, int, Any], None], store)
+
+
+byte_at: Callable[[int, int], int] = _loader(8)
+big_16: Callable[[int, int], int] = _loader(16, swapped=True)
+big_32: Callable[[int, int], int] = _loader(32, swapped=True)
+little_16: Callable[[int, int], int] = _loader(16)
+little_32: Callable[[int, int], int] = _loader(32)
+word_at: Callable[[int, int], np.uint64] = _loader(64, result=types.uint64)
+put_byte: Callable[[int, int, int], None] = _storer(8, types.int64)
+put_word: Callable[[int, int, np.uint64], None] = _storer(64, types.uint64)
+
+
+@inlined
+def address_of(data: NDArray[Any]) -> int:
+    """Where the bytes of a contiguous array begin."""
+    return signed(data.ctypes.data)
+
+
+@inlined
+def number_16(address: int, offset: int, big: bool) -> int:
+    """Two bytes in a file's own order."""
+    return big_16(address, offset) if big else little_16(address, offset)
+
+
+@inlined
+def number_32(address: int, offset: int, big: bool) -> int:
+    """Four bytes in a file's own order."""
+    return big_32(address, offset) if big else little_32(address, offset)

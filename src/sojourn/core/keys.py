@@ -16,6 +16,10 @@ Keys of traffic (`TrafficKey`) answer `flow_fields`: the addresses, ports and pr
 
 The id is the XXH64 of the canonical bytes. Text → key → bytes → key → text are exact round trips;
 two different keys never share canonical bytes.
+
+Names of nodes, streams, tags and collections follow one rule (`is_name`). A name becomes a segment of a URL's path and
+part of a line of text, so it is printable, short, has no slash and is not ``.`` or ``..``, which clients and proxies
+resolve away.
 """
 
 from __future__ import annotations
@@ -31,6 +35,19 @@ from sojourn.core.errors import KeyTextError, ParameterError
 from sojourn.core.hashing import hash_bytes
 
 __all__ = [
+    "FEW_KEYS",
+    "KIND_DESTINATION_4",
+    "KIND_DESTINATION_6",
+    "KIND_FLOW_4",
+    "KIND_FLOW_6",
+    "KIND_PAIR_4",
+    "KIND_PAIR_6",
+    "KIND_VLAN_FLOW_4",
+    "KIND_VLAN_FLOW_6",
+    "MAX_NAME_BYTES",
+    "MAX_TEXT",
+    "NAME_RULE",
+    "PROTOCOLS",
     "DestinationKey",
     "FlowKey",
     "HostPairKey",
@@ -40,6 +57,7 @@ __all__ = [
     "TrafficKey",
     "VlanFlowKey",
     "flow_fields",
+    "is_name",
     "key_from_bytes",
     "key_id",
     "named_ids",
@@ -57,10 +75,8 @@ MAX_VLAN_TAGS = 4
 # No key's text is longer; refusing the rest unread bounds the time that patterns may take on it.
 MAX_TEXT = 512
 _SHOWN = 200
-
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "esp": 50, "icmpv6": 58, "sctp": 132}
 _PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
-
 _ENDPOINT = r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)|([0-9a-fA-F:]+[0-9a-fA-F.]*))(?::(\d{1,5}))?"
 _FLOW_TEXT = re.compile(rf"\s*{_ENDPOINT}\s*>\s*{_ENDPOINT}\s+([a-z0-9]+)\s*", re.IGNORECASE)
 _PAIR_TEXT = re.compile(r"\s*([0-9a-fA-F:.]+)\s*>\s*([0-9a-fA-F:.]+)\s*")
@@ -383,3 +399,16 @@ def _flow_from_bytes(body: bytes, size: int) -> FlowKey:
         int.from_bytes(ports[2:4], "big"),
         protocol=ports[4],
     )
+
+
+NAME_RULE = f"1 to {MAX_NAME_BYTES} bytes of printable text without a slash, other than . and .."
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a node, stream, tag or collection.
+
+    >>> [is_name(text) for text in ("gateway-7", "a/b", "..", "", "a\\nb")]
+    [True, False, False, False, False]
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return 1 <= size <= MAX_NAME_BYTES and text.isprintable() and "/" not in text and text not in (".", "..")

@@ -1,7 +1,7 @@
 """Heavy hitters: the flows over a threshold, each between bounds that are certain (LDS §4.3).
 
 The upper bound is count-min's: the smallest sum of the flow's cells over the rows that take every packet. The lower
-bound is what is left of those cells when all other listed flows are as large as they can be: peeled (`bounds`) with one
+bound is what is left of those cells when all other listed flows are as large as they can be: peeled (`counts`) with one
 cell per row; with more, a stranger takes at most its upper bound, and at most what the cells it shares hold. So
 
 - no flow on the list that is over the threshold is ever left out;
@@ -26,9 +26,9 @@ from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
+from sojourn.estimation.joint.counts import FULL, size_bounds
 from sojourn.estimation.joint.decoder import unlisted_share
-from sojourn.estimation.joint.incidence import lds_incidence
-from sojourn.estimation.joint.sizes.bounds import FULL, size_bounds
+from sojourn.estimation.joint.messages import lds_incidence
 from sojourn.sketches.lds import Lds
 
 __all__ = ["HeavyCells", "HeavyHitters", "find_heavy_cells", "find_heavy_hitters", "heavy_threshold"]

@@ -25,8 +25,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
-from sojourn.estimation.differences import CellDifference, cell_difference
-from sojourn.estimation.losses import Parts, count_losses
+from sojourn.estimation.differences import CellDifference, Parts, cell_difference, count_losses
 from sojourn.estimation.quantiles import spread_95, student_95
 from sojourn.sketches.lda import Lda
 

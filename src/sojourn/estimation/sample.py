@@ -1,22 +1,28 @@
 """Coordinated samples of two ends, matched: mean delay, deviation and loss of each flow and of the whole.
 
-Below the smaller of the two ends' thresholds a group's samples hold the same packets but for those lost on the way: a
-random sample (by hash) of what was sent. With n of a flow's packets there, m of them at the receiver and a part p
+Below the smaller of the two ends' thresholds a group's samples contain the same packets but for those lost on the way:
+a random sample (by hash) of what was sent. With n of a flow's packets there, m of them at the receiver and a part p
 of the group's packets in the sample:
 
 - mean: the m delays' mean μ ± t·s/√m·√(1 − p), a sample without replacement of the delivered packets, with s the
-  moderated deviation (`variances`) and t for its degrees of freedom; exact where nothing was cut (p = 1) and all that
+  moderated deviation (below) and t for its degrees of freedom; exact where nothing was cut (p = 1) and all that
   arrived is paired, else p is less by the share that is not;
 - loss: the share (n − m)/n with Wilson's interval for n/(1 − p) packets; exact where nothing was cut;
-- extra packets: what the receiver's sample holds beyond the sender's, by the group's share (Poisson's interval);
+- extra packets: what the receiver's sample has beyond the sender's, by the group's share (Poisson's interval);
 - size: the group's packet counter times the flow's share of the group's sample; a flow alone in its group has the
   counters' exact size and loss;
 - the whole: groups are strata, each weighed by the packets that its counter says were delivered.
 
 Loss does not bias any of these: a lost packet is missing from its own flow's sample and touches no other.
-Identical packets are paired in the order of their times; where the receiver holds more, the later ones are copies
-made on the way, and where it holds fewer, none is paired: which of them was lost is not known.
+Identical packets are paired in the order of their times; where the receiver has more, the later ones are copies
+made on the way, and where it has fewer, none is paired: which of them was lost is not known.
 O(slots · log slots).
+
+**Moderated variances.** A variance from three delays is hardly one, and too small just when the mean is off. The
+variances of all samples together show how large they usually are (v₀) and how much they really differ: as if each came
+with d₀ degrees of freedom of its own, estimated from the spread of their logarithms (beyond what chance gives it). The
+moderated variance (d₀v₀ + d·s²)/(d₀ + d) then has d₀ + d degrees, and a sample of one has v₀ and d₀. Smyth,
+"Linear Models and Empirical Bayes Methods for Assessing Differential Expression" (2004), §6.
 """
 
 from __future__ import annotations
@@ -30,13 +36,79 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.losses import poisson_95
+from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.quantiles import NORMAL_95, spread_95, student_95
-from sojourn.estimation.variances import MOST_DEGREES, usual_variance
 from sojourn.sketches.samples.pool import PACKETS
 from sojourn.sketches.samples.sample import KeptPackets, Sample, SampleParameters
 
-__all__ = ["MatchedSample", "estimate_sample", "match_samples"]
+__all__ = ["MatchedSample", "estimate_sample", "match_samples", "usual_variance"]
+
+MOST_DEGREES = 1000.0
+_ASYMPTOTIC = 6.0
+
+
+@dataclass(frozen=True)
+class UsualVariance:
+    """v₀ and d₀; without enough samples to tell, nothing is borrowed (d₀ = 0)."""
+
+    variance: float
+    degrees: float
+
+    def moderate(self, variance: FloatArray, degrees: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The variances with their degrees of freedom, improved."""
+        total = degrees + self.degrees
+        own = np.where(degrees > 0, degrees * np.nan_to_num(variance), 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (own + self.degrees * self.variance) / total, total
+
+
+def usual_variance(variance: FloatArray, degrees: FloatArray) -> UsualVariance:
+    """What the samples that vary at all have in common."""
+    varied = (degrees > 0) & (variance > 0)
+    if varied.sum() < 3:
+        return UsualVariance(0.0, 0.0)
+    half = degrees[varied] / 2
+    centred = np.log(variance[varied]) - _digamma(half) + np.log(half)
+    mean = float(centred.mean())
+    excess = float(centred.var(ddof=1)) - float(_trigamma(half).mean())
+    degrees_0 = MOST_DEGREES if excess <= 0 else min(MOST_DEGREES, 2 * _inverse_trigamma(excess))
+    half_0 = np.array([degrees_0 / 2])
+    return UsualVariance(math.exp(mean + float(_digamma(half_0)[0]) - math.log(degrees_0 / 2)), degrees_0)
+
+
+def _digamma(x: FloatArray) -> FloatArray:
+    """ψ, by its asymptotic series after stepping x above 6; within 10⁻⁹."""
+    shift = np.zeros_like(x)
+    while (x < _ASYMPTOTIC).any():
+        low = x < _ASYMPTOTIC
+        shift = shift - np.where(low, 1 / x, 0.0)
+        x = np.where(low, x + 1, x)
+    inverse = 1 / x**2
+    return shift + np.log(x) - 0.5 / x - inverse * (1 / 12 - inverse * (1 / 120 - inverse / 252))
+
+
+def _trigamma(x: FloatArray) -> FloatArray:
+    """ψ′, likewise; within 10⁻⁷."""
+    shift = np.zeros_like(x)
+    while (x < _ASYMPTOTIC).any():
+        low = x < _ASYMPTOTIC
+        shift = shift + np.where(low, 1 / x**2, 0.0)
+        x = np.where(low, x + 1, x)
+    inverse = 1 / x**2
+    return shift + 1 / x + inverse / 2 + inverse / x * (1 / 6 - inverse * (1 / 30 - inverse / 42))
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The x with ψ′(x) = `value`, by bisection: ψ′ falls."""
+    low, high = 1e-3, MOST_DEGREES
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        if float(_trigamma(np.array([middle]))[0]) > value:
+            low = middle
+        else:
+            high = middle
+    return low
+
 
 METHOD = "sample"
 LEAST_FOR_DEVIATION = 3

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.core.keys import FlowKey
 from sojourn.estimation.lda import LdaAnswer, estimate_lda

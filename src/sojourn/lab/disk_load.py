@@ -18,8 +18,8 @@ from typing import IO
 
 from sojourn.core.errors import SojournError, SourceError
 from sojourn.lab.tally import Tally
-from sojourn.sources.disk.block_trace import tracefs_folder
-from sojourn.sources.disk.disk_io import DiskIo, Method
+from sojourn.sources.block_trace import tracefs_folder
+from sojourn.sources.disk_io import DiskIo, Method
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
 
 __all__ = ["Writers", "mounted_tracefs", "writers"]

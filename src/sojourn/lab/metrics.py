@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, MeasurementBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 

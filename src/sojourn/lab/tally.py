@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.keys import key_id
 from sojourn.sources.source import SourceBatch
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import kernel
 from sojourn.lab.two_point import FlowTruth, flow_truth

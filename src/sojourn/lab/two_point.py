@@ -15,8 +15,7 @@ from ipaddress import IPv4Address
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import kernel
 from sojourn.core.keys import FlowKey, key_id

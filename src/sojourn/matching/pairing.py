@@ -25,8 +25,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.kernels import inlined, kernel
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.hash_kernels import mix, mix_column
 from sojourn.core.kernels import kernel
 

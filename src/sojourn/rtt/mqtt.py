@@ -17,7 +17,6 @@ import numpy as np
 
 from sojourn.core.arrays import UInt8Array
 from sojourn.core.kernels import borrowing_inlined
-from sojourn.rtt.samples import write_sample
 from sojourn.rtt.state import (
     EMPTY,
     FLAGS,
@@ -34,6 +33,7 @@ from sojourn.rtt.state import (
     serial_difference,
     signed,
     take_pending,
+    write_sample,
 )
 
 __all__ = ["MQTT_PORT", "read_messages"]

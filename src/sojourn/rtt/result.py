@@ -25,8 +25,7 @@ from sojourn.core.keys import flow_fields
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import format_duration, plural
 from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.samples import RttSamples
-from sojourn.rtt.state import Kind, Note
+from sojourn.rtt.state import Kind, Note, RttSamples
 from sojourn.rtt.summary import RttSummaries
 
 __all__ = ["KINDS", "RttResult", "RttRun", "open_rtt", "rtt"]

@@ -19,23 +19,24 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.capture.decode.reasons import counts_by_text
+from sojourn.capture.decode.frames import counts_by_text
 from sojourn.capture.decode.transport import ACK, FIN, HAS_SACK, HAS_TIMESTAMPS, RST, SYN, TransportBatch
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel
 from sojourn.rtt.mqtt import MQTT_PORT, read_messages
-from sojourn.rtt.samples import SAMPLE_WORDS, RttSamples, write_sample
 from sojourn.rtt.state import (
     COUNT_TEXTS,
     EMPTY,
     FLAGS,
     NEWEST_TSVAL,
+    SAMPLE_WORDS,
     TSVAL_KNOWN,
     Count,
     Kind,
     Note,
     RttLimits,
+    RttSamples,
     RttTables,
     UInt32Array,
     await_once,
@@ -43,6 +44,7 @@ from sojourn.rtt.state import (
     pending_key,
     signed,
     take_pending,
+    write_sample,
 )
 from sojourn.rtt.tcp import acknowledge, echo_timestamp, open_connection, send_segment
 

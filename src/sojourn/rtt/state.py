@@ -1,7 +1,7 @@
-"""What passive round-trip times remember: two tables of fixed size and what is done to them.
+"""What passive round-trip times remember: two tables of fixed size, what is done to them, and the samples that leave.
 
-*Connections* hold, for both directions of a conversation, where its sequence numbers, time stamps and
-MQTT messages stand: one cache line per direction. *Pending* holds packets that wait for their answer,
+*Connections* hold, for both directions of a conversation, its latest sequence numbers, time stamps and
+MQTT messages: one cache line per direction. *Pending* holds packets that wait for their answer,
 as ``(flow, kind, number) → time``: one cache line per bucket of four.
 
 Guarantee: memory never grows. Both tables are four-way associative; a new entry takes an empty place of
@@ -13,6 +13,7 @@ Memory: 144 bytes per connection, 16 per pending packet. Time: O(1), one cache m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
@@ -21,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core import hashing
-from sojourn.core.arrays import Int64Array
+from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import mix
 from sojourn.core.kernels import borrowing_inlined
 
-__all__ = ["COUNT_TEXTS", "Count", "Kind", "Note", "RttLimits", "RttTables", "UInt32Array"]
+__all__ = ["COUNT_TEXTS", "Count", "Kind", "Note", "RttLimits", "RttSamples", "RttTables", "UInt32Array"]
 
 UInt32Array: TypeAlias = NDArray[np.uint32]
 
@@ -293,3 +294,80 @@ def await_once(tables: RttTables, key: np.uint64, now: int, is_repeated: bool, r
         tables.counts[reason] += 1
     else:
         add_pending(tables, key, 0, now)
+
+
+# Columns of a sample while it is in a kernel's buffer.
+FLOW, DONE, RTT, LOWEST, KIND, NOTE = range(6)
+SAMPLE_WORDS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class RttSamples:
+    """One row per sample, in the order in which they were completed.
+
+    ``flow_id`` is the flow of the packet that completed the sample (the answer), ``time_ns`` when it was
+    seen; ``min_rtt_ns`` is the smallest of that flow direction so far, of any kind. ``kind`` and
+    ``note`` are numbers of `Kind` and `Note`.
+    """
+
+    flow_id: UInt64Array
+    time_ns: Int64Array
+    rtt_ns: Int64Array
+    min_rtt_ns: Int64Array
+    kind: UInt8Array
+    note: UInt8Array
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """The samples one by one, as Python's integers: time, flow id, RTT, least RTT, kind, note."""
+        columns = (self.time_ns, self.flow_id, self.rtt_ns, self.min_rtt_ns, self.kind, self.note)
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+    @classmethod
+    def none(cls) -> RttSamples:
+        """No samples, with the columns of some."""
+        return cls.from_buffer(np.empty((0, SAMPLE_WORDS), np.int64))
+
+    @classmethod
+    def from_buffer(cls, buffer: Int64Array) -> RttSamples:
+        """Columns copied out of a kernel's rows."""
+        return cls(
+            np.ascontiguousarray(buffer[:, FLOW]).view(np.uint64),
+            np.ascontiguousarray(buffer[:, DONE]),
+            np.ascontiguousarray(buffer[:, RTT]),
+            np.ascontiguousarray(buffer[:, LOWEST]),
+            buffer[:, KIND].astype(np.uint8),
+            buffer[:, NOTE].astype(np.uint8),
+        )
+
+
+@borrowing_inlined
+def write_sample(
+    tables: RttTables, written: int, timed_row: int, flow_id: int, now: int, sent: int, kind: int, note: int
+) -> int:
+    """Write one sample unless its times make no sense; returns how many are written now.
+
+    `timed_row` is the direction of the packet that was timed, `flow_id` that of the answer.
+    """
+    times, counts, samples = tables.times, tables.counts, tables.samples
+    rtt = now - sent
+    if sent < times[timed_row, SYN_TIME]:
+        counts[Count.EARLIER_CONNECTION] += 1
+        return written
+    if rtt < 0:
+        counts[Count.ANSWER_BEFORE_PACKET] += 1
+        return written
+    if rtt > tables.max_rtt_ns:
+        counts[Count.ANSWER_TOO_LATE] += 1
+        return written
+    if rtt < times[timed_row, MIN_RTT]:
+        times[timed_row, MIN_RTT] = rtt
+    samples[written, FLOW] = flow_id
+    samples[written, DONE] = now
+    samples[written, RTT] = rtt
+    samples[written, LOWEST] = times[timed_row, MIN_RTT]
+    samples[written, KIND] = kind
+    samples[written, NOTE] = note
+    return written + 1

@@ -22,8 +22,7 @@ from sojourn.core.arrays import FloatArray, Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import mix, to_range
 from sojourn.core.kernels import inlined, kernel
-from sojourn.rtt.samples import RttSamples
-from sojourn.rtt.state import Note, signed
+from sojourn.rtt.state import Note, RttSamples, signed
 
 __all__ = ["QUANTILES", "FlowRtt", "RttSummaries"]
 

@@ -24,7 +24,6 @@ Time: O(1) per segment.
 from __future__ import annotations
 
 from sojourn.core.kernels import borrowing_inlined
-from sojourn.rtt.samples import write_sample
 from sojourn.rtt.state import (
     ACK_KNOWN,
     AMBIGUOUS,
@@ -63,6 +62,7 @@ from sojourn.rtt.state import (
     serial_difference,
     signed,
     take_pending,
+    write_sample,
 )
 
 __all__ = ["DELAYED_ACK_NS", "acknowledge", "echo_timestamp", "open_connection", "send_segment"]

@@ -35,15 +35,13 @@ import numpy as np
 from sojourn.capture.flows.table import FlowTable
 from sojourn.capture.live.interface import start_together
 from sojourn.capture.live.reader import LiveReader, rehearsal
-from sojourn.core.arrays import BoolArray, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.estimates import Reason
-from sojourn.estimation.losses import Losses, Parts
+from sojourn.estimation.differences import Losses, Parts
 from sojourn.matching.clock.correction import ClockMode
-from sojourn.matching.exact import match_exact
-from sojourn.matching.exact_answer import ExactMatch
-from sojourn.matching.offload import resegmented
+from sojourn.matching.crossing import resegmented
+from sojourn.matching.exact import ExactMatch, match_exact
 from sojourn.matching.pairing import MATCHED, pair_packets
 from sojourn.segments.measurement import (
     SEGMENT,

@@ -14,20 +14,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.capture.flows.table import FlowTable
-from sojourn.capture.flows.window import FlowWindows
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.capture.flows.table import FlowTable, FlowWindows
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.recorder import Recorder, SlotOf
-from sojourn.estimation.aggregate import segment_delays, with_remainder, within
-from sojourn.estimation.auto import combine, drawn_together
+from sojourn.estimation.auto import combine, drawn_together, segment_delays, with_remainder, within
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
+from sojourn.estimation.differences import Losses, Parts, count_losses, with_extra
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
-from sojourn.estimation.losses import Losses, Parts, count_losses, with_extra
 from sojourn.estimation.sample import MatchedSample, match_samples
 from sojourn.segments.ranges import DelayRange, moved, moved_flows, widened
 from sojourn.segments.sizing import (
@@ -344,9 +341,7 @@ def _estimate_jointly(
     senders: list[AnySketch], receivers: list[AnySketch], flow_id: UInt64Array, grand_mean: float | None
 ) -> FlowDelays:
     """All flows at once; `flow_id` must list every recorded one, as a survey does."""
-    from sojourn.estimation.joint.colate import estimate_colate_joint
-    from sojourn.estimation.joint.lds import estimate_lds_joint
-    from sojourn.estimation.joint.stack import estimate_stack
+    from sojourn.estimation.joint.segments import estimate_colate_joint, estimate_lds_joint, estimate_stack
 
     sender, receiver = senders[0], receivers[0]
     kind = sender.parameters.kind

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.decode.identity import MIN_IDENTITY_BYTES, held_by_most, identity_bytes_for
+from sojourn.capture.decode.ids import MIN_IDENTITY_BYTES, held_by_most, identity_bytes_for
 from sojourn.capture.files.reader import CaptureReader, open_capture
-from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.filters import PacketFilter
 from sojourn.capture.flows.table import FlowTable
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import UsageError
 from sojourn.matching.clock.correction import ClockMode
 from sojourn.segments.survey import Survey, conclude, read_points

@@ -23,19 +23,14 @@ from typing import Protocol
 
 import numpy as np
 
-from sojourn.capture.flows.conversations import Conversations
-from sojourn.capture.flows.table import FlowTable
-from sojourn.capture.flows.window import FlowWindows
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt8Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.capture.flows.table import Conversations, FlowTable, FlowWindows
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
 from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
-from sojourn.matching.edges import CaptureSpan, find_edges
-from sojourn.matching.exact import match_exact
-from sojourn.matching.exact_answer import ExactMatch, Fate
-from sojourn.matching.offload import resegmented_flows
+from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
+from sojourn.matching.exact import ExactMatch, Fate, match_exact
 from sojourn.matching.sample import PacketSample, common_sample
 from sojourn.segments.plausibility import Capture, judge_captures
 from sojourn.segments.ranges import DelayRange, surveyed_range

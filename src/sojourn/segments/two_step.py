@@ -19,16 +19,14 @@ from typing import Literal
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import InputError, MismatchError, UsageError
 from sojourn.core.estimates import Reason
 from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.epochs.recorder import Recorder, SlotOf, every
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.differences import cell_difference
-from sojourn.estimation.losses import count_losses
+from sojourn.estimation.differences import cell_difference, count_losses
 from sojourn.segments.measurement import (
     FLOWS,
     MOST_JOINT_FLOWS,

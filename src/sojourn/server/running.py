@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from sojourn.core.errors import ServerError, UsageError
-from sojourn.core.log import log_to_stderr
+from sojourn.core.errors import ServerError, UsageError, log_to_stderr
 from sojourn.server.app import create_app
 from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.door.limits import Limits

@@ -20,8 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.hash_kernels import mix, to_range
 from sojourn.core.kernels import kernel
 from sojourn.sketches.delay_cells import DelayCellParameters

@@ -23,8 +23,7 @@ from typing import Self
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, MismatchError, ParameterError, UsageError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel

@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import BoolArray, Int64Array, MeasurementBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 

@@ -17,8 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import Int64Array, MeasurementBatch, UInt64Array
 from sojourn.core.hash_kernels import bucket, salt_table
 from sojourn.core.kernels import kernel
 from sojourn.sketches.parameters import Parameters, integer

@@ -13,8 +13,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.tables import Kind

@@ -12,8 +12,7 @@ from fnmatch import translate
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import MAX_TEXT, Key, key_id
 from sojourn.sources.source import B, Source, SourceBatch

@@ -1,29 +1,49 @@
-"""Processes as the kernel shows them: one short read of ``/proc/<pid>/stat`` each.
+"""Metrics of processes from ``/proc``: CPU time, resident memory, and increments of any counter per process.
 
 A process is told from an earlier one of the same number by its start time. Its name is the kernel's (``comm``, at
 most 15 bytes, as ``ps -o comm`` shows), so that all sources call it the same; a worker of the kernel is named without
-the work it happens to do. What a key cannot hold is replaced by ``?``.
+the work it happens to do. What a key cannot contain is replaced by ``?``.
 
-Cost: about 11 µs per process and scan, where psutil takes 28 µs for the same fields (measured with 988 processes).
-Memory: some 200 bytes per process.
+Guarantee: for a process that is there at both polls, the increments add up to its counter's difference exactly. One
+that appeared in between counts from 0, as its counter did. What a process added after the last poll that saw it cannot
+be known once it has ended: such ends are counted.
+
+Cost: about 11 µs per process and scan, where psutil takes 28 µs for the same fields (measured with 988 processes); no
+privileges. Memory: some 300 bytes per process.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import numpy as np
+
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import SourceError
 from sojourn.core.keys import Key, ProcessKey, key_id
+from sojourn.sources.source import Metric, Source, SourceBatch
 
-__all__ = ["NS_PER_TICK", "Process", "ProcessDirectory", "ProcessFiles", "clean_name"]
+__all__ = [
+    "ENDED",
+    "NS_PER_TICK",
+    "WENT_BACK",
+    "CpuTime",
+    "Process",
+    "ProcessDirectory",
+    "ProcessFiles",
+    "ProcessTotals",
+    "ResidentMemory",
+    "clean_name",
+]
 
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-
 _STAT_BYTES = 4096
 _MOST_NAME_BYTES = 64
 # Words behind the name in stat (proc(5) counts from 1 and from the number): fields 14, 15, 22 and 24.
@@ -136,3 +156,129 @@ class ProcessDirectory:
     def keep(self, pids: Container[int]) -> None:
         """Forget the processes with other numbers."""
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}
+
+
+ENDED = "processes that ended after a poll (what they did since is unknown)"
+WENT_BACK = "counters that went back"
+
+
+def measurements(ids: list[int], values: list[int], now_ns: int) -> MeasurementBatch:
+    """One row per value, all of one time."""
+    times = np.full(len(ids), now_ns, np.int64)
+    return MeasurementBatch(np.array(ids, np.uint64), np.array(values, np.int64), times, np.zeros(len(ids), np.uint64))
+
+
+class ProcessTotals(Source[MeasurementBatch]):
+    """A source of one counter per process; a subclass reads it."""
+
+    def __init__(self) -> None:
+        self._directory = ProcessDirectory()
+        self._ignored: Counter[str] = Counter()
+        # Start time and counter at the last poll; None where the counter could not be read.
+        self._last: dict[int, tuple[int, int | None]] = {}
+
+    @abstractmethod
+    def total(self, files: ProcessFiles, process: Process) -> int:
+        """The process's counter now, in the metric's unit; an OSError when it cannot be read."""
+
+    def open(self) -> None:
+        """Remember where all counters stand."""
+        self._last = {process.pid: (process.start, total) for process, total in self._scan()}
+        self._ignored.clear()
+
+    def close(self) -> None:
+        self._last = {}
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return dict(self._ignored)
+
+    def poll(self, now_ns: int) -> SourceBatch[MeasurementBatch]:
+        before, self._last = self._last, {}
+        ids, values = [], []
+        for process, total in self._scan():
+            added = self._added(before.get(process.pid), process, total)
+            self._last[process.pid] = (process.start, total)
+            if added > 0:
+                ids.append(self._directory.id_of(process))
+                values.append(added)
+        self._count_ended(before)
+        self._directory.keep(self._last)
+        return SourceBatch(measurements(ids, values, now_ns), self._directory.take_new())
+
+    def _scan(self) -> list[tuple[Process, int | None]]:
+        """All processes with their counters; None where there is no permission."""
+        found: list[tuple[Process, int | None]] = []
+        with ProcessFiles.opened() as files:
+            for process in files.processes():
+                try:
+                    found.append((process, self.total(files, process)))
+                except PermissionError:
+                    self._ignored["processes without permission to read them"] += 1
+                    found.append((process, None))
+                except (OSError, ValueError, LookupError):
+                    continue  # it ended while it was read
+        return found
+
+    def _added(self, last: tuple[int, int | None] | None, process: Process, total: int | None) -> int:
+        if total is None:
+            return 0
+        if last is None or last[0] != process.start:
+            return total
+        if last[1] is None:
+            return 0  # since when it counts is unknown
+        if total < last[1]:
+            self._ignored[WENT_BACK] += 1
+            return 0
+        return total - last[1]
+
+    def _count_ended(self, before: dict[int, tuple[int, int | None]]) -> None:
+        ended = sum(1 for pid, (start, _) in before.items() if self._last.get(pid, (-1,))[0] != start)
+        if ended:
+            self._ignored[ENDED] += ended
+
+
+class CpuTime(ProcessTotals):
+    """CPU time that each process used since the last poll."""
+
+    metric: ClassVar[Metric] = Metric("cpu", "ns", "process", "increments")
+
+    def total(self, files: ProcessFiles, process: Process) -> int:  # noqa: ARG002
+        return process.cpu_ticks * NS_PER_TICK
+
+
+_NONE = "processes without memory of their own (kernel threads, ended ones)"
+
+
+class ResidentMemory(Source[MeasurementBatch]):
+    """Resident memory of each process at the time of the poll."""
+
+    metric: ClassVar[Metric] = Metric("memory", "bytes", "process", "samples")
+
+    def __init__(self) -> None:
+        self._directory = ProcessDirectory()
+        self._ignored: Counter[str] = Counter()
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+    def open(self) -> None:
+        self._ignored.clear()
+        with ProcessFiles.opened():
+            pass  # a problem with /proc shows now, not at the first poll
+
+    def close(self) -> None:
+        """Nothing is kept open between polls."""
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return dict(self._ignored)
+
+    def poll(self, now_ns: int) -> SourceBatch[MeasurementBatch]:
+        with ProcessFiles.opened() as files:
+            processes = files.processes()
+        present = [process for process in processes if process.resident_pages > 0]
+        if len(present) < len(processes):
+            self._ignored[_NONE] += len(processes) - len(present)
+        ids = [self._directory.id_of(process) for process in present]
+        values = [process.resident_pages * self._page_bytes for process in present]
+        self._directory.keep({process.pid for process in present})
+        return SourceBatch(measurements(ids, values, now_ns), self._directory.take_new())

@@ -6,33 +6,97 @@ A package offers a metric by an entry point whose name is the metric's and whose
     load = "my_package:LoadAverage"
 
 Nothing is imported before a metric is asked for. The metrics here keep their names: a plug-in cannot replace one. What
-is wrong with a plug-in is told in one line that names it, never by a traceback.
+is wrong with a plug-in is one line that names it, never a traceback.
+
+Options come from configuration files and from query units, as TOML and JSON have them: texts, numbers, yes or no, and
+lists of texts. They are checked against the annotations of the source's signature; what a signature does not annotate
+is not checked, and an option of a kind that cannot be written there (an object) is refused.
 """
 
 from __future__ import annotations
 
 import inspect
+import types
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from sojourn.core.errors import ParameterError, SojournError, SourceError
-from sojourn.sources.options import check_kinds
 from sojourn.sources.source import Metric, Source, Values
 
-__all__ = ["GROUP", "AnySource", "is_own", "metric_names", "new_source", "source_type", "values_of"]
+__all__ = ["AnySource", "is_own", "metric_names", "new_source", "source_type", "values_of"]
+
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list of texts",
+    type(None): "nothing",
+}
+
+
+def check_kinds(made_by: Callable[..., Any], options: Mapping[str, object], *, where: str) -> None:
+    """Refuse options whose values are of another kind than the annotations of the class that takes them.
+
+    >>> class Source:
+    ...     def __init__(self, interface: str = "") -> None: ...
+    >>> check_kinds(Source, {"interface": 7}, where="metric x")
+    Traceback (most recent call last):
+    sojourn.core.errors.ParameterError: metric x: interface is 7; give a text
+    """
+    kinds = _annotations(made_by)
+    for name, value in options.items():
+        kind = kinds.get(name, Any)
+        if not _fits(value, kind):
+            shown = repr(value)[:40]
+            raise ParameterError(f"{name} is {shown}", where=where, action=f"give {_kind_text(kind)}")
+
+
+def _annotations(made_by: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(made_by.__init__)
+    except (NameError, TypeError, AttributeError):
+        return {}  # names that only a type checker knows: a plug-in's own matter
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if kind is Any:
+        return True
+    origin = get_origin(kind)
+    if origin is Literal:
+        return any(value == word and type(value) is type(word) for word in get_args(kind))
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(kind))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    known = origin or kind
+    if known in (list, tuple):
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    return isinstance(known, type) and isinstance(value, known)
+
+
+def _kind_text(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_kind_text(one) for one in get_args(kind) if one is not type(None))
+    return _WORDS.get(get_origin(kind) or kind, "it in a program; it cannot be written here")
+
 
 GROUP = "sojourn.sources"
 AnySource: TypeAlias = Source[Any]
-
 _OWN = {
-    "cpu": "sojourn.sources.cpu:CpuTime",
-    "disk_io": "sojourn.sources.disk.disk_io:DiskIo",
-    "flow_bytes": "sojourn.sources.flows:FlowBytes",
-    "flow_packets": "sojourn.sources.flows:FlowPackets",
-    "memory": "sojourn.sources.memory:ResidentMemory",
-    "packets": "sojourn.sources.packets:InterfacePackets",
-    "rtt": "sojourn.sources.rtt:FlowRtt",
+    "cpu": "sojourn.sources.processes:CpuTime",
+    "disk_io": "sojourn.sources.disk_io:DiskIo",
+    "flow_bytes": "sojourn.sources.traffic:FlowBytes",
+    "flow_packets": "sojourn.sources.traffic:FlowPackets",
+    "memory": "sojourn.sources.processes:ResidentMemory",
+    "packets": "sojourn.sources.traffic:InterfacePackets",
+    "rtt": "sojourn.sources.traffic:FlowRtt",
 }
 
 

@@ -27,7 +27,7 @@ from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import Key, key_id
 

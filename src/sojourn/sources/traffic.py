@@ -1,11 +1,13 @@
-"""What all sources of traffic share: packets of an interface or a capture file, polled, with the keys of new flows.
+"""Metrics of traffic, from an interface (as root) or a capture file: packets, packets and bytes per flow, round trips.
 
 Guarantee: every packet that the kernel did not drop is given once, with its own time; drops and what is no IP packet
 are counted by reason. A packet may come one poll late: the kernel hands packets over in blocks, after 60 ms at most.
 Of a capture file, each poll gives the next window (some MB).
 Polling an interface less often than every 5 s may drop packets, however little traffic there is (`live.interface`).
-Memory: the ring (32 MiB), and 150 bytes for each of at most `max_flows` flows whose keys are remembered as reported;
-when half of these are taken, all are forgotten, and keys are reported anew.
+
+Cost: decoding, about 0.15 µs per packet; 0.27 µs with round trips. Memory: the ring (32 MiB), 14 MB of tables for round
+trips, and 150 bytes for each of at most `max_flows` flows whose keys are remembered as reported; when half of these are
+taken, all are forgotten, and keys are reported anew.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import stat
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,22 +24,21 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.transport import TransportBatch
 from sojourn.capture.files.reader import CaptureReader, open_capture
 from sojourn.capture.files.source import WINDOW_BYTES
-from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.filters import PacketFilter
 from sojourn.capture.flows.table import FlowTable
 from sojourn.capture.live.interface import Direction
 from sojourn.capture.live.reader import DEFAULT_RING_BYTES, LiveReader, rehearsal
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch, UInt64Array
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.core.keys import Key
-from sojourn.sources.source import B, Source, SourceBatch
+from sojourn.rtt.round_trips import RttMeter, RttOptions, RttSamples
+from sojourn.sources.source import B, Metric, Source, SourceBatch
 
-__all__ = ["Decoded", "TrafficSource"]
+__all__ = ["UNNAMED", "FlowBytes", "FlowPackets", "FlowRtt", "InterfacePackets"]
 
 DEFAULT_MAX_FLOWS = 1 << 16
 FLOW_BYTES = 150
 UNNAMED = "measurements of flows whose keys found no room"
-
 Decoded = tuple[PacketBatch, TransportBatch | None]
 
 
@@ -183,3 +185,111 @@ def _rows_of(flow_id: UInt64Array, chosen: Int64Array, packets: PacketBatch) -> 
         return chosen
     order = np.argsort(packets.flow_id, kind="stable")
     return order[np.searchsorted(packets.flow_id, flow_id[chosen], sorter=order)]
+
+
+class InterfacePackets(TrafficSource[PacketBatch]):
+    """Packets with flow id, packet id, time and size."""
+
+    metric: ClassVar[Metric] = Metric("packets", "packets", "flow", "increments")
+
+    def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[PacketBatch, UInt64Array]:
+        del transport
+        return packets, packets.flow_id
+
+    def _join(self, parts: list[PacketBatch]) -> PacketBatch:
+        return PacketBatch.concatenate(parts) if parts else PacketBatch.of([], [], [])
+
+
+def join_measurements(parts: list[MeasurementBatch]) -> MeasurementBatch:
+    """All rows in their order; there may be none."""
+    return MeasurementBatch.concatenate(parts) if parts else MeasurementBatch.of([], [], [])
+
+
+class _PerPacket(TrafficSource[MeasurementBatch]):
+    @abstractmethod
+    def _values(self, packets: PacketBatch) -> Int64Array:
+        """What each packet counts for."""
+
+    def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[MeasurementBatch, UInt64Array]:
+        del transport
+        rows = MeasurementBatch(packets.flow_id, self._values(packets), packets.time_ns, packets.packet_id)
+        return rows, packets.flow_id
+
+    def _join(self, parts: list[MeasurementBatch]) -> MeasurementBatch:
+        return join_measurements(parts)
+
+
+class FlowPackets(_PerPacket):
+    """Packets of each flow."""
+
+    metric: ClassVar[Metric] = Metric("flow_packets", "packets", "flow", "increments")
+
+    def _values(self, packets: PacketBatch) -> Int64Array:
+        return np.ones(len(packets), np.int64)
+
+
+class FlowBytes(_PerPacket):
+    """Bytes of each flow."""
+
+    metric: ClassVar[Metric] = Metric("flow_bytes", "bytes", "flow", "increments")
+
+    def _values(self, packets: PacketBatch) -> Int64Array:
+        return packets.size_bytes
+
+
+METER_BYTES = 14 << 20
+
+
+class FlowRtt(TrafficSource[MeasurementBatch]):
+    """Round-trip times of each flow, as they are completed."""
+
+    metric: ClassVar[Metric] = Metric("rtt", "ns", "flow", "samples")
+    _with_transport = True
+
+    def __init__(
+        self,
+        interface: str = "",
+        *,
+        capture: str = "",
+        filter: str = "",  # noqa: A002
+        promiscuous: bool = False,
+        max_flows: int = DEFAULT_MAX_FLOWS,
+        options: RttOptions | None = None,
+    ) -> None:
+        """As `TrafficSource`, always of both directions; `options` says which kinds of samples are wanted."""
+        direction: Direction = "both"
+        super().__init__(
+            interface,
+            capture=capture,
+            filter=filter,
+            direction=direction,
+            promiscuous=promiscuous,
+            max_flows=max_flows,
+        )
+        self._options = options
+        self._meter = RttMeter(options)
+
+    def open(self) -> None:
+        super().open()
+        self._meter = RttMeter(self._options)  # what was rehearsed is no traffic
+
+    def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[MeasurementBatch, UInt64Array]:
+        del packets
+        samples = list(self._meter.feed(transport)) if transport is not None else []
+        rows = join_measurements([_as_measurements(found) for found in samples])
+        return rows, rows.instance_id
+
+    def _join(self, parts: list[MeasurementBatch]) -> MeasurementBatch:
+        return join_measurements(parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        return super().memory_bytes + METER_BYTES
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return super().ignored | self._meter.ignored
+
+
+def _as_measurements(samples: RttSamples) -> MeasurementBatch:
+    return MeasurementBatch(samples.flow_id, samples.rtt_ns, samples.time_ns, samples.time_ns.view(np.uint64))

@@ -20,7 +20,7 @@ from pathlib import Path
 from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table, insert, select, update
 
 from sojourn.core.errors import UsageError
-from sojourn.core.names import NAME_RULE, is_name
+from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.store.epochs import EpochStore
 
 __all__ = ["Role", "Token", "TokenStore", "digest_of", "write_token"]

@@ -10,7 +10,7 @@ import pytest
 from tshark import FIELDS, OuterPacket, outer_packet, run_tshark
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.decode.keying import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying
 from sojourn.capture.files.reader import open_capture, open_frames
 from sojourn.capture.files.source import open_source
 from sojourn.core.keys import FlowKey

@@ -11,7 +11,7 @@ from scapy.packet import Packet
 
 from sojourn.capture.decode.decoder import Decoder
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.filters.language import LINK_ETHERNET
+from sojourn.capture.filters import LINK_ETHERNET
 
 
 def frames_of(packets: list[bytes]) -> Frames:

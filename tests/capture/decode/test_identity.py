@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packet_builders import Packet, ethernet, frames_of, ipv4, ipv6, tcp, udp
 
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
-from sojourn.capture.decode.identity import identity_bytes_for
+from sojourn.capture.decode.ids import identity_bytes_for
 from sojourn.core.errors import ParameterError
 
 CHECKSUMS = {1: (2, 4), 6: (16, 18), 17: (6, 8), 33: (6, 8), 58: (2, 4), 132: (8, 12), 136: (6, 8)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packet_builders import ethernet, frames_of, ipv4, ipv6, tcp, udp
 
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
-from sojourn.capture.decode.keying import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import DestinationKey, FlowKey, HostPairKey, TrafficKey, VlanFlowKey, key_id
 

@@ -11,7 +11,7 @@ import ctypes, mmap, sys
 import numpy as np
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.decode.keying import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying
 from sojourn.capture.files.reader import CaptureReader, open_frames
 from sojourn.capture.files.source import Source, Window, open_source
 

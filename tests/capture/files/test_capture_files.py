@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packet_builders import Packet, PcapLayout, PcapngSection, ethernet, ipv4, udp
 
-from sojourn.capture.files.interfaces import SectionInterfaces
-from sojourn.capture.files.pcapng_kernels import ticks_to_ns
+from sojourn.capture.files.pcap import SectionInterfaces, ticks_to_ns
 from sojourn.capture.files.reader import CaptureReader, open_capture, open_frames
 from sojourn.capture.files.source import StreamedSource, Window, open_source
 from sojourn.core.errors import CaptureError

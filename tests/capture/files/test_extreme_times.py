@@ -7,9 +7,8 @@ import struct
 
 from packet_builders import PcapngSection, ethernet, ipv4
 
-from sojourn.capture.files.compressed import PlainStream
 from sojourn.capture.files.reader import CaptureReader
-from sojourn.capture.files.source import StreamedSource
+from sojourn.capture.files.source import PlainStream, StreamedSource
 from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
 
 FAR = 1 << 62  # seconds, further away than 64 bits of nanoseconds reach

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from packet_builders import Packet, PcapLayout, PcapngSection, ethernet, ipv4, ipv6, tcp, udp
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.files import pcap, pcapng
-from sojourn.capture.files.file_reader import FrameRows
+from sojourn.capture.files import pcap
 from sojourn.capture.files.reader import CaptureReader
-from sojourn.capture.files.source import Source, Window
+from sojourn.capture.files.source import FrameRows, Source, Window
 
 PACKETS = [
     Packet(ethernet(packet, kind), 1_700_000_000_000_000_000 + number * 1_000_000)
@@ -52,8 +51,7 @@ class SteppedSource(Source):
 def read(data: bytes, step: int, chunk: int) -> object:
     """All that the capture tells."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (pcap, pcapng):
-            patch.setattr(module, "FrameRows", functools.partial(FrameRows, chunk))
+        patch.setattr(pcap, "FrameRows", functools.partial(FrameRows, chunk))
         capture = CaptureReader(SteppedSource(data, step), DecodeOptions(inner=True))
         rows: list[tuple[int, ...]] = []
         for batch, transport in capture.with_transport():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.capture.flows.window import FlowWindows
-from sojourn.core.batches import PacketBatch
+from sojourn.capture.flows.table import FlowWindows
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import MismatchError
 
 WINDOWS = st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)

@@ -19,8 +19,9 @@ from plain_pcap import frame_bytes, read_pcap
 
 from live_hosts import Tcpdump, send_datagrams, wait_for_listener, wait_for_tcpdump
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.filters.language import PacketFilter
-from sojourn.capture.live.interface import LiveCapture, keep, start_together
+from sojourn.capture.filters import PacketFilter
+from sojourn.capture.live.interface import LiveCapture, start_together
+from sojourn.capture.live.ring import keep
 from sojourn.core.errors import LiveCaptureError, ParameterError
 from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
 from waiting import PATIENCE_SECONDS, eventually

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from sojourn.capture.live import kernel_programs
-from sojourn.capture.live.kernel_programs import ProgramKind, load_program
+from sojourn.capture.live import interface
+from sojourn.capture.live.interface import ProgramKind, load_program
 from sojourn.core.errors import LiveCaptureError
 
 needs_root = pytest.mark.skipif(
@@ -27,6 +27,6 @@ def test_a_program_that_returns_is_taken() -> None:
 
 
 def test_a_machine_whose_system_call_is_not_known_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_programs.platform, "machine", lambda: "pdp11")
+    monkeypatch.setattr(interface.platform, "machine", lambda: "pdp11")
     with pytest.raises(LiveCaptureError, match="not known on pdp11"):
         load_program(ProgramKind.XDP, [(0x95, 0, 0, 0, 0)])

@@ -10,9 +10,9 @@ import pytest
 
 from live_hosts import send_datagrams, wait_for_listener
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.reader import BLOCK_BYTES, DROPPED, HANDED_OVER_NS, LiveReader, rehearsal
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.rtt.round_trips import RttMeter

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from plain_pcap import frame_bytes
 
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.live.packet_socket import RingShape
-from sojourn.capture.live.ring import DAMAGED, INCOMING, OUTGOING, Ring, keep
+from sojourn.capture.live.ring import DAMAGED, INCOMING, OUTGOING, Ring, RingShape, keep
 
 SHAPE = RingShape(block_size=4096, blocks=3, retire_ms=10)
 HEADER, MAC = 68, 86

@@ -14,9 +14,8 @@ import pytest
 import executor_tasks as tasks
 from dask_cluster import Cluster, dask_cluster
 from sojourn.core.errors import InputError, UsageError, WorkerError
-from sojourn.core.executors import cluster as cluster_module
-from sojourn.core.executors.cluster import ClusterExecutor
-from sojourn.core.executors.executor import open_executor
+from sojourn.core.executors import executor as cluster_module
+from sojourn.core.executors.executor import ClusterExecutor, open_executor
 
 pytestmark = pytest.mark.xdist_group("dask")
 
@@ -80,7 +79,7 @@ def test_another_server_at_the_address_is_no_scheduler(monkeypatch: pytest.Monke
 
 def test_without_dask_the_extra_to_install_is_named() -> None:
     code = "import sys; sys.modules['distributed'] = None; "
-    code += "from sojourn.core.executors.cluster import ClusterExecutor as C\n"
+    code += "from sojourn.core.executors.executor import ClusterExecutor as C\n"
     told = subprocess.run(
         [sys.executable, "-c", code + "C('tcp://127.0.0.1:1').__enter__()"], capture_output=True, text=True, check=False
     ).stderr

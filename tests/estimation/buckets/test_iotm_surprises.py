@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.estimates import Estimate
 from sojourn.estimation.buckets.joint import METHOD, METHOD_INCOMPLETE, estimate_sums_jointly
-from sojourn.estimation.buckets.means import estimate_means_jointly
+from sojourn.estimation.buckets.queries import estimate_means_jointly
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 POLLS, BURST, BURST_POLLS = 60, 1_500_000, 3

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch, PacketBatch
+from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
-from sojourn.estimation.buckets.means import estimate_means_jointly
-from sojourn.estimation.buckets.queries import RangeQuery, answer_instances, answer_total
+from sojourn.estimation.buckets.queries import RangeQuery, answer_instances, answer_total, estimate_means_jointly
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.lda import Lda, LdaParameters
 

@@ -8,7 +8,7 @@ import pytest
 from paper_worlds import Traffic, traffic
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Reason
-from sojourn.estimation.joint.colate import estimate_colate_joint
+from sojourn.estimation.joint.segments import estimate_colate_joint
 from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from worlds import MS, recorded

@@ -7,8 +7,8 @@ import pytest
 
 from paper_worlds import SIZE_CLASSES, Traffic, traffic
 from sojourn.core.estimates import Reason
-from sojourn.estimation.joint.delays import mixture as mixture_delays
-from sojourn.estimation.joint.lds import estimate_lds_joint
+from sojourn.estimation.joint import mixture as mixture_delays
+from sojourn.estimation.joint.segments import estimate_lds_joint
 from sojourn.estimation.lds import estimate_lds
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.weights.flow_weights import FlowWeights

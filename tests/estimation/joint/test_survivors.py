@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sojourn.estimation.joint import decoder as joint
-from sojourn.estimation.joint.delays.linear import DelayMessages
-from sojourn.estimation.joint.lds import estimate_lds_joint
-from sojourn.estimation.joint.survivors import lean_to_unheard
+from sojourn.estimation.joint.decoder import lean_to_unheard
+from sojourn.estimation.joint.linear import DelayMessages
+from sojourn.estimation.joint.segments import estimate_lds_joint
 from sojourn.lab.traffic import MS, START_NS, Traffic, draw_flow_sizes, traffic_of
 from sojourn.sketches.lds import Lds, LdsParameters
 from worlds import recorded

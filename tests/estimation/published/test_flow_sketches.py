@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.lds import estimate_lds

@@ -10,7 +10,7 @@ from scipy.special import digamma, gammaln, logsumexp, xlog1py
 from scipy.stats import norm
 
 from iotm_worlds import disk_world, message_world
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.published.iotm import (
     EXACT_UP_TO,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.published.iotm import estimate_means, estimate_sums

@@ -19,8 +19,7 @@ from sojourn.matching.clock.correction import (
     parse_clock,
     resolution_of,
 )
-from sojourn.matching.clock.hull import Corridor, line_under, lower_hull
-from sojourn.matching.clock.trends import block_minima, floor_trend
+from sojourn.matching.clock.lines import Corridor, block_minima, floor_trend, line_under, lower_hull
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import can_merge

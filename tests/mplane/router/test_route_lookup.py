@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import numpy as np
 import pytest
 
-from sojourn.capture.decode.keying import Keying
+from sojourn.capture.decode.ids import Keying
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import LiveCaptureError, UsageError
 from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sojourn.core.arrays import Int64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.estimation.lda import estimate_lda
 from sojourn.mplane.router import segment as segment_recorder
 from sojourn.mplane.router.control_messages import ControlKind

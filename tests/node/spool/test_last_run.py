@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from sojourn.core.times import format_instant
+from sojourn.core.units import format_instant
 from sojourn.node.spool.spool import Spool, StreamState
 from spool_worlds import EVERYTHING, SALTS, SIZE, epoch, full_disk, without_pauses
 

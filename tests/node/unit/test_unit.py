@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import strategies as own
 from sojourn.core import hashing
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.keys import ProcessKey
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.lab.traffic import DELAY_LAWS, make_traffic
 from sojourn.segments.measurement import PointRecorder, answer_interval

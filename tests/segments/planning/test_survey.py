@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from sojourn.capture.decode.keying import KEY_BYTES
+from sojourn.capture.decode.ids import KEY_BYTES
 from sojourn.capture.flows.table import FlowTable
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
 from sojourn.matching.clock.correction import ClockMode

@@ -169,7 +169,7 @@ def test_a_slow_body_that_is_fast_enough_goes_on(tmp_path: Path, monkeypatch: py
 
 PROGRAM = """
 import resource, sys
-from sojourn.core.log import log_to_stderr
+from sojourn.core.errors import log_to_stderr
 from sojourn.store.epochs import open_store
 from sojourn.server.door.connections import Door
 from sojourn.server.running import ServeOptions, make_server

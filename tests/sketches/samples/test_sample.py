@@ -7,7 +7,7 @@ import pytest
 
 import plain_models
 import strategies as own
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError, WireError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import ParameterError
 from sojourn.estimation.buckets.joint import estimate_sums_jointly
 from sojourn.estimation.published.iotm import estimate_sums

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.estimation.lda import estimate_lda
 from sojourn.segments.sizing import LADDER

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import InputError, MismatchError, ParameterError, UsageError, WireError
 from sojourn.core.keys import DestinationKey, FlowKey, HostPairKey, VlanFlowKey, key_id
 from sojourn.epochs.epoch import Epoch

@@ -15,8 +15,7 @@ import pytest
 
 from collection_worlds import simulated
 from dask_cluster import dask_cluster
-from sojourn.core.executors.cluster import ClusterExecutor
-from sojourn.core.executors.executor import LocalExecutor
+from sojourn.core.executors.executor import ClusterExecutor, LocalExecutor
 from sojourn.tomography.baselines.published import published, published_bounds
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear

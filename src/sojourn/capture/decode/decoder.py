@@ -1,39 +1,48 @@
 """The decoder: frames of any source in, packets with flow and packet ids out.
 
-It holds what lives from chunk to chunk: the counts by reason, the ports of first fragments and, unless it
-is switched off, the flow table. Feed it the chunks of one observation point in their order.
+`Decoder` keeps what lives from chunk to chunk: the counts by reason, the ports of first fragments and, unless it is
+switched off, the flow table. Feed it the chunks of one observation point in their order. `DecodedPackets` is what files
+and interfaces share once there are frames: packets in batches, keys, flows.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 
-from sojourn.capture.decode.forwarding import ForwardingBatch, forwarding_batch
-from sojourn.capture.decode.frames import Frames
-from sojourn.capture.decode.identity import (
+from sojourn.capture.decode.frames import (
+    NOTE_TEXTS,
+    REASON_TEXTS,
+    Frames,
+    Located,
+    counts_by_text,
+    empty_counts,
+    empty_rows,
+)
+from sojourn.capture.decode.ids import (
     DEFAULT_IDENTITY_BYTES,
+    KEY_BYTES,
     MAX_IDENTITY_BYTES,
     MIN_IDENTITY_BYTES,
+    FlowKeying,
+    flow_ids,
+    key_bytes,
     packet_ids,
     scratch_bytes,
 )
-from sojourn.capture.decode.keying import KEY_BYTES, FlowKeying, flow_ids, key_bytes
 from sojourn.capture.decode.locate import locate
 from sojourn.capture.decode.network import FragmentTable
-from sojourn.capture.decode.reasons import NOTE_TEXTS, REASON_TEXTS, counts_by_text, empty_counts
-from sojourn.capture.decode.rows import Located, empty_rows
-from sojourn.capture.decode.transport import TransportBatch
-from sojourn.capture.decode.transport_columns import transport_batch
+from sojourn.capture.decode.transport import ForwardingBatch, TransportBatch, forwarding_batch, transport_batch
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
-from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
-from sojourn.core.batches import PacketBatch
-from sojourn.core.errors import MismatchError, ParameterError
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
+from sojourn.core.errors import MismatchError, ParameterError, UsageError
 from sojourn.core.keys import TrafficKey, key_from_bytes
 
-__all__ = ["DecodeOptions", "Decoder"]
+__all__ = ["DecodeOptions", "DecodedPackets", "Decoder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,3 +183,71 @@ def _as_bytes(frames: Frames) -> UInt8Array:
         raise MismatchError("frames need one contiguous array of bytes", where="Frames.data")
     data.flags.writeable = False
     return data
+
+
+class DecodedPackets(ABC):
+    """The packets of one source of frames; iterate once, in batches; a context manager."""
+
+    def __init__(self, name: str, options: DecodeOptions | None) -> None:
+        self.name = name
+        self._decoder = Decoder(options)
+        self._latest: Frames | None = None
+
+    @abstractmethod
+    def _accepted(self) -> Iterator[Frames]:
+        """The frames to decode, as they come."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back."""
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        for frames in self._accepted():
+            batch = self._decoder.decode(frames)
+            self._latest = frames
+            yield batch
+        self._latest = None
+
+    def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
+        """As iterating, with the transport columns of each batch beside it."""
+        for frames in self._accepted():
+            batches = self._decoder.decode_transport(frames)
+            self._latest = frames
+            yield batches
+        self._latest = None
+
+    def keys_at(self, rows: Int64Array) -> list[TrafficKey]:
+        """The keys of packets by their rows in the batch that was iterated last, where there is no flow table."""
+        if self._latest is None:
+            raise UsageError("there is no batch to take keys from", where=self.name, action="ask while iterating")
+        return self._decoder.keys_at(self._latest, rows)
+
+    @property
+    def ip_packets(self) -> int:
+        return self._decoder.ip_packets
+
+    @property
+    def cut(self) -> Int64Array:
+        """Packets of which less than the identity's prefix was captured, by the bytes that there are."""
+        return self._decoder.cut
+
+    @property
+    def notes(self) -> dict[str, int]:
+        return self._decoder.notes
+
+    @property
+    def flows(self) -> FlowTable:
+        return self._decoder.flows
+
+    def _overflow_warnings(self) -> list[str]:
+        """A line where the flow table has left flows out."""
+        if not (overflow := self.flows.overflow_packets):
+            return []
+        bound = f"{overflow} packets belong to flows beyond the first {self.flows.max_flows}"
+        return [f"{self.name}: {bound}; raise max_flows to see them"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.capture.decode.reasons import Note, SkipReason
+from sojourn.capture.decode.frames import Note, SkipReason
 from sojourn.core.arrays import Int64Array
 from sojourn.core.hash_kernels import mix
-from sojourn.core.kernels import inlined, kernel
-from sojourn.core.memory_kernels import big_16, big_32, byte_at, signed, word_at
+from sojourn.core.kernels import big_16, big_32, byte_at, inlined, kernel, signed, word_at
 
 __all__ = [
     "OFFSET_BITS",

@@ -17,14 +17,11 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from sojourn.capture.decode.decoded import DecodedPackets
-from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.decoder import DecodedPackets, DecodeOptions
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.files.file_reader import FrameReader
-from sojourn.capture.files.pcap import PcapReader, is_pcap
-from sojourn.capture.files.pcapng import PcapngReader, is_pcapng
-from sojourn.capture.files.source import Source, open_source
-from sojourn.capture.filters.language import PacketFilter
+from sojourn.capture.files.pcap import PcapngReader, PcapReader, is_pcap, is_pcapng
+from sojourn.capture.files.source import FrameReader, Source, open_source
+from sojourn.capture.filters import PacketFilter
 from sojourn.core.errors import CaptureError
 
 __all__ = ["CaptureReader", "open_capture", "open_frames"]

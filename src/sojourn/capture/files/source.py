@@ -1,12 +1,17 @@
-"""Where a capture's bytes come from: a plain file, a compressed file, a pipe or stdin, as windows.
+"""Where a capture's bytes come from: a plain file, a compressed file, a pipe or stdin, as windows of bytes.
 
-A window is a read-only array of the bytes from one offset on. Windows are asked for in rising offsets,
-so that a stream needs no way back. Each fills a fresh buffer, so that frames stay valid for as long as
-someone holds them.
+A window is a read-only array of the bytes from one offset on. Windows are asked for in rising offsets, so that a stream
+needs no way back. Each fills a fresh buffer, so that frames stay valid for as long as someone uses them.
 
-Memory: one window of 4 MiB (more only for a single larger packet), whatever the size of the file.
-A file that is cut by someone else while it is read ends there, as damage; one that grows is read to the size it had.
-That is why files are copied (0.15 s per GB) and not mapped: a mapping that loses its pages ends the process.
+Guarantee: every whole packet before the first damaged byte is given, in the order of the file; then either the reader
+ends with a warning or, if `strict`, raises a `CaptureError` that names file and byte. gzip and Zstandard are recognised
+by their first bytes. From a damaged (not cut) Zstandard file, the blocks that end within the same KiB of compressed
+bytes as the damage are lost with it: the format only checks whole blocks.
+
+Memory: one window of 4 MiB (more only for a single larger packet), whatever the size of the file; compressed, one piece
+of input and what it expands to, at most 64 MiB (Zstandard windows are bounded to that). A file that is cut by someone
+else while it is read ends there, as damage; one that grows is read to the size it had. That is why files are copied
+(0.15 s per GB) and not mapped: a mapping that loses its pages ends the process.
 """
 
 from __future__ import annotations
@@ -17,24 +22,214 @@ import select
 import stat
 import sys
 import time
+import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 import numpy as np
 
-from sojourn.capture.files.compressed import (
-    ByteStream,
-    GzipStream,
-    PlainStream,
-    ZstandardStream,
-    is_gzip,
-    is_zstandard,
-)
-from sojourn.core.arrays import UInt8Array
+from sojourn.capture.decode.frames import Frames
+from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import CaptureError
 
-__all__ = ["Source", "Window", "open_source"]
+__all__ = [
+    "MAX_CAPTURED",
+    "MIN_CAPTURED_LIMIT",
+    "WINDOW_BYTES",
+    "FrameReader",
+    "FrameRows",
+    "PlainStream",
+    "Source",
+    "StreamedSource",
+    "Window",
+    "open_source",
+]
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_PIECE = 1 << 16
+_GZIP_OUTPUT = 1 << 22
+# A Zstandard block of 4 bytes may stand for 128 KiB, so that a KiB expands to 32 MiB at most.
+_ZSTANDARD_PIECE = 1 << 10
+_ZSTANDARD_WINDOW = 1 << 26
+_SALVAGE_STEPS = (1 << 12, 1 << 6, 1)
+
+
+def is_gzip(start: bytes) -> bool:
+    return start[:2] == GZIP_MAGIC
+
+
+def is_zstandard(start: bytes) -> bool:
+    """A Zstandard frame, or one of the skippable frames that may stand before it."""
+    return start[:4] == ZSTANDARD_MAGIC or (start[1:4] == b"\x2a\x4d\x18" and start[:1][0] >> 4 == 5)
+
+
+class ByteStream(Protocol):
+    """Bytes in order: ``read`` gives some, or nothing at the end; ``damage`` says why the end came early."""
+
+    damage: str
+
+    @property
+    def consumed(self) -> int: ...
+
+    def read(self) -> bytes: ...
+
+
+class PlainStream:
+    """A pipe or stdin, as it comes."""
+
+    def __init__(self, file: BinaryIO, start: bytes = b"") -> None:
+        self.damage = ""
+        self.consumed = 0
+        self._file = file
+        self._start = start
+
+    def read(self, size: int = 1 << 18) -> bytes:
+        piece = self._start or _read_available(self._file, size)
+        self._start = b""
+        self.consumed += len(piece)
+        return piece
+
+
+def _read_available(file: BinaryIO, size: int) -> bytes:
+    """What a pipe holds now, without waiting until `size` bytes have come."""
+    read = getattr(file, "read1", file.read)
+    return bytes(read(size))
+
+
+class GzipStream:
+    """The bytes inside a gzip file, one member after another; anything but a member at the end is padding."""
+
+    def __init__(self, source: PlainStream) -> None:
+        self.damage = ""
+        self._source = source
+        self._input = b""
+        self._decoder = zlib.decompressobj(wbits=31)
+        self._ended = False
+
+    @property
+    def consumed(self) -> int:
+        return self._source.consumed
+
+    def read(self) -> bytes:
+        while not self._ended:
+            if not self._input:
+                self._input = self._source.read(_GZIP_PIECE)
+            exhausted = not self._input
+            # Even without input the decoder may hold output that the last limit kept back.
+            if output := self._decompress():
+                return bytes(output)
+            if exhausted and not self._ended:
+                self._ended = True
+                self.damage = "the gzip stream is cut short"
+        return b""
+
+    def _decompress(self) -> bytes:
+        before = self._decoder.copy()
+        try:
+            output = self._decoder.decompress(self._input, _GZIP_OUTPUT)
+        except zlib.error as error:
+            self._ended = True
+            self.damage = f"the gzip stream is damaged ({str(error).partition(': ')[2] or error})"
+            return _salvage(before, self._input)
+        self._input = self._decoder.unconsumed_tail
+        if self._decoder.eof:
+            self._next_member()
+        return output
+
+    def _next_member(self) -> None:
+        rest = self._decoder.unused_data
+        while len(rest) < len(GZIP_MAGIC) and (more := self._source.read(_GZIP_PIECE)):
+            rest += more
+        if is_gzip(rest):
+            self._decoder = zlib.decompressobj(wbits=31)
+            self._input = rest
+        else:
+            self._ended = True
+
+
+def _salvage(decoder: Any, piece: bytes) -> bytes:
+    """Everything that `piece` gives before its damage: in ever smaller steps, at last byte by byte.
+
+    The last steps limit the input too, because zlib may look at a checksum while it gives the last byte.
+    """
+    output = bytearray()
+    for step in _SALVAGE_STEPS:
+        while True:
+            before = decoder.copy()
+            try:
+                part = decoder.decompress(piece, step)
+            except zlib.error:
+                decoder = before
+                break
+            output += part
+            piece = decoder.unconsumed_tail
+            if not part:
+                return bytes(output)
+    for at in range(len(piece)):
+        given = piece[at : at + 1]
+        try:
+            while part := decoder.decompress(given, 1):
+                output += part
+                given = decoder.unconsumed_tail
+        except zlib.error:
+            break
+    return bytes(output)
+
+
+class ZstandardStream:
+    """The bytes inside a Zstandard file, one frame after another."""
+
+    def __init__(self, source: PlainStream, name: str) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise CaptureError(
+                "reading Zstandard needs the zstandard package",
+                where=name,
+                action="install it, or decompress the file first",
+            ) from None
+        self.damage = ""
+        self._source = source
+        self._input = memoryview(b"")
+        self._error = zstandard.ZstdError
+        self._library = zstandard.ZstdDecompressor(max_window_size=_ZSTANDARD_WINDOW)
+        self._frame: Any = None
+        self._ended = False
+
+    @property
+    def consumed(self) -> int:
+        return self._source.consumed
+
+    def read(self) -> bytes:
+        while not self._ended:
+            if not self._input:
+                self._input = memoryview(self._source.read())
+            if not self._input:
+                self._ended = True
+                if self._frame is not None:
+                    self.damage = "the Zstandard stream is cut short"
+            elif output := self._decompress():
+                return bytes(output)
+        return b""
+
+    def _decompress(self) -> bytes:
+        if self._frame is None:
+            self._frame = self._library.decompressobj()
+        piece, self._input = self._input[:_ZSTANDARD_PIECE], self._input[_ZSTANDARD_PIECE:]
+        try:
+            output: bytes = self._frame.decompress(piece)
+        except self._error as error:
+            self._ended = True
+            self.damage = f"the Zstandard stream is damaged ({error})"
+            return b""
+        if self._frame.eof:
+            self._input = memoryview(bytes(self._frame.unused_data) + bytes(self._input))
+            self._frame = None
+        return output
+
 
 WINDOW_BYTES = 1 << 22
 # How long a pipe may keep back packets that it already has, in seconds.
@@ -240,3 +435,65 @@ def _streamed(name: str, file: BinaryIO, *, size: int) -> Source:
     elif is_zstandard(start):
         stream = ZstandardStream(plain, name)
     return StreamedSource(name, stream, file, size=size)
+
+
+# Few enough that a chunk's columns stay in a core's cache, enough to hide Python's cost per chunk.
+CHUNK_PACKETS = 1 << 15
+# libpcap's own limit on the snap length is 2¹⁸; jumbo super-packets of offloads may exceed it.
+MAX_CAPTURED = 1 << 24
+MIN_CAPTURED_LIMIT = 1 << 18
+
+
+class FrameRows:
+    """Columns that an index kernel fills, one row per packet found."""
+
+    def __init__(self, capacity: int = CHUNK_PACKETS) -> None:
+        self.offset = np.empty(capacity, np.int64)
+        self.captured = np.empty(capacity, np.int64)
+        self.length = np.empty(capacity, np.int64)
+        self.time_ns = np.empty(capacity, np.int64)
+        self.link = np.empty(capacity, np.int64)
+
+    def columns(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+        return self.offset, self.captured, self.length, self.time_ns, self.link
+
+    def frames(self, data: UInt8Array, count: int) -> Frames:
+        return Frames(data, *(column[:count] for column in self.columns()))
+
+
+class FrameReader(ABC):
+    """Iterates over the frames of one capture file, in chunks; may be iterated once."""
+
+    def __init__(self, source: Source, *, strict: bool = False) -> None:
+        self.source = source
+        self.strict = strict
+        self.packets = 0
+        self.snap_length = 0
+        self.warnings: list[str] = []
+
+    def __iter__(self) -> Iterator[Frames]:
+        for frames in self._chunks():
+            self.packets += len(frames)
+            yield frames
+
+    @abstractmethod
+    def _chunks(self) -> Iterator[Frames]: ...
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(f"{self.source.name}: {text}")
+
+    def _damaged(self, what: str, offset: int) -> None:
+        """Note damage at a byte of the (decompressed) file; the caller then ends."""
+        where = f"{self.source.name}, byte {offset}"
+        if self.strict:
+            raise CaptureError(what, where=where, action="read without strict to get the packets before the damage")
+        self.warnings.append(f"{where}: {what}; reading ends after {self.packets} packets")
+
+    def _ended_inside(self, what: str, offset: int) -> None:
+        """Note that the file ends inside something, by its own fault or its compression's."""
+        self._damaged(self.source.damage or f"the file ends inside {what}", offset)
+
+    def _ended_between(self, offset: int) -> None:
+        """The file ends where a packet might; only a broken compression is damage then."""
+        if self.source.damage:
+            self._damaged(self.source.damage, offset)

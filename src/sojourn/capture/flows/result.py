@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.decode.keying import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.arrays import Int64Array

@@ -13,24 +13,39 @@ Memory: the ring, 32 MiB by default. Cost: some nanoseconds per frame here, no c
 quarter of the ring, so that the kernel has room while it is worked on.
 
 Segmentation offload shows frames longer than the interface's MTU here, as in every capture on the host.
+
+A forwarded packet's ingress is known to the kernel only: a program of a handful of instructions, handed over by
+``bpf(2)``, tells. That needs Linux 5.18 or later, with BPF, and root (or ``cap_bpf`` and ``cap_net_admin``).
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
+import platform
 import select
+import socket
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cache
 from typing import Literal, Self
 
 import numpy as np
 
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.filters.language import LINK_ETHERNET, PacketFilter, select_rows
-from sojourn.capture.filters.program import REJECT_ALL, FilterProgram
-from sojourn.capture.live.kernel_programs import keep_entered_by
-from sojourn.capture.live.packet_socket import (
+from sojourn.capture.filters import LINK_ETHERNET, REJECT_ALL, FilterProgram, PacketFilter, select_rows
+from sojourn.capture.live.ring import (
+    AFTER_STOP,
+    BEFORE_START,
+    DAMAGED,
+    DIRECTION,
+    INCOMING,
+    OUTGOING,
+    Ring,
     RingCounts,
     RingShape,
     attach_program,
@@ -45,23 +60,85 @@ from sojourn.capture.live.packet_socket import (
     take_counts,
     with_tagged_frames,
 )
-from sojourn.capture.live.ring import (
-    AFTER_STOP,
-    BEFORE_START,
-    DAMAGED,
-    DIRECTION,
-    INCOMING,
-    OUTGOING,
-    Ring,
-    keep,
-)
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import LiveCaptureError, ParameterError
 
-__all__ = ["Direction", "LiveCapture", "LiveStatistics", "keep", "start_together"]
+__all__ = ["Direction", "LiveCapture", "ProgramKind", "bpf_call", "load_program", "start_together"]
+
+_SYSTEM_CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351, "armv7l": 386, "i686": 357}
+_LOAD = 5
+_ATTRIBUTES = 128  # the kernel takes zeros beyond what it knows
+_SO_ATTACH_BPF = 50
+_LICENSE = b"Apache-2.0"
+_INGRESS_INDEX = 36  # of ``struct __sk_buff``
+_LOAD_WORD, _MOVE, _JUMP_IF_NOT, _EXIT = 0x61, 0xB7, 0x55, 0x95
+EbpfInstruction = tuple[int, int, int, int, int]  # code, target register, source register, offset, operand
+
+
+class ProgramKind(IntEnum):
+    """Where a program runs (``enum bpf_prog_type``)."""
+
+    SOCKET_FILTER = 1
+    XDP = 6
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def bpf_call(command: int, attributes: bytes) -> int:
+    """The system call itself; what it returns. Failures are the kernel's `OSError`."""
+    number = _SYSTEM_CALL.get(platform.machine())
+    if number is None:
+        raise OSError(0, f"bpf(2) is not known on {platform.machine()}")
+    buffer = ctypes.create_string_buffer(attributes.ljust(_ATTRIBUTES, b"\0"), _ATTRIBUTES)
+    result = int(_library().syscall(number, command, buffer, _ATTRIBUTES))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def load_program(kind: ProgramKind, instructions: list[EbpfInstruction]) -> int:
+    """Have the kernel check and keep a program; its file descriptor."""
+    code = b"".join(struct.pack("=BBhi", c, target | source << 4, o, n) for c, target, source, o, n in instructions)
+    program, license_ = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(_LICENSE)
+    addresses = (ctypes.addressof(program), ctypes.addressof(license_))
+    try:
+        return bpf_call(_LOAD, struct.pack("=IIQQ", kind, len(instructions), *addresses))
+    except OSError as error:
+        raise LiveCaptureError(
+            f"the kernel takes no BPF program: {error.strerror}",
+            where="bpf",
+            action="run as root on Linux 5.18 or later",
+        ) from None
+
+
+def keep_entered_by(endpoint: socket.socket, interface_index: int, snap_length: int) -> None:
+    """Let a packet socket see only what entered this machine through an interface, cut to the snap length.
+
+    On an outgoing interface these are the packets forwarded from there; what the machine itself sends entered nowhere.
+    """
+    program = load_program(
+        ProgramKind.SOCKET_FILTER,
+        [
+            (_LOAD_WORD, 2, 1, _INGRESS_INDEX, 0),
+            (_MOVE, 0, 0, 0, 0),
+            (_JUMP_IF_NOT, 2, 0, 1, interface_index),
+            (_MOVE, 0, 0, 0, snap_length),
+            (_EXIT, 0, 0, 0, 0),
+        ],
+    )
+    try:
+        endpoint.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_BPF, program)
+    except OSError as error:
+        raise LiveCaptureError(f"the kernel attaches no BPF program: {error.strerror}", where="bpf") from None
+    finally:
+        os.close(program)
+
 
 Direction = Literal["in", "out", "both"]
-
 _DIRECTIONS = {"in": INCOMING, "out": OUTGOING, "both": INCOMING | OUTGOING}
 _MAX_RING = 1 << 32
 _FOREVER = np.iinfo(np.int64).max

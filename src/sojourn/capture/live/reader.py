@@ -27,13 +27,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sojourn.capture.decode.decoded import DecodedPackets
-from sojourn.capture.decode.decoder import DecodeOptions, Decoder
+from sojourn.capture.decode.decoder import DecodedPackets, DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
 from sojourn.capture.decode.transport import TransportBatch
-from sojourn.capture.filters.language import LINK_ETHERNET, PacketFilter
+from sojourn.capture.filters import LINK_ETHERNET, PacketFilter
 from sojourn.capture.live.interface import Direction, LiveCapture
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 
 __all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "longest_frame", "rehearsal"]

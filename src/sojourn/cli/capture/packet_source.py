@@ -27,7 +27,7 @@ from sojourn.core.units import parse_bytes, parse_duration
 if TYPE_CHECKING:
     from sojourn.capture.decode.decoder import DecodeOptions
     from sojourn.capture.files.reader import CaptureReader
-    from sojourn.capture.filters.language import PacketFilter
+    from sojourn.capture.filters import PacketFilter
     from sojourn.capture.live.interface import Direction
     from sojourn.capture.live.reader import LiveReader
 
@@ -103,7 +103,7 @@ def ring_bytes_of(buffer: str | None) -> int:
 
 def filter_of(words: list[str]) -> PacketFilter | None:
     """The filter that the words are, if there are any."""
-    from sojourn.capture.filters.language import PacketFilter
+    from sojourn.capture.filters import PacketFilter
 
     return PacketFilter(" ".join(words)) if words else None
 

@@ -78,8 +78,7 @@ def rtt(
     output: Output,
 ) -> None:
     from sojourn.rtt.result import open_rtt
-    from sojourn.rtt.samples import RttSamples
-    from sojourn.rtt.state import RttLimits
+    from sojourn.rtt.state import RttLimits, RttSamples
 
     how = output.how
     limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt))

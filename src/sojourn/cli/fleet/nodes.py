@@ -32,7 +32,7 @@ def nodes(
     """List nodes."""
     if context.invoked_subcommand is not None:
         return
-    from sojourn.core.times import format_time
+    from sojourn.core.units import format_time
 
     with UnitAccess(server, token, token_file, ca_file).client() as client:
         found = client.nodes(tag=tag)

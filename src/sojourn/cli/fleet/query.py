@@ -88,7 +88,7 @@ def query(
     output_format: Annotated[QueryFormat, typer.Option("--format", help="For people or programs.")] = QueryFormat.TABLE,
 ) -> None:
     """Ask."""
-    from sojourn.core.times import parse_time
+    from sojourn.core.units import parse_time
 
     question: dict[str, Any] = {
         "metric": metric,

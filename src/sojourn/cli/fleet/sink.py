@@ -235,7 +235,7 @@ def _when(text: str) -> int:
     >>> _when("12.5")
     12500000000
     """
-    from sojourn.core.times import parse_time
+    from sojourn.core.units import parse_time
 
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
         return round(float(text) * 1e9)

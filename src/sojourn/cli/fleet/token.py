@@ -36,7 +36,7 @@ class RoleName(StrEnum):
 @contextmanager
 def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
     """The tokens of a query unit; where there is none, one may be made for what `serve` will find."""
-    from sojourn.core.log import log_to_stderr
+    from sojourn.core.errors import log_to_stderr
     from sojourn.store.database import is_store
     from sojourn.store.epochs import open_store
     from sojourn.store.tokens import TokenStore
@@ -89,7 +89,7 @@ def revoke(
 @app.command(name="list", epilog="Example:  sojourn token list --format json")
 def list_tokens(data: DataOption = None, output_format: FormatOption = None) -> None:
     """Show all tokens, without their secrets."""
-    from sojourn.core.times import format_time
+    from sojourn.core.units import format_time
 
     columns: dict[str, list[object]] = {name: [] for name in ("id", "name", "role", "node", "created_ns", "revoked_ns")}
     with _tokens(data) as tokens:

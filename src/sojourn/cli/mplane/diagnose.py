@@ -142,7 +142,7 @@ def diagnose(
     Says "nothing changed", "cleared" after an earlier change, or "too thin" and why, when that is the answer.
     """
     from sojourn.cli.mplane.path_output import print_diagnosis
-    from sojourn.core.times import parse_time
+    from sojourn.core.units import parse_time
     from sojourn.mplane.station.diagnosis import DiagnosisPlan, Window
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
 
@@ -184,7 +184,7 @@ def _watch(
 ) -> None:
     """Diagnose again and again: files are read whole, of a query unit only what is new is asked for."""
     from sojourn.cli.mplane.diagnose_watch import RecentSegments, watch_verdicts
-    from sojourn.core.times import parse_time
+    from sojourn.core.units import parse_time
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
 
     if plan.now_ns is not None:

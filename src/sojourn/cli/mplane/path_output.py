@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Format, TableColumn, print_json, write_rows
 from sojourn.core.errors import harmless
-from sojourn.core.times import format_clock
-from sojourn.core.units import format_duration
+from sojourn.core.units import format_clock, format_duration
 
 if TYPE_CHECKING:
     from sojourn.core.estimates import Estimate

@@ -14,7 +14,7 @@ from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOp
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Block, Format, TableColumn, write_rows
 from sojourn.core.errors import UsageError, harmless
-from sojourn.core.names import NAME_RULE, is_name
+from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import format_duration, parse_bytes, parse_duration
 
 if TYPE_CHECKING:

@@ -103,7 +103,7 @@ def _read_file(path: Path) -> list[SegmentMeasurement]:
 
 def read_range(text: str, *, where: str) -> tuple[int, int]:
     """Two times from ``TIME..TIME``."""
-    from sojourn.core.times import parse_time
+    from sojourn.core.units import parse_time
 
     first, dots, last = text.partition("..")
     if not dots:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sojourn.cli.output import Format
 from sojourn.core.errors import ParameterError, SojournError, UsageError, harmless
-from sojourn.core.times import format_clock
+from sojourn.core.units import format_clock
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.topology import Topology

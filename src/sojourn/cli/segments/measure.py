@@ -258,7 +258,7 @@ def _refuse_for_live(*, clock: str, needs_captures: bool) -> None:
 def capture_options(key: str, inner: bool, strict: bool, expression: list[str] | None) -> CaptureOptions:
     """Reading options from what the user wrote."""
     from sojourn.capture.decode.decoder import DecodeOptions
-    from sojourn.capture.decode.keying import FlowKeying
+    from sojourn.capture.decode.ids import FlowKeying
     from sojourn.segments.points import CaptureOptions
 
     return CaptureOptions(DecodeOptions(keying=FlowKeying.parse(key), inner=inner), filter_of(expression or []), strict)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sojourn.core.arrays import FloatArray
     from sojourn.core.keys import TrafficKey
     from sojourn.estimation.columns import FlowDelays
-    from sojourn.estimation.losses import Losses
-    from sojourn.matching.exact_answer import ExactMatch
+    from sojourn.estimation.differences import Losses
+    from sojourn.matching.exact import ExactMatch
     from sojourn.segments.measurement import Interval, SegmentPlan
 
 __all__ = [
@@ -149,7 +149,7 @@ def exact_report(
 
 def exact_totals(match: ExactMatch, resegmented: Collection[int] = ()) -> dict[str, object]:
     """The aggregate of an exact answer."""
-    from sojourn.estimation.losses import Losses
+    from sojourn.estimation.differences import Losses
 
     total = match.aggregate
     mean = rounded(total.mean_ns)
@@ -177,7 +177,7 @@ def exact_totals(match: ExactMatch, resegmented: Collection[int] = ()) -> dict[s
 
 def loss_warnings(report: SegmentReport, resegmented: Sized = ()) -> list[str]:
     """What makes the losses doubtful, or left packets out of them, and what to do."""
-    from sojourn.matching.offload import OFFLOAD_ACTION
+    from sojourn.matching.crossing import OFFLOAD_ACTION
 
     warnings = []
     for what, why in _LEFT_OUT.items():

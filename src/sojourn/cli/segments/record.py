@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sojourn.capture.files.reader import CaptureReader
     from sojourn.capture.live.reader import LiveReader
     from sojourn.cli.output import Advance
-    from sojourn.core.batches import PacketBatch
+    from sojourn.core.arrays import PacketBatch
     from sojourn.segments.measurement import SegmentPlan
     from sojourn.segments.two_step import KeyReports
 
@@ -216,7 +216,7 @@ def _with_progress(reader: CaptureReader | LiveReader, advance: Advance) -> Iter
 def _report(
     reader: CaptureReader | LiveReader, count: int, size: int, identity_bytes: int, keys: KeyReports | None
 ) -> None:
-    from sojourn.capture.decode.identity import held_by_most
+    from sojourn.capture.decode.ids import held_by_most
 
     told = [f"{reader.ip_packets:,} packets in {count} epochs, {format_bytes(size)}"]
     warnings = list(reader.warnings)

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from sojourn.core.arrays import UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError, UsageError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.core.keys import key_id
@@ -28,11 +28,12 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import can_merge, merged_epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.joint import estimate_sums_jointly
-from sojourn.estimation.buckets.means import estimate_means_jointly
+from sojourn.estimation.buckets.rtt import estimate_round_trips
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 __all__ = [
     "FOREVER_NS",
+    "NO_LIMIT_BYTES",
     "RangeAnswer",
     "RangeQuery",
     "RangeSelection",
@@ -42,16 +43,37 @@ __all__ = [
     "answer_largest",
     "answer_total",
     "combined",
-    "listed_instances",
+    "estimate_means_jointly",
     "too_large",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class _CountedValues:
+    """An epoch of values, as an epoch of round trips: each was counted when it came, and all came."""
+
+    sent: BucketArray
+
+    @property
+    def round_trips(self) -> Int64Array:
+        return self.sent.column("sum")
+
+    @property
+    def usable(self) -> BoolArray:
+        return np.ones(self.sent.parameters.buckets, np.bool_)
+
+
+def estimate_means_jointly(sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str) -> list[Answer]:
+    """The mean of each instance's values over all epochs; the list must be complete, the arrays must count."""
+    answers = estimate_round_trips([_CountedValues(sketch) for sketch in sketches], instance_id, unit_ns=1)
+    return [replace(answer, unit=unit) if isinstance(answer, Estimate) else answer for answer in answers]
+
 
 Stat = Literal["sum", "mean"]
 Method = Literal["literal", "joint"]
 Cut = Literal["whole", "inside", "pro-rata"]
 # Encoded ones are decoded as they are needed.
 AnyEpoch: TypeAlias = Epoch | EncodedEpoch
-
 EXACT = "exact total"
 # The end of a range up to now: later than any measurement.
 FOREVER_NS = 2**63 - 1

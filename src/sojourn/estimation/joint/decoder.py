@@ -1,30 +1,92 @@
 """Joint decoding, common to LDS and COLATE: from cells and a key list to sizes, losses, means and intervals.
 
-Counts first (`counts`), at both ends; then delays over the usable cells (`delays`); then each flow's posterior
-under the learned distribution of flows' means (`delay_prior`). A flow's doubtful size widens its interval: the mean
+Counts first (`counts`), at both ends; then delays over the usable cells (`linear`); then each flow's posterior
+under the learned distribution of flows' means (`mixture`). A flow's doubtful size widens its interval: the mean
 excess is a sum divided by the size.
 
-Sanjuàs-Cuxart et al. and Shahzad and Liu answer flow by flow; the equations used here are those that their cells obey
-together. docs/maths/joint.md derives them.
+**Survivor bias.** A large flow is heard only if it lost little, and flows that lose much may be slow. So flows' own
+means are expected at g + βᵀ(x_f − x̄), with x the share u of the flow's packets in unusable cells and (1 − u)·log size,
+x̄ the mean over the flows heard. β is learned from two sources, weighted by their variances:
+
+- the flows heard: regression of the cells' estimates on x;
+- a flow-blind LDA, which knows the mean delay of all delivered packets, and with it what is missing,
+
+      grand_mean · Σ r_f − Σ r_f·m̂_f = βᵀ Σ r_f·(x_f − x̄)·left_f + error,   error variance Σ r_f²·(τ² + σ²/p_f)·left_f,
+
+  with r_f the packets that arrived and left_f the share of prior variance that the cells leave.
+
+β's prior deviation is τ times the share of all packets in unusable cells: all of it for a flow not heard, a tenth
+for one e times larger. Without losses nothing moves.
+
+**Deviations** of single flows' delays, by variance tomography: once means are known, what is left of a cell,
+r_c = D_c − Σ_f a_fc·μ_f, has variance Σ_f a_fc·v_f + what the means leave unknown, with v_f the variance of flow f's
+packets. So squares of residuals are again sums over flows; v is the most likely one, found by expectation maximisation,
+with a few cells' worth of weight on the variance that a flow of such a mean usually has (σ² of all flows together,
+times a power of the mean as `linear` found it). Only cells that take a share of their flows' packets tell of
+deviations: in a cell that takes all, the residual is 0. Even without other flows m cells know v to ± √(2/m). Delays
+that are correlated in time need j chosen by hash.
+
+Sanjuàs-Cuxart et al. and Shahzad and Liu answer flow by flow (the latter's deviations, "Noise Can Help", §4.2, with all
+other flows as noise); the equations used here are those that their cells obey together. docs/maths/joint.md derives
+them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.kernels import kernel
 from sojourn.estimation.differences import CellDifference
-from sojourn.estimation.joint.delays.linear import DelayCells, DelayMessages
-from sojourn.estimation.joint.delays.mixture import solve_mixed
-from sojourn.estimation.joint.delays.prior import learn_mixture, posterior
-from sojourn.estimation.joint.incidence import Incidence
-from sojourn.estimation.joint.sizes.counts import Sizes, decode_sizes
-from sojourn.estimation.joint.survivors import lean_to_unheard
+from sojourn.estimation.joint.counts import Sizes, decode_sizes
+from sojourn.estimation.joint.linear import DelayCells, DelayMessages
+from sojourn.estimation.joint.messages import Incidence
+from sojourn.estimation.joint.mixture import learn_mixture, posterior, solve_mixed
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 
-__all__ = ["FEWEST_CELLS", "FlowCounts", "JointMeans", "decode_counts", "joint_means", "unlisted_share"]
+__all__ = [
+    "FEWEST_CELLS",
+    "FlowCounts",
+    "JointMeans",
+    "decode_counts",
+    "flow_deviations",
+    "joint_means",
+    "lean_to_unheard",
+    "unlisted_share",
+]
+
+BY_SIZE = 0.1
+
+
+def lean_to_unheard(
+    said: DelayMessages, received: FloatArray, unheard: FloatArray, grand_mean: float | None
+) -> DelayMessages:
+    """The messages, with each flow's prior moved by βᵀ(x_f − x̄); `unheard` are the flows' shares in unusable cells."""
+    variance = said.between + said.scatter
+    left = 1 / (1 + variance * said.precision)
+    weight = (1 - left) / variance
+    if not weight.any() or said.between <= 0 or not unheard.any():
+        return said
+    x = np.column_stack([np.log(np.maximum(received, 1.0)) * (1 - unheard), unheard])
+    away = x - np.average(x, axis=0, weights=weight)
+    lost = float(received @ unheard) / max(float(received.sum()), 1.0)
+    if lost <= 0:
+        return said
+    told = (away * weight[:, None]).T @ away + np.diag([1 / BY_SIZE**2, 1.0]) / (said.between * lost**2)
+    product = away.T @ (weight * said.value)
+    doubt = float(received**2 @ (variance * left))
+    if grand_mean is not None and doubt > 0:
+        expected = said.prior_mean + (1 - left) * said.value
+        missing = grand_mean * float(received.sum()) - float(received @ expected)
+        lever = away.T @ (received * left)
+        told += np.outer(lever, lever) / doubt
+        product += lever * missing / doubt
+    covariance = np.linalg.inv(told)
+    uncertain = np.sqrt(np.einsum("fi,ij,fj->f", away, covariance, away))
+    return replace(said, shift=away @ (covariance @ product), shift_deviation=uncertain)
+
 
 ROUNDING_NS = 1.0
 # With fewer usable cells neither τ² nor σ² is known.
@@ -154,3 +216,66 @@ def _answers(
     for column in (mean, low, high):
         column[samples == 0] = np.nan
     return JointMeans(mean, low, high, samples, deviation, said)
+
+
+PASSES = 25
+PRIOR_CELLS = 5.0
+FEWEST_FOR_DEVIATION = 2
+
+
+def flow_deviations(incidence: Incidence, cells: CellDifference, counts: FlowCounts, joint: JointMeans) -> FloatArray:
+    """The standard deviation of each flow's delays; NaN where fewer than two cells hold a share of it."""
+    heard = incidence.without(~cells.usable)
+    kept = heard.cell >= 0
+    packets = np.where(kept, counts.sent.part_mean, 0.0)
+    excess = np.where(np.isnan(joint.mean), 0.0, joint.mean - joint.said.prior_mean)
+    count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
+    left = np.where(cells.usable, cells.delay_sum, 0) - joint.said.prior_mean * count
+    np.subtract.at(left, heard.cell[kept], (packets * excess[:, None])[kept])
+    doubt = np.where(kept, counts.sent.part_variance, 0.0) * excess[:, None] ** 2
+    unknown: FloatArray = np.bincount(heard.cell[kept], doubt[kept], heard.cells).astype(np.float64)
+    # What packets of a flow vary by is what the cells say, not how small flows' means scatter.
+    usual = joint.said.scatter / (joint.said.refinement or 1.0) * np.maximum(counts.received, 0.5)
+    variance = usual.copy()
+    _tomography(heard.cell, packets, left**2, unknown, usual, variance, PASSES, PRIOR_CELLS)
+    deviation: FloatArray = np.sqrt(variance)
+    deviation[(packets > 0).sum(axis=1) < FEWEST_FOR_DEVIATION] = np.nan
+    return deviation
+
+
+@kernel
+def _tomography(
+    cell: Int64Array,
+    packets: FloatArray,
+    square: FloatArray,
+    unknown: FloatArray,
+    usual: FloatArray,
+    variance: FloatArray,
+    passes: int,
+    prior_cells: float,
+) -> None:
+    """Expectation maximisation: what each flow's part of a cell squares to on average, given the cell's square.
+
+    One degree of freedom goes to the flow's mean, as far as its cells are its own.
+    """
+    expected = np.empty(len(square))
+    for _ in range(passes):
+        expected[:] = unknown
+        for f in range(cell.shape[0]):
+            for e in range(cell.shape[1]):
+                if cell[f, e] >= 0:
+                    expected[cell[f, e]] += packets[f, e] * variance[f]
+        for f in range(cell.shape[0]):
+            total = prior_cells * usual[f]
+            freedom = prior_cells
+            own_share = cells = 0.0
+            for e in range(cell.shape[1]):
+                c = cell[f, e]
+                if c >= 0 and expected[c] > 0 and packets[f, e] > 0:
+                    own = packets[f, e] * variance[f] / expected[c]
+                    total += variance[f] * (1 - own + own * square[c] / expected[c])
+                    own_share += own
+                    cells += 1.0
+            if cells > 1:
+                freedom += cells - own_share / cells
+                variance[f] = total / freedom

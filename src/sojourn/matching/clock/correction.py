@@ -1,4 +1,4 @@
-"""Clocks: how far the receiver's clock is from the sender's, how sure that is, and its correction.
+"""Clocks: how far the receiver's clock is from the sender's, how sure that is, its correction, and all of it in words.
 
 The receiver's clock reads θ(C) more than the sender's when it reads C; θ is a line (offset and skew) plus
 rare steps. A packet's raw delay is then d + θ for one that travels to the receiver and θ − d for one that
@@ -13,13 +13,13 @@ travels back, with d ≥ 0. Nothing else is assumed about delays when there is t
 ``auto`` corrects what the data contradicts, and only that:
 
 =================  ==========================================================================
-both directions    the skew if no constant θ fits, or if `trends.floor_trend` finds the same
+both directions    the skew if no constant θ fits, or if `floor_trend` finds the same
                    significant drift in both; the offset unless θ = 0 fits
-one direction      the skew if `trends.floor_trend` finds it significant and |skew| ≤ 500 ppm;
+one direction      the skew if `floor_trend` finds it significant and |skew| ≤ 500 ppm;
                    then, if delays are still negative, the smallest offset that lifts them to 0
 =================  ==========================================================================
 
-Steps (`clock_steps`) seen both ways are corrected; seen one way only they are reported.
+Steps (`find_steps`) seen both ways are corrected; seen one way only they are reported.
 
 Cost: O(packets) after sorting by time. Moon, Skelly and Towsley, INFOCOM 1999, for the least-area line.
 """
@@ -34,22 +34,107 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
-from sojourn.core.units import parse_duration
-from sojourn.matching.clock import reporting as words
-from sojourn.matching.clock.hull import Corridor, line_under, lower_hull
-from sojourn.matching.clock.steps import ClockStep, confirmed_steps, find_steps
-from sojourn.matching.clock.trends import Trend, floor_trend
+from sojourn.core.units import format_duration, parse_duration
+from sojourn.matching.clock.lines import (
+    ClockStep,
+    Corridor,
+    Trend,
+    confirmed_steps,
+    find_steps,
+    floor_trend,
+    line_under,
+    lower_hull,
+)
 
 __all__ = [
-    "MAX_SKEW_PPM",
     "ClockEstimate",
     "ClockMode",
     "ClockReading",
     "TimedPairs",
     "estimate_clock",
+    "explain_negative",
     "parse_clock",
     "resolution_of",
 ]
+
+NOTHING_SEEN = "No packet was seen at both points, so nothing is known about the clocks."
+NOT_CORRECTED = "Times are left as captured."
+
+
+def both_directions(
+    *, offset_ns: float, doubt_ns: float, skew_ppm: float, agree: bool, shortfall_ns: float, steps: int
+) -> str:
+    """What the delays of both directions say about the receiver's clock."""
+    doubt = format_duration(doubt_ns)
+    if agree:
+        said = f"Both directions agree with synchronous clocks (to within {doubt}); nothing is corrected."
+    else:
+        ahead = f"{format_duration(abs(offset_ns))} {'ahead' if offset_ns >= 0 else 'behind'}"
+        said = f"From the smallest delays of both directions the receiver's clock is {ahead}, ± {doubt}"
+        said += f" in the middle of the capture, and {_rate(skew_ppm)}." if skew_ppm else "; it shows no skew."
+    if shortfall_ns > 0:
+        below = format_duration(shortfall_ns / 2)
+        said += (
+            f" No clock of constant rate makes all delays positive: some stay {below} below 0, because "
+            "the clock wandered or was set by more than the smallest delays."
+        )
+    if steps:
+        said += f" {_count(steps, 'step')} of the clock, seen in both directions, taken out."
+    return said
+
+
+def one_direction(*, drift_ppm: float, limit_ppm: float, lift_ns: float, steps: int) -> str:
+    """What the delays of one direction say; `drift_ppm` is 0 when it is not significant."""
+    said = [
+        "Traffic in one direction only: a constant clock offset cannot be told from a constant delay, so all "
+        "delays may be wrong by the same unknown amount."
+    ]
+    if drift_ppm and abs(drift_ppm) <= limit_ppm:
+        said.append(
+            f"From the drift of the smallest delays the receiver's clock {_rate(drift_ppm)}; this is "
+            "corrected, and the first packet keeps its delay."
+        )
+    elif drift_ppm:
+        said.append(
+            f"The smallest delays drift by {drift_ppm:+.3g} ppm, more than a clock does ({limit_ppm:g} ppm): "
+            "taken as a real change of delay and not corrected."
+        )
+    if lift_ns:
+        moved = format_duration(abs(lift_ns))
+        said.append(f"Captured delays were negative; times are moved by {moved} so that the smallest is 0.")
+    if steps:
+        said.append(
+            f"The smallest delays show {_count(steps, 'jump')} from one packet to the next: the clock was "
+            "set or the route changed; one direction cannot tell which, and it is left in the delays."
+        )
+    return " ".join(said)
+
+
+def _rate(skew_ppm: float) -> str:
+    return f"runs {abs(skew_ppm):.3g} ppm {'fast' if skew_ppm > 0 else 'slow'}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def offset_given(offset_ns: int) -> str:
+    return f"The given offset of {format_duration(offset_ns)} is subtracted from the receiver's times."
+
+
+def explain_negative(count: int, least_ns: float, *, uncertainty_ns: float | None, corrected: bool) -> str:
+    """Why delays below 0 are still there; empty when there are none."""
+    if count == 0:
+        return ""
+    share = f"{_count(count, 'delay')} {'is' if count == 1 else 'are'}"
+    if not corrected:
+        why = "the receiver's clock is behind the sender's and is not corrected"
+    elif uncertainty_ns is not None and -least_ns <= uncertainty_ns:
+        why = "the clock's offset is uncertain by more than that"
+    else:
+        why = "the clocks moved against each other in a way that the correction does not describe"
+    return f"{share} negative (down to {format_duration(least_ns)}): {why}."
+
 
 MAX_SKEW_PPM = 500.0  # what NTP's own frequency correction is limited to (RFC 5905)
 STEPS_APART_NS = 2_000_000_000
@@ -302,7 +387,7 @@ def _from_both(
         uncertainty_ns=doubt if fits else None,
         both_directions=True,
         steps=steps,
-        explanation=words.both_directions(
+        explanation=both_directions(
             offset_ns=line.level,
             doubt_ns=doubt,
             skew_ppm=_ppm(line.slope),
@@ -337,7 +422,7 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
         uncertainty_ns=None,
         both_directions=False,
         steps=steps,
-        explanation=words.one_direction(
+        explanation=one_direction(
             drift_ppm=drift if floor.trend.significant else 0.0,
             limit_ppm=MAX_SKEW_PPM,
             lift_ns=lift,
@@ -354,7 +439,7 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
 def _nothing_seen() -> ClockEstimate:
     nothing = ClockReading(0)
     infinite = float("inf")
-    return ClockEstimate(0.0, 0.0, None, False, (), words.NOTHING_SEEN, 0, -infinite, infinite, nothing, nothing)
+    return ClockEstimate(0.0, 0.0, None, False, (), NOTHING_SEEN, 0, -infinite, infinite, nothing, nothing)
 
 
 def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:
@@ -362,8 +447,8 @@ def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:
     if mode.kind == _Kind.AUTO:
         return estimate
     if mode.kind == _Kind.NONE:
-        said = f"{words.NOT_CORRECTED} {estimate.explanation}"
+        said = f"{NOT_CORRECTED} {estimate.explanation}"
         return replace(estimate, applied=ClockReading(estimate.reference_ns), explanation=said)
     given = ClockReading(estimate.reference_ns, float(mode.offset_ns))
-    said = f"{words.offset_given(mode.offset_ns)} {estimate.explanation}"
+    said = f"{offset_given(mode.offset_ns)} {estimate.explanation}"
     return replace(estimate, applied=given, explanation=said)

@@ -28,8 +28,8 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.filters.language import LINK_ETHERNET
-from sojourn.capture.live.kernel_programs import ProgramKind, bpf_call, load_program
+from sojourn.capture.filters import LINK_ETHERNET
+from sojourn.capture.live.interface import ProgramKind, bpf_call, load_program
 from sojourn.core.errors import LiveCaptureError
 
 __all__ = ["ControlKind", "ControlMessage", "Injector", "MessageWriter", "packet_id_of"]

@@ -20,7 +20,7 @@ from typing import Self
 
 import numpy as np
 
-from sojourn.capture.decode.keying import FlowKeying, Keying
+from sojourn.capture.decode.ids import FlowKeying, Keying
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.errors import LiveCaptureError
 from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey

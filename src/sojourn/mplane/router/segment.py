@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.mplane.router.control_messages import ControlKind
 from sojourn.mplane.router.epochs import Void
 from sojourn.sketches.lda import Lda, LdaParameters

@@ -19,8 +19,7 @@ from sojourn.capture.decode.decoder import DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
 from sojourn.capture.live.interface import LiveCapture
 from sojourn.capture.live.reader import RETIRE_MS, longest_frame
-from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array
 from sojourn.core.errors import LiveCaptureError
 from sojourn.mplane.router.route_lookup import NOWHERE, RouteLookup
 

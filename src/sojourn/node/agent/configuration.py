@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import ParameterError, UsageError
-from sojourn.core.names import NAME_RULE, is_name
+from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import parse_bytes, parse_duration
 from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.connection import checked_address, read_token, trusting

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.core.arrays import UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch, UInt64Array
 from sojourn.core.errors import UsageError
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import Key, key_id

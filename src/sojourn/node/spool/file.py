@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sojourn.core.errors import StoreError, UsageError, WireError
-from sojourn.core.times import format_instant
+from sojourn.core.units import format_instant
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import merging_key
 from sojourn.epochs.wire import EncodedEpoch, check_intact, decode

@@ -17,8 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sojourn.core.times import format_instant
-from sojourn.core.units import format_duration
+from sojourn.core.units import format_duration, format_instant
 
 __all__ = ["Start", "close_checkpoints", "sign_of_life", "take_up"]
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, PacketBatch
 from sojourn.estimation.published.colate import estimate_flow_means, estimate_means_between
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.claims import Claim

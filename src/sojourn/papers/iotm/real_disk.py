@@ -22,7 +22,7 @@ from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line
 from sojourn.papers.reproduction import Outcome, Scale
-from sojourn.sources.disk.disk_io import Method
+from sojourn.sources.disk_io import Method
 
 __all__ = ["DiskRecording", "real_disk", "record_disk"]
 

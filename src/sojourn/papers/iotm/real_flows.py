@@ -33,7 +33,7 @@ from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line
 from sojourn.papers.reproduction import Outcome, Scale
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
-from sojourn.sources.rtt import FlowRtt
+from sojourn.sources.traffic import FlowRtt
 
 __all__ = ["FlowRecording", "real_flows", "record_flows"]
 

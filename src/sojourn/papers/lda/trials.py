@@ -18,8 +18,7 @@ from statistics import fmean
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch
 from sojourn.core.errors import SketchFullError
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.lda import estimate_lda

@@ -25,7 +25,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import Estimate
 from sojourn.core.kernels import kernel
 from sojourn.estimation.columns import FlowDelays
-from sojourn.estimation.joint.lds import estimate_lds_joint
+from sojourn.estimation.joint.segments import estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.lds import ALPHA, estimate_lds
 from sojourn.lab.traffic import MS, START_NS, Traffic, draw_flow_sizes, make_traffic, traffic_of

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError
 
 __all__ = ["CapturedTraffic", "read_traffic"]

@@ -20,8 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from sojourn.core.names import NAME_RULE, is_name
+from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.server.models.fleet import Problem
 from sojourn.store.tokens import Role, Token
 

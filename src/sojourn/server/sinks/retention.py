@@ -21,7 +21,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from sojourn.core.errors import SojournError
-from sojourn.core.times import format_time
+from sojourn.core.units import format_time
 from sojourn.server.periodic import Periodic
 from sojourn.server.sinks.tables import ANSWERS, COLLECTIONS, LATE, PACKETS, RECEIVED, SET_ASIDE, SET_ASIDE_WINDOWS
 from sojourn.store.epochs import EpochStore

@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
-from sojourn.core.kernels import inlined, kernel
-from sojourn.core.memory_kernels import signed
+from sojourn.core.kernels import inlined, kernel, signed
 
 __all__ = ["CUT", "HELD", "PACKETS", "cut_to_level", "merge_from_back", "sorted_waiting"]
 

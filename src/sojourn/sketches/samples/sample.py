@@ -26,8 +26,7 @@ from typing import Self
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
 from sojourn.core.hash_kernels import mix, mix_column, to_range
 from sojourn.core.kernels import kernel

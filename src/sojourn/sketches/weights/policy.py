@@ -26,12 +26,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import numpy as np
 
-from sojourn.capture.decode.keying import KEY_BYTES
+from sojourn.capture.decode.ids import KEY_BYTES
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import InputError
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.kernels import inlined, kernel, signed
 from sojourn.core.keys import PROTOCOLS, TrafficKey, protocol_name
-from sojourn.core.memory_kernels import signed
 from sojourn.sketches.weights.flow_weights import MAX_WEIGHT, FlowWeights
 
 __all__ = ["MAX_RULES", "MAX_TEXT", "WeightPolicy", "WeightRule"]

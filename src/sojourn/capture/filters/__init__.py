@@ -1,1 +1,0 @@
-"""Packet filters in libpcap's language, for files and for interfaces."""

@@ -1,1 +1,0 @@
-"""Mean delays of all flows together: linear prediction, priors learned from the flows, calibration."""

@@ -1,1 +1,0 @@
-"""Flow sizes from count cells, all flows together."""

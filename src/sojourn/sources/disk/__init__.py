@@ -1,1 +1,0 @@
-"""Disk IO per process: block tracepoints as root, system calls otherwise."""

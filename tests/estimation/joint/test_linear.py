@@ -1,0 +1,212 @@
+"""The joint delay solvers: messages agree with the dense solution, trials know the truth, posteriors are quantiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from sojourn.estimation.joint import mixture as delay_prior
+from sojourn.estimation.joint.linear import (
+    DelayMessages,
+    DenseCells,
+    calibrated_precision,
+    draw_cells,
+    draw_excess,
+    error_ratios,
+)
+from sojourn.estimation.joint.messages import Incidence, lds_incidence, new_messages, pass_normal, pass_single
+from sojourn.estimation.joint.mixture import Mixture, learn_mixture, pass_mixture, posterior
+from sojourn.sketches.lds import LdsParameters
+
+FLOWS = 400
+
+
+def small_problem(spread: int, columns: int, seed: int = 3):
+    random = np.random.default_rng(seed)
+    flow_id = random.integers(0, 2**64, FLOWS, dtype=np.uint64)
+    incidence = lds_incidence(LdsParameters(rows=4, columns=columns, spread=spread), flow_id)
+    size = np.ceil(random.pareto(1.2, FLOWS) * 5) + 1
+    variance = 4.0 + 9.0 / size
+    kappa = np.full((FLOWS, 4), 9.0)
+    noise = np.full(incidence.cells, 1e-3)
+    weight = incidence.share * size[:, None]
+    truth = draw_excess(variance, seed)
+    observed = draw_cells(incidence, weight, truth, kappa, size, noise, seed + 1)
+    return incidence, weight, size, variance, kappa, noise, truth, observed
+
+
+def passed(incidence: Incidence, weight, size, variance, kappa, noise, observed, passes: int = 300):
+    zero = np.zeros(FLOWS)
+    messages = new_messages(incidence, weight, zero, variance)
+    for _ in range(passes):
+        pass_normal(
+            incidence.cell, weight, incidence.groups, kappa, size, observed, noise, zero, variance,
+            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
+            messages.precision, messages.value, 0.5,
+        )  # fmt: skip
+        messages.add_up(incidence)
+    return messages
+
+
+def test_a_pass_over_single_cells_is_the_pass_over_groups_of_one() -> None:
+    """With cells that take all packets of a flow, half of them, or none."""
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
+    weight = weight * np.array([1.0, 1.0, 0.5, 0.5])
+    incidence.cell[::7, 1] = -1
+    mean = np.linspace(-1, 1, FLOWS)
+    ends = []
+    for single in (False, True):
+        messages = new_messages(incidence, weight, mean, variance)
+        given = kappa, size, observed, noise, mean, variance
+        state = (
+            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
+            messages.precision, messages.value,
+        )  # fmt: skip
+        for _ in range(5):
+            if single:
+                change = pass_single(incidence.cell, weight, *given, *state, 0.8)
+            else:
+                change = pass_normal(incidence.cell, weight, incidence.groups, *given, *state, 0.8)
+        ends.append((change, messages))
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-6)
+    for name in ("part_mean", "part_variance", "cell_mean", "cell_variance", "precision", "value"):
+        assert getattr(ends[0][1], name) == pytest.approx(getattr(ends[1][1], name), rel=1e-6, abs=1e-9)
+
+
+def mixture_pass(incidence, weight, size, kappa, noise, observed, prior, scatter, doubt, passes: int = 100):
+    messages = new_messages(incidence, weight, np.zeros(FLOWS), scatter + prior[2][0])
+    for _ in range(passes):
+        change = pass_mixture(
+            incidence.cell, weight, incidence.groups, kappa, size, observed, noise, *prior, scatter, doubt,
+            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
+            messages.precision, messages.value, 0.5,
+        )  # fmt: skip
+        messages.add_up(incidence)
+    return messages, change
+
+
+@pytest.mark.parametrize(("spread", "columns"), [(1, 50), (3, 100)])
+def test_a_mixture_of_one_normal_is_the_normal_prior(spread: int, columns: int) -> None:
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(spread, columns)
+    one = np.array([1.0]), np.array([0.0]), np.array([4.0])
+    mixed, change = mixture_pass(
+        incidence, weight, size, kappa, noise, observed, one, variance - 4.0, np.zeros(FLOWS), 300
+    )
+    normal = passed(incidence, weight, size, variance, kappa, noise, observed)
+    assert change < 1e-3
+    means = [m.precision * m.value / (1 / variance + m.precision) for m in (mixed, normal)]
+    assert means[0] == pytest.approx(means[1], abs=0.02)
+    assert mixed.precision == pytest.approx(normal.precision, rel=0.05)
+
+
+def textbook(incidence, weight, size, variance, kappa, noise, observed):
+    """Posterior mean and variance by conditioning one big normal vector, with explicit loops."""
+    cells = incidence.cells
+    covariance = np.diag(noise.copy())
+    cross = np.zeros((FLOWS, cells))
+    length = incidence.group_length
+    for f in range(FLOWS):
+        whole = np.zeros(cells)
+        for g in range(incidence.groups):
+            own = np.zeros(cells)
+            for e in range(g * length, (g + 1) * length):
+                own[incidence.cell[f, e]] += weight[f, e]
+            covariance += kappa[f, g] * (np.diag(own) - np.outer(own, own) / size[f])
+            whole += own
+        covariance += variance[f] * np.outer(whole, whole)
+        cross[f] = variance[f] * whole
+    gain = np.linalg.solve(covariance, cross.T).T
+    return gain @ observed, variance - np.einsum("fc,fc->f", gain, cross)
+
+
+@pytest.mark.parametrize(("spread", "columns"), [(1, 50), (3, 100)])
+def test_dense_solution_is_the_textbook_one(spread: int, columns: int) -> None:
+    problem = small_problem(spread, columns)
+    incidence, weight, size, variance, kappa, noise, _, observed = problem
+    heard = np.ones(incidence.cells, np.bool_)
+    said = DenseCells(incidence, weight, heard).posterior(observed, variance, kappa, size, noise)
+    mean, left = textbook(incidence, weight, size, variance, kappa, noise, observed)
+    assert 1 / (1 / variance + said.precision) == pytest.approx(left, rel=1e-5)
+    assert said.precision * said.value / (1 / variance + said.precision) == pytest.approx(mean, rel=1e-4, abs=1e-4)
+    assert said.scale == pytest.approx(1, abs=0.2)
+
+
+def test_settled_messages_have_the_exact_means_and_near_variances() -> None:
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
+    messages = passed(incidence, weight, size, variance, kappa, noise, observed)
+    mean, left = textbook(incidence, weight, size, variance, kappa, noise, observed)
+    predicted = 1 / (1 / variance + messages.precision)
+    assert predicted * messages.precision * messages.value == pytest.approx(mean, abs=1e-3)
+    assert np.median(predicted / left) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("boast", [0.5, 1.0, 2.0])
+def test_trials_repair_messages_that_are_too_sure_or_too_modest(boast: float) -> None:
+    random = np.random.default_rng(4)
+    variance = random.gamma(2, 2, 20_000)
+    true_precision = random.gamma(0.5, 2, 20_000) + 1e-6
+    means = []
+    for _ in range(2):
+        truth = random.standard_normal(20_000) * np.sqrt(variance)
+        value = truth + random.standard_normal(20_000) / np.sqrt(true_precision)
+        means.append((truth, value))
+    claimed = boast * true_precision
+    ratios = error_ratios(*means[0], claimed, variance)
+    truth, value = means[1]
+    moved, precision = calibrated_precision(value, claimed, variance, ratios)
+    left = 1 / (1 / variance + precision)
+    squares = (left * precision * moved - truth) ** 2 / left
+    for claim in (claimed < 0.5, claimed >= 0.5):
+        assert np.mean(squares[claim]) == pytest.approx(1, abs=0.15)
+
+
+def test_drawn_cells_have_the_model_s_covariance() -> None:
+    """A flow alone in the k cells of a row: parts add up to size × excess, whatever the split."""
+    incidence = Incidence(np.array([[0, 1, 2]]), np.full((1, 3), 1 / 3), 1, 3)
+    weight = np.full((1, 3), 4.0)
+    parts = []
+    for seed in range(300):
+        truth = draw_excess(np.array([2.0]), seed)
+        observed = draw_cells(incidence, weight, truth, np.array([[5.0]]), np.array([12.0]), np.zeros(3), seed + 1000)
+        assert observed.sum() == pytest.approx(12 * truth[0])
+        parts.append(observed - 4 * truth[0])
+    assert np.var(parts) == pytest.approx(5 * 4 * (1 - 4 / 12), rel=0.15)
+
+
+def messages_of(value, precision, between, within, scatter) -> DelayMessages:
+    return DelayMessages(np.array(value), np.array(precision), 0.0, between, within, np.array(scatter))
+
+
+def test_posterior_quantiles_are_those_of_the_mixture() -> None:
+    centre = np.linspace(-10, 10, 41)
+    weight = np.where(np.abs(centre) > 7, 1.0, 0.01)
+    mixture = Mixture(weight / weight.sum(), centre, 0.4)
+    said = messages_of([1.0, -9.0, 3.0], [0.05, 4.0, 0.3], 50.0, 1.0, [0.5, 0.01, 0.2])
+    median, low, high = posterior(said, mixture)
+    grid = np.linspace(-15, 15, 60_001)
+    for i in range(3):
+        width = np.hypot(0.4, np.sqrt(said.scatter[i]))
+        prior = norm.pdf(grid[:, None], centre, width) @ mixture.weight
+        density = prior * norm.pdf(grid, said.value[i], said.precision[i] ** -0.5)
+        below = np.cumsum(density) / density.sum()
+        at = np.searchsorted(grid, [low[i], median[i], high[i]])
+        assert below[at[1]] == pytest.approx(0.5, abs=0.01)
+        assert below[at[2]] - below[at[0]] == pytest.approx(0.95, abs=0.01)
+        equal_tails = np.diff(grid[np.searchsorted(below, [0.025, 0.975])])[0]
+        assert high[i] - low[i] <= equal_tails + 0.1
+
+
+def test_two_groups_of_flows_are_learned_as_two_peaks() -> None:
+    random = np.random.default_rng(8)
+    truth = np.where(random.uniform(size=3000) < 0.3, 8.0, -3.0)
+    precision = random.gamma(1, 2, 3000) + 0.05
+    value = truth + random.standard_normal(3000) / np.sqrt(precision)
+    said = DelayMessages(value, precision, 0.0, 25.0, 0.0, np.full(3000, 1e-4))
+    said, mixture = learn_mixture(said)
+    assert mixture.weight[np.abs(mixture.centre - 2.5) < 3].sum() < 0.02
+    assert mixture.weight[mixture.centre > 5].sum() == pytest.approx(0.3, abs=0.04)
+    median, low, high = posterior(said, mixture)
+    assert np.mean(np.abs(median - truth) < 0.5) > 0.95
+    assert np.mean((low <= truth) & (truth <= high)) > 0.93
+    assert len(mixture.centre) == delay_prior.COMPONENTS
