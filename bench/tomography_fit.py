@@ -1,4 +1,4 @@
-"""Fit the factors of tomography's intervals: `python -m bench.tomography_fit --write` makes `interval_factors.py` anew.
+"""Fit the factors of tomography's intervals: `python -m bench.tomography_fit --write` rewrites them in `intervals.py`.
 
 Quantile regression on simulated worlds (`fitting_worlds`), each with the same weight: the factor that 97.5 % of the
 delays stay within, below and above their posterior's mean. Its logarithm is linear in `intervals.features`, and
@@ -7,6 +7,7 @@ quantiles do not mind logarithms, so the pinball loss of the logarithms is minim
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from scipy.optimize import minimize
 
 from bench.tomography_worlds import World, fitting_worlds
 from sojourn.core.arrays import FloatArray
-from sojourn.tomography.delays import interval_factors
+from sojourn.tomography.delays import intervals
 from sojourn.tomography.delays.intervals import LEVEL, features, uncertain_visits
 from sojourn.tomography.delays.posterior import Posteriors
 
@@ -61,8 +62,11 @@ def main(arguments: list[str]) -> None:
     ]
     print("\n".join(lines))
     if "--write" in arguments:
-        page = Path(interval_factors.__file__)
-        page.write_text(page.read_text().split("\nBELOW = ")[0] + "\n" + "\n".join(lines) + "\n")
+        page = Path(intervals.__file__)
+        text = page.read_text()
+        for line in lines:
+            text = re.sub(rf"^{line.split(' = ')[0]} = .*$", line, text, count=1, flags=re.MULTILINE)
+        page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ from itertools import pairwise
 import numpy as np
 
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
-from sojourn.mplane.planning.path_segments import PathSegments, path_segments
-from sojourn.mplane.planning.paths import shortest_paths
+from sojourn.mplane.planning.paths import PathSegments, path_segments, shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
-from sojourn.mplane.probing.estimates import mean_of
+from sojourn.mplane.probing.plan import mean_of
 
 SECOND = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND

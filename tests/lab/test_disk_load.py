@@ -8,8 +8,7 @@ import numpy as np
 
 from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.keys import ProcessKey, key_id
-from sojourn.lab.disk_load import writers
-from sojourn.lab.tally import Tally
+from sojourn.lab.disk_load import Tally, writers
 from sojourn.sources.source import SourceBatch
 
 

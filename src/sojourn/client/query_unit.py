@@ -9,8 +9,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from sojourn.core.errors import UsageError
-from sojourn.mplane.measurement_rows import from_row, to_row
-from sojourn.mplane.measurements import SegmentMeasurement
+from sojourn.mplane.measurements import SegmentMeasurement, from_row, to_row
 from sojourn.node.transports.connection import checked_address, connect, read_token
 from sojourn.node.transports.exchange import Exchange, NoAnswerError, checked_list, checked_object, exchange
 from sojourn.node.transports.transport import TransportError

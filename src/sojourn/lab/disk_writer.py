@@ -15,8 +15,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["open_for_writing", "write_blocks"]
-
 BLOCK = 4096
 BLOCKS = 256
 

@@ -11,17 +11,36 @@ kind              hops                  measured by
 ================  ====================  =====================================================================
 
 A measurement belongs to an interval, delimited by Start and End messages; one that lost its Start or End is *void*: it
-says why, and has no delays.
+names the reason, and has no delays.
+
+As a row (a line of JSON in files, an object in the query unit's interface) a measurement has the fields of
+`SegmentMeasurement`, with `kind` and `hops` in place of the segment. Reading checks every field before it is used; an
+error names the file and the line.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
-from sojourn.core.errors import ParameterError
+from sojourn.core.errors import InputError, ParameterError
 
-__all__ = ["Segment", "SegmentKind", "SegmentMeasurement"]
+__all__ = [
+    "MAX_HOPS",
+    "Segment",
+    "SegmentKind",
+    "SegmentMeasurement",
+    "from_row",
+    "measured_by",
+    "read_measurements",
+    "to_line",
+    "to_row",
+]
 
 _HOPS_OF_ROUTER = 3
 _HOPS_OF_LINK = 2
@@ -93,3 +112,91 @@ class SegmentMeasurement:
     std_ns: float | None
     method: str  # "lda" or "probes"
     void: str | None = None
+
+
+MAX_HOPS = 64
+MAX_TEXT = 200
+_MAX_LINE = 100_000
+_WHOLE = ("dscp", "interval", "start_ns", "end_ns", "packets", "lost")
+_REAL = ("mean_ns", "low_ns", "high_ns", "std_ns")
+_FIELDS = {"kind", "hops"} | {field.name for field in fields(SegmentMeasurement)} - {"segment"}
+
+
+def measured_by(segment: Segment) -> str:
+    """The node that measures a segment: the router itself, or the one whose probes cross it.
+
+    >>> measured_by(Segment.inside("a", "r", "b")), measured_by(Segment.between("a", "x", "b"))
+    ('r', 'a')
+    """
+    return segment.hops[1] if segment.kind is SegmentKind.ROUTER else segment.hops[0]
+
+
+def to_row(measurement: SegmentMeasurement) -> dict[str, object]:
+    """A measurement as plain values."""
+    row = asdict(measurement)
+    segment = row.pop("segment")
+    return {"kind": str(segment["kind"]), "hops": list(segment["hops"]), **row}
+
+
+def to_line(measurement: SegmentMeasurement) -> str:
+    """A measurement as a line of JSON."""
+    return json.dumps(to_row(measurement), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def from_row(row: object, *, where: str = "measurement") -> SegmentMeasurement:
+    """The measurement in a row; InputError says which field cannot be."""
+    if not isinstance(row, Mapping) or set(row) != _FIELDS:
+        raise InputError("not the fields of a measurement", where=where, action=f"give {', '.join(sorted(_FIELDS))}")
+    for name in _WHOLE:
+        if type(row[name]) is not int or not 0 <= row[name] < 1 << 63:
+            raise InputError(f"{name} is {str(row[name])[:40]!r}", where=where, action="use whole numbers from 0 on")
+    for name in _REAL:
+        if row[name] is not None and not _is_real(row[name]):
+            raise InputError(f"{name} is {str(row[name])[:40]!r}", where=where, action="use a number or null")
+    for name in ("method", "void"):
+        if not _is_text(row[name]) and not (name == "void" and row[name] is None):
+            raise InputError(f"{name} is {str(row[name])[:40]!r}", where=where, action="use printable text")
+    values: dict[str, Any] = {name: row[name] for name in _FIELDS - {"kind", "hops"}}
+    values |= {name: float(row[name]) for name in _REAL if row[name] is not None}
+    return SegmentMeasurement(segment=_segment(row["kind"], row["hops"], where), **values)
+
+
+def _segment(kind: object, hops: object, where: str) -> Segment:
+    is_kind = isinstance(kind, str) and kind in set(SegmentKind)
+    if not is_kind or not isinstance(hops, list) or not all(_is_text(hop) for hop in hops):
+        raise InputError("no kind and hops of a segment", where=where, action="hops are routers' names")
+    if len(hops) > MAX_HOPS:
+        raise InputError(f"{len(hops)} hops", where=where, action=f"a segment has at most {MAX_HOPS}")
+    try:
+        return Segment(SegmentKind(str(kind)), tuple(hops))
+    except ParameterError as error:
+        raise InputError(error.what, where=where) from None
+
+
+def _is_real(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < 1 << 63 and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_TEXT and value.isprintable()
+
+
+def read_measurements(path: Path) -> Iterator[SegmentMeasurement]:
+    """The measurements of a file, a line of JSON each."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(_lines(file, path), 1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError:
+                raise InputError("not JSON", where=where, action="give files of sojourn mplane probe -w") from None
+            yield from_row(row, where=where)
+
+
+def _lines(file: Iterable[str], path: Path) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if len(line) > _MAX_LINE:
+            raise InputError(f"a line of {len(line)} characters", where=f"{path}:{number}")
+        yield line

@@ -31,8 +31,7 @@ from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
-from sojourn.mplane.measurement_rows import from_row, measured_by, to_line
-from sojourn.mplane.measurements import SegmentMeasurement
+from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_line
 from sojourn.mplane.router.epochs import RouterStream, segment_measurements
 from sojourn.store.epochs import EpochStore, Status
 from sojourn.store.tables import EPOCHS

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 from segment_worlds import MS, SECOND, START_NS, Fault, line_path, world
 from sojourn.cli.main import app
-from sojourn.cli.mplane.diagnose_watch import RecentSegments
+from sojourn.cli.mplane.diagnose import RecentSegments
 from sojourn.core.errors import SojournError
 from sojourn.epochs.wire import encode
-from sojourn.mplane.measurement_rows import to_line
-from sojourn.mplane.measurements import SegmentKind, SegmentMeasurement
+from sojourn.mplane.measurements import SegmentKind, SegmentMeasurement, to_line
 from sojourn.mplane.router.epochs import RouterStream, Side, void_epoch
 from sojourn.mplane.station.diagnosis import Window
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from routed_worlds import SIX_LINKS
 from sojourn.core.errors import SojournError, TopologyError, UsageError
 from sojourn.mplane.planning import live_topology as live
-from sojourn.mplane.planning.live_topology import read_live_topology, read_router_names
-from sojourn.mplane.planning.ospf import topology_of_database
+from sojourn.mplane.planning.live_topology import read_live_topology, read_router_names, topology_of_database
 from sojourn.mplane.planning.topology import Topology
 
 PRINTED = Path(__file__).parent / "frr_8_4"

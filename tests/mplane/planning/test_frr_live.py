@@ -18,8 +18,8 @@ from sojourn.core.errors import TopologyError
 from sojourn.lab.routed.network import RoutedLab, routed_lab
 from sojourn.lab.routed.routers import Router, daemon_pids
 from sojourn.mplane.planning.live_topology import read_live_topology
-from sojourn.mplane.planning.msets import m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.planning.paths import shortest_paths
+from sojourn.mplane.planning.segments import m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.planning.topology import Topology
 from sojourn.mplane.planning.watch import Change, TopologyWatch
 

@@ -10,11 +10,10 @@ from plain_paths import topologies
 from routed_worlds import six_routers
 from sojourn.core.errors import ParameterError, SojournError, TopologyError, UsageError
 from sojourn.mplane.planning import watch as watch_module
-from sojourn.mplane.planning.msets import m_sets
 from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.polling import Patience
+from sojourn.mplane.planning.segments import m_sets
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
-from sojourn.mplane.planning.watch import TopologyWatch, renumbered
+from sojourn.mplane.planning.watch import Patience, TopologyWatch, renumbered
 
 HOLD = 100
 

@@ -7,18 +7,22 @@ from ipaddress import ip_network
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sojourn.mplane.probing.keys import MOST_AGE_NS, SEAL_BYTES, Way, sealed, unsealed
 from sojourn.mplane.probing.messages import (
     HEADER_BYTES,
     MAX_MESSAGE,
     MAX_PROBES,
+    MOST_AGE_NS,
+    SEAL_BYTES,
     Flaw,
     Kind,
     Message,
     Report,
+    Way,
     pack,
     report_bytes,
+    sealed,
     unpack_report,
+    unsealed,
 )
 from sojourn.mplane.probing.reflector import INTERVALS_KEPT, MAX_SESSIONS, Reflector
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
-from sojourn.mplane.router.summary import summarise
+from sojourn.mplane.router.epochs import summarise
 
 
 def measured(

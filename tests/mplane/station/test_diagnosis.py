@@ -13,8 +13,15 @@ import pytest
 
 from segment_worlds import MS, SECOND, START_NS, Fault, law_of, line_path, measured, row, world
 from sojourn.core.errors import ParameterError
-from sojourn.mplane.station.changes import delay_change
-from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan, Verdict, Window, diagnose, new_verdicts
+from sojourn.mplane.station.diagnosis import (
+    Diagnosis,
+    DiagnosisPlan,
+    Verdict,
+    Window,
+    delay_change,
+    diagnose,
+    new_verdicts,
+)
 
 PATH = line_path()
 BEFORE = 20

@@ -9,8 +9,7 @@ import pytest
 
 from segment_worlds import MS, SECOND, START_NS, law_of, line_path, measured, row, world
 from sojourn.mplane.measurements import Segment
-from sojourn.mplane.planning.path_segments import path_segments
-from sojourn.mplane.planning.paths import shortest_paths
+from sojourn.mplane.planning.paths import path_segments, shortest_paths
 from sojourn.mplane.planning.topology import TopologyBuilder
 from sojourn.mplane.station.paths import by_segment, path_state, segment_state, wilson
 

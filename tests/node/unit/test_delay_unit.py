@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.lab.wireless import WirelessNetwork, run_collection
-from sojourn.lab.wireless_events import ARRIVE, ATTEMPT, DONE, GENERATE, RECEIVED
+from sojourn.lab.wireless import ARRIVE, ATTEMPT, DONE, GENERATE, RECEIVED, WirelessNetwork, run_collection
 from sojourn.node.unit.delay_unit import LARGEST, NO_SLOT, NO_SUM, DelayUnit, pack, unpack
 from sojourn.tomography.trace import MISSING, make_trace
 

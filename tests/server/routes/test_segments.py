@@ -12,8 +12,7 @@ from sojourn.client.outbox import SegmentOutbox
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.epochs.epoch import Epoch
-from sojourn.mplane.measurement_rows import to_row
-from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.mplane.measurements import Segment, SegmentMeasurement, to_row
 from sojourn.mplane.router.epochs import RouterStream, Side
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.store import segments

@@ -17,8 +17,8 @@ from sojourn.server.sinks import worker as sink_worker
 from sojourn.server.sinks.solving import solve_window
 from sojourn.server.sinks.store import SinkStore
 from sojourn.store.epochs import open_store
-from sojourn.tomography.delays.windowing import next_stretch
-from sojourn.tomography.reading.packet_wire import encode_packets
+from sojourn.tomography.delays.streaming import next_span
+from sojourn.tomography.reading.packets import encode_packets
 from waiting import eventually
 
 SECOND = 10**9
@@ -214,12 +214,12 @@ def test_a_window_that_another_query_unit_has_solved_is_not_stored_twice(tmp_pat
     sinks = SinkStore(store, Limits())
     number, _appended = sinks.append("alpha", "field", small_world())
     state = sinks.state(number)
-    stretch = next_stretch(sinks.first_time(number, 0), state.newest_ns, 10 * SECOND)
-    packets = sinks.load(state, stretch, 10_000)
-    solved = solve_window([packet.row for packet in packets], stretch, 0, True)
-    assert sinks.keep(state, stretch, packets, solved, period_ns=10 * SECOND)
+    span = next_span(sinks.first_time(number, 0), state.newest_ns, 10 * SECOND)
+    packets = sinks.load(state, span, 10_000)
+    solved = solve_window([packet.row for packet in packets], span, 0, True)
+    assert sinks.keep(state, span, packets, solved, period_ns=10 * SECOND)
     once = sinks.state(number)
-    assert not sinks.keep(state, stretch, packets, solved, period_ns=10 * SECOND)
+    assert not sinks.keep(state, span, packets, solved, period_ns=10 * SECOND)
     assert sinks.state(number) == once
     assert once.windows == 1
     store.close()

@@ -25,13 +25,13 @@ from sojourn.server.sinks.solving import SolvedWindow
 from sojourn.server.sinks.store import SinkStore
 from sojourn.store.database import DATABASE_NAME
 from sojourn.store.epochs import open_store
-from sojourn.tomography.delays.windowing import Stretch
-from sojourn.tomography.reading.packet_wire import encode_packets
+from sojourn.tomography.delays.streaming import WindowSpan
+from sojourn.tomography.reading.packets import encode_packets
 from sojourn.tomography.trace import PacketRow
 from waiting import PATIENCE_SECONDS, eventually
 
 BETA = "/api/v1/nodes/beta/collections/field"
-EVERYTHING = Stretch(0, 2**62, 0, 2**62)
+EVERYTHING = WindowSpan(0, 2**62, 0, 2**62)
 QUICK = replace(LIMITS, window_seconds=0.3)
 
 
@@ -125,8 +125,8 @@ def test_windows_halved_once_become_longer_again(tmp_path: Path) -> None:
     for window in range(20):
         state = sinks.state(number)
         assert state.halvings == (1 if window < 16 else 0)
-        stretch = Stretch(window, window + 1, window, window + 1)
-        assert sinks.keep(state, stretch, [], SolvedWindow(may_be_exact=True, is_solved=True), period_ns=1)
+        span = WindowSpan(window, window + 1, window, window + 1)
+        assert sinks.keep(state, span, [], SolvedWindow(may_be_exact=True, is_solved=True), period_ns=1)
     store.close()
 
 

@@ -19,7 +19,7 @@ from collection_worlds import MS, simulated
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.evaluation import evaluate
-from sojourn.tomography.reading.packet_wire import encode_packets
+from sojourn.tomography.reading.packets import encode_packets
 from sojourn.tomography.trace import CollectionTrace
 from waiting import PATIENCE_SECONDS
 

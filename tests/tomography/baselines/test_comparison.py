@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collection_worlds import simulated
-from sojourn.tomography.baselines.comparison import evaluate_baselines
-from sojourn.tomography.baselines.published import published, published_bounds
+from sojourn.tomography.baselines.published import evaluate_baselines, published, published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions
 from sojourn.tomography.evaluation import evaluate
 from sojourn.tomography.windows import WindowOptions

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from collection_worlds import MS, simulated
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
-from sojourn.tomography.baselines.published import PublishedOptions, _solve, alike_pairs, published, published_bounds
+from sojourn.tomography.baselines.published import (
+    PublishedOptions,
+    _solve,
+    mnt_arrivals,
+    mnt_bounds,
+    published,
+    published_bounds,
+    similar_pairs,
+)
 from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
 from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.delays.program import Programs
@@ -79,14 +86,14 @@ def test_true_members_are_candidates_and_sure_candidates_are_true_members(ack_lo
 def test_pairs_are_of_one_node_and_less_than_the_given_time_apart() -> None:
     random = np.random.default_rng(5)
     node, t0 = random.integers(0, 4, 80), random.integers(0, 100, 80)
-    first, second = alike_pairs(node, t0, 15)
+    first, second = similar_pairs(node, t0, 15)
     found = {tuple(sorted(pair)) for pair in zip(first.tolist(), second.tolist(), strict=True)}
     expected = {
         (a, b) for a in range(80) for b in range(a + 1, 80) if node[a] == node[b] and abs(int(t0[a]) - int(t0[b])) < 15
     }
     assert found == expected
     assert len(first) == len(found)
-    assert len(alike_pairs(node[:0], t0[:0], 15)[0]) == 0
+    assert len(similar_pairs(node[:0], t0[:0], 15)[0]) == 0
 
 
 def test_all_pairs_of_a_window_are_the_squares_around_node_means() -> None:

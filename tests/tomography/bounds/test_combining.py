@@ -9,9 +9,9 @@ import pytest
 
 from collection_worlds import MS, simulated
 from sojourn.tomography.bounds import constraints
-from sojourn.tomography.bounds.combining import combine_sums
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear
+from sojourn.tomography.bounds.propagation import combine_sums
 from sojourn.tomography.evaluation import evaluate, unknown_visits
 from sojourn.tomography.trace import CollectionTrace, make_trace
 

@@ -9,7 +9,7 @@ import pytest
 
 from collection_worlds import MS, simulated
 from sojourn.core.errors import ParameterError
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
+from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound, learn_omega, tighten
 from sojourn.tomography.bounds.propagation import decided
 from sojourn.tomography.evaluation import evaluate, unknown_visits

@@ -10,12 +10,12 @@ import pytest
 from collection_worlds import simulated
 from give_up_worlds import GivenUp, GivingUp, given_up
 from queue_worlds import QueueTree, queue_tree
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
+from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.delays import estimate as estimate_module
 from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.delays.intervals import intervals
-from sojourn.tomography.delays.windowing import Stretch, solve_stretch
+from sojourn.tomography.delays.streaming import WindowSpan, solve_span
 from sojourn.tomography.evaluation import evaluate, unknown_visits
 from sojourn.tomography.trace import PacketRow
 
@@ -103,8 +103,8 @@ def test_a_growing_trace_has_no_truth_outside_either(may_be_exact: bool) -> None
     for name in ("some", "many"):
         world = given_up(WORLDS[name], 402)
         trace = world.trace
-        everything = Stretch(0, int(trace.t0_ns.max()) + 1, -1, int(trace.sink_ns.max()) + 1)
-        solved = solve_stretch(rows_of(world), everything, may_be_exact=may_be_exact)
+        everything = WindowSpan(0, int(trace.t0_ns.max()) + 1, -1, int(trace.sink_ns.max()) + 1)
+        solved = solve_span(rows_of(world), everything, may_be_exact=may_be_exact)
         for p in range(len(trace)):
             answer = solved.answers[int(trace.origin[p]), int(trace.shown_sequence[p]), int(trace.t0_ns[p])]
             delay = np.diff(world.truth_ns[trace.start[p] : trace.start[p + 1]])

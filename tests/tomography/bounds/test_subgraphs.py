@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from collection_worlds import simulated
 from sojourn.tomography.bounds.constraints import ConstraintOptions, bound
-from sojourn.tomography.bounds.subgraphs import ROOM, Graph, constraint_graph, cut_edges, partition, surround
-from sojourn.tomography.bounds.system import linear_system
+from sojourn.tomography.bounds.linear_bounds import ROOM, Graph, constraint_graph, cut_edges, partition, surround
+from sojourn.tomography.bounds.linear_program import linear_system
 
 Edges = list[tuple[int, int]]
 

@@ -15,8 +15,7 @@ import pytest
 from collection_worlds import simulated
 from queue_worlds import QueueTree, queue_tree
 from sojourn.core.arrays import Int64Array
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
-from sojourn.tomography.baselines.published import published, published_bounds
+from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds, published, published_bounds
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.evaluation import evaluate

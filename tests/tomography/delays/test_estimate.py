@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collection_worlds import CONTRADICTING_TRACES, MS, simulated
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
+from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
-from sojourn.tomography.delays import solver
-from sojourn.tomography.delays.blending import blend
-from sojourn.tomography.delays.estimate import EstimateOptions, estimate
+from sojourn.tomography.delays import program
+from sojourn.tomography.delays.estimate import EstimateOptions, blend, estimate
 from sojourn.tomography.delays.program import Programs
 from sojourn.tomography.evaluation import Evaluation, evaluate
 from sojourn.tomography.reading.traces import read_trace, read_truth
@@ -102,7 +101,7 @@ def test_what_osqp_leaves_unconverged_clarabel_solves(monkeypatch: pytest.Monkey
     bounds = bound(trace)
     expected = estimate(trace, bounds)
     assert expected.solves.keys() <= {"osqp", "relaxed"}
-    monkeypatch.setitem(solver.OSQP_SETTINGS, "max_iter", 1)
+    monkeypatch.setitem(program.OSQP_SETTINGS, "max_iter", 1)
     answer = estimate(trace, bounds)
     assert answer.solves["clarabel"] > 0
     assert np.abs(answer.arrival_ns - expected.arrival_ns).mean() < 0.1 * MS
@@ -113,8 +112,8 @@ def test_what_nobody_solves_starts_from_the_middle_of_its_bounds_and_is_counted(
 ) -> None:
     trace, _truth = simulated(60, 58)
     bounds = bound(trace)
-    monkeypatch.setitem(solver.OSQP_SETTINGS, "max_iter", 1)
-    monkeypatch.setattr(solver, "_clarabel", lambda *_problem: None)
+    monkeypatch.setitem(program.OSQP_SETTINGS, "max_iter", 1)
+    monkeypatch.setattr(program, "_clarabel", lambda *_problem: None)
     answer = estimate(trace, bounds)
     assert answer.solves.keys() == {"relaxed", "elastic", "unsolved"}
     expected = blend(trace, bounds, mnt_arrivals(bounds))

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collection_worlds import CONTRADICTING_TRACES, MS, simulated
-from sojourn.tomography.baselines.mnt import mnt_arrivals
+from sojourn.tomography.baselines.published import mnt_arrivals
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.delays import posterior as posterior_module
 from sojourn.tomography.delays.estimate import estimate
@@ -120,7 +120,7 @@ def test_one_packet_alone_has_an_interval() -> None:
 def test_short_stretches_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, truth = simulated(225, 12_001)
     whole, whole_ratio = held(trace, truth)
-    monkeypatch.setattr(posterior_module, "STRETCH", 2_000)
+    monkeypatch.setattr(posterior_module, "CHUNK_VISITS", 2_000)
     parts, parts_ratio = held(trace, truth)
     assert 0.90 <= parts <= 0.98
     assert abs(whole - parts) < 0.02
@@ -129,8 +129,8 @@ def test_short_stretches_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stretches_cover_every_packet_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, _truth = simulated(100, 12_006)
-    monkeypatch.setattr(posterior_module, "STRETCH", 200)
-    parts = list(posterior_module.stretches_of(trace))
+    monkeypatch.setattr(posterior_module, "CHUNK_VISITS", 200)
+    parts = list(posterior_module.chunks_of(trace))
     assert len(parts) > 5
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(trace)))
 

@@ -60,7 +60,7 @@ def test_spreads_come_from_totals_as_estimates_are_too_alike() -> None:
     assert found == pytest.approx(spread(truth), rel=0.25)
 
 
-def test_a_stretch_without_unknowns_is_known() -> None:
+def test_a_chunk_without_unknowns_is_known() -> None:
     trace, _truth = simulated(100, 12_006)
     bounds = bound(trace)
     arrival = estimate(trace, bounds).arrival_ns

@@ -86,7 +86,7 @@ def send(
 
 def _packets(trace: str, faults: Counter[str], *, follow: bool, is_over: Callable[[], bool]) -> Iterator[PacketRow]:
     """The packets of a file or of stdin, which may not have ended."""
-    from sojourn.tomography.reading.packet_lines import growing_lines, packets_of_lines
+    from sojourn.tomography.reading.packets import growing_lines, packets_of_lines
     from sojourn.tomography.reading.row_files import LONGEST_LINE
     from sojourn.tomography.reading.traces import read_packets
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from sojourn.cli.mplane.topology_source import DEFAULT_LAB, LAB_VARIABLE
+from sojourn.cli.mplane.source import DEFAULT_LAB, LAB_VARIABLE
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, progress
 from sojourn.core.errors import UsageError

@@ -1,4 +1,4 @@
-"""`sojourn mplane path` and `sojourn mplane diagnose`: what the monitoring station knows of a path."""
+"""`sojourn mplane path` and `sojourn mplane diagnose`: a path's delay and loss, and the segment that changed them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.mplane.planning import WatchTimes
 from sojourn.cli.mplane.source import (
+    DirectedOption,
     FilesArgument,
     FromOption,
+    NamesOption,
     ToOption,
     TopologyOption,
     UpgradedOption,
@@ -22,17 +25,16 @@ from sojourn.cli.mplane.source import (
     read_range,
     read_segments,
 )
-from sojourn.cli.mplane.topology_source import DirectedOption, NamesOption
-from sojourn.cli.mplane.watch import WatchTimes
 from sojourn.core.errors import UsageError, harmless
 from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
-    from sojourn.mplane.measurements import SegmentMeasurement
-    from sojourn.mplane.planning.path_segments import PathSegments
-    from sojourn.mplane.station.diagnosis import DiagnosisPlan
+    from sojourn.core.errors import SojournError
+    from sojourn.mplane.measurements import Segment, SegmentMeasurement
+    from sojourn.mplane.planning.paths import PathSegments
+    from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan, Window
 
-__all__ = ["add_to"]
+__all__ = ["RecentSegments", "watch_verdicts"]
 
 _FOREVER_NS = 2**63 - 1
 _INTERVALS = 10
@@ -74,7 +76,7 @@ def path(
 
     A segment that was not measured leaves the answer incomplete, and is named.
     """
-    from sojourn.cli.mplane.path_output import print_state
+    from sojourn.cli.mplane.output import print_state
     from sojourn.mplane.station.paths import by_segment, path_state, reached_ns
 
     _check_format(output_format)
@@ -141,7 +143,7 @@ def diagnose(
 
     Says "nothing changed", "cleared" after an earlier change, or "too thin" and why, when that is the answer.
     """
-    from sojourn.cli.mplane.path_output import print_diagnosis
+    from sojourn.cli.mplane.output import print_diagnosis
     from sojourn.core.units import parse_time
     from sojourn.mplane.station.diagnosis import DiagnosisPlan, Window
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
@@ -183,7 +185,7 @@ def _watch(
     output_format: str,
 ) -> None:
     """Diagnose again and again: files are read whole, of a query unit only what is new is asked for."""
-    from sojourn.cli.mplane.diagnose_watch import RecentSegments, watch_verdicts
+    from sojourn.cli.mplane.diagnose import RecentSegments, watch_verdicts
     from sojourn.core.units import parse_time
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
 
@@ -213,3 +215,53 @@ def _least(text: str) -> tuple[float, int]:
 def _check_format(text: str) -> None:
     if text not in ("table", "json"):
         raise UsageError(f"there is no format {text[:40]!r}", where="--format", action="use table or json")
+
+
+# What comes later than this after its interval is no longer waited for.
+LATE_NS = 60_000_000_000
+
+
+class RecentSegments:
+    """Measurements as they come, without reading all of them again: a baseline, and those of the last `keep_ns`.
+
+    `read` gives those whose intervals begin in a range of time. An interval that was incomplete is replaced.
+    """
+
+    def __init__(
+        self, read: Callable[[int, int], list[SegmentMeasurement]], before: Window | None, *, keep_ns: int
+    ) -> None:
+        self._read, self._before, self._keep_ns = read, before, keep_ns
+        self._rows: dict[tuple[Segment, int, str, int], SegmentMeasurement] = {}
+        self._read_ns: int | None = None
+
+    def rows(self, now_ns: int) -> list[SegmentMeasurement]:
+        """All that there is at a time, after one more reading."""
+        oldest = now_ns - self._keep_ns
+        since = oldest if self._before is None else min(oldest, self._before.from_ns)
+        fresh = self._read(max(since, 0) if self._read_ns is None else self._read_ns - LATE_NS, 2**63 - 1)
+        self._read_ns = now_ns
+        self._rows.update({(one.segment, one.dscp, one.method, one.start_ns): one for one in fresh})
+        self._rows = {place: one for place, one in self._rows.items() if self._is_kept(one, oldest)}
+        return list(self._rows.values())
+
+    def _is_kept(self, one: SegmentMeasurement, oldest_ns: int) -> bool:
+        in_baseline = self._before is not None and self._before.from_ns <= one.start_ns < self._before.to_ns
+        return in_baseline or one.start_ns >= oldest_ns
+
+
+def watch_verdicts(look: Callable[[int], Diagnosis], times: WatchTimes, how: str) -> None:
+    """Print the verdict, and then every other one, until the time is over or Ctrl-C."""
+    from sojourn.cli.capture.packet_source import stopping_on_interrupt
+    from sojourn.cli.mplane.output import print_verdict
+    from sojourn.mplane.planning.watch import Patience, repeatedly
+    from sojourn.mplane.station.diagnosis import new_verdicts
+
+    patience = Patience(times.every_ns, times.for_ns)
+    with stopping_on_interrupt(patience.stop):
+        for result in new_verdicts(repeatedly(lambda: look(time.time_ns()), patience, _say_silent)):
+            print_verdict(result, how)
+            sys.stdout.flush()
+
+
+def _say_silent(error: SojournError) -> None:
+    print(f"sojourn: {error}; the last verdict stands until it answers", file=sys.stderr, flush=True)

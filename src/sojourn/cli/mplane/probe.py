@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.mplane.topology_source import DirectedOption
+from sojourn.cli.mplane.source import DirectedOption
 from sojourn.core.errors import ServerError, SojournError, UsageError, harmless
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sojourn.mplane.probing.plan import ProbedInterval, ProbeTarget
     from sojourn.mplane.probing.probes import Prober
 
-__all__ = ["add_to"]
 
 PORT = 8621
 KeyOption = Annotated[
@@ -146,9 +145,8 @@ def probe(
     """
     from sojourn.cli.capture.packet_source import stopping_on_interrupt
     from sojourn.core.units import parse_duration
-    from sojourn.mplane.probing.estimates import measurement_of
     from sojourn.mplane.probing.kernel_stamps import Sent
-    from sojourn.mplane.probing.plan import ProbePlan
+    from sojourn.mplane.probing.plan import ProbePlan, measurement_of
     from sojourn.mplane.probing.probes import Prober
 
     if stamp not in set(Sent):
@@ -204,7 +202,7 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 
 def _key(path: Path | None) -> bytes | None:
-    from sojourn.mplane.probing.keys import read_probe_key
+    from sojourn.mplane.probing.messages import read_probe_key
 
     return None if path is None else read_probe_key(path)
 
@@ -230,7 +228,7 @@ class _Targets:
     def __init__(
         self, node: str, topology: str, upgraded: list[str], names: Path | None, port: int, directed: bool | None
     ) -> None:
-        from sojourn.cli.mplane.topology_source import live_reader, live_source
+        from sojourn.cli.mplane.source import live_reader, live_source
         from sojourn.mplane.planning.live_topology import read_router_names
         from sojourn.mplane.planning.topology_files import read_topology
         from sojourn.mplane.planning.watch import TopologyWatch
@@ -253,7 +251,7 @@ class _Targets:
 
     def read(self) -> list[ProbeTarget]:
         """What is to be probed now."""
-        from sojourn.mplane.probing.targets import m_set_targets
+        from sojourn.mplane.probing.plan import m_set_targets
 
         self._watch.poll(time.time_ns())
         sets = self._watch.history[-1][1]
@@ -298,7 +296,7 @@ def _retarget(prober: Prober, found: list[list[ProbeTarget]], hold_ns: int) -> N
 @contextmanager
 def _destination(unit: UnitAccess | None, write: Path | None) -> Iterator[Callable[[SegmentMeasurement], None]]:
     """Where measurements go."""
-    from sojourn.mplane.measurement_rows import to_line
+    from sojourn.mplane.measurements import to_line
 
     with ExitStack() as stack:
         file: TextIO | None = sys.stdout if unit is None else None

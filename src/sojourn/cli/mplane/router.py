@@ -82,7 +82,7 @@ def router(
 
     Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --for 10s
     """
-    from sojourn.mplane.router.interfaces import look_up, parse_facing
+    from sojourn.mplane.router.forwarding import look_up, parse_facing
     from sojourn.mplane.router.recorder import RouterRecorder
 
     if not is_name(name):
@@ -163,7 +163,7 @@ def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:
 
 
 def _summary(measurements: Iterable[SegmentMeasurement]) -> Block:
-    from sojourn.mplane.router.summary import summarise
+    from sojourn.mplane.router.epochs import summarise
 
     summaries = summarise(measurements)
     names = ("dscp", "intervals", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")

@@ -119,7 +119,7 @@ def tomography(
 ) -> None:
     """Tell where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."""
     from sojourn.core.executors.executor import open_executor
-    from sojourn.tomography.baselines.comparison import evaluate_baselines
+    from sojourn.tomography.baselines.published import evaluate_baselines
     from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums
     from sojourn.tomography.reading.traces import read_trace, read_truth
     from sojourn.tomography.windows import WindowOptions
@@ -180,8 +180,7 @@ class _Task:
 
 def _solve(task: _Task, executor: Executor, advance: Advance) -> tuple[Bounds, Int64Array, dict[str, object]]:
     """Bounds, arrival times, and what the run took."""
-    from sojourn.tomography.baselines.mnt import mnt_arrivals
-    from sojourn.tomography.baselines.published import PublishedOptions, published
+    from sojourn.tomography.baselines.published import PublishedOptions, mnt_arrivals, published
     from sojourn.tomography.bounds.constraints import Sums
     from sojourn.tomography.delays.estimate import EstimateOptions, estimate
     from sojourn.tomography.evaluation import unknown_visits
@@ -276,7 +275,7 @@ def _compare(
     """How far the answers are from the truth, and how far MNT's are."""
     import numpy as np
 
-    from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
+    from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
     from sojourn.tomography.evaluation import evaluate
 
     ours = evaluate(trace, bounds, arrival, true_ns)

@@ -66,7 +66,7 @@ def node_blocks(trace: CollectionTrace, arrival: Int64Array) -> Iterator[Block]:
     """Nodes with the longest mean delay first."""
     import numpy as np
 
-    from sojourn.tomography.delays.node_delays import node_delays
+    from sojourn.tomography.delays.nodes import node_delays
 
     visits = np.flatnonzero(trace.is_visit)
     yield vars(node_delays(trace.node[visits], arrival[visits], arrival[visits + 1]))

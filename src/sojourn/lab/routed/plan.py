@@ -25,7 +25,7 @@ from typing import Any
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.mplane.planning.topology import Topology
 
-__all__ = ["MAX_HOSTS", "MAX_LINKS", "MAX_ROUTERS", "End", "LabPlan", "Link", "Node", "plan_lab"]
+__all__ = ["End", "LabPlan", "Link", "Node", "plan_lab"]
 
 MAX_ROUTERS = 64
 MAX_LINKS = 1024

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sojourn.core.errors import ParameterError, TopologyError, UsageError
 from sojourn.core.units import parse_rate
 
-__all__ = ["MAX_LINKS", "MAX_NAME", "MAX_ROUTERS", "Adjacency", "Topology", "TopologyBuilder"]
+__all__ = ["Adjacency", "Topology", "TopologyBuilder"]
 
 MAX_ROUTERS = 200_000
 MAX_LINKS = 2_000_000

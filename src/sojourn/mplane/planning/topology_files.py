@@ -14,7 +14,7 @@ from sojourn.mplane.planning.graph_files import read_gml, read_graphml
 from sojourn.mplane.planning.rocketfuel import read_latencies, read_rocketfuel
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
-__all__ = ["FORMATS", "read_topology"]
+__all__ = ["read_topology"]
 
 FORMATS = "*.weights.intra (Rocketfuel), *.graphml, *.gml, *.csv (source,target,weight[,latency_ms][,rate])"
 _MAX_BYTES = 64_000_000

@@ -1,29 +1,76 @@
-"""M-sets that follow a network: read its topology again and again, keep what has to be monitored meanwhile.
+"""M-sets that follow a network: its topology is polled, and old m-sets stay monitored for the hold time after a change.
 
-After a change the new m-sets hold, and the old ones on for the hold time, so that every path is monitored while
-routing converges (`msets.monitored_at`). A router that goes keeps its number, and one that comes gets
-the next, so that all kept m-sets speak of the same routers.
+Until routing has converged packets may take the old paths or the new ones, so both are monitored
+(`segments.monitored_at`). A router that disappears keeps its number, and a new one gets the next, so that the numbers
+in all retained m-sets mean the same routers.
 
-Costs one reading per poll; a change costs what `m_sets_after_change` costs. Kept m-sets are those of the hold time, at
-most `MAX_HISTORY`.
+Costs one reading per poll; a change costs what `m_sets_after_change` costs. Retained are the m-sets of the hold time,
+at most `MAX_HISTORY`.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
-from sojourn.mplane.planning.msets import MSets, m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.polling import Patience, repeatedly
+from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.planning.topology import Topology
 
-__all__ = ["Change", "TopologyWatch", "renumbered"]
+__all__ = ["Change", "Patience", "TopologyWatch", "renumbered", "repeatedly"]
+
+_Seen = TypeVar("_Seen")
+_WAKE_SECONDS = 0.1
+
+
+@dataclass
+class Patience:
+    """How often to look (ns), for how long (None: for ever), and whether someone has had enough."""
+
+    every_ns: int
+    for_ns: int | None = None
+    is_over: bool = False
+
+    def stop(self) -> None:
+        """End soon; may be called from a signal handler."""
+        self.is_over = True
+
+
+def repeatedly(
+    look: Callable[[], _Seen], patience: Patience, told: Callable[[SojournError], None] | None = None
+) -> Iterator[_Seen]:
+    """What is seen at every look; at least one is taken.
+
+    What the first look raises passes through. Where a later one fails nothing is given, and `told` hears of the first
+    of such looks in a row.
+    """
+    end = math.inf if patience.for_ns is None else time.monotonic_ns() + patience.for_ns
+    is_silent, has_seen = False, False
+    while True:
+        try:
+            seen = look()
+        except SojournError as error:
+            if not has_seen:
+                raise
+            if not is_silent and told is not None and not patience.is_over:
+                told(error)
+            is_silent = True
+        else:
+            is_silent, has_seen = False, True
+            yield seen
+        due = min(time.monotonic_ns() + patience.every_ns, end)
+        while not patience.is_over and (left := (due - time.monotonic_ns()) / 1e9) > 0:
+            time.sleep(min(left, _WAKE_SECONDS))
+        if patience.is_over or due == end:
+            return
+
 
 MAX_HISTORY = 1_000
 

@@ -1,28 +1,37 @@
-"""The messages of active probing: small, versioned, checked for their size before anything is read.
+"""The messages of active probing: small, versioned, size-checked before anything is read, signed with a shared key.
 
 =======  ================  ==============================================================================
 kind     way               says
 =======  ================  ==============================================================================
 START    prober→reflector  an interval begins, with at most `count` probes
-PROBE    prober→reflector  probe number `sequence` of the interval, padded to the size asked for
+PROBE    prober→reflector  probe number `sequence` of the interval, padded to the requested size
 END      prober→reflector  the interval is over, `count` probes were sent
-FETCH    prober→reflector  which probes from number `sequence` on came, and when? padded to the answer's size
-REPORT   reflector→prober  `count` time stamps from number `sequence` on; 0 is a probe that did not come
+FETCH    prober→reflector  which probes from number `sequence` on arrived, and when? padded to the answer's size
+REPORT   reflector→prober  `count` time stamps from number `sequence` on; 0 is a probe that did not arrive
 =======  ================  ==============================================================================
 
 Every message carries the random number (key) of its session; START and END carry sequence numbers of their own. A
-REPORT is the only answer, and never longer than its FETCH: nobody can use a reflector to send more than he sends
-himself. All numbers are big-endian; a header is 28 bytes. With a shared key, messages are signed (see `probe_keys`).
+REPORT is the only answer, and never longer than its FETCH: a reflector cannot be used to amplify traffic. All numbers
+are big-endian; a header is 28 bytes.
+
+A signed message is followed by the time it was sent (8 bytes, ns since the Unix epoch) and a tag: the first 16 bytes of
+HMAC-SHA-256 over its direction, the message and that time. The message contains its session's random number, so a tag
+is useless in another session, and the direction keeps a request from being sent back as an answer. `MOST_AGE_NS` is how
+far the ends' clocks may be apart, and for how long a message could be replayed at all; the reflector refuses replays
+too. Messages are authenticated, not encrypted.
 """
 
 from __future__ import annotations
 
+import hmac
+import os
+import stat
 import struct
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
+from pathlib import Path
 
-from sojourn.core.errors import WireError
-from sojourn.mplane.probing.keys import SEAL_BYTES
+from sojourn.core.errors import UsageError, WireError
 
 __all__ = [
     "FETCH_STAMPS",
@@ -30,16 +39,73 @@ __all__ = [
     "MAGIC",
     "MAX_MESSAGE",
     "MAX_PROBES",
+    "MOST_AGE_NS",
+    "SEAL_BYTES",
     "Flaw",
     "Kind",
     "Message",
     "Report",
+    "Way",
     "pack",
     "pack_report",
+    "read_probe_key",
     "report_bytes",
+    "sealed",
     "unpack",
     "unpack_report",
+    "unsealed",
 ]
+
+TAG_BYTES = 16
+_TIME = struct.Struct(">Q")
+SEAL_BYTES = _TIME.size + TAG_BYTES
+MOST_AGE_NS = 60 * 10**9
+SHORTEST_KEY, LONGEST_KEY = 16, 1024
+_HOW = "make one by: (umask 077; openssl rand -hex 32 > FILE)"
+
+
+class Way(Enum):
+    """Who a message is for."""
+
+    TO_REFLECTOR = b"sojourn probe to reflector\0"
+    TO_PROBER = b"sojourn probe to prober\0"
+
+
+def sealed(key: bytes, way: Way, message: bytes, time_ns: int) -> bytes:
+    """A message with the time it is sent at, and its tag."""
+    timed = message + _TIME.pack(time_ns)
+    return timed + _tag(key, way, timed)
+
+
+def unsealed(key: bytes, way: Way, data: bytes) -> tuple[bytes, int]:
+    """The message, and when it was sent; WireError unless the key's holder made it for this way."""
+    timed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
+    if len(data) < SEAL_BYTES or not hmac.compare_digest(tag, _tag(key, way, timed)):
+        raise WireError("not signed with the key", where="probe")
+    return timed[: -_TIME.size], _TIME.unpack_from(timed, len(timed) - _TIME.size)[0]
+
+
+def _tag(key: bytes, way: Way, timed: bytes) -> bytes:
+    return hmac.digest(key, way.value + timed, "sha256")[:TAG_BYTES]
+
+
+def read_probe_key(path: Path) -> bytes:
+    """The key in a file that only its owner may read: 16 to 1024 characters, but for space around them."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError("not a file", where=str(path), action=_HOW)
+            if status.st_mode & 0o077:
+                raise UsageError("others may read the key", where=str(path), action=f"chmod 600 {path}")
+            key = file.read(LONGEST_KEY + 2).strip()
+    except OSError as error:
+        raise UsageError(error.strerror or str(error), where=str(path), action=_HOW) from None
+    if not SHORTEST_KEY <= len(key) <= LONGEST_KEY:
+        what = f"a key of {len(key)} characters, where {SHORTEST_KEY} to {LONGEST_KEY} are allowed"
+        raise UsageError(what, where=str(path), action=_HOW)
+    return key
+
 
 MAGIC = b"SJPR"
 VERSION = 2

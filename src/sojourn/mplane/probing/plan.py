@@ -1,22 +1,45 @@
-"""What is probed and how, and what came of an interval of probing.
+"""What a node probes and how, and the estimate from an interval's probes: mean with a valid interval, deviation, loss.
 
 Guarantee: never more than `MAX_RATE` probes a second to a target and `MAX_PROBES` an interval.
+
+The mean is that over the interval's time, of the delay that a packet would have had at each moment. Probes leave at the
+times of a Poisson process: given how many there are, their times are independent and uniform. So their delays are
+independent draws from the interval's delays, however slowly queues build up and drain, and n of them tell as much as n
+draws. (For the long-run mean they would not; the monitoring station compares whole intervals for that.)
+
+Queueing delays are skewed, and with some twenty probes Student's interval misses the mean too often, mostly above it.
+Hall's monotone transformation of t removes the skewness: P. Hall, "On the removal of skewness by transformation",
+J. R. Statist. Soc. B 54 (1992).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import stdtrit
 
-from sojourn.core.arrays import Int64Array
-from sojourn.core.errors import ParameterError
-from sojourn.mplane.measurements import Segment
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.estimates import Estimate
+from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.mplane.planning.paths import path_segments
+from sojourn.mplane.planning.segments import MSets
 from sojourn.mplane.probing.kernel_stamps import Sent
-from sojourn.mplane.probing.keys import SEAL_BYTES
-from sojourn.mplane.probing.messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES
+from sojourn.mplane.probing.messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES, SEAL_BYTES
 
-__all__ = ["MAX_RATE", "ProbePlan", "ProbeTarget", "ProbedInterval", "poisson_times"]
+__all__ = [
+    "ProbePlan",
+    "ProbeTarget",
+    "ProbedInterval",
+    "m_set_segments",
+    "m_set_targets",
+    "mean_of",
+    "measurement_of",
+    "poisson_times",
+]
 
 MAX_RATE = 1000.0
 SHORTEST_NS, LONGEST_NS = 50_000_000, 600_000_000_000
@@ -88,3 +111,89 @@ def poisson_times(random: np.random.Generator, rate: float, duration_ns: int) ->
     """When the probes of an interval leave, from 0 on: a Poisson process, at most `MAX_PROBES`."""
     count = min(int(random.poisson(rate * duration_ns / 1e9)), MAX_PROBES)
     return np.sort(random.integers(0, duration_ns, count))
+
+
+def m_set_segments(sets: MSets, node: str) -> list[Segment]:
+    """The links and virtual links from a node to its m-set, nearest first.
+
+    Where several equal-cost ones lead to a router, one stream of probes takes one of them and cannot tell which: the
+    segment is then named by its ends alone.
+    """
+    names = sets.shortest.topology.names
+    upgraded = {name for name, is_upgraded in zip(names, sets.upgraded, strict=True) if is_upgraded}
+    found: list[Segment] = []
+    for router in sets.of(sets.shortest.topology.router(node)).target.tolist():
+        paths = [hops for hops, _ in path_segments(sets.shortest, node, names[router], upgraded).paths]
+        own = [hops for hops in paths if not upgraded.intersection(hops[1:-1])]
+        found.append(Segment.between(*own[0]) if len(own) == 1 else Segment.between(node, names[router]))
+    return found
+
+
+def m_set_targets(sets: MSets, node: str, addresses: Mapping[str, str], *, port: int) -> list[ProbeTarget]:
+    """A node's segments with the addresses of the routers that they lead to."""
+    targets = []
+    for segment in m_set_segments(sets, node):
+        if segment.hops[-1] not in addresses:
+            action = "give it in the file of --names (router_id,name)"
+            raise UsageError(f"the address of {segment.hops[-1]} is not known", where="probe", action=action)
+        targets.append(ProbeTarget(segment, addresses[segment.hops[-1]], port))
+    return targets
+
+
+METHOD = "probes"
+LEVEL = 0.95
+# Fewer delays tell nothing of their spread.
+LEAST_DELAYS = 3
+
+
+def mean_of(delays_ns: FloatArray) -> Estimate | None:
+    """The mean with its 95 % interval; None of nothing, unbounded where there are fewer than `LEAST_DELAYS`.
+
+    >>> mean_of(np.array([10.0, 11.0, 12.0, 11.0, 16.0])).value
+    12.0
+    """
+    count = len(delays_ns)
+    if count == 0:
+        return None
+    mean = float(delays_ns.mean())
+    if count < LEAST_DELAYS:
+        return Estimate.around(mean, math.inf, samples=count, method=METHOD)
+    deviation = float(delays_ns.std(ddof=1))
+    if deviation == 0:
+        return Estimate.around(mean, 0.0, samples=count, method=METHOD)
+    skewness = float(((delays_ns - mean) ** 3).mean() / delays_ns.std() ** 3)
+    # A value of Student's t over √n, as Hall's transformed statistic has it; the interval is where it is not exceeded.
+    reach = float(stdtrit(count - 1, (1 + LEVEL) / 2)) / math.sqrt(count)
+    low = mean - deviation * _undone(reach, skewness, count)
+    high = mean - deviation * _undone(-reach, skewness, count)
+    return Estimate(mean, min(low, mean), max(high, mean), count, METHOD)
+
+
+def _undone(value: float, skewness: float, count: int) -> float:
+    """The t/√n whose transformed value is `value`: Hall's g⁻¹, where g(x) = x + ax² + a²x³/3 + a/2n, a = skewness/3."""
+    shifted = value - skewness / (6 * count)
+    if abs(skewness) < 1e-9:
+        return shifted
+    return 3 / skewness * (float(np.cbrt(1 + skewness * shifted)) - 1)
+
+
+def measurement_of(probed: ProbedInterval) -> SegmentMeasurement:
+    """What an interval of probing says of its segment; a void one says why, and counts its probes as sent only."""
+    delays = probed.delays_ns.astype(np.float64) if probed.void is None else np.empty(0)
+    mean = mean_of(delays)
+    is_bounded = mean is not None and math.isfinite(mean.high - mean.low)
+    return SegmentMeasurement(
+        segment=probed.target.segment,
+        dscp=probed.dscp,
+        interval=probed.interval,
+        start_ns=probed.start_ns,
+        end_ns=probed.end_ns,
+        packets=probed.sent,
+        lost=max(probed.sent - probed.received, 0) if probed.void is None else 0,
+        mean_ns=mean.value if mean else None,
+        low_ns=mean.low if mean and is_bounded else None,
+        high_ns=mean.high if mean and is_bounded else None,
+        std_ns=float(delays.std(ddof=1)) if len(delays) > 1 else None,
+        method=METHOD,
+        void=probed.void,
+    )

@@ -37,18 +37,21 @@ import numpy as np
 
 from sojourn.core.errors import ParameterError, WireError
 from sojourn.mplane.probing.kernel_stamps import StampedSocket
-from sojourn.mplane.probing.keys import SEAL_BYTES, Way, sealed, unsealed
 from sojourn.mplane.probing.messages import (
     FETCH_STAMPS,
     MAGIC,
+    SEAL_BYTES,
     Flaw,
     Kind,
     Message,
     Report,
+    Way,
     pack,
     report_bytes,
+    sealed,
     unpack,
     unpack_report,
+    unsealed,
 )
 from sojourn.mplane.probing.plan import ProbedInterval, ProbePlan, ProbeTarget, poisson_times
 

@@ -25,16 +25,19 @@ import numpy as np
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import WireError
 from sojourn.mplane.probing.kernel_stamps import StampedSocket
-from sojourn.mplane.probing.keys import MOST_AGE_NS, Way, sealed, unsealed
 from sojourn.mplane.probing.messages import (
     FETCH_STAMPS,
+    MOST_AGE_NS,
     Flaw,
     Kind,
     Message,
     Report,
+    Way,
     pack_report,
     report_bytes,
+    sealed,
     unpack,
+    unsealed,
 )
 
 __all__ = ["Reflector"]

@@ -1,4 +1,4 @@
-"""Measurement state packets of an m-router, as epochs: how they are named, and what a pair of them says.
+"""Measurement state packets of an m-router, as epochs: how they are named, and what a pair of them measures.
 
 An interval of one segment and class is two epochs, one LDA from each side, both of the router's node with the
 interval's number as their sequence. Their streams are named::
@@ -8,10 +8,14 @@ interval's number as their sequence. Their streams are named::
 
 by the neighbours that the two interfaces face, the class (DSCP) and the interval's length. Interval n begins at
 n · length since the Unix epoch, on every router. An interval that cannot be used has, instead of its egress LDA, a
-small epoch in a stream that says why (``…:void start lost``). Where nothing passed there are no epochs.
+small epoch in a stream that names the reason (``…:void start lost``). Where nothing passed there are no epochs.
 
 `segment_measurements` pairs and decodes them. Guarantee: a measurement with a mean rests on two LDAs over the same
-packets, those between Start and End; `lost` is exact. Everything else is void and says why.
+packets, those between Start and End; `lost` is exact. Everything else is void with a reason.
+
+`summarise` pools intervals: with r_i packets received in interval i and r their sum, mean = Σ r_i·m_i / r; the
+intervals' errors are independent, so that half-widths add as √Σ (r_i·h_i / r)²; variance = Σ r_i (s_i² + (m_i − mean)²)
+/ r. Intervals without a mean are left out.
 
 Kompella et al., "Router Support for Fine-Grained Latency Measurements", §III (intervals) and §VI (measurement state
 packets).
@@ -21,8 +25,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sojourn.core.errors import ParameterError
@@ -31,7 +36,7 @@ from sojourn.estimation.lda import estimate_lda
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.sketches.lda import Lda, LdaParameters
 
-__all__ = ["MS_NS", "RouterStream", "Side", "Void", "segment_measurements", "void_epoch"]
+__all__ = ["MS_NS", "RouterStream", "Side", "Void", "segment_measurements", "summarise", "void_epoch"]
 
 MS_NS = 1_000_000
 MOST_DSCP = 63
@@ -206,3 +211,61 @@ def _void_of(ingress: Epoch | None, egress: Epoch | None) -> Void | None:
     if ingress.parameters != egress.parameters or not isinstance(ingress.sketch, Lda):
         return Void.OTHER_PARAMETERS
     return Void.OTHER_PACKETS if egress.recorded > ingress.recorded else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentSummary:
+    """One segment and class over many intervals; ``void`` counts those of no use by reason."""
+
+    segment: Segment
+    dscp: int
+    intervals: int
+    packets: int
+    lost: int
+    mean_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    std_ns: float | None
+    void: Counter[str] = field(default_factory=Counter)
+
+
+def summarise(measurements: Iterable[SegmentMeasurement]) -> list[SegmentSummary]:
+    """A summary per segment and class, sorted; packets and lost are those of intervals that are not void."""
+    groups: dict[tuple[Segment, int], list[SegmentMeasurement]] = {}
+    for one in measurements:
+        groups.setdefault((one.segment, one.dscp), []).append(one)
+    return [_summary(segment, dscp, group) for (segment, dscp), group in sorted(groups.items())]
+
+
+def _summary(segment: Segment, dscp: int, group: list[SegmentMeasurement]) -> SegmentSummary:
+    usable = [one for one in group if one.void is None]
+    mean, half, deviation = _together(usable)
+    return SegmentSummary(
+        segment=segment,
+        dscp=dscp,
+        intervals=len(group),
+        packets=sum(one.packets for one in usable),
+        lost=sum(one.lost for one in usable),
+        mean_ns=mean,
+        low_ns=None if mean is None or half is None else mean - half,
+        high_ns=None if mean is None or half is None else mean + half,
+        std_ns=deviation,
+        void=Counter(one.void for one in group if one.void is not None),
+    )
+
+
+def _together(usable: list[SegmentMeasurement]) -> tuple[float | None, float | None, float | None]:
+    """Mean, half-width and deviation; each None where an interval has none to give."""
+    parts = [(one.packets - one.lost, one.mean_ns, one) for one in usable if one.mean_ns is not None]
+    received = sum(count for count, _, _ in parts)
+    if not received:
+        return None, None, None
+    mean = sum(count * value for count, value, _ in parts) / received
+    halves = [
+        count * (one.high_ns - one.low_ns) / 2
+        for count, _, one in parts
+        if one.high_ns is not None and one.low_ns is not None
+    ]
+    squares = [count * (one.std_ns**2 + (value - mean) ** 2) for count, value, one in parts if one.std_ns is not None]
+    half = math.hypot(*halves) / received if len(halves) == len(parts) else None
+    return mean, half, math.sqrt(sum(squares) / received) if len(squares) == len(parts) else None

@@ -35,13 +35,12 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.mplane.router.control_messages import ControlKind, Injector, MessageWriter
 from sojourn.mplane.router.epochs import MOST_DSCP, MS_NS, RouterStream, Side, Void, void_epoch
-from sojourn.mplane.router.interfaces import RouterInterface
-from sojourn.mplane.router.route_lookup import RouteLookup, keying_of_routes
+from sojourn.mplane.router.forwarding import RouteLookup, RouterInterface, keying_of_routes
 from sojourn.mplane.router.segment import DATA, ClosedInterval, SegmentRecorder, mark_of
 from sojourn.mplane.router.taps import BLOCK_BYTES, NOT_FORWARDED, IngressTap, Seen, Tap
 from sojourn.sketches.lda import LdaParameters
 
-__all__ = ["RouterCounts", "RouterRecorder", "RouterSettings"]
+__all__ = ["RouterRecorder", "RouterSettings"]
 
 LEAST_INTERVAL_NS = 100 * MS_NS
 PAUSE_NS = 100 * MS_NS

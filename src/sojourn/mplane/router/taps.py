@@ -21,7 +21,7 @@ from sojourn.capture.live.interface import LiveCapture
 from sojourn.capture.live.reader import RETIRE_MS, longest_frame
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array
 from sojourn.core.errors import LiveCaptureError
-from sojourn.mplane.router.route_lookup import NOWHERE, RouteLookup
+from sojourn.mplane.router.forwarding import NOWHERE, RouteLookup
 
 __all__ = ["BLOCK_BYTES", "IngressTap", "Seen", "Tap"]
 

@@ -4,7 +4,7 @@ Means of segments add up to the mean of the path. Where segments are independent
 of the means; loss is what not every segment delivers, 1 − Π (1 − loss). An interval around a sum takes from each
 segment the distance between its value and its bound, squared and added, each side by itself (Zou and Donner's way to
 recover variances), so that skewed intervals stay skewed. Over equal-cost paths all of it is weighed by the traffic's
-shares (`sojourn.mplane.planning.path_segments`).
+shares (`sojourn.mplane.planning.paths`).
 
 A segment that was not measured, or only in void intervals, leaves the answer incomplete, and it says which.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from sojourn.core.estimates import Estimate
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
-from sojourn.mplane.planning.path_segments import PathSegments, pieces
+from sojourn.mplane.planning.paths import PathSegments, pieces
 
 __all__ = ["PathState", "SegmentState", "by_segment", "path_state", "reached_ns", "segment_state", "wilson"]
 

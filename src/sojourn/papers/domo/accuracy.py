@@ -12,8 +12,7 @@ from sojourn.papers.claims import Claim
 from sojourn.papers.domo.worlds import NS_PER_MS, PERIOD_S, SEEDS, Judged, World, judge_networks, simulate
 from sojourn.papers.figures import Figure, Kind, Line
 from sojourn.papers.reproduction import Outcome, Scale
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
-from sojourn.tomography.baselines.published import published, published_bounds
+from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds, published, published_bounds
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.delays.estimate import estimate
 

@@ -27,8 +27,7 @@ from sojourn.papers.claims import Claim
 from sojourn.papers.domo.worlds import NS_PER_MS, World, simulate
 from sojourn.papers.figures import Figure, Kind, Line
 from sojourn.papers.reproduction import Outcome, Scale
-from sojourn.tomography.baselines.mnt import mnt_bounds
-from sojourn.tomography.baselines.published import published_bounds
+from sojourn.tomography.baselines.published import mnt_bounds, published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, learn_omega
 
 __all__ = ["MARGIN", "Fifo", "P", "SmallWindow", "relaxation", "small_windows", "solve", "widths", "witness"]

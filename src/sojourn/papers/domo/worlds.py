@@ -16,8 +16,13 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.lab.wireless import WirelessNetwork, run_collection
 from sojourn.papers.reproduction import Scale
 from sojourn.tomography.baselines.message_tracing import logs_of, trace_messages
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
-from sojourn.tomography.baselines.published import PublishedOptions, published, published_bounds
+from sojourn.tomography.baselines.published import (
+    PublishedOptions,
+    mnt_arrivals,
+    mnt_bounds,
+    published,
+    published_bounds,
+)
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.delays.estimate import EstimateOptions, estimate
 from sojourn.tomography.evaluation import displacements, unknown_visits

@@ -26,9 +26,9 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.errors import SojournError, UsageError
+from sojourn.lab.disk_load import Tally
 from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.lab.namespaces import PORTS_EACH, Bottleneck, Host, Network, shape_by_port, two_hosts
-from sojourn.lab.tally import Tally
 from sojourn.papers.claims import Claim
 from sojourn.papers.figures import Figure, Line
 from sojourn.papers.reproduction import Outcome, Scale

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sojourn.mplane.measurement_rows import MAX_HOPS
+from sojourn.mplane.measurements import MAX_HOPS
 from sojourn.server.models.fleet import Name
 
 __all__ = ["MAX_BATCH", "SegmentResults", "SegmentRow", "SegmentRows"]

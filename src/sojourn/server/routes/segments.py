@@ -10,8 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from sojourn.core.errors import InputError
-from sojourn.mplane.measurement_rows import from_row, measured_by, to_row
-from sojourn.mplane.measurements import SegmentMeasurement
+from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_row
 from sojourn.server.door.access import must_be_node, nodes, problems, readers
 from sojourn.server.models.segments import SegmentResults, SegmentRow, SegmentRows
 from sojourn.server.queries.answering import measured_segments

@@ -1,4 +1,4 @@
-"""What a collection answers: the hops of a packet, of a stretch of time, and what became of packets at each node."""
+"""What a collection answers: the hops of a packet, of a span of time, and what became of packets at each node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sojourn.server.sinks.solving import LONG
 from sojourn.server.sinks.store import WORD, CollectionState, to_row
 from sojourn.server.sinks.tables import ANSWERS, PACKETS, SET_ASIDE, SET_ASIDE_WINDOWS
 from sojourn.store.epochs import EpochStore
-from sojourn.tomography.delays.node_delays import NodeDelays, node_delays
+from sojourn.tomography.delays.nodes import NodeDelays, node_delays
 from sojourn.tomography.trace import PacketRow
 
 __all__ = ["AnsweredHop", "AnsweredPacket", "SinkAnswers", "unpacked"]

@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from sojourn.core.errors import WireError
 from sojourn.server.door.admission import CBOR
 from sojourn.server.models.collections import TracePacket
-from sojourn.tomography.reading.packet_wire import decode_packets
+from sojourn.tomography.reading.packets import decode_packets
 from sojourn.tomography.reading.traces import packet_row
 from sojourn.tomography.trace import MISSING, PacketRow, packet_fault
 

@@ -1,7 +1,7 @@
 """Late packets: those that came after the window of their time was solved, until they are answered as well.
 
 A late packet is answered from a window of its own around it; what was answered before stays as it was told. That is
-done after the next window of the collection, one stretch of late packets for each window so that stragglers at most
+done after the next window of the collection, one span of late packets for each window so that stragglers at most
 double the work, or at once for all that were there when the closing was asked for (they are *due*).
 """
 
@@ -23,7 +23,7 @@ from sojourn.server.sinks.store import (
 )
 from sojourn.server.sinks.tables import COLLECTIONS, LATE, PACKETS
 from sojourn.store.epochs import EpochStore
-from sojourn.tomography.delays.windowing import Stretch, packet_key
+from sojourn.tomography.delays.streaming import WindowSpan, packet_key
 
 __all__ = ["LatePackets"]
 
@@ -51,10 +51,10 @@ class LatePackets:
             return [StoredPacket(record.id, to_row(record)) for record in connection.execute(query.limit(limit))]
 
     def keep(
-        self, state: CollectionState, stretch: Stretch, packets: Sequence[StoredPacket], solved: SolvedWindow
+        self, state: CollectionState, span: WindowSpan, packets: Sequence[StoredPacket], solved: SolvedWindow
     ) -> int:
-        """Store the answers of the late packets that a stretch was solved for; how many were found."""
-        asked = {packet.id: packet for packet in packets if stretch.begin_ns <= packet.row[3] < stretch.end_ns}
+        """Store the answers of the late packets that a span was solved for; how many were found."""
+        asked = {packet.id: packet for packet in packets if span.begin_ns <= packet.row[3] < span.end_ns}
         with self._store.transaction(writes=True) as connection:
             if not is_there(connection, state):
                 return 0
@@ -70,14 +70,14 @@ class LatePackets:
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
         return added["solved"]
 
-    def set_aside(self, state: CollectionState, stretch: Stretch, reason: str, *, most: int) -> int:
-        """Have late packets of a stretch without answers, for good; how many they are, so many at most."""
-        here = (LATE.c.collection == state.id) & (LATE.c.t0_ns >= stretch.begin_ns) & (LATE.c.t0_ns < stretch.end_ns)
+    def set_aside(self, state: CollectionState, span: WindowSpan, reason: str, *, most: int) -> int:
+        """Have late packets of a span without answers, for good; how many they are, so many at most."""
+        here = (LATE.c.collection == state.id) & (LATE.c.t0_ns >= span.begin_ns) & (LATE.c.t0_ns < span.end_ns)
         packets = select(LATE.c.packet).where(here).order_by(LATE.c.t0_ns, LATE.c.packet).limit(most)
         with self._store.transaction(writes=True) as connection:
             if not is_there(connection, state):
                 return 0
-            count = set_packets_aside(connection, state, stretch, packets, reason)
+            count = set_packets_aside(connection, state, span, packets, reason)
             connection.execute(delete(LATE).where(LATE.c.packet.in_(packets)))
             changes = {"set_aside": COLLECTIONS.c.set_aside + count, "late": COLLECTIONS.c.late - count}
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))

@@ -1,9 +1,9 @@
-"""Which window of a collection is solved next: its stretch of time, and the packets that it rests on.
+"""Which window of a collection is solved next: its span of time, and the packets that it rests on.
 
 A window has at most so many packets and places (`Limits`); where there are more, shorter windows are planned, down to
 packets of one instant, of which as many as fit are taken and the others are late. A collection whose windows took too
 much to solve has windows half, a quarter, … as long, of half, a quarter, … as many packets at most.
-Cost: stretches are tried by counting in the database; packets are read once, when their window is found.
+Cost: spans are tried by counting in the database; packets are read once, when their window is found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate
 from sojourn.server.door.limits import Limits
 from sojourn.server.sinks.late import LatePackets
 from sojourn.server.sinks.store import CollectionState, SinkStore, StoredPacket
-from sojourn.tomography.delays.windowing import Stretch, next_stretch, period_of
+from sojourn.tomography.delays.streaming import WindowSpan, next_span, period_of
 
 __all__ = ["PlannedWindow", "WindowPlanner"]
 
@@ -24,9 +24,9 @@ LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True)
 class PlannedWindow:
-    """A stretch, the packets that it rests on, and the period found in them."""
+    """A span, the packets that it rests on, and the period found in them."""
 
-    stretch: Stretch
+    span: WindowSpan
     packets: list[StoredPacket]
     period_ns: int
 
@@ -50,17 +50,17 @@ class WindowPlanner:
         is_closing = state.close_ns is not None and begin <= state.close_ns
         period_ns = state.period_ns or self._first_period(state, begin, is_closing)
         longest = share = 0.5**state.halvings
-        while stretch := next_stretch(begin, state.newest_ns, period_ns, share=share, is_closing=is_closing):
-            if not self._fits(state, stretch):
+        while span := next_span(begin, state.newest_ns, period_ns, share=share, is_closing=is_closing):
+            if not self._fits(state, span):
                 if share >= LEAST_SHARE:
                     share /= 2
                     continue
-                packets = self._fitting(state, self._store.load(state, stretch, self._limits.window_packets))
-                return PlannedWindow(_cut(stretch, packets), packets, period_ns)
-            packets = self._store.load(state, stretch, self._limits.window_packets)
-            found = self._period(state, stretch, packets) if share == longest else None
+                packets = self._fitting(state, self._store.load(state, span, self._limits.window_packets))
+                return PlannedWindow(_cut(span, packets), packets, period_ns)
+            packets = self._store.load(state, span, self._limits.window_packets)
+            found = self._period(state, span, packets) if share == longest else None
             if state.windows or found is None or found <= period_ns:
-                return PlannedWindow(stretch, packets, found or period_ns)
+                return PlannedWindow(span, packets, found or period_ns)
             period_ns = found  # the first packets followed each other faster than is usual
         return None
 
@@ -71,26 +71,26 @@ class WindowPlanner:
             return None
         newest_ns, period_ns = state.newest_ns or begin, state.period_ns or 1
         share = 0.5**state.halvings
-        while stretch := next_stretch(begin, newest_ns, period_ns, share=share, is_closing=True):
-            if self._fits(state, stretch):
-                packets = self._store.load(state, stretch, self._limits.window_packets)
-                return PlannedWindow(stretch, packets, period_ns)
+        while span := next_span(begin, newest_ns, period_ns, share=share, is_closing=True):
+            if self._fits(state, span):
+                packets = self._store.load(state, span, self._limits.window_packets)
+                return PlannedWindow(span, packets, period_ns)
             if share < LEAST_SHARE:
                 break
             share /= 2
         alone = self._fitting(state, self._late.load(state.id, begin, self._limits.window_packets))
-        return PlannedWindow(Stretch(begin, begin + 1, begin, begin + 1), alone, period_ns)
+        return PlannedWindow(WindowSpan(begin, begin + 1, begin, begin + 1), alone, period_ns)
 
-    def whole(self, state: CollectionState, window: PlannedWindow) -> Stretch:
-        """The stretch that a window was made shorter from, as far as packets have come."""
-        begin = window.stretch.begin_ns
-        stretch = next_stretch(begin, state.newest_ns or begin, window.period_ns, is_closing=True)
-        return stretch or window.stretch
+    def whole(self, state: CollectionState, window: PlannedWindow) -> WindowSpan:
+        """The span that a window was made shorter from, as far as packets have come."""
+        begin = window.span.begin_ns
+        span = next_span(begin, state.newest_ns or begin, window.period_ns, is_closing=True)
+        return span or window.span
 
-    def _fits(self, state: CollectionState, stretch: Stretch) -> bool:
-        """Whether a window may have all packets that a stretch rests on."""
+    def _fits(self, state: CollectionState, span: WindowSpan) -> bool:
+        """Whether a window may have all packets that a span rests on."""
         most_packets, most_places = self._most(state)
-        packets, places = self._store.extent(state, stretch, most_packets + 1)
+        packets, places = self._store.extent(state, span, most_packets + 1)
         return packets <= 1 or (packets <= most_packets and places <= most_places)
 
     def _fitting(self, state: CollectionState, packets: list[StoredPacket]) -> list[StoredPacket]:
@@ -114,12 +114,12 @@ class WindowPlanner:
             self._guesses[state.id] = span, found
         return found or span
 
-    def _period(self, state: CollectionState, stretch: Stretch, packets: list[StoredPacket]) -> int | None:
-        """The period of a stretch, or of what came before it if it has too few packets to tell."""
+    def _period(self, state: CollectionState, span: WindowSpan, packets: list[StoredPacket]) -> int | None:
+        """The period of a span, or of what came before it if it has too few packets to tell."""
         found = period_of([packet.row for packet in packets])
-        return found or period_of(self._store.latest(state.id, stretch.until_ns, SAMPLE_PACKETS))
+        return found or period_of(self._store.latest(state.id, span.until_ns, SAMPLE_PACKETS))
 
 
-def _cut(stretch: Stretch, packets: list[StoredPacket]) -> Stretch:
-    """More packets at one time than a window may have: the stretch ends with those taken, and the others are late."""
-    return replace(stretch, end_ns=max(stretch.begin_ns, packets[-1].row[3]) + 1)
+def _cut(span: WindowSpan, packets: list[StoredPacket]) -> WindowSpan:
+    """More packets at one time than a window may have: the span ends with those taken, and the others are late."""
+    return replace(span, end_ns=max(span.begin_ns, packets[-1].row[3]) + 1)

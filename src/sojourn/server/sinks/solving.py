@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sojourn.tomography.bounds.constraints import ConstraintOptions
-from sojourn.tomography.delays.windowing import PacketAnswer, PacketKey, Stretch, solve_stretch
+from sojourn.tomography.delays.streaming import PacketAnswer, PacketKey, WindowSpan, solve_span
 from sojourn.tomography.trace import PacketRow
 
 __all__ = ["LONG", "SolvedWindow", "solve_window"]
@@ -30,9 +30,9 @@ class SolvedWindow:
     is_solved: bool = False
 
 
-def solve_window(rows: Sequence[PacketRow], stretch: Stretch, omega_ns: int, may_be_exact: bool) -> SolvedWindow:
-    """The answers of a stretch."""
-    solved = solve_stretch(rows, stretch, ConstraintOptions(omega_ns=omega_ns), may_be_exact=may_be_exact)
+def solve_window(rows: Sequence[PacketRow], span: WindowSpan, omega_ns: int, may_be_exact: bool) -> SolvedWindow:
+    """The answers of a span."""
+    solved = solve_span(rows, span, ConstraintOptions(omega_ns=omega_ns), may_be_exact=may_be_exact)
     return SolvedWindow(
         answers={key: _packed(answer) for key, answer in solved.answers.items()},
         may_be_exact=solved.may_be_exact,

@@ -31,7 +31,7 @@ from sojourn.server.sinks.tables import (
     prepare,
 )
 from sojourn.store.epochs import EpochStore
-from sojourn.tomography.delays.windowing import Stretch, packet_key
+from sojourn.tomography.delays.streaming import WindowSpan, packet_key
 from sojourn.tomography.trace import PacketRow
 
 __all__ = [
@@ -275,17 +275,17 @@ class SinkStore:
         with self._store.transaction() as connection:
             return [to_row(record) for record in connection.execute(query)]
 
-    def extent(self, state: CollectionState, stretch: Stretch, limit: int) -> tuple[int, int]:
-        """How many packets a stretch rests on, counted up to a limit, and the places on their paths; cheap."""
-        some = select(PACKETS.c.path).where(_resting_on(state, stretch)).limit(limit).subquery()
+    def extent(self, state: CollectionState, span: WindowSpan, limit: int) -> tuple[int, int]:
+        """How many packets a span rests on, counted up to a limit, and the places on their paths; cheap."""
+        some = select(PACKETS.c.path).where(_resting_on(state, span)).limit(limit).subquery()
         query = select(func.count(), func.coalesce(func.sum(func.length(some.c.path)), 0)).select_from(some)
         with self._store.transaction() as connection:
             packets, size = connection.execute(query).one()
         return int(packets), int(size) // WORD.itemsize
 
-    def load(self, state: CollectionState, stretch: Stretch, limit: int) -> list[StoredPacket]:
-        """The packets that a stretch rests on, the earliest generated first, up to a limit."""
-        here = _resting_on(state, stretch)
+    def load(self, state: CollectionState, span: WindowSpan, limit: int) -> list[StoredPacket]:
+        """The packets that a span rests on, the earliest generated first, up to a limit."""
+        here = _resting_on(state, span)
         query = select(PACKETS).where(here).order_by(PACKETS.c.t0_ns, PACKETS.c.id).limit(limit)
         with self._store.transaction() as connection:
             return [StoredPacket(record.id, to_row(record)) for record in connection.execute(query)]
@@ -293,20 +293,20 @@ class SinkStore:
     def keep(
         self,
         state: CollectionState,
-        stretch: Stretch,
+        span: WindowSpan,
         packets: Sequence[StoredPacket],
         solved: SolvedWindow,
         *,
         period_ns: int,
     ) -> bool:
-        """Store a stretch's answers and go on behind it; false if another query unit was faster.
+        """Store a span's answers and go on behind it; false if another query unit was faster.
 
-        Packets of the stretch, or from before it, that came while it was solved are late.
+        Packets of the span, or from before it, that came while it was solved are late.
         """
         here = (
             (PACKETS.c.collection == state.id)
             & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
-            & (PACKETS.c.t0_ns < stretch.end_ns)
+            & (PACKETS.c.t0_ns < span.end_ns)
         )
         reached = COLLECTIONS.c.begin_ns
         same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
@@ -322,14 +322,14 @@ class SinkStore:
             added = keep_answers(connection, answers, solved)
             added |= {"late": len(late), "contradictions": solved.conflicts}
             changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
-            changes |= {"begin_ns": stretch.end_ns, "period_ns": period_ns, "may_be_exact": solved.may_be_exact}
+            changes |= {"begin_ns": span.end_ns, "period_ns": period_ns, "may_be_exact": solved.may_be_exact}
             if state.halvings and state.windows % LONGER_AGAIN == LONGER_AGAIN - 1:
                 changes["halvings"] = state.halvings - 1
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
         return True
 
-    def set_aside(self, state: CollectionState, stretch: Stretch, reason: str, *, period_ns: int) -> int:
-        """Go on behind a stretch without answers, for good; how many packets that are.
+    def set_aside(self, state: CollectionState, span: WindowSpan, reason: str, *, period_ns: int) -> int:
+        """Go on behind a span without answers, for good; how many packets that are.
 
         More packets than a window may have are set aside in several steps, except those of one instant.
         """
@@ -341,9 +341,9 @@ class SinkStore:
             if not is_there(connection, state, same):
                 return 0
             next_ns = connection.execute(behind.limit(1).offset(self._limits.window_packets)).scalar()
-            end_ns = stretch.end_ns if next_ns is None else min(stretch.end_ns, max(next_ns, stretch.begin_ns + 1))
+            end_ns = span.end_ns if next_ns is None else min(span.end_ns, max(next_ns, span.begin_ns + 1))
             packets = select(PACKETS.c.id).where(there & (PACKETS.c.t0_ns < end_ns))
-            count = set_packets_aside(connection, state, replace(stretch, end_ns=end_ns), packets, reason)
+            count = set_packets_aside(connection, state, replace(span, end_ns=end_ns), packets, reason)
             changes = {"set_aside": COLLECTIONS.c.set_aside + count, "begin_ns": end_ns, "period_ns": period_ns}
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
         return count
@@ -393,13 +393,13 @@ def _insert_late(connection: Connection, collection: int, packets: Sequence[tupl
         connection.execute(insert(LATE), values)
 
 
-def _resting_on(state: CollectionState, stretch: Stretch) -> ColumnElement[bool]:
-    """The packets that a stretch rests on."""
+def _resting_on(state: CollectionState, span: WindowSpan) -> ColumnElement[bool]:
+    """The packets that a span rests on."""
     return (
         (PACKETS.c.collection == state.id)
-        & (PACKETS.c.t0_ns >= stretch.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
-        & (PACKETS.c.t0_ns < stretch.until_ns)
-        & (PACKETS.c.sink_ns >= stretch.since_ns)
+        & (PACKETS.c.t0_ns >= span.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
+        & (PACKETS.c.t0_ns < span.until_ns)
+        & (PACKETS.c.sink_ns >= span.since_ns)
     )
 
 
@@ -420,13 +420,13 @@ def keep_answers(
 
 
 def set_packets_aside(
-    connection: Connection, state: CollectionState, stretch: Stretch, packets: Select[tuple[int]], reason: str
+    connection: Connection, state: CollectionState, span: WindowSpan, packets: Select[tuple[int]], reason: str
 ) -> int:
     """Store that the packets of a query have no answer, and why; how many they are."""
     values = {
         "collection": state.id,
-        "begin_ns": stretch.begin_ns,
-        "end_ns": stretch.end_ns,
+        "begin_ns": span.begin_ns,
+        "end_ns": span.end_ns,
         "packets": 0,
         "reason": reason[:LONGEST_REASON],
     }

@@ -141,7 +141,7 @@ class SinkWorker:
                 count = self._store.set_aside(state, whole, str(failed), period_ns=window.period_ns)
                 self._telemetry.packets_set_aside.inc(count)
             return True
-        if self._store.keep(state, window.stretch, window.packets, solved, period_ns=window.period_ns):
+        if self._store.keep(state, window.span, window.packets, solved, period_ns=window.period_ns):
             self._telemetry.packets_solved.inc(len(solved.answers))
         if (after := self._store.state(collection)) is not None:
             self._solve_late(after, process, only_due=False)
@@ -159,7 +159,7 @@ class SinkWorker:
             if not self._halve(state):
                 self._telemetry.packets_set_aside.inc(self._late.set_aside(state, whole, str(failed), most=most))
             return True
-        self._telemetry.packets_solved.inc(self._late.keep(state, window.stretch, window.packets, solved))
+        self._telemetry.packets_solved.inc(self._late.keep(state, window.span, window.packets, solved))
         return True
 
     def _halve(self, state: CollectionState) -> bool:
@@ -174,7 +174,7 @@ class SinkWorker:
         rows, omega_ns = [packet.row for packet in window.packets], self._omega(state)
         try:
             with self._telemetry.window_seconds.time():
-                return process.call(solve_window, rows, window.stretch, omega_ns, state.may_be_exact)
+                return process.call(solve_window, rows, window.span, omega_ns, state.may_be_exact)
         except Exception as error:
             if (why := _failure(error)) is None:
                 raise

@@ -1,12 +1,17 @@
-"""Domo as published: delays of a node that are alike in pairs, and sums read by the paper's sets of packets.
+"""The baselines that Domo is compared with: MNT's bounds, and Domo as published.
 
-Minimise Eq. 8, the squared differences of any two delays at a node whose packets were generated within ε_t of each
-other, subject to order (Eq. 5), FIFO queues (Eq. 1) and sums (Eq. 6 and 7), window by window with the effective ratio
-of Section IV.B. Where the paper cannot be taken by its word it is read so that it works:
+MNT knows nothing of sums of delays. A node's own packets, whose generation times are known, bracket each packet that it
+forwards; packets that passed the same forwarders tighten that further; the estimate is the middle of an arrival's
+bounds. It is given the same proofs of order and the same least delay as ours, so that what sets the two apart is S and
+the estimate. Keller, Beutel and Thiele, "How Was Your Journey?", as Domo's Section VI.A uses it.
 
-- Eq. 4, the relaxation of Eq. 1, has no solution as printed and says nothing with its sign corrected
+Domo as published: minimise Eq. 8, the squared differences of any two delays at a node whose packets were generated
+within ε_t of each other, subject to order (Eq. 5), FIFO queues (Eq. 1) and sums (Eq. 6 and 7), window by window with
+the effective ratio of Section IV.B. Where the paper cannot be implemented literally it is read so that it works:
+
+- Eq. 4, the relaxation of Eq. 1, has no solution as printed and constrains nothing with its sign corrected
   (`sojourn.papers.domo.relaxation` shows both). The order is used where it is proved, as MNT's bounds prove it.
-- C(p) as defined holds the previous packet q and all older ones of the same origin: they are left out.
+- C(p) as defined contains the previous packet q and all older ones of the same origin: they are left out.
 - Eq. 7 is wrong if q itself was lost: sets are used only where the sequence numbers of p and q differ by one; of other
   packets only D(p) <= S(p) is kept.
 - Eq. 6 holds "if there is no packet loss": it is used if no packet seems to be missing, and left out of a window that
@@ -33,15 +38,34 @@ from scipy import sparse
 from sojourn.core.arrays import FloatArray, Int64Array, ranges
 from sojourn.core.executors.executor import Executor
 from sojourn.core.kernels import kernel
-from sojourn.tomography.baselines.mnt import mnt_bounds
-from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Groups, Sums
+from sojourn.tomography.baselines.message_tracing import logs_of, trace_messages
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Groups, Sums, bound
 from sojourn.tomography.delays.estimate import Estimates, solve_windows
-from sojourn.tomography.delays.program import NS_PER_MS, Programs, WindowProgram
-from sojourn.tomography.delays.solver import Solver
+from sojourn.tomography.delays.program import NS_PER_MS, Programs, Solver, WindowProgram
+from sojourn.tomography.evaluation import displacement, evaluate
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions
 
-__all__ = ["PublishedOptions", "alike_pairs", "published", "published_bounds"]
+__all__ = [
+    "PublishedOptions",
+    "evaluate_baselines",
+    "mnt_arrivals",
+    "mnt_bounds",
+    "published",
+    "published_bounds",
+    "similar_pairs",
+]
+
+
+def mnt_bounds(trace: CollectionTrace, options: ConstraintOptions | None = None) -> Bounds:
+    """Bounds from order and FIFO queues alone."""
+    return bound(trace, replace(options or ConstraintOptions(), sums=Sums.UNUSED))
+
+
+def mnt_arrivals(bounds: Bounds) -> Int64Array:
+    """MNT's estimate of every arrival: the middle of its bounds."""
+    return (bounds.low_ns + bounds.high_ns) // 2
+
 
 TINY = 1e-6  # on the squares of the unknowns, for those that nothing else holds
 PAIRS_PER_VISIT = 512  # more of a node within ε_t add time, not knowledge
@@ -89,12 +113,12 @@ class _WindowSolver:
 
     def __call__(self, window: Window) -> tuple[Int64Array | None, Counter[str]]:
         trace, _bounds, _constraints, options = self._given
-        alike_ns = None if options.alike_periods is None else int(options.alike_periods * trace.period_ns)
+        similar_ns = None if options.alike_periods is None else int(options.alike_periods * trace.period_ns)
         solves: Counter[str] = Counter()
         makers = self._makers()
         for programs in makers:
             program = programs.make(window.packets)
-            delay = _solve(program, trace.t0_ns[trace.owner[program.visits]], alike_ns, solves)
+            delay = _solve(program, trace.t0_ns[trace.owner[program.visits]], similar_ns, solves)
             if delay is not None:
                 return np.rint(delay * NS_PER_MS).astype(np.int64), solves
             solves["relaxed" if programs is not makers[-1] else "unsolved"] += 1
@@ -176,10 +200,10 @@ def _candidates(trace: CollectionTrace, own: Int64Array, previous: Int64Array) -
     return np.concatenate(groups), np.concatenate(members)
 
 
-def alike_pairs(node: Int64Array, t0_ns: Int64Array, alike_ns: int) -> tuple[Int64Array, Int64Array]:
-    """The pairs of visits that Eq. 8 sums over: at one node, generated less than `alike_ns` apart."""
+def similar_pairs(node: Int64Array, t0_ns: Int64Array, similar_ns: int) -> tuple[Int64Array, Int64Array]:
+    """The pairs of visits that Eq. 8 sums over: at one node, generated less than `similar_ns` apart."""
     order = np.lexsort((t0_ns, node))
-    first, second = _pairs(node[order], t0_ns[order], alike_ns)
+    first, second = _pairs(node[order], t0_ns[order], similar_ns)
     return order[first], order[second]
 
 
@@ -203,15 +227,17 @@ def _pairs(node: Int64Array, t0: Int64Array, alike: int) -> tuple[Int64Array, In
     return first, second
 
 
-def _solve(program: WindowProgram, t0_ns: Int64Array, alike_ns: int | None, solves: Counter[str]) -> FloatArray | None:
+def _solve(
+    program: WindowProgram, t0_ns: Int64Array, similar_ns: int | None, solves: Counter[str]
+) -> FloatArray | None:
     """The delays of the program's visits in ms; None if no solver gets there."""
     unknowns = program.delay.shape[1]
     if not unknowns:
         return program.delay_known
-    if alike_ns is None:
+    if similar_ns is None:
         program, square, linear = _around_means(program)
     else:
-        square, linear = _differences(program, *alike_pairs(program.node, t0_ns, alike_ns))
+        square, linear = _differences(program, *similar_pairs(program.node, t0_ns, similar_ns))
     x = Solver(program, solves).solve(square, linear)
     if x is None:
         return None
@@ -250,3 +276,24 @@ def _quadratic(
     weighted = 2 * (weighting @ deviation)
     square = deviation.T @ weighted + TINY * sparse.identity(deviation.shape[1])
     return sparse.triu(square, format="csc"), np.asarray(weighted.T @ known)
+
+
+def evaluate_baselines(
+    trace: CollectionTrace,
+    truth_ns: Int64Array,
+    options: ConstraintOptions,
+    window: WindowOptions,
+    *,
+    executor: Executor | None = None,
+    advance: Callable[[str, float], None] | None = None,
+) -> dict[str, float]:
+    """Mean error and displacement as published, and the displacement of MessageTracing's order."""
+    bounds = published_bounds(trace, options)
+    answer = published(trace, bounds, options, PublishedOptions(window=window), executor=executor, advance=advance)
+    literal = evaluate(trace, bounds, answer.arrival_ns, truth_ns)
+    order = trace_messages(trace, logs_of(trace, truth_ns))
+    return {
+        "published_mae_ms": literal.mae_ms,
+        "published_displacement": literal.displacement,
+        "tracing_displacement": displacement(trace, order, truth_ns),
+    }

@@ -23,12 +23,11 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array, ranges
 from sojourn.core.errors import ParameterError
-from sojourn.tomography.bounds.combining import combine_sums
-from sojourn.tomography.bounds.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, find_pairs, propagate
-from sojourn.tomography.delays.node_offsets import node_levels
+from sojourn.tomography.bounds.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, combine_sums, find_pairs, propagate
+from sojourn.tomography.delays.nodes import node_factors
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Bounds", "Conflict", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
+__all__ = ["Bounds", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
 
 OMEGA_SHARE = 0.9
 FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
@@ -119,7 +118,7 @@ def learn_omega(trace: CollectionTrace) -> int:
     """ω learnt from the packets that went straight to the sink; 0 if those, or the nodes they are of, are too few.
 
     Nodes further off may be faster than the sink's neighbours. Sums show it, as a packet's own delay is in its sum: ω
-    stays below the smallest one. So do totals, where nodes clearly differ: ω falls as the fastest node's level does.
+    stays below the smallest one. So do totals, where nodes clearly differ: ω falls as the fastest node's factor does.
     The smallest delay seen lies above the least possible one, by less than what separates the ten smallest but for 1 in
     500 traces (near its end a density is flat, so the gaps there are alike): that much is taken off before the margin.
     """
@@ -132,8 +131,8 @@ def learn_omega(trace: CollectionTrace) -> int:
     sums = trace.sum_ns[trace.sum_ns >= 0]
     if len(sums):
         learnt = min(learnt, int(sums.min()))
-    level = node_levels(trace)
-    learnt = int(learnt * level[trace.is_visit].min() / level[trace.start[:-1][direct]].min())
+    factor = node_factors(trace)
+    learnt = int(learnt * factor[trace.is_visit].min() / factor[trace.start[:-1][direct]].min())
     return max(0, int(OMEGA_SHARE * learnt))
 
 

@@ -1,14 +1,13 @@
-"""Intervals that hold 95 % of the delays: from the posterior's means and deviations, with fitted factors.
+"""Intervals that contain 95 % of the delays: from the posterior's means and deviations, with fitted factors.
 
 An interval reaches from its delay's posterior mean so many deviations down and so many up, is cut at the guaranteed
-bounds, and is stretched to the estimate where that lies outside. Delays are skewed and have tails that no normal law
-has, so the factors are not 1.96: they are quantile regressions (2.5 % and 97.5 %) on how much the trace tells of the
-delay, where it lies in its node's law and how wide its bounds are, all in units of the node's spread.
-`interval_factors` has them, and the command that makes them.
+bounds, and is widened to the estimate where that lies outside. Delays are skewed and have heavier tails than the normal
+distribution, so the factors are not 1.96: they are quantile regressions (2.5 % and 97.5 %) on how much the trace tells
+of the delay, where it lies in its node's distribution and how wide its bounds are, all in units of the node's spread.
 
 Guarantee: within the bounds, and around the estimate, both but for the rounding of a nanosecond; delays that are known
-have no width. That 95 % hold is measured, not proved: docs/maths/tomography.md has the table.
-Cost: about 0.02 ms for a delay; the trace is taken in stretches of `STRETCH` visits, so memory does not grow with it.
+have no width. The coverage of 95 % is measured, not proved: docs/maths/tomography.md has the table.
+Cost: about 0.02 ms for a delay; the trace is taken in chunks of `CHUNK_VISITS` visits, so memory does not grow with it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,14 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.tomography.bounds.constraints import Bounds
-from sojourn.tomography.delays.interval_factors import ABOVE, BELOW
-from sojourn.tomography.delays.posterior import Posterior, Posteriors, stretches_of
+from sojourn.tomography.delays.posterior import Posterior, Posteriors, chunks_of
 from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["LEVEL", "Intervals", "features", "intervals", "judge", "uncertain_visits"]
+
+BELOW = (0.255, -0.266, 0.659, 0.067, 0.268)
+ABOVE = (-0.111, -0.491, 0.328, 0.466, 0.111)
+
 
 LEVEL = 0.95
 NS_PER_MS = 1e6
@@ -56,7 +58,7 @@ def intervals(
     believed = bounds.believed or bounds
     posteriors = Posteriors(trace, believed, arrival_ns)
     done = 0
-    for packets in stretches_of(trace):
+    for packets in chunks_of(trace):
         answer = posteriors.of(packets)
         chosen = is_uncertain[answer.place]
         place = answer.place[chosen]

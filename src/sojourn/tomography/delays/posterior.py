@@ -1,4 +1,4 @@
-"""How sure each delay is: a Gaussian model of all delays of a stretch of the trace, solved as one sparse system.
+"""How sure each delay is: a Gaussian model of all delays of a chunk of the trace, solved as one sparse system.
 
 A visit's delay is its node's centre plus noise; centres (one for a node and a few periods) scatter around the mean
 delay of a hop. What ties delays together is stated as observations with a variance: a packet's delays add up to its
@@ -9,7 +9,7 @@ in rounds, each from the last one's answer. The model sees the estimates only in
 over-count, so it serves any estimator.
 
 Answers are the mean and the deviation of each delay; deviations by solving for `PROBES` draws of all noise, which errs
-by 1 / √(2 PROBES). Deterministic. Cost: about 0.02 ms for a delay, and 2 kB while its stretch is solved.
+by 1 / √(2 PROBES). Deterministic. Cost: about 0.02 ms for a delay, and 2 kB while its chunk is solved.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Posterior", "Posteriors", "stretches_of"]
+__all__ = ["Posterior", "Posteriors", "chunks_of"]
 
 NS_PER_MS = 1e6
-STRETCH = 30_000
+CHUNK_VISITS = 30_000
 ROUNDS, PROBES, ROUND_PROBES = 3, 32, 8
 CENTRE_PERIODS = 4.0  # a node has one centre for so many periods, as in the windows of the estimates
 FIRST_CENTRE_SHARE = 0.45  # deviation of centres over that of delays, before the first round
@@ -101,7 +101,7 @@ class _Sums:
 
 
 class Posteriors:
-    """Makes the posteriors of a trace's stretches; holds its groups by packet."""
+    """Makes the posteriors of a trace's chunks; holds its groups by packet."""
 
     def __init__(self, trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array) -> None:
         self._trace, self._bounds, self._arrival = trace, bounds, arrival_ns
@@ -205,11 +205,11 @@ class Posteriors:
         )
 
 
-def stretches_of(trace: CollectionTrace) -> Iterator[Int64Array]:
-    """All packets in stretches of their generation times, of about so many visits each."""
+def chunks_of(trace: CollectionTrace) -> Iterator[Int64Array]:
+    """All packets in chunks of their generation times, of about so many visits each."""
     order = np.argsort(trace.t0_ns, kind="stable")
     visits = np.cumsum(np.diff(trace.start)[order] - 1)
-    parts = max(round(int(visits[-1]) / STRETCH), 1)
+    parts = max(round(int(visits[-1]) / CHUNK_VISITS), 1)
     edges = np.searchsorted(visits, np.arange(1, parts) * (int(visits[-1]) / parts), side="right")
     for packets in np.split(order, edges):
         yield np.sort(packets)

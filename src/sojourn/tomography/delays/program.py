@@ -1,23 +1,40 @@
-"""One window's quadratic program: its unknown arrival times, and all that ties them together, as sparse matrices.
+"""One window's quadratic program: unknown arrival times, constraints and objective as sparse matrices, its solvers.
 
 Unknowns are the arrival times between origin and sink, in ms from the middle of their bounds: small numbers, which
 first-order solvers need. Every delay is a difference of two places, each an unknown or a known time. Rows that the
-bounds already imply are left out.
+bounds already imply are left out. OSQP solves it, Clarabel what that leaves unconverged; every status is checked.
 Cost: O(places + pairs + members) of the window in numpy, once the trace's pairs and groups are sorted by packet.
+
+Objective. A visit waits for the packet before it at its node and is then *served*: its service begins when it arrives,
+or when the packet before it leaves if that is later. Services at a node are similar (Domo says so of delays, Eq. 8,
+which is true where queues are short). Each is shrunk towards its node's centre: the median of the node's services,
+itself shrunk towards the window's median as if `PRIOR_VISITS` more visits had been seen there. Few packets say little
+of a node, and without that prior centres drift to whatever the bounds leave open: where sums are missing, dividing a
+packet's time evenly would beat them. Nodes that differ for the whole trace have a prior of their own (`node_factors`).
+
+Services are skewed: a retransmission may double one, nothing makes it much shorter. So the loss is Huber's: a service
+`HUBER` centres off pulls no harder than one at that distance, and one below its centre weighs `BELOW` times as much as
+one above. A packet without a sum gives no evidence which of its hops was slow: its time is divided more evenly
+(`UNSUMMED_HUBER`). The services of a node weigh less the wider they scatter. All is measured in centres, so no unit of
+time matters.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
+from sojourn.core.errors import UsageError
+from sojourn.core.executors.interrupts import interrupts_held
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NS_PER_MS", "Programs", "WindowProgram"]
+__all__ = ["NS_PER_MS", "NodeCentres", "Programs", "Solver", "WindowProgram", "medians", "served_behind"]
 
 NS_PER_MS = 1e6
 LARGEST_PULL = 20  # groups with more members say little about each
@@ -36,7 +53,7 @@ class WindowProgram:
     node: Int64Array  # of every visit, numbered from 0 within the window
     nodes: int
     is_summed: BoolArray  # of every visit: whether a sum speaks of its packet, at any node
-    level: FloatArray  # of every node: its usual delay over the whole trace, relative to the others'
+    factor: FloatArray  # of every node: its usual delay over the whole trace, relative to the others'
     delay: sparse.csr_matrix
     delay_known: FloatArray
     departure: sparse.csr_matrix
@@ -105,11 +122,11 @@ class Programs:
         *,
         tolerance_ns: int,
         epsilon_ns: int,
-        level: FloatArray | None = None,
+        factor: FloatArray | None = None,
         is_elastic: bool = False,
     ) -> None:
         self._trace, self._bounds, self._is_elastic = trace, bounds, is_elastic
-        self._level = np.ones(len(trace.node)) if level is None else level
+        self._factor = np.ones(len(trace.node)) if factor is None else factor
         self._tolerance, self._epsilon = tolerance_ns / NS_PER_MS, epsilon_ns / NS_PER_MS
         self._local = np.full(len(trace.node), -1, np.int64)
         owner, is_local = trace.owner, trace.hop == 0
@@ -164,7 +181,7 @@ class Programs:
             node=node,
             nodes=len(nodes),
             is_summed=np.repeat(self._is_summed[packets], lengths - 1),
-            level=self._level[places[visit][place]],
+            factor=self._factor[places[visit][place]],
             delay=delay,
             delay_known=delay_known + delay @ middle,
             departure=departure,
@@ -254,3 +271,158 @@ def _summed(times: _Times, row: Int64Array, member: Int64Array, rows: int) -> tu
     return times.matrix(
         np.concatenate([row, row]), np.concatenate([local + 1, local]), np.concatenate([ones, -ones]), rows
     )
+
+
+PRIOR_VISITS = 60.0
+SPREAD_VISITS = 30.0
+HUBER, UNSUMMED_HUBER, BELOW = 0.45, 1.0, 2.5
+LARGEST_SPREAD = 4.0
+LEAST_CENTRE_MS = 0.1
+SETTLING = range(1, 4)  # the rounds after which it is seen anew who waited for whom
+CROWDED = 0.05  # where more visits than this waited for others, totals do not show how nodes differ
+TINY = 1e-6
+
+
+class NodeCentres:
+    """The centres of a window's nodes, learnt from round to round, and the squares of the distances to them."""
+
+    def __init__(self, program: WindowProgram) -> None:
+        self._program = program
+        self._rows, self._known = program.delay, program.delay_known
+        self._count = np.bincount(program.node, minlength=program.nodes)
+        self._factor = program.factor / np.median(program.factor[program.node])
+        # With every unknown in the middle of its bounds delays still add up to the packets' times.
+        self.scale = max(float(program.delay_known.mean()), LEAST_CENTRE_MS)
+        self._centre = self.scale * self._factor / self._factor[program.node].mean()
+        self._weight = np.ones(len(program.node))
+        self._reach = np.where(program.is_summed, HUBER, UNSUMMED_HUBER)
+        self.is_rearranged = False
+
+    def objective(self) -> tuple[sparse.csc_matrix, FloatArray]:
+        """Upper triangle and linear part of the weighted squares of all distances."""
+        weighted = sparse.diags(2 * self._weight) @ self._rows
+        square = self._rows.T @ weighted + TINY * sparse.identity(self._rows.shape[1])
+        off = self._known - self._centre[self._program.node]
+        return sparse.triu(square, format="csc"), np.asarray(weighted.T @ off)
+
+    def learn(self, x: FloatArray, number: int) -> None:
+        """Take what round `number` found: who waited for whom, centres and weights."""
+        self.is_rearranged = number in SETTLING and self._rearrange(x)
+        node, nodes = self._program.node, self._program.nodes
+        service = self._rows @ x + self._known
+        self.scale = max(float(np.median(service / self._factor[node])), LEAST_CENTRE_MS)
+        own = medians(service, node, nodes)
+        prior = self.scale * self._factor
+        self._centre = (PRIOR_VISITS * prior + self._count * own) / (PRIOR_VISITS + self._count)
+        off = service - self._centre[node]
+        size = np.abs(off)
+        reach = self._reach * self.scale
+        self._weight = np.where(off < 0, BELOW, 1.0) * reach / np.maximum(size, reach) * self._steadiness(size)[node]
+
+    def _steadiness(self, off: FloatArray) -> FloatArray:
+        """How little each node's services scatter, 1 for the usual; few visits count as usual."""
+        capped = np.minimum(off, LARGEST_SPREAD * self.scale)
+        usual = max(float(capped.mean()), TINY)
+        total = np.bincount(self._program.node, capped, self._program.nodes)
+        steadiness: FloatArray = usual * (SPREAD_VISITS + self._count) / (SPREAD_VISITS * usual + total)
+        return steadiness
+
+    def _rearrange(self, x: FloatArray) -> bool:
+        """Let services begin where the packet before left, if that is after the arrival; whether anything changed."""
+        program = self._program
+        delay = program.delay @ x + program.delay_known
+        departure = program.departure @ x + program.departure_known
+        before, has_waited = served_behind(program.node, departure - delay, departure)
+        if has_waited.mean() > CROWDED:
+            self._factor = np.ones(program.nodes)
+        begin = sparse.vstack([program.departure - program.delay, program.departure], format="csr")
+        begin_known = np.concatenate([program.departure_known - program.delay_known, program.departure_known])
+        source = np.where(has_waited, len(delay) + before, np.arange(len(delay)))
+        rows = program.departure - begin[source]
+        is_same = (rows != self._rows).nnz == 0
+        self._rows, self._known = rows, program.departure_known - begin_known[source]
+        return not is_same
+
+
+def served_behind(node: Int64Array, arrival: FloatArray, departure: FloatArray) -> tuple[Int64Array, BoolArray]:
+    """The visit that left each one's node just before it (itself if none did), and whether it had to wait for that."""
+    order = np.lexsort((arrival, departure, node))
+    before = np.arange(len(node))
+    follows = np.diff(node[order]) == 0
+    before[order[1:]] = np.where(follows, order[:-1], order[1:])
+    return before, (departure[before] > arrival) & (before != np.arange(len(node)))
+
+
+def medians(values: FloatArray, group: Int64Array, groups: int) -> FloatArray:
+    """The median of each group's values; every group has one."""
+    order = np.lexsort((values, group))
+    counts = np.bincount(group, minlength=groups)
+    start = np.cumsum(counts) - counts
+    ordered = values[order]
+    middle: FloatArray = (ordered[start + (counts - 1) // 2] + ordered[start + counts // 2]) / 2
+    return middle
+
+
+OSQP_SETTINGS = {"verbose": False, "eps_abs": 0.05, "eps_rel": 1e-3, "max_iter": 2_000, "check_termination": 10}
+
+
+class Solver:
+    """Solves a window's rounds, each from where the last one ended, and counts by whom."""
+
+    def __init__(self, program: WindowProgram, solves: Counter[str]) -> None:
+        self._program = program
+        self._solves = solves
+        self._problem: Any = None
+        self._last: Any = None
+
+    def forget(self) -> None:
+        """The next program has another pattern."""
+        self._problem = None
+
+    def solve(self, square: sparse.csc_matrix, linear: FloatArray) -> FloatArray | None:
+        """The unknowns that minimise the objective given; None if no solver gets there."""
+        program = self._program
+        if self._problem is None:
+            self._problem = _osqp(square, linear, program)
+            if self._last is not None:
+                self._problem.warm_start(x=self._last.x, y=self._last.y)
+        else:
+            self._problem.update(Px=square.data, q=linear)
+        with interrupts_held():  # OSQP would take Ctrl-C for itself, and say so on stdout
+            result = self._problem.solve(raise_error=False)
+        if result.info.status == "solved":
+            self._solves["osqp"] += 1
+            self._last = result
+            return np.asarray(result.x)
+        if result.info.status == "interrupted":
+            raise KeyboardInterrupt
+        x = _clarabel(square, linear, program)
+        self._solves["clarabel"] += x is not None
+        return x
+
+
+def _osqp(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram) -> Any:
+    """The program set up for OSQP."""
+    try:
+        import osqp
+    except ImportError:
+        raise UsageError("tomography needs the osqp package", action="install sojourn[tomography]") from None
+    problem = osqp.OSQP()
+    problem.setup(square, linear, program.rows, program.low, program.high, **OSQP_SETTINGS)
+    return problem
+
+
+def _clarabel(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram) -> FloatArray | None:
+    """The program's solution by an interior-point method: slower, but it gets there."""
+    try:
+        import clarabel
+    except ImportError:
+        raise UsageError("tomography needs the clarabel package", action="install sojourn[tomography]") from None
+    above, below = np.isfinite(program.high), np.isfinite(program.low)
+    stacked = sparse.vstack([program.rows[above], -program.rows[below]], format="csc")
+    limits = np.concatenate([program.high[above], -program.low[below]])
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    cones = [clarabel.NonnegativeConeT(len(limits))]
+    solution = clarabel.DefaultSolver(square, linear, stacked, limits, cones, settings).solve()
+    return np.asarray(solution.x) if str(solution.status) in ("Solved", "AlmostSolved") else None

@@ -14,27 +14,27 @@ from collection_worlds import MS, simulated
 from sojourn.core.errors import WireError
 from sojourn.tomography.bounds.constraints import ConstraintOptions, bound, learn_omega
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.delays.windowing import Stretch, next_stretch, period_of, solve_stretch
+from sojourn.tomography.delays.streaming import WindowSpan, next_span, period_of, solve_span
 from sojourn.tomography.evaluation import evaluate
-from sojourn.tomography.reading.packet_wire import decode_packets, encode_packets
+from sojourn.tomography.reading.packets import decode_packets, encode_packets
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, CollectionTrace, make_trace
 
 SECOND = 10**9
 NUMBERS = st.integers(0, 2**40)
 
 
-def test_a_stretch_waits_for_packets_from_a_margin_after_it() -> None:
-    stretch = Stretch(0, 20, -10, 30)
-    assert next_stretch(0, 29, 10) is None
-    assert next_stretch(0, 30, 10) == stretch
-    assert next_stretch(0, 10**6, 10) == stretch
-    assert next_stretch(0, 10**6, 10, share=0.5) == Stretch(0, 10, -5, 15)
+def test_a_span_waits_for_packets_from_a_margin_after_it() -> None:
+    span = WindowSpan(0, 20, -10, 30)
+    assert next_span(0, 29, 10) is None
+    assert next_span(0, 30, 10) == span
+    assert next_span(0, 10**6, 10) == span
+    assert next_span(0, 10**6, 10, share=0.5) == WindowSpan(0, 10, -5, 15)
 
 
-def test_closing_waits_for_nothing_and_the_last_stretch_takes_the_rest() -> None:
-    assert next_stretch(0, 30, 10, is_closing=True) == Stretch(0, 20, -10, 30)
-    assert next_stretch(0, 29, 10, is_closing=True) == Stretch(0, 30, -10, 40)
-    assert next_stretch(5, 5, 10, is_closing=True) == Stretch(5, 6, -5, 16)
+def test_closing_waits_for_nothing_and_the_last_span_takes_the_rest() -> None:
+    assert next_span(0, 30, 10, is_closing=True) == WindowSpan(0, 20, -10, 30)
+    assert next_span(0, 29, 10, is_closing=True) == WindowSpan(0, 30, -10, 40)
+    assert next_span(5, 5, 10, is_closing=True) == WindowSpan(5, 6, -5, 16)
 
 
 def test_a_period_is_told_only_from_packets_that_follow_each_other() -> None:
@@ -46,21 +46,21 @@ def test_a_period_is_told_only_from_packets_that_follow_each_other() -> None:
 
 
 def answered(trace: CollectionTrace) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Arrivals and bounds of delays of all places by stretches, each from the packets that it asks for alone."""
+    """Arrivals and bounds of delays of all places by spans, each from the packets that it asks for alone."""
     rows = rows_of(trace)
     period, newest = trace.period_ns, int(trace.t0_ns.max())
     omega = ConstraintOptions(omega_ns=learn_omega(trace))
     begin, may_be_exact, solved, most = int(trace.t0_ns.min()), True, {}, 0
     while len(solved) < len(rows):
         begin = min(row[3] for row in rows if row[3] >= begin)
-        stretch = next_stretch(begin, newest, period, is_closing=True)
-        taken = [row for row in rows if row[4] >= stretch.since_ns and row[3] < stretch.until_ns]
+        span = next_span(begin, newest, period, is_closing=True)
+        taken = [row for row in rows if row[4] >= span.since_ns and row[3] < span.until_ns]
         most = max(most, len(taken))
-        answer = solve_stretch(taken, stretch, omega, may_be_exact=may_be_exact)
+        answer = solve_span(taken, span, omega, may_be_exact=may_be_exact)
         assert not solved.keys() & answer.answers.keys()
         solved |= answer.answers
         may_be_exact = answer.may_be_exact
-        begin = stretch.end_ns
+        begin = span.end_ns
     columns: list[list[np.ndarray]] = [[], [], []]
     for origin, sequence, _path, t0, _at_sink, _sum in rows:
         found = solved[origin, sequence, t0]
@@ -100,22 +100,22 @@ def test_stretches_answer_as_the_whole_trace_does(nodes: int, seed: int, ack_los
 def test_once_sums_over_count_they_stay_upper_bounds() -> None:
     trace, _truth = simulated(60, 82, 0.1, 0.0, packets=12)
     rows = [row for row in rows_of(trace) if row[3] < 40 * SECOND]
-    stretch = Stretch(0, 30 * SECOND, -10 * SECOND, 40 * SECOND)
-    assert not solve_stretch(rows, stretch).may_be_exact
+    span = WindowSpan(0, 30 * SECOND, -10 * SECOND, 40 * SECOND)
+    assert not solve_span(rows, span).may_be_exact
     clean = [row for row in rows_of(simulated(60, 84)[0]) if row[3] < 40 * SECOND]
-    assert solve_stretch(clean, stretch).may_be_exact
-    assert not solve_stretch(clean, stretch, may_be_exact=False).may_be_exact
+    assert solve_span(clean, span).may_be_exact
+    assert not solve_span(clean, span, may_be_exact=False).may_be_exact
 
 
-def test_a_sum_that_reaches_back_before_the_stretch_is_not_used() -> None:
-    """Its members may lie there: taken for all of it, the delays of those in the stretch would be pulled up."""
+def test_a_sum_that_reaches_back_before_the_span_is_not_used() -> None:
+    """Its members may lie there: taken for all of it, the delays of those in the span would be pulled up."""
     rows = [
         (1, 0, [1, 0], 8 * SECOND, 11 * SECOND, MISSING),
         (1, 1, [1, 0], 12 * SECOND, 12 * SECOND + 5 * MS, 2900 * MS),
         (1, 2, [1, 0], 22 * SECOND, 22 * SECOND + 5 * MS, 5 * MS),
         *[(2, k, [2, 1, 0], (9 + k) * SECOND, (9 + k) * SECOND + 20 * MS, MISSING) for k in range(2, 5)],
     ]
-    found = solve_stretch(rows, Stretch(12 * SECOND, 25 * SECOND, 10 * SECOND, 30 * SECOND))
+    found = solve_span(rows, WindowSpan(12 * SECOND, 25 * SECOND, 10 * SECOND, 30 * SECOND))
     assert found.conflicts == 0
     assert found.answers[1, 1, 12 * SECOND].delay_ns.tolist() == [5 * MS]
 

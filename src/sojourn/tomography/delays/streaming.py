@@ -1,12 +1,12 @@
 """Windows of a trace that is still growing: which may be solved now, and the answers of one.
 
-A *stretch* of generation times is solved when packets from well after it have come. As with `windows`, only the middle
-of what is solved is kept, and what is kept of all stretches covers every packet once. Only packets that can bear on the
-kept ones are needed: those on their way to the sink while any of the stretch was.
+A *span* of generation times is solved when packets from well after it have arrived. As with `windows`, only the middle
+of what is solved is kept, and what is kept of all spans covers every packet once. Only packets that can bear on the
+kept ones are needed: those on their way to the sink while any of the span was.
 
-Differences from a whole trace: the period is the stretch's own; sums are equations only until some stretch spoke
-against it; a sum whose members may lie before the stretch is not used there. Bounds hold as they do for a whole trace,
-as packets left out are like packets lost.
+Differences from a whole trace: the period is the span's own; sums are equations only until some span contradicts that;
+a sum whose members may lie before the span is not used there. Bounds are guaranteed as for a whole trace, as packets
+left out are like packets lost.
 Memory and cost: those of `bound`, `estimate` and `intervals` for one window.
 """
 
@@ -24,7 +24,7 @@ from sojourn.tomography.delays.intervals import Intervals, intervals
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 from sojourn.tomography.windows import WindowOptions
 
-__all__ = ["PacketAnswer", "SolvedStretch", "Stretch", "next_stretch", "packet_key", "period_of", "solve_stretch"]
+__all__ = ["PacketAnswer", "WindowSpan", "next_span", "packet_key", "period_of", "solve_span"]
 
 FEWEST_STEPS = 5
 
@@ -32,7 +32,7 @@ PacketKey = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class WindowSpan:
     """Answers are kept of packets generated in ``begin_ns … end_ns``; they rest on what reached the sink from
     ``since_ns`` on and was generated before ``until_ns``."""
 
@@ -54,7 +54,7 @@ class PacketAnswer:
 
 
 @dataclass(frozen=True, eq=False)
-class SolvedStretch:
+class SolvedSpan:
     """Answers by packet; packets kept that are not among them could not be used.
 
     `may_be_exact`: whether nothing spoke against sums as equations. `conflicts` are those of kept packets.
@@ -81,7 +81,7 @@ def period_of(rows: Sequence[PacketRow]) -> int | None:
     return trace.period_ns if steps.sum() >= FEWEST_STEPS else None
 
 
-def next_stretch(
+def next_span(
     begin_ns: int,
     newest_ns: int,
     period_ns: int,
@@ -89,11 +89,11 @@ def next_stretch(
     *,
     share: float = 1.0,
     is_closing: bool = False,
-) -> Stretch | None:
-    """The stretch from `begin_ns` (a packet's generation) on, or None if packets that bear on it may be missing yet.
+) -> WindowSpan | None:
+    """The span from `begin_ns` (a packet's generation) on, or None if packets that bear on it may be missing yet.
 
-    With `is_closing` nothing more is waited for, and the last stretch goes to the newest packet. A `share` below 1
-    makes the stretch and its margins that much shorter, where packets are too many.
+    With `is_closing` nothing more is waited for, and the last span goes to the newest packet. A `share` below 1
+    makes the span and its margins that much shorter, where packets are too many.
     """
     options = options or WindowOptions()
     length = max(int(options.periods * period_ns * share), 1)
@@ -104,22 +104,22 @@ def next_stretch(
         end = max(newest_ns, begin_ns) + 1
     elif newest_ns < end + margin and not is_closing:
         return None
-    return Stretch(begin_ns, end, begin_ns - margin, end + margin)
+    return WindowSpan(begin_ns, end, begin_ns - margin, end + margin)
 
 
-def solve_stretch(
+def solve_span(
     rows: Sequence[PacketRow],
-    stretch: Stretch,
+    span: WindowSpan,
     options: ConstraintOptions | None = None,
     *,
     may_be_exact: bool = True,
-) -> SolvedStretch:
+) -> SolvedSpan:
     """Bounds, estimates and intervals of the packets kept, from the rows that bear on them."""
     options = options or ConstraintOptions()
     if not may_be_exact and options.sums is Sums.AUTO:
         options = replace(options, sums=Sums.OWN)
     trace = make_trace(rows)
-    trace = replace(trace, sum_ns=np.where(_reaches_before(trace, stretch.since_ns), MISSING, trace.sum_ns))
+    trace = replace(trace, sum_ns=np.where(_reaches_before(trace, span.since_ns), MISSING, trace.sum_ns))
     bounds = bound(trace, options)
     # One window over all: its packets were chosen for that.
     periods = int(trace.t0_ns.max() - trace.t0_ns.min()) / trace.period_ns + 2
@@ -130,8 +130,8 @@ def solve_stretch(
     )
     found = estimate(trace, bounds, how)
     likely = intervals(trace, bounds, found.arrival_ns)
-    kept = (trace.t0_ns >= stretch.begin_ns) & (trace.t0_ns < stretch.end_ns)
-    return SolvedStretch(
+    kept = (trace.t0_ns >= span.begin_ns) & (trace.t0_ns < span.end_ns)
+    return SolvedSpan(
         _answers(trace, bounds, found.arrival_ns, likely, np.flatnonzero(kept)),
         may_be_exact and bounds.is_exact,
         sum(bool(kept[conflict.packet]) for conflict in bounds.conflicts),
@@ -140,7 +140,7 @@ def solve_stretch(
 
 
 def _reaches_before(trace: CollectionTrace, since_ns: int) -> BoolArray:
-    """Packets whose sum may hold delays of packets that were not taken: the one before is older than the stretch."""
+    """Packets whose sum may hold delays of packets that were not taken: the one before is older than the span."""
     order = np.lexsort((trace.sequence, trace.origin))
     follows = (np.diff(trace.origin[order]) == 0) & (np.diff(trace.sequence[order]) == 1)
     is_early = trace.t0_ns[order][:-1] < since_ns

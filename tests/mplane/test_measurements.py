@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sojourn.core.errors import InputError
-from sojourn.mplane.measurement_rows import from_row, read_measurements, to_line, to_row
-from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.mplane.measurements import Segment, SegmentMeasurement, from_row, read_measurements, to_line, to_row
 
 NAMES = some.text("abcÄ> [],1", min_size=1, max_size=9)
 SEGMENTS = some.one_of(

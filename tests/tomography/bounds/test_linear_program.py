@@ -7,8 +7,7 @@ import pytest
 
 from collection_worlds import MS, simulated
 from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
-from sojourn.tomography.bounds.linear_program import LinearProgram
-from sojourn.tomography.bounds.system import System, linear_system
+from sojourn.tomography.bounds.linear_program import LinearProgram, System, linear_system
 
 
 def row_sums(system: System, times: np.ndarray) -> np.ndarray:

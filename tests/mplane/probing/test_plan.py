@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sojourn.mplane.probing.estimates import mean_of
+from sojourn.mplane.probing.plan import mean_of
 
 TRIALS = 600
 

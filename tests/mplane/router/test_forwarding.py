@@ -15,8 +15,7 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import LiveCaptureError, UsageError
 from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey
 from sojourn.lab.namespaces import Network, two_hosts
-from sojourn.mplane.router.interfaces import look_up, parse_facing
-from sojourn.mplane.router.route_lookup import NOWHERE, RouteLookup, keying_of_routes
+from sojourn.mplane.router.forwarding import NOWHERE, RouteLookup, keying_of_routes, look_up, parse_facing
 
 live = [
     pytest.mark.xdist_group("live"),

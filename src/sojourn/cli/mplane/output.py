@@ -1,0 +1,335 @@
+"""How paths, diagnoses, upgrade plans and m-sets are printed and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sojourn.cli.output import Format, TableColumn, print_json, write_rows
+from sojourn.core.errors import harmless
+from sojourn.core.units import format_clock, format_duration
+from sojourn.mplane.planning.paths import ShortestPaths
+from sojourn.mplane.planning.segments import MSets
+from sojourn.mplane.planning.upgrade import UpgradeStep
+
+if TYPE_CHECKING:
+    from sojourn.core.estimates import Estimate
+    from sojourn.mplane.station.diagnosis import Diagnosis, SegmentChange
+    from sojourn.mplane.station.paths import PathState, SegmentState
+
+__all__ = ["print_diagnosis", "print_m_sets", "print_state", "print_steps", "print_verdict", "write_plot"]
+
+_STATE_TABLE = [
+    TableColumn("segment", "segment", justify="left"),
+    TableColumn("weight", "traffic", "{:.0%}".format),
+    TableColumn("mean_ns", "delay", format_duration),
+    TableColumn("low_ns", "95 % low", format_duration),
+    TableColumn("high_ns", "95 % high", format_duration),
+    TableColumn("std_ns", "deviation", format_duration),
+    TableColumn("loss", "loss", "{:.2%}".format),
+    TableColumn("intervals", "intervals"),
+    TableColumn("void", "void"),
+    TableColumn("reason", "missing", justify="left"),
+]
+
+
+def _signed(value_ns: float) -> str:
+    return f"{'-' if value_ns < 0 else '+'}{format_duration(abs(value_ns))}"
+
+
+_CHANGE_TABLE = [
+    TableColumn("segment", "segment", justify="left"),
+    TableColumn("share", "of the change", "{:.0%}".format),
+    TableColumn("change_ns", "delay", _signed),
+    TableColumn("low_ns", "95 % low", _signed),
+    TableColumn("high_ns", "95 % high", _signed),
+    TableColumn("loss_change", "loss", "{:+.2%}".format),
+    TableColumn("evidence", "evidence", justify="left"),
+]
+
+
+def print_state(state: PathState, how: str) -> None:
+    """A line per segment, then the path's own."""
+    rows = [_state_row(one, state.path.shares[one.segment]) for one in state.states]
+    total = {
+        "path": str(state.path),
+        **_interval("mean_ns", state.mean),
+        "std_ns": state.std_ns,
+        "loss": state.loss.value if state.loss else None,
+        "loss_low": state.loss.low if state.loss else None,
+        "loss_high": state.loss.high if state.loss else None,
+        "complete": not state.missing,
+        "missing": list(state.missing),
+        "end_to_end": _interval("mean_ns", state.end_to_end.mean) if state.end_to_end else None,
+        "difference": _interval("difference_ns", state.difference) if state.difference else None,
+        "consistent": state.is_consistent,
+        "notes": list(state.notes),
+    }
+    if how == "json":
+        print_json({**total, "segments": rows})
+        return
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    shown = [c for c in _STATE_TABLE if any(value is not None for value in columns[c.name]) or c.name == "mean_ns"]
+    write_rows([columns], Format.TABLE, name="segments", table=shown)
+    for line in _state_lines(state):
+        print(harmless(line))
+
+
+def _state_row(state: SegmentState, weight: float) -> dict[str, object]:
+    return {
+        "segment": str(state.segment),
+        "kind": str(state.segment.kind),
+        "weight": weight,
+        **_interval("mean_ns", state.mean),
+        "std_ns": state.variance**0.5 if state.variance is not None else None,
+        "packets": state.packets,
+        "lost": state.lost,
+        "loss": state.loss.value if state.loss else None,
+        "loss_low": state.loss.low if state.loss else None,
+        "loss_high": state.loss.high if state.loss else None,
+        "intervals": state.intervals,
+        "void": state.void,
+        "reason": state.reason,
+    }
+
+
+def _interval(name: str, estimate: Estimate | None) -> dict[str, object]:
+    values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
+    return dict(zip((name, "low_ns", "high_ns"), values, strict=True))
+
+
+def _state_lines(state: PathState) -> list[str]:
+    lines = [f"path {state.path}"]
+    if state.mean is not None and state.std_ns is not None:
+        deviation = f"deviation {format_duration(state.std_ns)}"
+        lines.append(f"delay {_bounds(state.mean)}, {deviation} (segments taken to be independent)")
+    if state.loss is not None:
+        loss = state.loss
+        lines.append(f"loss {loss.value:.2%} (95 %: {loss.low:.2%} to {loss.high:.2%})")
+    if state.missing:
+        lines.append(f"incomplete: {'; '.join(state.missing)}")
+    if state.end_to_end is not None and state.end_to_end.mean is not None:
+        lines.append(f"end-to-end probes {_bounds(state.end_to_end.mean)}")
+    if state.difference is not None:
+        word = "consistent" if state.is_consistent else "not consistent"
+        low, high = _signed(state.difference.low), _signed(state.difference.high)
+        lines.append(f"the sum is {_signed(state.difference.value)} off (95 %: {low} to {high}): {word}")
+    return [*lines, *state.notes]
+
+
+def _bounds(estimate: Estimate) -> str:
+    low, high = format_duration(estimate.low), format_duration(estimate.high)
+    return f"{format_duration(estimate.value)} (95 %: {low} to {high})"
+
+
+def print_diagnosis(result: Diagnosis, how: str) -> None:
+    """The verdict and a line per segment, those that explain most first."""
+    rows = [_change_row(one) for one in result.segments]
+    if how == "json":
+        print_json(
+            {
+                "path": str(result.path),
+                "change_ns": result.delay.value if result.delay else None,
+                "low_ns": result.delay.low if result.delay else None,
+                "high_ns": result.delay.high if result.delay else None,
+                "verdict": str(result.verdict),
+                "cause": str(result.cause.segment) if result.cause else None,
+                "summary": result.summary,
+                "baseline": {"from_ns": result.before.from_ns, "to_ns": result.before.to_ns},
+                "now": {"from_ns": result.now.from_ns, "to_ns": result.now.to_ns},
+                "segments": rows,
+                "notes": list(result.notes),
+            }
+        )
+        return
+    print(harmless(f"{result.path}: {result.verdict}"))
+    print(harmless(result.summary))
+    if result.delay is not None:
+        low, high = _signed(result.delay.low), _signed(result.delay.high)
+        print(f"the path's delay: {_signed(result.delay.value)} (95 %: {low} to {high})")
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    is_told = result.verdict == "changed"
+    shown = [column for column in _CHANGE_TABLE if is_told or column.name != "share"]
+    write_rows([columns], Format.TABLE, name="segments", table=shown)
+
+
+def print_verdict(result: Diagnosis, how: str) -> None:
+    """A line: when the intervals of now end, the path, the verdict and its reason; or all of it as JSON."""
+    if how == "json":
+        print_diagnosis(result, how)
+        return
+    clock = format_clock(result.now.to_ns)
+    told = result.summary if result.summary.startswith(result.verdict) else f"{result.verdict}: {result.summary}"
+    print(harmless(f"{clock}  {result.path}  {told}"))
+
+
+def _change_row(change: SegmentChange) -> dict[str, object]:
+    delay, loss = change.delay, change.loss
+    return {
+        "segment": str(change.segment),
+        "kind": str(change.segment.kind),
+        "share": change.share,
+        "change_ns": delay.value if delay else None,
+        "low_ns": delay.low if delay else None,
+        "high_ns": delay.high if delay else None,
+        "loss_change": loss.value if loss else None,
+        "loss_low": loss.low if loss else None,
+        "loss_high": loss.high if loss else None,
+        "silent": change.is_silent,
+        "evidence": change.evidence,
+    }
+
+
+# Characters of a table's line that name the routers of an m-set, alone and beside those that are held.
+_WIDTH, _WIDTH_BESIDE, _WIDTH_HELD = 80, 55, 25
+# … and those that come and go in a step of a plan.
+_WIDTH_STEP = 36
+
+_STEP_TABLE = [
+    TableColumn("upgraded", "upgraded"),
+    TableColumn("router", "router", justify="left"),
+    TableColumn("instead_of", "instead of", justify="left"),
+    TableColumn("probe_hop_count", "probe hop count", "{:,}".format),
+    TableColumn("share", "of all", "{:.2%}".format),
+    TableColumn("segments", "segments", "{:,}".format),
+    TableColumn("mean", "mean hops", "{:.2f}".format),
+    TableColumn("max", "longest"),
+]
+_SET_TABLE = [
+    TableColumn("node", "node", justify="left"),
+    TableColumn("kind", "kind", justify="left"),
+    TableColumn("size", "monitors"),
+    TableColumn("routers", "routers", justify="left"),
+    TableColumn("held", "held for the hold time", justify="left"),
+]
+
+
+def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep], how: Format) -> None:
+    """A line per step; as JSON with what the network is."""
+    names = paths.topology.names
+    if how is Format.JSON:
+        print_json(
+            {
+                "nodes": paths.routers,
+                "links": paths.topology.links,
+                "paths": steps[0].segments.paths,
+                "unreachable_pairs": paths.unreachable_pairs,
+                "strategy": strategy,
+                "upgraded": [names[router] for router in steps[-1].upgraded],
+                "steps": [_step(step, names) for step in steps],
+            }
+        )
+        return
+    before = max(steps[0].segments.hops, 1)
+    width = _WIDTH_STEP if how is Format.TABLE else None
+    columns: dict[str, list[object]] = {
+        "upgraded": [len(step.upgraded) for step in steps],
+        "router": [_in_words([names[router] for router in step.added], width) for step in steps],
+        "instead_of": [_in_words([names[router] for router in step.dropped], width) for step in steps],
+        "probe_hop_count": [step.segments.hops for step in steps],
+        "share": [step.segments.hops / before for step in steps],
+        "segments": [step.segments.paths for step in steps],
+        "mean": [step.segments.mean for step in steps],
+        "min": [step.segments.shortest for step in steps],
+        "max": [step.segments.longest for step in steps],
+    }
+    has_exchanges = any(step.dropped for step in steps)
+    table = [column for column in _STEP_TABLE if has_exchanges or column.name != "instead_of"]
+    write_rows([columns], how, name="steps", table=table)
+
+
+def _step(step: UpgradeStep, names: tuple[str, ...]) -> dict[str, object]:
+    segments = step.segments
+    return {
+        "router": names[step.added[0]] if step.added else None,
+        "added": [names[router] for router in step.added],
+        "dropped": [names[router] for router in step.dropped],
+        "probe_hop_count": segments.hops,
+        "segments": segments.paths,
+        "granularity": {"mean": segments.mean, "min": segments.shortest, "max": segments.longest},
+    }
+
+
+def print_m_sets(sets: MSets, how: Format, *, before: MSets | None = None) -> None:
+    """A line per node; with the sets of `before` a change, also what a node monitors on until the hold time is over."""
+    names = sets.shortest.topology.names
+    nodes = range(len(names))
+    kinds = ["m-router" if is_upgraded else "m-server" for is_upgraded in sets.upgraded]
+    held = [_held(sets, before, node) if before else [] for node in nodes]
+    if how is Format.JSON:
+        rows: list[dict[str, object]] = [
+            {"node": names[node], "kind": kinds[node], "monitors": _monitored(sets, node)} for node in nodes
+        ]
+        if before is not None:
+            rows = [{**row, "held": routers} for row, routers in zip(rows, held, strict=True)]
+        print_json({"nodes": len(names), "links": sets.shortest.topology.links, "msets": rows})
+        return
+    widths = (_WIDTH_BESIDE if before else _WIDTH, _WIDTH_HELD) if how is Format.TABLE else (None, None)
+    columns: dict[str, list[object]] = {
+        "node": list(names),
+        "kind": list(kinds),
+        "size": [len(sets.of(node).target) for node in nodes],
+        "routers": [_in_words(_with_shares(sets, node), widths[0]) for node in nodes],
+    }
+    if before is not None:
+        columns["held"] = [_in_words(routers, widths[1]) for routers in held]
+    write_rows([columns], how, name="msets", table=[column for column in _SET_TABLE if column.name in columns])
+
+
+def _held(sets: MSets, before: MSets, node: int) -> list[str]:
+    """Routers that a node monitored before, and no longer does."""
+    names = sets.shortest.topology.names
+    left = set(before.of(node).target.tolist()) - set(sets.of(node).target.tolist())
+    return [names[router] for router in before.of(node).target.tolist() if router in left]
+
+
+def _monitored(sets: MSets, node: int) -> list[dict[str, object]]:
+    names, m_set = sets.shortest.topology.names, sets.of(node)
+    rows = zip(m_set.target.tolist(), m_set.paths.tolist(), m_set.equal_cost.tolist(), strict=True)
+    return [{"node": names[target], "paths": paths, "equal_cost": all_paths} for target, paths, all_paths in rows]
+
+
+def _with_shares(sets: MSets, node: int) -> list[str]:
+    """The routers of an m-set; with how many paths where not all of them are monitored."""
+    return [
+        str(row["node"]) + ("" if row["paths"] == row["equal_cost"] else f" ({row['paths']} of {row['equal_cost']})")
+        for row in _monitored(sets, node)
+    ]
+
+
+def _in_words(words: list[str], width: int | None) -> str:
+    """As many of the words as fit, and how many more there are."""
+    lengths = accumulate(len(word) + 2 for word in words)
+    fitting = len(words) if width is None else max(1, sum(length <= width for length in lengths))
+    rest = len(words) - fitting
+    return ", ".join(words[:fitting]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def write_plot(path: Path, steps: Sequence[UpgradeStep], title: str) -> None:
+    """Probe hop count and granularity over the number of upgraded routers, side by side."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    canvas = Figure(figsize=(9.5, 4.2), layout="constrained")
+    hops, granularity = canvas.subplots(1, 2)
+    upgraded = [len(step.upgraded) for step in steps]
+    hops.plot(upgraded, [step.segments.hops for step in steps])
+    hops.set_yscale("log")
+    hops.set_ylabel("probe hop count")
+    for name, values, style in (
+        ("longest", [step.segments.longest for step in steps], "--"),
+        ("mean", [step.segments.mean for step in steps], "-"),
+        ("shortest", [step.segments.shortest for step in steps], ":"),
+    ):
+        granularity.plot(upgraded, values, style, label=name)
+    granularity.set_ylabel("hops of a segment")
+    granularity.legend(fontsize="small")
+    for place in (hops, granularity):
+        place.set_xlabel("upgraded routers")
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
+        place.grid(visible=True, alpha=0.3)
+    canvas.suptitle(title)
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+    canvas.savefig(path, dpi=120, metadata=metadata)
