@@ -37,7 +37,7 @@ async def _run(
     server = await asyncio.start_server(broker, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        await asyncio.to_thread(run_clients, clients, "127.0.0.1", port, seconds=seconds, seed=1)
+        await run_clients(clients, "127.0.0.1", port, seconds=seconds, seed=1)
     finally:
         server.close()
 

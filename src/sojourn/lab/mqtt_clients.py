@@ -7,16 +7,14 @@ each source port how many were acknowledged after how long: ``[{"port", "message
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import socket
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from paho.mqtt.client import Client, MQTTv311
@@ -44,53 +42,48 @@ class MqttClient:
         """Brokers acknowledge messages in their order (MQTT 3.1.1, §4.6)."""
         return [end - start for start, end in zip(self._sent_ns, self._acknowledged_ns, strict=False)]
 
-    def run(self, address: str, port: int, seconds: float, seed: int) -> None:
+    async def run(self, address: str, port: int, seconds: float, seed: int) -> None:
         """Connect, publish for a while, and wait for the acknowledgements."""
+        loop = asyncio.get_running_loop()
+        connected: asyncio.Future[str] = loop.create_future()
         client = Client(CallbackAPIVersion.VERSION2, f"c{self.source_port}", protocol=MQTTv311)
         client.max_inflight_messages_set(MAX_IN_FLIGHT)
-        connected: SimpleQueue[Any] = SimpleQueue()
-        client.on_socket_open = _send_at_once
-        client.on_connect = lambda _c, _d, _flags, reason, _p: connected.put(reason)
+        client.on_connect = lambda _client, _data, _flags, reason, _properties: connected.set_result(str(reason))
         client.on_publish = lambda *_: self._acknowledged_ns.append(time.monotonic_ns())
         client.connect(address, port, KEEP_ALIVE_SECONDS, bind_address="0.0.0.0", bind_port=self.source_port)
-        client.loop_start()
+        connection: Any = client.socket()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # paho's own thread for each connection would delay sending by milliseconds where there are many.
+        loop.add_reader(connection, client.loop_read)
         try:
-            reason: Any = "no answer"
-            with suppress(Empty):
-                reason = connected.get(timeout=ANSWER_SECONDS)
-            if reason != "Success":
+            if (reason := await asyncio.wait_for(connected, ANSWER_SECONDS)) != "Success":
                 raise ConnectionError(f"the broker refused: {reason}")
-            self._publish(client, seconds, random.Random(f"{seed} {self.source_port}"))
+            await self._publish(client, seconds, random.Random(f"{seed} {self.source_port}"))
             end = time.monotonic() + ANSWER_SECONDS
             while len(self._acknowledged_ns) < len(self._sent_ns) and time.monotonic() < end:
-                time.sleep(0.05)
+                await asyncio.sleep(0.05)
         finally:
+            loop.remove_reader(connection)
             client.disconnect()
-            client.loop_stop()
 
-    def _publish(self, client: Client, seconds: float, times: random.Random) -> None:
+    async def _publish(self, client: Client, seconds: float, times: random.Random) -> None:
         start = time.monotonic()
         at = times.expovariate(self.rate)
         while at < seconds:
-            time.sleep(max(0.0, start + at - time.monotonic()))
+            await asyncio.sleep(max(0.0, start + at - time.monotonic()))
             self._sent_ns.append(time.monotonic_ns())
             client.publish(f"t/{len(self._sent_ns) % 10}", PAYLOAD, qos=1)
             at += times.expovariate(self.rate)
 
 
-def _send_at_once(_client: Client, _data: Any, connection: Any) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def run_clients(clients: Sequence[MqttClient], address: str, port: int, *, seconds: float, seed: int) -> None:
+async def run_clients(clients: Sequence[MqttClient], address: str, port: int, *, seconds: float, seed: int) -> None:
     """All of them at once."""
-    with ThreadPoolExecutor(len(clients)) as pool:
-        list(pool.map(lambda client: client.run(address, port, seconds, seed), clients))
+    await asyncio.gather(*(client.run(address, port, seconds, seed) for client in clients))
 
 
 def main(address: str, port: str, seconds: str, seed: str, *flows: str) -> None:
     clients = [MqttClient(int(source), float(rate)) for source, _, rate in (flow.partition(":") for flow in flows)]
-    run_clients(clients, address, int(port), seconds=float(seconds), seed=int(seed))
+    asyncio.run(run_clients(clients, address, int(port), seconds=float(seconds), seed=int(seed)))
     rows = [
         {"port": c.source_port, "messages": len(c.trips_ns), "mean_ns": sum(c.trips_ns) / max(len(c.trips_ns), 1)}
         for c in clients
