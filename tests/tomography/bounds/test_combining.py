@@ -9,7 +9,7 @@ import pytest
 
 from collection_worlds import MS, simulated
 from sojourn.tomography.bounds import constraints
-from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound, problem_of
 from sojourn.tomography.bounds.linear_bounds import bound_linear
 from sojourn.tomography.bounds.propagation import combine_sums
 from sojourn.tomography.evaluation import evaluate, unknown_visits
@@ -27,12 +27,9 @@ def apart(trace: CollectionTrace, options: ConstraintOptions, monkeypatch: pytes
 
 def together(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> np.ndarray:
     """The most of every delay after sums were combined once."""
-    groups, most = bounds.groups, bounds.most_ns.copy()
-    combine_sums(
-        trace.is_visit, bounds.low_ns, bounds.high_ns, bounds.least_ns, most, groups.start, groups.member,
-        groups.sum_ns, groups.is_sure, groups.is_used, options.tolerance_ns,
-    )  # fmt: skip
-    return most
+    own = replace(bounds, most_ns=bounds.most_ns.copy())
+    combine_sums(trace.is_visit, problem_of(trace, own, options), own.groups)
+    return own.most_ns
 
 
 def width_ms(trace: CollectionTrace, bounds: Bounds) -> float:
@@ -109,5 +106,5 @@ def test_sums_that_contradict_each_other_only_together_change_nothing() -> None:
     trace, _truth = simulated(40, 501)
     bounds = bound(trace, ConstraintOptions(sums=Sums.UPPER))
     groups = bounds.groups
-    wrong = replace(bounds, groups=replace(groups, sum_ns=groups.sum_ns - 10**12))
+    wrong = replace(bounds, groups=groups._replace(sum_ns=groups.sum_ns - 10**12))
     assert np.array_equal(together(trace, wrong, ConstraintOptions()), bounds.most_ns)

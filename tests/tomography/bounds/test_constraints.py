@@ -10,7 +10,15 @@ import pytest
 from collection_worlds import MS, simulated
 from sojourn.core.errors import ParameterError
 from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
-from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound, learn_omega, tighten
+from sojourn.tomography.bounds.constraints import (
+    Bounds,
+    ConstraintOptions,
+    Sums,
+    bound,
+    learn_omega,
+    problem_of,
+    tighten,
+)
 from sojourn.tomography.bounds.propagation import decided
 from sojourn.tomography.evaluation import evaluate, unknown_visits
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
@@ -187,24 +195,25 @@ def test_the_proof_of_order_agrees_with_its_plain_model_and_with_the_truth() -> 
     bounds = mnt_bounds(trace)
     is_local = trace.hop == 0
     low, high, node, epsilon = bounds.low_ns, bounds.high_ns, trace.node, 2_100_000
+    at = problem_of(trace, bounds, ConstraintOptions(epsilon_ns=epsilon))
 
     def entry(place: int, other: int) -> tuple[int, int]:
         late = epsilon if is_local[other] and not is_local[place] else 0
         return int(low[place]), int(high[place]) + late
 
     def plain(x: int, y: int) -> int:
-        stretches = [(x, y, True)]
+        shared = [(x, y, True)]
         i, j = x + 1, y + 1
         while node[i] == node[j]:
-            stretches.append((i, j, False))
+            shared.append((i, j, False))
             if node[i] == trace.sink:
                 break
             i, j = i + 1, j + 1
         i, j = x, y
         while not is_local[i] and not is_local[j] and node[i - 1] == node[j - 1]:
             i, j = i - 1, j - 1
-            stretches.append((i, j, True))
-        for a, b, enters in stretches:
+            shared.append((i, j, True))
+        for a, b, enters in shared:
             first = entry(a, b) if enters else (int(low[a]), int(high[a]))
             second = entry(b, a) if enters else (int(low[b]), int(high[b]))
             if first[1] < second[0] or second[1] < first[0]:
@@ -213,7 +222,7 @@ def test_the_proof_of_order_agrees_with_its_plain_model_and_with_the_truth() -> 
 
     proved = 0
     for x, y in zip(bounds.first[:400].tolist(), bounds.second[:400].tolist(), strict=True):
-        order = decided(x, y, node, low, high, is_local, trace.sink, epsilon)
+        order = decided(x, y, at)
         assert order == plain(x, y)
         if order:
             proved += 1

@@ -39,7 +39,8 @@ from sojourn.core.arrays import FloatArray, Int64Array, ranges
 from sojourn.core.executors.executor import Executor
 from sojourn.core.kernels import kernel
 from sojourn.tomography.baselines.message_tracing import logs_of, trace_messages
-from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Groups, Sums, bound
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
+from sojourn.tomography.bounds.propagation import Groups
 from sojourn.tomography.delays.estimate import Estimates, solve_windows
 from sojourn.tomography.delays.program import NS_PER_MS, Programs, Solver, WindowProgram
 from sojourn.tomography.evaluation import displacement, evaluate

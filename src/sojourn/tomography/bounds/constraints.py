@@ -21,13 +21,24 @@ from enum import StrEnum
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array, ranges
+from sojourn.core.arrays import Int64Array, ranges
 from sojourn.core.errors import ParameterError
-from sojourn.tomography.bounds.propagation import CONFLICT_LIMIT, FIFO, ORDER, SUM, combine_sums, find_pairs, propagate
+from sojourn.tomography.bounds.propagation import (
+    CONFLICT_LIMIT,
+    FIFO,
+    ORDER,
+    SUM,
+    Groups,
+    Problem,
+    Progress,
+    combine_sums,
+    find_pairs,
+    propagate,
+)
 from sojourn.tomography.delays.nodes import node_factors
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Bounds", "ConstraintOptions", "Groups", "Sums", "bound", "learn_omega", "tighten"]
+__all__ = ["Bounds", "ConstraintOptions", "Sums", "bound", "learn_omega", "problem_of", "tighten"]
 
 OMEGA_SHARE = 0.9
 FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
@@ -71,22 +82,6 @@ class Conflict:
     kind: str
     packet: int
     other: int
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The sums of delays: group g's possible members, its own packet's visit first; which are sure, which are out."""
-
-    start: Int64Array
-    member: Int64Array
-    before: Int64Array
-    last: Int64Array
-    sum_ns: Int64Array
-    is_sure: BoolArray
-    is_out: BoolArray
-    is_used: BoolArray
-    is_closed: BoolArray  # whether the packet before is known, and with it all members
-    is_whole: BoolArray  # whether no other packet of the trace can be in it
 
 
 @dataclass(frozen=True)
@@ -205,85 +200,40 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
 
 def tighten(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
     """Propagate bounds that were narrowed by other means; the given ones stay as they are."""
-    groups = replace(bounds.groups, **{name: getattr(bounds.groups, name).copy() for name in _WRITTEN_GROUPS})
+    groups = bounds.groups._replace(**{name: getattr(bounds.groups, name).copy() for name in _WRITTEN_GROUPS})
     own = {name: getattr(bounds, name).copy() for name in _WRITTEN}
     return _propagated(trace, replace(bounds, groups=groups, **own), options)
 
 
 def _propagated(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
     """The bounds at their fixpoint; what `_WRITTEN` and `_WRITTEN_GROUPS` name is changed in place."""
-    bounds = _propagated_once(trace, bounds, options)
-    for _again in range(COMBINATIONS):
-        if not _combined(trace, bounds, options):
+    at, groups = problem_of(trace, bounds, options), bounds.groups
+    rounds = found = 0
+    conflicts: list[Conflict] = []
+    for number in range(COMBINATIONS + 1):
+        if number and not (len(groups.sum_ns) and combine_sums(trace.is_visit, at, groups)):
             break
-        bounds = _propagated_once(trace, bounds, options)
-    return bounds
-
-
-def _combined(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> bool:
-    """Narrow the bounds by several sums together; whether that did."""
-    groups = bounds.groups
-    if not len(groups.sum_ns):
-        return False
-    return combine_sums(
-        trace.is_visit,
-        bounds.low_ns,
-        bounds.high_ns,
-        bounds.least_ns,
-        bounds.most_ns,
-        groups.start,
-        groups.member,
-        groups.sum_ns,
-        groups.is_sure,
-        groups.is_used,
-        options.tolerance_ns,
-    )
-
-
-def _propagated_once(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Bounds:
-    """The bounds where no statement by itself narrows them any more."""
-    groups = bounds.groups
-    conflicts = np.zeros((CONFLICT_LIMIT, 3), np.int64)
-    owner = trace.owner
-    rounds, found = propagate(
-        trace.start,
-        owner,
-        trace.node,
-        trace.sink,
-        bounds.low_ns,
-        bounds.high_ns,
-        bounds.least_ns,
-        bounds.most_ns,
-        trace.hop == 0,
-        bounds.first,
-        bounds.second,
-        bounds.order,
-        groups.start,
-        groups.member,
-        groups.before,
-        groups.last,
-        groups.sum_ns,
-        groups.is_sure,
-        groups.is_out,
-        groups.is_used,
-        groups.is_closed,
-        options.sums is Sums.EXACT,
-        options.tolerance_ns,
-        0,
-        options.epsilon_ns,
-        ROUNDS,
-        conflicts,
-    )
-    reported = [
-        Conflict(_KINDS[kind], int(owner[x]), int(owner[y]))
-        for kind, x, y in conflicts[: min(found, CONFLICT_LIMIT)].tolist()
-    ]
+        progress = Progress(np.full(len(trace), -1), np.zeros(1, np.int64), np.zeros((CONFLICT_LIMIT, 3), np.int64))
+        rounds += propagate(at, groups, progress, ROUNDS)
+        count = int(progress.found[0])
+        found += count
+        for kind, x, y in progress.conflicts[: min(count, CONFLICT_LIMIT)].tolist():
+            conflicts.append(Conflict(_KINDS[kind], int(at.owner[x]), int(at.owner[y])))
     return replace(
         bounds,
-        conflicts=bounds.conflicts + reported,
+        conflicts=bounds.conflicts + conflicts,
         conflict_count=bounds.conflict_count + found,
         rounds=bounds.rounds + rounds,
     )
+
+
+def problem_of(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions) -> Problem:
+    """What kernels work on; arrays are the bounds' own."""
+    return Problem(
+        trace.start, trace.owner, trace.node, trace.hop == 0,
+        bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, bounds.first, bounds.second, bounds.order,
+        trace.sink, options.epsilon_ns, options.tolerance_ns, options.sums is Sums.EXACT,
+    )  # fmt: skip
 
 
 def _order_bounds(trace: CollectionTrace, omega: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
