@@ -37,7 +37,7 @@ def test_every_name_is_there_and_documented(name: str) -> None:
         assert inspect.getdoc(found)
 
 
-@pytest.mark.parametrize("name", ["rtt"])
+@pytest.mark.parametrize("name", ["rtt", "tomography"])
 def test_a_room_of_the_same_name_does_not_hide_a_function(name: str) -> None:
     code = (
         f"import importlib, sojourn; importlib.import_module('sojourn.{name}'); importlib.reload(sojourn); "

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sojourn.rtt.result import RttResult as RttResult
     from sojourn.rtt.result import rtt as rtt
     from sojourn.segments.planning.result import plan as plan
+    from sojourn.tomography.result import TomographyResult as TomographyResult
+    from sojourn.tomography.result import tomography as tomography
 
 __version__ = "0.1.0"
 
@@ -34,11 +36,13 @@ _HOMES = {
     "Interface": "capture.packets",
     "RttResult": "rtt.result",
     "SojournError": "core.errors",
+    "TomographyResult": "tomography.result",
     "Unanswered": "core.estimates",
     "flows": "capture.flows.result",
     "open_capture": "capture.files.reader",
     "plan": "segments.planning.result",
     "rtt": "rtt.result",
+    "tomography": "tomography.result",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all are texts

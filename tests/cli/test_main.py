@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from sojourn import __version__
+from sojourn.cli.main import app
 from waiting import PATIENCE_SECONDS, eventually
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
@@ -104,6 +110,37 @@ def test_a_closed_pipe_is_no_error() -> None:
     shell = f"{' '.join(SOJOURN)} demo --packets 50000 --flows 300 | head -1"
     result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=600, check=True)
     assert result.stderr == ""
+
+
+def test_a_closed_pipe_ends_every_command_as_it_ends_other_tools(shared_data: Path) -> None:
+    capture = shared_data / "captures" / "pcpp-sll.pcap"
+    for command in (f"rtt {capture} --samples", f"flows {capture} --format jsonl", "--help"):
+        shell = f"{' '.join(SOJOURN)} {command} | true; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=600, check=False)
+        assert (done.returncode in (0, 141), done.stderr) == (True, ""), command
+
+
+def commands_of(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if hasattr(command, "commands"):
+            yield from commands_of(command, *path, name)
+
+
+COMMANDS = list(commands_of(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example(command: tuple[str, ...]) -> None:
+    help_text = CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert re.search(rf"sojourn {' '.join(command)}\b", " ".join(help_text.replace("│", " ").split())), help_text
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    asked = {"_SOJOURN_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    for words, position, expected in (("sojourn me", "1", "measure"), ("sojourn rtt --sam", "2", "--samples")):
+        done = run(env={**os.environ, **asked, "COMP_WORDS": words, "COMP_CWORD": position})
+        assert expected in done.stdout.split()
 
 
 def until_busy(pid: int, seconds: float = 2.0) -> None:

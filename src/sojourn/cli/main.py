@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from sojourn import __version__
-from sojourn.cli import plan, reproduce, warm_up
+from sojourn.cli import plan, reproduce, tomography, warm_up
 from sojourn.cli.capture import flows, rtt
 from sojourn.cli.compiling import CompileNotice
 from sojourn.cli.fleet import agent, nodes, query, serve, sink, token
@@ -27,7 +27,6 @@ from sojourn.cli.mplane import probe as mplane_probe
 from sojourn.cli.segments.estimate import estimate
 from sojourn.cli.segments.measure import measure
 from sojourn.cli.segments.record import record
-from sojourn.cli.tomography.command import tomography
 from sojourn.core.compiling import observe_compilation
 from sojourn.core.errors import SojournError, harmless
 
@@ -48,7 +47,7 @@ app.command()(record)
 app.command()(estimate)
 app.command(name="rtt", help=rtt.HELP, epilog=rtt.EXAMPLE)(rtt.rtt)
 app.command(name="flows", help=flows.HELP, epilog=flows.EXAMPLE)(flows.flows)
-app.command()(tomography)
+app.command(name="tomography", help=tomography.HELP, epilog=tomography.EXAMPLE)(tomography.tomography)
 app.add_typer(plan.app, name="plan")
 mplane_probe.add_to(mplane.app)
 mplane_diagnose.add_to(mplane.app)

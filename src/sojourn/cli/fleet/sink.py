@@ -15,7 +15,7 @@ from sojourn.cli.capture.packet_source import stopping_on_interrupt
 from sojourn.cli.fleet.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, write_rows
-from sojourn.cli.tomography.output import node_columns, packet_columns
+from sojourn.cli.tomography import NODE_TABLE, PACKET_TABLE
 from sojourn.core.errors import UsageError, harmless
 from sojourn.core.units import parse_duration
 
@@ -165,11 +165,11 @@ def nodes(
     """Tell how long packets stayed at each node, slowest first."""
     with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
         table = client.node_table(collection, **_range(start, end))
-    names = [column.name for column in node_columns()]
+    names = [column.name for column in NODE_TABLE]
     block = {name: [node[name] for node in table["nodes"]] for name in names}
     how = choose_format(output_format, output)
     fields = {"packets": table["packets"]}
-    write_rows([block], how, path=output, name="nodes", fields=fields, table=node_columns())
+    write_rows([block], how, path=output, name="nodes", fields=fields, table=NODE_TABLE)
     if how is Format.TABLE:
         print(f"{table['packets']:,} packets", file=sys.stderr)
 
@@ -194,7 +194,7 @@ def hops(
             blocks = _hop_pages(client.hops(collection, **_range(start, end)))
         else:
             blocks = iter([_packet_block(client.packet(collection, *_packet_name(packet)), packet)])
-        write_rows(blocks, how, path=output, name="hops", table=packet_columns())
+        write_rows(blocks, how, path=output, name="hops", table=PACKET_TABLE)
 
 
 def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:

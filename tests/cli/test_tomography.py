@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
 from sojourn.core.errors import InputError, UsageError, WorkerError
+from sojourn.tomography import result as tomography_result
+from sojourn.tomography.bounds import constraints
 
 SUMMARY = {
     "packets",
@@ -57,13 +59,15 @@ def run(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["tomography", str(folder / "trace.csv"), *words])
 
 
-def test_the_table_has_every_node_and_the_summary_goes_to_stderr(folder: Path) -> None:
+def test_the_table_has_the_slowest_nodes_and_the_summary_goes_to_stderr(folder: Path) -> None:
     result = run(folder)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["node", "mean", "delay", "95", "%", "within", "in", "queue", "packets"]
-    assert len(lines) == 60
+    assert len(lines) == 21
     assert "295 packets" in result.stderr
+    assert "39 nodes not shown" in result.stderr
+    assert len(run(folder, "--limit", "0").stdout.splitlines()) == 60
 
 
 def test_the_truth_adds_errors_to_the_summary(folder: Path) -> None:
@@ -192,9 +196,7 @@ def test_a_cluster_that_is_not_there_is_said_so_in_one_line(folder: Path) -> Non
 
 
 def test_linear_programs_narrow_the_bounds_and_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "sojourn.tomography.bounds.constraints.COMBINATIONS", 0
-    )  # which leaves more for the programs to find
+    monkeypatch.setattr(constraints, "COMBINATIONS", 0)  # which leaves more for the programs to find
     # Sums that bound their own packet alone leave nothing to find.
     truth = ("--truth", str(folder / "hops.csv"), "--format", "json", "--sums", "upper")
     usual = json.loads(run(folder, *truth).stdout)["summary"]
@@ -308,5 +310,5 @@ def test_a_damaged_trace_is_said_to_be(folder: Path, tmp_path: Path) -> None:
 def test_a_truth_that_cannot_be_read_is_said_before_anything_is_solved(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sojourn.tomography.bounds.constraints.bound", None)
+    monkeypatch.setattr(tomography_result, "bound", None)
     assert isinstance(run(folder, "--truth", str(folder / "none.csv")).exception, FileNotFoundError)

@@ -1,1 +1,0 @@
-"""`sojourn tomography`: where each packet of a collection network waited."""
