@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.output import cell, console, print_json, progress
-from sojourn.core.estimates import Estimate
-from sojourn.core.keys import FlowKey, protocol_name
-from sojourn.core.units import format_bytes, format_duration
+from sojourn.cli.output import Format, TableColumn, print_json, progress, write_rows
+from sojourn.core.estimates import Answer, Estimate
+from sojourn.core.keys import flow_fields
+from sojourn.core.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from sojourn.lab.demo import Demo, FlowAnswer, SketchResult
 
 __all__ = ["EXAMPLE", "HELP", "demo"]
 
 HELP = "Measure generated traffic with LDA, LDS and COLATE, and show the truth beside every answer."
 EXAMPLE = "Example:  sojourn demo --seed 3 --format json | jq '.sketches[].memory_bytes'"
+_TABLE = [
+    TableColumn("flow", "flow", justify="left"),
+    TableColumn("packets", "packets", "{:,}".format, rank=1),
+    TableColumn("lost", "lost", "{:,}".format, rank=2),
+    TableColumn("true_mean_ns", "true mean", format_duration),
+    TableColumn("mean_ns", "estimate", format_duration),
+    TableColumn("interval", "95 % interval"),
+    TableColumn("error", "error"),
+]
 
 
 class DemoFormat(StrEnum):
@@ -38,50 +45,44 @@ def demo(
         DemoFormat.TABLE
     ),
 ) -> None:
-    """Generate, record at two points, estimate, compare."""
     with progress("demo") as advance:
         from sojourn.lab.demo import run_demo
 
         result = run_demo(seed=seed, flows=flows, packets=packets, advance=advance)
     if output is DemoFormat.JSON:
-        print_json(as_json(result))
+        print_json(_as_json(result))
     else:
         _print_tables(result)
 
 
-def as_json(result: Demo) -> dict[str, object]:
+def _as_json(result: Demo) -> dict[str, object]:
     """The whole answer as one object; times in ns, unknown bounds null."""
     world = result.world
-    return {
-        "world": {
-            "seed": world.seed,
-            "flows": len(world.keys),
-            "sent": len(world.sender),
-            "received": len(world.receiver),
-            "lost": world.lost,
-            "true_mean_ns": round(result.true_mean_ns),
-        },
-        "sketches": [_sketch_json(sketch) for sketch in result.results],
+    totals = {
+        "seed": world.seed,
+        "flows": len(world.keys),
+        "sent": len(world.sender),
+        "received": len(world.receiver),
+        "lost": world.lost,
+        "true_mean_ns": round(result.true_mean_ns),
     }
+    sketches = []
+    for sketch in result.results:
+        numbers = {
+            "name": sketch.name,
+            "note": sketch.note,
+            "memory_bytes": round(sketch.memory_bytes),
+            "bits_per_packet": sketch.bits_per_packet,
+            "packets_per_second": round(sketch.packets_per_second),
+        }
+        aggregate = {} if sketch.segment is None else {"aggregate": _answer_json(sketch.segment.mean)}
+        sketches.append({**numbers, **aggregate, "flows": [_flow_json(flow) for flow in sketch.flows]})
+    return {"world": totals, "sketches": sketches}
 
 
-def _sketch_json(sketch: SketchResult) -> dict[str, object]:
-    segment = sketch.segment
-    aggregate = {} if segment is None else {"aggregate": _answer_json(segment.mean)}
+def _flow_json(flow: FlowAnswer) -> dict[str, Any]:
     return {
-        "name": sketch.name,
-        "note": sketch.note,
-        "memory_bytes": round(sketch.memory_bytes),
-        "bits_per_packet": sketch.bits_per_packet,
-        "packets_per_second": round(sketch.packets_per_second),
-        **aggregate,
-        "flows": [_flow_json(flow) for flow in sketch.flows],
-    }
-
-
-def _flow_json(flow: FlowAnswer) -> dict[str, object]:
-    return {
-        **_key_json(flow.key),
+        **({} if flow.key is None else flow_fields(flow.key)),
         "packets": flow.packets,
         "lost": flow.lost,
         **_answer_json(flow.answer),
@@ -89,80 +90,58 @@ def _flow_json(flow: FlowAnswer) -> dict[str, object]:
     }
 
 
-def _key_json(key: FlowKey | None) -> dict[str, object]:
-    if key is None:
-        return {}
+def _answer_json(answer: Answer) -> dict[str, object]:
+    if not isinstance(answer, Estimate):
+        return {"mean_ns": None, "low_ns": None, "high_ns": None, "samples": 0, "method": None, "reason": answer.reason}
+    low, high = (round(bound) if abs(bound) != float("inf") else None for bound in (answer.low, answer.high))
     return {
-        "src_ip": str(key.src_ip),
-        "src_port": key.src_port,
-        "dest_ip": str(key.dest_ip),
-        "dest_port": key.dest_port,
-        "protocol": protocol_name(key.protocol),
+        "mean_ns": round(answer.value),
+        "low_ns": low,
+        "high_ns": high,
+        "samples": answer.samples,
+        "method": answer.method,
     }
 
 
-def _answer_json(answer: object) -> dict[str, object]:
-    if isinstance(answer, Estimate):
-        bounds = [round(b) if abs(b) != float("inf") else None for b in (answer.low, answer.high)]
-        return {
-            "mean_ns": round(answer.value),
-            "low_ns": bounds[0],
-            "high_ns": bounds[1],
-            "samples": answer.samples,
-            "method": answer.method,
-        }
-    reason = getattr(answer, "reason", "unknown")
-    return {"mean_ns": None, "low_ns": None, "high_ns": None, "samples": 0, "method": None, "reason": reason}
-
-
 def _print_tables(result: Demo) -> None:
-    screen = console()
     world = result.world
-    screen.print(
-        f"{len(world.sender):,} packets of {len(world.keys):,} flows through one queue; "
+    print(
+        f"{plural(len(world.sender), 'packet')} of {plural(len(world.keys), 'flow')} through one queue; "
         f"{world.lost:,} lost ({world.lost / len(world.sender):.2%}); "
-        f"true mean delay {format_duration(result.true_mean_ns)}."
+        f"true mean delay {format_duration(result.true_mean_ns)}.\n"
+        "Each answer is beside the truth; an interval that misses it is marked with !."
     )
-    screen.print("Each answer stands beside the truth; an interval that misses it is marked [bold]![/bold].")
     for sketch in result.results:
-        screen.print()
-        screen.print(_sketch_table(sketch))
+        print(
+            f"\n{sketch.name.upper()} — {sketch.note}\n{format_bytes(sketch.memory_bytes)} per point, "
+            f"{sketch.bits_per_packet:.2f} bits per packet, "
+            f"{sketch.packets_per_second / 1e6:.0f} million packets recorded per second"
+        )
+        write_rows([_columns(sketch)], Format.TABLE, table=_TABLE)
         if sketch.segment is not None and isinstance(sketch.segment.mean, Estimate):
             mean, lost = sketch.segment.mean, sketch.segment.lost
-            screen.print(
-                f"  whole segment: {format_duration(mean.value)} "
-                f"({format_duration(mean.low)} … {format_duration(mean.high)}), "
+            print(
+                f"whole segment: {format_duration(mean.value)} ({_interval(mean)}), "
                 f"error {_error(mean.value, result.true_mean_ns)}; "
                 f"lost {f'{lost.value:,.0f}, exact' if isinstance(lost, Estimate) else '—'}"
             )
 
 
-def _sketch_table(sketch: SketchResult) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        title=f"{sketch.name.upper()} — {sketch.note}\n{format_bytes(sketch.memory_bytes)} per point, "
-        f"{sketch.bits_per_packet:.2f} bits per packet, "
-        f"{sketch.packets_per_second / 1e6:.0f} million packets recorded per second",
-        title_justify="left",
-    )
-    table.add_column("flow", no_wrap=True)
-    for name in ("packets", "lost", "true mean", "estimate", "95 % interval", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _columns(sketch: SketchResult) -> dict[str, list[object]]:
+    rows = []
     for flow in sketch.flows:
-        table.add_row(cell(str(flow.key)), f"{flow.packets:,}", f"{flow.lost:,}", *_answer_cells(flow))
-    return table
+        answer = flow.answer
+        if isinstance(answer, Estimate):
+            inside = "" if answer.contains(flow.true_mean_ns) else " !"
+            said = {"interval": _interval(answer), "error": _error(answer.value, flow.true_mean_ns) + inside}
+        else:
+            said = {"interval": str(answer.reason), "error": "—"}
+        rows.append({"flow": str(flow.key), **_flow_json(flow), **said})
+    return {column.name: [row[column.name] for row in rows] for column in _TABLE}
 
 
-def _answer_cells(flow: FlowAnswer) -> tuple[str, str, str, str]:
-    truth = format_duration(flow.true_mean_ns)
-    if not isinstance(flow.answer, Estimate):
-        return truth, "—", str(getattr(flow.answer, "reason", "")), "—"
-    answer = flow.answer
-    interval = f"{format_duration(answer.low)} … {format_duration(answer.high)}"
-    inside = "" if answer.contains(flow.true_mean_ns) else " !"
-    error = _error(answer.value, flow.true_mean_ns) + inside
-    return truth, format_duration(answer.value), interval, error
+def _interval(answer: Estimate) -> str:
+    return f"{format_duration(answer.low)} … {format_duration(answer.high)}"
 
 
 def _error(value: float, truth: float) -> str:

@@ -14,13 +14,15 @@ import typer
 
 from sojourn.cli.mplane.source import DEFAULT_LAB, LAB_VARIABLE
 from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Format, progress
-from sojourn.core.errors import UsageError
-from sojourn.core.units import parse_bytes, parse_duration, parse_rate
+from sojourn.cli.output import Format, TableColumn, print_json, progress, write_rows
+from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.units import format_duration, format_rate, parse_bytes, parse_duration, parse_rate
 
 if TYPE_CHECKING:
     from sojourn.lab.routed.network import RoutedLab
+    from sojourn.lab.routed.plan import Node
     from sojourn.lab.routed.state import LabState
+    from sojourn.lab.routed.traffic import TrafficReport
     from sojourn.mplane.planning.topology import Topology
 
 __all__ = ["add_to", "removed_on_failure"]
@@ -89,7 +91,7 @@ def up(
         lab = build_lab(state, advance)
         advance("routing converges", 1.0)
         seconds = lab.wait_converged(wait_seconds)
-    _print_status(lab, output_format)
+    _show(lab, output_format or Format.TABLE)
     print(f"sojourn: the lab {name} is up; its routing converged in {seconds:.1f} s", file=sys.stderr)
 
 
@@ -158,13 +160,7 @@ def _lab(name: str) -> RoutedLab:
 
 def status(name: NameOption = DEFAULT_LAB, output_format: FormatOption = None) -> None:
     """Show a lab: whether its routing has converged, and its routers, hosts, links, namespaces and processes."""
-    _print_status(_lab(name), output_format)
-
-
-def _print_status(lab: RoutedLab, output_format: Format | None) -> None:
-    from sojourn.cli.lab.routed_output import print_status
-
-    print_status(lab, output_format or Format.TABLE)
+    _show(_lab(name), output_format or Format.TABLE)
 
 
 def bottleneck(
@@ -206,14 +202,13 @@ def traffic(
     output_format: FormatOption = None,
 ) -> None:
     """Send traffic through the lab by iperf3, and tell what arrived."""
-    from sojourn.cli.lab.routed_output import print_traffic
     from sojourn.lab.routed.traffic import Traffic, send_traffic
 
     wanted = Traffic(rate=parse_rate(rate), seconds=seconds, dscp=dscp, data_bytes=length, tcp=tcp)
     lab = _lab(name)
     with progress("lab traffic") as advance:
         report = send_traffic(lab.node(source), lab.node(target), wanted, advance=advance)
-    print_traffic(source, target, report, output_format or Format.TABLE)
+    _print_traffic(source, target, report, output_format or Format.TABLE)
 
 
 @_link.command(name="down", epilog="Example:  sojourn lab link down r1 r2")
@@ -261,3 +256,107 @@ def down(
         removed = str(remove_named_lab(each))
         print(f"sojourn: the lab {each} is down ({removed or 'there was nothing of it'})", file=sys.stderr)
     remove_stale_labs()
+
+
+_NODE_TABLE = [
+    TableColumn("node", "node", justify="left"),
+    TableColumn("kind", "kind", justify="left"),
+    TableColumn("address", "address", justify="left"),
+    TableColumn("namespace", "namespace", justify="left"),
+    TableColumn("pids", "processes", justify="left"),
+    TableColumn("neighbours", "neighbours", justify="left"),
+]
+
+
+def _show(lab: RoutedLab, how: Format) -> None:
+    """A line per node; as JSON with its links."""
+    lacking = lab.converged() if lab.state.is_built else "it was begun and not finished"
+    try:
+        links_up = lab.links_up()
+    except SojournError:  # namespaces that someone removed
+        links_up = set()
+    if how is Format.JSON:
+        print_json(
+            {
+                "name": lab.state.name,
+                "converged": lacking is None,
+                "lacking": lacking,
+                "folder": str(lab.state.folder),
+                "routers": [_node(lab, node, links_up) for node in lab.plan.routers],
+                "hosts": [{**_node(lab, node, links_up), "router": node.router} for node in lab.plan.hosts],
+            }
+        )
+        return
+    columns: dict[str, list[object]] = {
+        "node": [node.name for node in lab.plan.nodes],
+        "kind": ["router" if node.is_router else "host" for node in lab.plan.nodes],
+        "address": [node.address for node in lab.plan.nodes],
+        "namespace": [lab.state.namespace(node) for node in lab.plan.nodes],
+        "pids": [" ".join(map(str, _pids(lab, node).values())) for node in lab.plan.nodes],
+        "neighbours": [_neighbours(lab, node, links_up) for node in lab.plan.nodes],
+    }
+    write_rows([columns], how, name="nodes", table=_NODE_TABLE)
+    if how is Format.TABLE:
+        print("converged" if lacking is None else f"not converged: {lacking}")
+
+
+def _node(lab: RoutedLab, node: Node, links_up: set[frozenset[str]]) -> dict[str, object]:
+    links = []
+    for end, link in lab.plan.ends_of(node.name):
+        other = next(name for name in link.names if name != node.name)
+        is_up = frozenset(link.names) in links_up
+        links.append(
+            {
+                "neighbour": other,
+                "interface": end.interface,
+                "address": end.address,
+                "cost": end.cost,
+                "is_up": is_up,
+            }
+        )
+    return {
+        "name": node.name,
+        "namespace": lab.state.namespace(node),
+        "address": node.address,
+        "pids": _pids(lab, node),
+        "links": links,
+    }
+
+
+def _pids(lab: RoutedLab, node: Node) -> dict[str, int]:
+    from sojourn.lab.routed.routers import daemon_pids
+
+    return daemon_pids(lab.state.folder / node.label) if node.is_router else {}
+
+
+def _neighbours(lab: RoutedLab, node: Node, links_up: set[frozenset[str]]) -> str:
+    names = [
+        (next(name for name in link.names if name != node.name), frozenset(link.names) in links_up)
+        for _end, link in lab.plan.ends_of(node.name)
+    ]
+    return ", ".join(name if is_up else f"{name} (down)" for name, is_up in names)
+
+
+def _print_traffic(source: str, target: str, report: TrafficReport, how: Format) -> None:
+    """What was sent and what arrived."""
+    columns: dict[str, list[object]] = {
+        "from": [source],
+        "to": [target],
+        "packets": [report.packets],
+        "lost": [report.lost],
+        "jitter_ns": [report.jitter_ns],
+        "rate": [report.rate],
+        "seconds": [report.seconds],
+    }
+    if how is Format.JSON:
+        print_json({name: values[0] for name, values in columns.items()})
+        return
+    table = [
+        TableColumn("from", "from", justify="left"),
+        TableColumn("to", "to", justify="left"),
+        TableColumn("packets", "packets", "{:,}".format),
+        TableColumn("lost", "lost", "{:,}".format),
+        TableColumn("jitter_ns", "jitter", format_duration),
+        TableColumn("rate", "received", format_rate),
+    ]
+    write_rows([columns], how, name="traffic", table=[c for c in table if columns[c.name] != [None]])
