@@ -15,8 +15,8 @@ from sojourn.estimation.joint.linear import (
     draw_excess,
     error_ratios,
 )
-from sojourn.estimation.joint.messages import Incidence, lds_incidence, new_messages, pass_normal, pass_single
-from sojourn.estimation.joint.mixture import Mixture, learn_mixture, pass_mixture, posterior
+from sojourn.estimation.joint.messages import Cells, Incidence, lds_incidence, new_messages, pass_normal, pass_single
+from sojourn.estimation.joint.mixture import Mixture, Normals, learn_mixture, pass_mixture, posterior
 from sojourn.sketches.lds import LdsParameters
 
 FLOWS = 400
@@ -39,12 +39,9 @@ def small_problem(spread: int, columns: int, seed: int = 3):
 def passed(incidence: Incidence, weight, size, variance, kappa, noise, observed, passes: int = 300):
     zero = np.zeros(FLOWS)
     messages = new_messages(incidence, weight, zero, variance)
+    cells = Cells(incidence.cell, weight, incidence.groups, observed, noise)
     for _ in range(passes):
-        pass_normal(
-            incidence.cell, weight, incidence.groups, kappa, size, observed, noise, zero, variance,
-            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
-            messages.precision, messages.value, 0.5,
-        )  # fmt: skip
+        pass_normal(cells, kappa, size, zero, variance, messages, 0.5)
         messages.add_up(incidence)
     return messages
 
@@ -58,16 +55,10 @@ def test_a_pass_over_single_cells_is_the_pass_over_groups_of_one() -> None:
     ends = []
     for single in (False, True):
         messages = new_messages(incidence, weight, mean, variance)
-        given = kappa, size, observed, noise, mean, variance
-        state = (
-            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
-            messages.precision, messages.value,
-        )  # fmt: skip
+        cells = Cells(incidence.cell, weight, incidence.groups, observed, noise)
         for _ in range(5):
-            if single:
-                change = pass_single(incidence.cell, weight, *given, *state, 0.8)
-            else:
-                change = pass_normal(incidence.cell, weight, incidence.groups, *given, *state, 0.8)
+            one_pass = pass_single if single else pass_normal
+            change = one_pass(cells, kappa, size, mean, variance, messages, 0.8)
         ends.append((change, messages))
     assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-6)
     for name in ("part_mean", "part_variance", "cell_mean", "cell_variance", "precision", "value"):
@@ -76,12 +67,9 @@ def test_a_pass_over_single_cells_is_the_pass_over_groups_of_one() -> None:
 
 def mixture_pass(incidence, weight, size, kappa, noise, observed, prior, scatter, doubt, passes: int = 100):
     messages = new_messages(incidence, weight, np.zeros(FLOWS), scatter + prior[2][0])
+    cells = Cells(incidence.cell, weight, incidence.groups, observed, noise)
     for _ in range(passes):
-        change = pass_mixture(
-            incidence.cell, weight, incidence.groups, kappa, size, observed, noise, *prior, scatter, doubt,
-            messages.part_mean, messages.part_variance, messages.cell_mean, messages.cell_variance,
-            messages.precision, messages.value, 0.5,
-        )  # fmt: skip
+        change = pass_mixture(cells, kappa, size, Normals(*prior), scatter, doubt, messages, 0.5)
         messages.add_up(incidence)
     return messages, change
 

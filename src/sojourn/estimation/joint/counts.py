@@ -25,12 +25,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.joint.messages import Incidence, group_message, new_messages, predict_group
+from sojourn.estimation.joint.messages import (
+    Cells,
+    Incidence,
+    Messages,
+    all_but,
+    flow_message,
+    new_messages,
+    predict_group,
+)
 
 __all__ = ["FULL", "Sizes", "decode_sizes", "size_bounds", "spread_sizes"]
 
@@ -251,7 +260,8 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     weight = _first_weights(centre, width, _mean_size(incidence, count))
     first, last = _reach(bounds, centre)
     mean, variance, inverse = (np.empty(incidence.flows) for _ in range(3))
-    _prior_moments(mean, variance, first, last, bounds.low, bounds.high, weight, centre, width**2)
+    prior = _SizePrior(first, last, bounds.low, bounds.high, weight, centre, width**2)
+    _prior_moments(mean, variance, prior)
     messages = new_messages(incidence, incidence.share, mean, variance)
     last_change = np.full(incidence.flows, np.inf)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
@@ -259,18 +269,18 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     for number in range(round(PASSES / step)):
         responsibility = np.zeros(len(centre))
         in_full = number % FULL_PASS == 0 or number < FULL_PASS
+        cells = Cells(incidence.cell, incidence.share, incidence.groups, observed, noise)
+        quiet = 0.0 if in_full else QUIET
         change = _pass_sizes(
-            incidence.cell, incidence.share, incidence.groups, observed, noise, first, last, bounds.low,
-            bounds.high, weight, centre, width**2, messages.part_mean, messages.part_variance,
-            messages.cell_mean, messages.cell_variance, mean, variance, inverse, responsibility, step,
-            last_change, 0.0 if in_full else QUIET, sampled,
-        )  # fmt: skip
+            cells, prior, messages, mean, variance, inverse, responsibility, last_change, step, quiet, sampled
+        )
         messages.add_up(incidence)
         square = (observed - messages.cell_mean) ** 2 / (messages.cell_variance + NOISE)
         misfit = float(np.mean(np.minimum(square, MOST_SQUARE)))
         noise = NOISE + max(misfit - 1.0, 0.0) * messages.cell_variance
         if in_full and number >= LEARN_FROM:
             weight = (responsibility + 1e-3) / (responsibility.sum() + 1e-3 * len(centre))
+            prior = prior._replace(weight=weight)
             if change < SETTLED:
                 break
     if incidence.group_length == 1 and bounds.consistent:
@@ -368,20 +378,25 @@ def _settle(
             variance[f] = 0.0
 
 
+class _SizePrior(NamedTuple):
+    """The prior of sizes as kernels take it: each flow's bounds and the components [first, last) within these."""
+
+    first: Int64Array
+    last: Int64Array
+    low: Int64Array
+    high: Int64Array
+    weight: FloatArray
+    centre: FloatArray
+    width2: FloatArray
+
+
 @inlined
-def _mixture_moments(
-    precision: float,
-    product: float,
-    first: int,
-    last: int,
-    low: int,
-    high: int,
-    weight: FloatArray,
-    centre: FloatArray,
-    width2: FloatArray,
-    evidence: FloatArray,
+def _size_moments(
+    f: int, precision: float, product: float, prior: _SizePrior, evidence: FloatArray
 ) -> tuple[float, float]:
     """Mean and variance of a size with this prior and a normal message; ``evidence`` holds the components' shares."""
+    first, last, low, high = prior.first[f], prior.last[f], prior.low[f], prior.high[f]
+    weight, centre, width2 = prior.weight, prior.centre, prior.width2
     if low == high:
         return float(low), 0.0
     said = product / precision if precision > 0 else 0.0
@@ -410,103 +425,59 @@ def _mixture_moments(
 
 
 @kernel
-def _prior_moments(
-    mean: FloatArray,
-    variance: FloatArray,
-    first: Int64Array,
-    last: Int64Array,
-    low: Int64Array,
-    high: Int64Array,
-    weight: FloatArray,
-    centre: FloatArray,
-    width2: FloatArray,
-) -> None:
-    evidence = np.empty(len(centre))
+def _prior_moments(mean: FloatArray, variance: FloatArray, prior: _SizePrior) -> None:
+    evidence = np.empty(len(prior.centre))
     for f in range(len(mean)):
-        mean[f], variance[f] = _mixture_moments(
-            0.0, 0.0, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
-        )
+        mean[f], variance[f] = _size_moments(f, 0.0, 0.0, prior, evidence)
 
 
 @kernel
 def _pass_sizes(
-    cell: Int64Array,
-    share: FloatArray,
-    groups: int,
-    observed: FloatArray,
-    noise: FloatArray,
-    first: Int64Array,
-    last: Int64Array,
-    low: Int64Array,
-    high: Int64Array,
-    weight: FloatArray,
-    centre: FloatArray,
-    width2: FloatArray,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
+    cells: Cells,
+    prior: _SizePrior,
+    messages: Messages,
     mean: FloatArray,
     variance: FloatArray,
     inverse: FloatArray,
     responsibility: FloatArray,
-    step: float,
     last_change: FloatArray,
+    step: float,
     quiet: float,
     sampled: bool,
 ) -> float:
     """One pass over the flows that last changed by `quiet` or more; the largest change of a part, in deviations."""
-    length = cell.shape[1] // groups
-    own_precision = np.empty(groups)
-    own_product = np.empty(groups)
-    sums = np.empty((groups, 3))
-    evidence = np.empty(len(centre))
+    own = np.empty((cells.groups, 5))
+    kappa = np.empty(cells.groups)
+    is_single = cells.cell.shape[1] == cells.groups
+    evidence = np.empty(len(prior.centre))
     largest = 0.0
-    for f in range(cell.shape[0]):
+    for f in range(cells.cell.shape[0]):
         if last_change[f] < quiet:
             continue
-        kappa = max(mean[f], 0.1)
-        precision = product = 0.0
-        for g in range(groups):
-            own_precision[g], own_product[g] = group_message(
-                f, g * length, (g + 1) * length, cell, share, kappa, 1.0, observed, noise,
-                part_mean, part_variance, cell_mean, cell_variance, sums[g],
-            )  # fmt: skip
-            precision += own_precision[g]
-            product += own_product[g]
-        mean[f], variance[f] = _mixture_moments(
-            precision, product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
-        )
+        kappa[:] = max(mean[f], 0.1)
+        precision, product = flow_message(f, cells, kappa, 1.0, messages, own)
+        mean[f], variance[f] = _size_moments(f, precision, product, prior, evidence)
         inverse[f] = 1.0 / max(mean[f], 1.0)
-        if low[f] < high[f]:
+        if prior.low[f] < prior.high[f]:
             inverse[f] = 0.0
-            for k in range(first[f], last[f]):
+            for k in range(prior.first[f], prior.last[f]):
                 responsibility[k] += evidence[k]
-                own = (centre[k] + width2[k] * product) / (1.0 + width2[k] * precision)
-                inverse[f] += evidence[k] / max(own, 1.0)
-        elif length == 1 and not sampled:
+                size = (prior.centre[k] + prior.width2[k] * product) / (1.0 + prior.width2[k] * precision)
+                inverse[f] += evidence[k] / max(size, 1.0)
+        elif is_single and not sampled:
             continue
         last_change[f] = 0.0
-        for g in range(groups):
-            others = others_product = 0.0
-            for other in range(groups):
-                if other != g:
-                    others += own_precision[other]
-                    others_product += own_product[other]
-            if length == 1:
-                outside_mean, outside_variance = _mixture_moments(
-                    others, others_product, first[f], last[f], low[f], high[f], weight, centre, width2, evidence
-                )
+        for g in range(cells.groups):
+            if is_single:
+                others, others_product = all_but(own, g)
+                outside_mean, outside_variance = _size_moments(f, others, others_product, prior, evidence)
             else:
                 # Of its group's cells only one is held out, so the prior acts as it does near the flow's size.
                 spread = max(variance[f], NOISE)
-                outside = max(1.0 / spread - own_precision[g], WEAKEST / spread)
+                outside = max(1.0 / spread - own[g, 0], WEAKEST / spread)
                 outside_variance = 1.0 / outside
-                outside_mean = (mean[f] / spread - own_product[g]) / outside if outside > WEAKEST / spread else mean[f]
-            change = predict_group(
-                f, g * length, (g + 1) * length, cell, share, kappa, 1.0, observed, noise, part_mean,
-                part_variance, cell_mean, cell_variance, sums[g], outside_mean, outside_variance, step,
-            )  # fmt: skip
+                outside_mean = (mean[f] / spread - own[g, 1]) / outside if outside > WEAKEST / spread else mean[f]
+            change = predict_group(f, g, cells, kappa[g], 1.0, messages, own, outside_mean, outside_variance, step)
             last_change[f] = max(last_change[f], change)
         largest = max(largest, last_change[f])
     return largest

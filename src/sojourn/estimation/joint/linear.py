@@ -35,7 +35,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.estimation.joint.counts import FULL
-from sojourn.estimation.joint.messages import Incidence, Messages, new_messages, pass_normal, pass_single
+from sojourn.estimation.joint.messages import Cells, Incidence, Messages, new_messages, pass_normal, pass_single
 
 __all__ = [
     "DelayCells",
@@ -454,19 +454,10 @@ class DelayProblem:
         step: float,
     ) -> float:
         """A pass around 0; the largest change."""
-        incidence, part = self.cells.incidence, self.cells.packets
-        state = (
-            messages.part_mean,
-            messages.part_variance,
-            messages.cell_mean,
-            messages.cell_variance,
-            messages.precision,
-            messages.value,
-        )
-        given = kappa, self.whole, excess, noise, np.zeros(incidence.flows), variance
-        if incidence.group_length == 1:
-            return pass_single(incidence.cell, part, *given, *state, step)
-        return pass_normal(incidence.cell, part, incidence.groups, *given, *state, step)
+        incidence = self.cells.incidence
+        cells = Cells(incidence.cell, self.cells.packets, incidence.groups, excess, noise)
+        one_pass = pass_single if incidence.group_length == 1 else pass_normal
+        return one_pass(cells, kappa, self.whole, np.zeros(incidence.flows), variance, messages, step)
 
 
 def _rescaled(between: float, within: float, scale: float) -> tuple[float, float]:

@@ -29,29 +29,29 @@ Time: one hash per edge, then O(edges) per pass, about 20 ns an edge for normal 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
-from sojourn.core.kernels import kernel
+from sojourn.core.kernels import inlined, kernel
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lds import LdsParameters
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-import math
-
-from sojourn.core.kernels import inlined
 
 __all__ = [
+    "Cells",
     "Incidence",
     "Messages",
+    "all_but",
     "counter_incidence",
-    "group_message",
+    "flow_message",
     "lds_incidence",
     "new_messages",
     "pass_normal",
@@ -172,12 +172,21 @@ def _spread(totals: FloatArray, cell: Int64Array, share: FloatArray, values: Flo
                 totals[cell[f, e]] += share[f, e] * values[f]
 
 
-TINY = 1e-300
+TINY = 1e-300  # keeps a division from failing where nothing varies; far below any variance in ns²
 
 
-@dataclass(frozen=True, eq=False)
-class Messages:
-    """The state: each edge's predicted part, each cell's sum of them, and what all cells together say of each flow."""
+class Cells(NamedTuple):
+    """The equations of one problem, as kernels take them: the weight of each edge, each cell's total and its noise."""
+
+    cell: Int64Array
+    weight: FloatArray
+    groups: int
+    observed: FloatArray
+    noise: FloatArray
+
+
+class Messages(NamedTuple):
+    """The state: each edge's predicted part, each cell's sum of them, and each flow's message from all its cells."""
 
     part_mean: FloatArray
     part_variance: FloatArray
@@ -188,7 +197,7 @@ class Messages:
 
     def add_up(self, incidence: Incidence) -> None:
         """The cells' sums from scratch: passes change them in place and gather rounding errors."""
-        _add_up(incidence.cell, self.part_mean, self.part_variance, self.cell_mean, self.cell_variance)
+        _add_up(incidence.cell, self)
 
     def residual(self, observed: FloatArray) -> FloatArray:
         """Each cell's held-out error."""
@@ -200,92 +209,85 @@ def new_messages(incidence: Incidence, weight: FloatArray, mean: FloatArray, var
     kept = incidence.cell >= 0
     part_mean = np.where(kept, weight * mean[:, None], 0.0)
     part_variance = np.where(kept, weight**2 * variance[:, None], 0.0)
-    messages = Messages(
-        part_mean,
-        part_variance,
-        np.zeros(incidence.cells),
-        np.zeros(incidence.cells),
-        np.zeros(incidence.flows),
-        mean.copy(),
-    )
+    cells, flows = np.zeros((2, incidence.cells)), np.zeros(incidence.flows)
+    messages = Messages(part_mean, part_variance, cells[0], cells[1], flows, mean.copy())
     messages.add_up(incidence)
     return messages
 
 
 @kernel
-def _add_up(
-    cell: Int64Array,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
-) -> None:
-    cell_mean[:] = 0.0
-    cell_variance[:] = 0.0
+def _add_up(cell: Int64Array, messages: Messages) -> None:
+    messages.cell_mean[:] = 0.0
+    messages.cell_variance[:] = 0.0
     for f in range(cell.shape[0]):
         for e in range(cell.shape[1]):
             c = cell[f, e]
             if c >= 0:
-                cell_mean[c] += part_mean[f, e]
-                cell_variance[c] += part_variance[f, e]
+                messages.cell_mean[c] += messages.part_mean[f, e]
+                messages.cell_variance[c] += messages.part_variance[f, e]
 
 
 @inlined
-def group_message(
-    f: int,
-    start: int,
-    stop: int,
-    cell: Int64Array,
-    weight: FloatArray,
-    kappa: float,
-    whole: float,
-    observed: FloatArray,
-    noise: FloatArray,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
-    sums: FloatArray,
-) -> tuple[float, float]:
-    """Precision and precision × mean that a group's cells tell its flow.
+def _left_for(f: int, e: int, c: int, cells: Cells, messages: Messages) -> tuple[float, float]:
+    """What a cell leaves for one of its flows, r, and the variance s of that: its total less the others' parts."""
+    left = cells.observed[c] - messages.cell_mean[c] + messages.part_mean[f, e]
+    return left, cells.noise[c] + max(messages.cell_variance[c] - messages.part_variance[f, e], 0.0)
 
-    ``sums`` keeps Q, P and 1 − κQ/t for `predict_group`; the last is added up so that nothing cancels.
+
+@inlined
+def flow_message(
+    f: int, cells: Cells, kappa: FloatArray, whole: float, messages: Messages, own: FloatArray
+) -> tuple[float, float]:
+    """Precision and precision × mean of all groups' messages to a flow.
+
+    A row of ``own`` keeps these two of each group, and its Q, P and 1 − κQ/t for `predict_group`; the last is added up
+    so that nothing cancels.
     """
-    q = p = free = taken = 0.0
-    for e in range(start, stop):
-        c = cell[f, e]
-        if c < 0:
-            continue
-        a = weight[f, e]
-        s = noise[c] + max(cell_variance[c] - part_variance[f, e], 0.0)
-        r = observed[c] - cell_mean[c] + part_mean[f, e]
-        d = s + kappa * a
-        q += a * a / d
-        p += a * r / d
-        taken += a / whole
-        free += a / whole * s / d
-    free += max(1.0 - taken, 0.0)
-    sums[0], sums[1], sums[2] = q, p, free
-    free = max(free, 1e-14)
-    return q / free, p / free
+    length = cells.cell.shape[1] // cells.groups
+    precision = product = 0.0
+    for g in range(cells.groups):
+        q = p = free = taken = 0.0
+        for e in range(g * length, (g + 1) * length):
+            c = cells.cell[f, e]
+            if c < 0:
+                continue
+            a = cells.weight[f, e]
+            r, s = _left_for(f, e, c, cells, messages)
+            d = s + kappa[g] * a
+            q += a * a / d
+            p += a * r / d
+            taken += a / whole
+            free += a / whole * s / d
+        free += max(1.0 - taken, 0.0)
+        own[g, 2], own[g, 3], own[g, 4] = q, p, free
+        free = max(free, 1e-14)
+        own[g, 0], own[g, 1] = q / free, p / free
+        precision += own[g, 0]
+        product += own[g, 1]
+    return precision, product
+
+
+@inlined
+def all_but(own: FloatArray, g: int) -> tuple[float, float]:
+    """Precision and precision × mean of the other groups' messages: added up, as subtracting cancels where one knows
+    it all."""
+    precision = product = 0.0
+    for other in range(own.shape[0]):
+        if other != g:
+            precision += own[other, 0]
+            product += own[other, 1]
+    return precision, product
 
 
 @inlined
 def predict_group(
     f: int,
-    start: int,
-    stop: int,
-    cell: Int64Array,
-    weight: FloatArray,
+    g: int,
+    cells: Cells,
     kappa: float,
     whole: float,
-    observed: FloatArray,
-    noise: FloatArray,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
-    sums: FloatArray,
+    messages: Messages,
+    own: FloatArray,
     mean: float,
     variance: float,
     step: float,
@@ -294,111 +296,79 @@ def predict_group(
 
     The change is in units of the cell's deviation. ``step`` < 1 damps.
     """
+    length = cells.cell.shape[1] // cells.groups
     largest = 0.0
     beta = variance - kappa / whole
-    for e in range(start, stop):
-        c = cell[f, e]
+    for e in range(g * length, (g + 1) * length):
+        c = cells.cell[f, e]
         if c < 0:
             continue
-        a = weight[f, e]
-        s = noise[c] + max(cell_variance[c] - part_variance[f, e], 0.0)
-        r = observed[c] - cell_mean[c] + part_mean[f, e]
+        a = cells.weight[f, e]
+        r, s = _left_for(f, e, c, cells, messages)
         d = s + kappa * a
         # The sums of the group's other cells.
-        q = max(sums[0] - a * a / d, 0.0)
-        p = sums[1] - a * r / d
-        free = max(sums[2] - a / whole * s / d + a / whole, 0.0)
-        if stop - start == 1:
+        q = max(own[g, 2] - a * a / d, 0.0)
+        p = own[g, 3] - a * r / d
+        free = max(own[g, 4] - a / whole * s / d + a / whole, 0.0)
+        if length == 1:
             q, p, free = 0.0, 0.0, 1.0
         divisor = max(variance * q + free, 1e-14)
+        old_mean, old_variance = messages.part_mean[f, e], messages.part_variance[f, e]
         new_mean = a * (mean + beta * p) / divisor
         new_variance = max(kappa * a + a * a * beta / divisor, 0.0)
-        new_mean = part_mean[f, e] + step * (new_mean - part_mean[f, e])
-        new_variance = part_variance[f, e] + step * (new_variance - part_variance[f, e])
-        change = new_mean - part_mean[f, e]
-        cell_mean[c] += change
-        cell_variance[c] = max(cell_variance[c] + new_variance - part_variance[f, e], 0.0)
-        part_mean[f, e] = new_mean
-        part_variance[f, e] = new_variance
-        scale = np.sqrt(noise[c] + cell_variance[c]) + TINY
+        new_mean = old_mean + step * (new_mean - old_mean)
+        new_variance = old_variance + step * (new_variance - old_variance)
+        change = new_mean - old_mean
+        # In place, so that the flows after this one use it in the same pass: that halves the number of passes.
+        messages.cell_mean[c] += change
+        messages.cell_variance[c] = max(messages.cell_variance[c] + new_variance - old_variance, 0.0)
+        messages.part_mean[f, e] = new_mean
+        messages.part_variance[f, e] = new_variance
+        scale = np.sqrt(cells.noise[c] + messages.cell_variance[c]) + TINY
         largest = max(largest, abs(change) / scale)
     return largest
 
 
 @kernel
 def pass_normal(
-    cell: Int64Array,
-    weight: FloatArray,
-    groups: int,
+    cells: Cells,
     kappa: FloatArray,
     whole: FloatArray,
-    observed: FloatArray,
-    noise: FloatArray,
     prior_mean: FloatArray,
     prior_variance: FloatArray,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
-    precision: FloatArray,
-    value: FloatArray,
+    messages: Messages,
     step: float,
 ) -> float:
-    """One pass over all flows with normal priors, each using what the flows before it have said; the largest change."""
-    length = cell.shape[1] // groups
-    own_precision = np.empty(groups)
-    own_product = np.empty(groups)
-    sums = np.empty((groups, 3))
+    """One pass over all flows with normal priors, each using the latest messages of the others; the largest change."""
+    own = np.empty((cells.groups, 5))
     largest = 0.0
-    for f in range(cell.shape[0]):
-        total_precision = total_product = 0.0
-        for g in range(groups):
-            own_precision[g], own_product[g] = group_message(
-                f, g * length, (g + 1) * length, cell, weight, kappa[f, g], whole[f], observed, noise,
-                part_mean, part_variance, cell_mean, cell_variance, sums[g],
-            )  # fmt: skip
-            total_precision += own_precision[g]
-            total_product += own_product[g]
-        precision[f] = total_precision
+    for f in range(cells.cell.shape[0]):
+        total_precision, total_product = flow_message(f, cells, kappa[f], whole[f], messages, own)
+        messages.precision[f] = total_precision
         if total_precision > 0:
-            value[f] = total_product / total_precision
-        for g in range(groups):
-            # Subtracting would cancel where one group knows it all.
-            others = product = 0.0
-            for other in range(groups):
-                if other != g:
-                    others += own_precision[other]
-                    product += own_product[other]
+            messages.value[f] = total_product / total_precision
+        for g in range(cells.groups):
+            others, product = all_but(own, g)
             variance = 1.0 / (1.0 / prior_variance[f] + others)
             mean = variance * (prior_mean[f] / prior_variance[f] + product)
-            change = predict_group(
-                f, g * length, (g + 1) * length, cell, weight, kappa[f, g], whole[f], observed, noise,
-                part_mean, part_variance, cell_mean, cell_variance, sums[g], mean, variance, step,
-            )  # fmt: skip
+            change = predict_group(f, g, cells, kappa[f, g], whole[f], messages, own, mean, variance, step)
             largest = max(largest, change)
     return largest
 
 
 @kernel
 def pass_single(
-    cell: Int64Array,
-    weight: FloatArray,
+    cells: Cells,
     kappa: FloatArray,
     whole: FloatArray,
-    observed: FloatArray,
-    noise: FloatArray,
     prior_mean: FloatArray,
     prior_variance: FloatArray,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
-    precision: FloatArray,
-    value: FloatArray,
+    messages: Messages,
     step: float,
 ) -> float:
-    """`pass_normal` where each group is one cell, which tells its flow a²/(s + κa(1 − a/t)); twice as fast."""
-    groups = cell.shape[1]
+    """`pass_normal` where each group is one cell, whose message is a²/(s + κa(1 − a/t)); twice as fast."""
+    cell, weight, groups, observed, noise = cells
+    part_mean, part_variance, cell_mean, cell_variance, precision, value = messages
     own_precision, own_product = np.zeros(groups), np.zeros(groups)
     largest = 0.0
     for f in range(cell.shape[0]):

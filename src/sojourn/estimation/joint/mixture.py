@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,10 +43,10 @@ from sojourn.estimation.joint.linear import (
     error_ratios,
     solve_normal,
 )
-from sojourn.estimation.joint.messages import Messages, group_message, new_messages, predict_group
+from sojourn.estimation.joint.messages import Cells, Messages, all_but, flow_message, new_messages, predict_group
 from sojourn.estimation.quantiles import NORMAL_95
 
-__all__ = ["Mixture", "learn_mixture", "pass_mixture", "posterior", "solve_mixed"]
+__all__ = ["Mixture", "Normals", "learn_mixture", "pass_mixture", "posterior", "solve_mixed"]
 
 COMPONENTS = 72
 WIDTH = 0.6
@@ -353,70 +354,55 @@ def mixture_moments(
     return mean, max(square / total - mean * mean, LEAST_SPREAD * (width2[0] + scatter))
 
 
+class Normals(NamedTuple):
+    """A mixture of normals as a kernel takes it."""
+
+    weight: FloatArray
+    centre: FloatArray
+    width2: FloatArray
+
+
 @kernel
 def pass_mixture(
-    cell: Int64Array,
-    part: FloatArray,
-    groups: int,
+    cells: Cells,
     kappa: FloatArray,
     whole: FloatArray,
-    observed: FloatArray,
-    noise: FloatArray,
-    weight: FloatArray,
-    centre: FloatArray,
-    width2: FloatArray,
+    normals: Normals,
     scatter: FloatArray,
     doubt: FloatArray,
-    part_mean: FloatArray,
-    part_variance: FloatArray,
-    cell_mean: FloatArray,
-    cell_variance: FloatArray,
-    precision: FloatArray,
-    value: FloatArray,
+    messages: Messages,
     step: float,
 ) -> float:
-    """One pass over all flows, each using what the flows before it have said; the largest change in deviations."""
-    length = cell.shape[1] // groups
-    own_precision = np.empty(groups)
-    own_product = np.empty(groups)
-    sums = np.empty((groups, 3))
+    """One pass over all flows, each using the latest messages of the others; the largest change in deviations."""
+    weight, centre, width2 = normals
+    own = np.empty((cells.groups, 5))
+    is_single = cells.cell.shape[1] == cells.groups
     spread, distance = np.empty(len(weight)), np.empty(len(weight))
     largest = mean = variance = 0.0
-    for f in range(cell.shape[0]):
-        total_precision = total_product = 0.0
-        for g in range(groups):
-            own_precision[g], own_product[g] = group_message(
-                f, g * length, (g + 1) * length, cell, part, kappa[f, g], whole[f], observed, noise,
-                part_mean, part_variance, cell_mean, cell_variance, sums[g],
-            )  # fmt: skip
-            total_precision += own_precision[g]
-            total_product += own_product[g]
-        precision[f] = total_precision
+    for f in range(cells.cell.shape[0]):
+        total_precision, total_product = flow_message(f, cells, kappa[f], whole[f], messages, own)
+        messages.precision[f] = total_precision
         if total_precision > 0:
-            value[f] = total_product / total_precision
-        if length > 1:
+            messages.value[f] = total_product / total_precision
+        if not is_single:
             mean, variance = mixture_moments(
                 total_precision, total_product, weight, centre, width2, scatter[f], doubt[f], spread, distance
             )
-        for g in range(groups):
-            if length == 1:
-                others = product = 0.0
-                for other in range(groups):
-                    if other != g:
-                        others += own_precision[other]
-                        product += own_product[other]
+        for g in range(cells.groups):
+            if is_single:
+                others, product = all_but(own, g)
                 outside_mean, outside_variance = mixture_moments(
                     others, product, weight, centre, width2, scatter[f], doubt[f], spread, distance
                 )
             else:
-                outside = max(1.0 / variance - own_precision[g], WEAKEST / variance)
+                # The mixture acts on a group of several cells as the normal that it is near the flow's value.
+                outside = max(1.0 / variance - own[g, 0], WEAKEST / variance)
                 outside_variance = 1.0 / outside
-                held = outside > WEAKEST / variance
-                outside_mean = (mean / variance - own_product[g]) / outside if held else mean
+                is_known = outside > WEAKEST / variance
+                outside_mean = (mean / variance - own[g, 1]) / outside if is_known else mean
             change = predict_group(
-                f, g * length, (g + 1) * length, cell, part, kappa[f, g], whole[f], observed, noise,
-                part_mean, part_variance, cell_mean, cell_variance, sums[g], outside_mean, outside_variance, step,
-            )  # fmt: skip
+                f, g, cells, kappa[f, g], whole[f], messages, own, outside_mean, outside_variance, step
+            )
             largest = max(largest, change)
     return largest
 
@@ -524,13 +510,12 @@ class _Mixed:
         """Passes until they settle."""
         prior, problem, incidence = self.prior, self.problem, self.incidence
         messages = new_messages(incidence, self.part, np.full(incidence.flows, prior.mean), self.variance)
+        equations = Cells(incidence.cell, self.part, incidence.groups, excess, self.noise)
+        normals = Normals(prior.weight, prior.centre, prior.width2)
         for _ in range(passes):
             change = pass_mixture(
-                incidence.cell, self.part, incidence.groups, self.kappa, problem.whole, excess, self.noise,
-                prior.weight, prior.centre, prior.width2, prior.scatter, problem.doubt, messages.part_mean,
-                messages.part_variance, messages.cell_mean, messages.cell_variance, messages.precision,
-                messages.value, STEP,
-            )  # fmt: skip
+                equations, self.kappa, problem.whole, normals, prior.scatter, problem.doubt, messages, STEP
+            )
             messages.add_up(incidence)
             if change < SETTLED:
                 break
