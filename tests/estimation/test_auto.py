@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.estimation.auto import drawn_together
+from sojourn.estimation.auto import shrink_means
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import estimate_lda
@@ -206,7 +206,7 @@ def test_skewed_delays_do_not_drag_the_common_mean_down() -> None:
     assert abs(np.median(flows.mean_ns[large]) / np.median(truth.truth.mean_ns[large]) - 1) < 0.1
 
 
-def test_flows_that_are_alike_are_drawn_together_and_others_are_not() -> None:
+def test_flows_that_are_alike_are_shrink_means_and_others_are_not() -> None:
     random = np.random.default_rng(3)
     for spread, improves in ((0.1, True), (100.0, False)):
         true = 50 + random.normal(0, spread, 40)
@@ -217,7 +217,7 @@ def test_flows_that_are_alike_are_drawn_together_and_others_are_not() -> None:
         std, sizes = np.full(40, 15.0), np.full(40, 1000.0)
         columns = mean, mean - half, mean + half, std, samples, sizes, np.zeros(40)
         flows = FlowDelays(ids, *columns, reasons, "sample")
-        drawn = drawn_together(flows)
+        drawn = shrink_means(flows)
         error, before = np.abs(drawn.mean_ns - true).mean(), np.abs(mean - true).mean()
         assert bool(error < 0.5 * before) is improves
         assert error < 1.05 * before

@@ -3,14 +3,14 @@
 Cells (LDS, decoded jointly) know flows that lost nothing exactly; a sample knows flows that lost much. `combine` joins
 both by precision: the cells' answer is a posterior, the sample's raw mean one more observation of the same flow.
 
-`drawn_together` improves sampled means by what flows have in common. A flow's realised mean M over its N packets
+`shrink_means` improves sampled means by shrinkage towards the common mean. A flow's realised mean M over its N packets
 scatters around the common mean μ by τ² + σ²/N, its sampled mean m over n of them around M by σ²/n·(1 − n/N). The
 answer is μ + B(m − μ), B = (τ² + σ²/N)/(τ² + σ²/n). σ² is pooled over flows: a flow's own variance is small just when
 its mean is, and weighing by it would drag μ down where delays are skewed. τ² follows Paule and Mandel; μ also uses the
 flow-blind mean of all packets, which is τ²·ΣN²/(ΣN)² away from μ. Where the logarithms of the means are the likelier
 normal ones (flows that differ by factors, τ > μ/4), all this is done with them. The interval adds the sampling error by
 the flow's own (moderated) variance, B²·h², to what flows differ by, (1 − B)²·(τ² + σ²/N). A flow of which nothing is
-known is answered by μ, with that interval: its method is ``alike``.
+known is answered by μ, with that interval: its method is ``prior only``.
 
 **The whole segment.** The flow-blind LDA answers, with an interval that is valid whatever the flows do. Two things are
 better:
@@ -41,7 +41,7 @@ from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.estimation.sample import MatchedSample
 
-__all__ = ["combine", "drawn_together", "segment_delays", "with_remainder", "within"]
+__all__ = ["combine", "segment_delays", "shrink_means", "with_remainder", "within"]
 
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
 EXACT_WITHIN_NS = 2.0
@@ -142,7 +142,7 @@ def _of_flows(flows: FlowDelays) -> Estimate | None:
     return Estimate.around(value, half, samples=int(flows.samples[known].sum()), method=method)
 
 
-ALIKE = "alike"
+PRIOR_ONLY = "prior only"
 LEAST_FLOWS = 8
 # Flows whose means differ by less than this part of the mean do not differ by factors; skewed delays may look like it.
 FACTORS = 0.25
@@ -167,25 +167,25 @@ def combine(cells: FlowDelays, samples: FlowDelays, grand_mean: Estimate | None 
     known = np.isfinite(cells.packets)
     packets = np.where(known, cells.packets, samples.packets)
     lost = np.where(known, cells.lost, samples.lost)
-    alike = drawn_together(replace(samples, packets=packets, lost=lost), grand_mean)
+    shrunk = shrink_means(replace(samples, packets=packets, lost=lost), grand_mean)
     both = cells.answered & samples.answered
     weight = np.where(both, _cell_weight(cells, samples), np.where(cells.answered, 1.0, 0.0))
     half = _joint_half(cells, samples, weight)
     mean = np.where(both, weight * cells.mean_ns + (1 - weight) * samples.mean_ns, np.nan)
     columns = {
-        "mean_ns": np.where(both, mean, np.where(cells.answered, cells.mean_ns, alike.mean_ns)),
-        "low_ns": np.where(both, mean - half, np.where(cells.answered, cells.low_ns, alike.low_ns)),
-        "high_ns": np.where(both, mean + half, np.where(cells.answered, cells.high_ns, alike.high_ns)),
-        "std_ns": np.where(cells.answered & np.isfinite(cells.std_ns), cells.std_ns, alike.std_ns),
-        "samples": np.where(cells.answered, np.maximum(cells.samples, alike.samples), alike.samples),
+        "mean_ns": np.where(both, mean, np.where(cells.answered, cells.mean_ns, shrunk.mean_ns)),
+        "low_ns": np.where(both, mean - half, np.where(cells.answered, cells.low_ns, shrunk.low_ns)),
+        "high_ns": np.where(both, mean + half, np.where(cells.answered, cells.high_ns, shrunk.high_ns)),
+        "std_ns": np.where(cells.answered & np.isfinite(cells.std_ns), cells.std_ns, shrunk.std_ns),
+        "samples": np.where(cells.answered, np.maximum(cells.samples, shrunk.samples), shrunk.samples),
     }
     sure = (weight > 0.5) | ~samples.answered
-    rows = zip(cells.answered.tolist(), sure.tolist(), cells.method_of_flow, alike.method_of_flow, strict=True)
+    rows = zip(cells.answered.tolist(), sure.tolist(), cells.method_of_flow, shrunk.method_of_flow, strict=True)
     methods = [cell if by_cells and mainly else sample for by_cells, mainly, cell, sample in rows]
     reasons = [
         None if answered else cell or sample
         for answered, cell, sample in zip(
-            (~np.isnan(columns["mean_ns"])).tolist(), cells.reason, alike.reason, strict=True
+            (~np.isnan(columns["mean_ns"])).tolist(), cells.reason, shrunk.reason, strict=True
         )
     ]
     return FlowDelays(
@@ -213,8 +213,8 @@ def _joint_half(cells: FlowDelays, samples: FlowDelays, weight: FloatArray) -> F
     return half
 
 
-def drawn_together(samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
-    """The sampled means, each drawn towards the common mean as far as the flows are alike.
+def shrink_means(samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
+    """The sampled means with shrinkage: each towards the common mean, as far as flows hardly differ.
 
     `grand_mean` is the flow-blind mean of all delivered packets.
     """
@@ -245,7 +245,7 @@ def drawn_together(samples: FlowDelays, grand_mean: Estimate | None = None) -> F
         for name, value in (("mean_ns", drawn), ("low_ns", drawn - width), ("high_ns", drawn + width))
     }
     rows = zip(samples.reason, silent.tolist(), samples.method_of_flow, strict=True)
-    methods = [ALIKE if none else method for _, none, method in rows]
+    methods = [PRIOR_ONLY if none else method for _, none, method in rows]
     reasons = [None if none else why for why, none in zip(samples.reason, silent.tolist(), strict=True)]
     return replace(samples, **columns, reason=reasons, methods=methods)  # type: ignore[arg-type]
 

@@ -45,7 +45,7 @@ from sojourn.matching.clock.correction import (
 from sojourn.matching.crossing import CaptureSpan, Crossing, Edges, comparable_packets, find_edges, forward_flows
 from sojourn.matching.pairing import DUPLICATE, MATCHED, PacketPairs, index_ids, pair_packets
 
-__all__ = ["ExactMatch", "Fate", "MeasuredFlows", "match_exact"]
+__all__ = ["IGNORED_TEXTS", "ExactMatch", "Fate", "MeasuredFlows", "match_exact"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +261,7 @@ class ExactMatch:
     def ignored(self) -> dict[str, int]:
         """Packets that are part of no flow's counts, by reason, without those that do not occur."""
         counts: dict[str, int] = {}
-        for fate, name in _IGNORED.items():
+        for fate, name in IGNORED_TEXTS.items():
             for fates, point in ((self.sender_fate, "sender"), (self.receiver_fate, "receiver")):
                 found = int(np.count_nonzero(fates == fate))
                 if found:
@@ -275,7 +275,7 @@ class ExactMatch:
         return percentiles(self.packets.start, self.packets.delay_ns, np.array(shares, np.float64))
 
 
-_IGNORED = {
+IGNORED_TEXTS = {
     Fate.RECEIVER_ONLY: "not seen sent",
     Fate.DUPLICATE: "duplicate",
     Fate.EDGE: "edge of the interval",

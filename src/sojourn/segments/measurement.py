@@ -20,7 +20,7 @@ from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.recorder import Recorder, SlotOf
-from sojourn.estimation.auto import combine, drawn_together, segment_delays, with_remainder, within
+from sojourn.estimation.auto import combine, segment_delays, shrink_means, with_remainder, within
 from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
 from sojourn.estimation.differences import Losses, Parts, count_losses, with_extra
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
@@ -281,7 +281,7 @@ def estimate_streams(
     if SAMPLES not in sent:
         return cells
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample)
-    return drawn_together(samples, blind) if cells is None else combine(cells, samples, blind)
+    return shrink_means(samples, blind) if cells is None else combine(cells, samples, blind)
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,7 +128,7 @@ def test_the_default_answers_every_large_flow_and_says_how_well(captures) -> Non
     assert 0 < truth["median_error"] < 0.013
     assert truth["grand_mean_error"] == pytest.approx(0.0096, abs=0.0002)
     assert all(row["lost"] == row["true_lost"] for row in result["flows"])
-    assert {row["method"] for row in result["flows"]} <= {"lds joint", "lds", "sample", "alike"}
+    assert {row["method"] for row in result["flows"]} <= {"lds joint", "lds", "sample", "prior only"}
     table = run("measure", *captures, "--memory", "128KB", "--truth", "--limit", "1").stdout
     assert "for answering the grand mean" in table
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.estimation.joint import decoder as joint
-from sojourn.estimation.joint.decoder import lean_to_unheard
+from sojourn.estimation.joint.decoder import correct_survivor_bias
 from sojourn.estimation.joint.linear import DelayMessages
 from sojourn.estimation.joint.segments import estimate_lds_joint
 from sojourn.lab.traffic import MS, START_NS, Traffic, draw_flow_sizes, traffic_of
@@ -43,7 +43,7 @@ def test_answers_are_less_biased_where_slow_flows_lose_more(monkeypatch, shares)
         pair = recorded(world, lambda s=seed: Lds(LdsParameters(rows=4, columns=3000, spread=4, shares=shares, salt=s)))
         corrected.append(mean_bias(world, pair))
         with monkeypatch.context() as without:
-            without.setattr(joint, "lean_to_unheard", lambda said, *_: said)
+            without.setattr(joint, "correct_survivor_bias", lambda said, *_: said)
             plain.append(mean_bias(world, pair))
     assert np.mean(plain) < -0.2 * MS
     assert abs(np.mean(corrected)) < 0.7 * abs(np.mean(plain))
@@ -59,7 +59,7 @@ def test_the_flow_blind_mean_moves_only_what_was_not_heard() -> None:
     precision = np.where(np.arange(400) < 200, 100.0, 0.0)
     unheard = np.where(np.arange(400) < 200, 0.0, 1.0)
     size = np.full(400, 50.0)
-    said = lean_to_unheard(messages(value, precision), size, unheard, 10.5)
+    said = correct_survivor_bias(messages(value, precision), size, unheard, 10.5)
     assert np.abs(said.shift[:200]).max() < 0.2
     assert said.shift[200:] == pytest.approx(1.0, abs=0.4)
     assert np.all(said.shift_deviation[200:] > said.shift_deviation[:200])
@@ -67,4 +67,4 @@ def test_the_flow_blind_mean_moves_only_what_was_not_heard() -> None:
 
 def test_without_losses_nothing_moves() -> None:
     said = messages(np.arange(50.0), np.ones(50))
-    assert lean_to_unheard(said, np.arange(50.0) + 1, np.zeros(50), 30.0) is said
+    assert correct_survivor_bias(said, np.arange(50.0) + 1, np.zeros(50), 30.0) is said

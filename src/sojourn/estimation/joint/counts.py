@@ -143,8 +143,8 @@ def _move(own: Int64Array, least: Int64Array, most: Int64Array, lower: int, uppe
 
 
 MOST_FLOWS = 1500
-NULL = 1e-7
-NEAR = 0.05
+NULL = 1e-7  # of the largest eigenvalue: below, a direction that the equations leave open
+NEAR = 0.05  # of an integer: further off, a solution is no size
 
 
 def settle_by_rank(incidence: Incidence, count: Int64Array, mean: FloatArray, variance: FloatArray) -> None:
@@ -190,14 +190,14 @@ PASSES = 30
 LEARN_FROM = 2
 SETTLED = 0.07
 STEPS = (0.5, 0.25)
-FITS = 2.0
-MOST_SQUARE = 100.0
+FITS = 2.0  # mean square of held-out errors in variances; above, passes oscillate, and the shorter step is tried
+MOST_SQUARE = 100.0  # ten deviations: one cell with a flow not listed must not decide the fit of all
 NOISE = 1e-3
 NEAR_INTEGER = 0.2
-NEGLIGIBLE = 30.0
+NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
 WEAKEST = 1e-3
 FULL_PASS = 4
-QUIET = 0.01
+QUIET = 0.01  # flows that changed by less than a hundredth of a deviation wait for the next full pass
 FAR = 5.0
 FAR_PACKETS = 5.0
 FEW_CELLS = 5e-5

@@ -50,17 +50,17 @@ __all__ = [
     "FEWEST_CELLS",
     "FlowCounts",
     "JointMeans",
+    "correct_survivor_bias",
     "decode_counts",
     "flow_deviations",
     "joint_means",
-    "lean_to_unheard",
     "unlisted_share",
 ]
 
 BY_SIZE = 0.1
 
 
-def lean_to_unheard(
+def correct_survivor_bias(
     said: DelayMessages, received: FloatArray, unheard: FloatArray, grand_mean: float | None
 ) -> DelayMessages:
     """The messages, with each flow's prior moved by βᵀ(x_f − x̄); `unheard` are the flows' shares in unusable cells."""
@@ -179,7 +179,7 @@ def joint_means(
     # With fewer cells than flows, sizes are too doubtful to learn from how delays go with them.
     sizes_tell = np.count_nonzero(count) >= heard.flows
     said = solve_mixed(
-        delay_cells, lambda said: lean_to_unheard(said, size, unheard, grand_mean) if sizes_tell else said
+        delay_cells, lambda said: correct_survivor_bias(said, size, unheard, grand_mean) if sizes_tell else said
     )
     answered = kept.any(axis=1) & (said.precision > 0)
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)

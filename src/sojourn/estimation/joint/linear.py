@@ -181,23 +181,24 @@ class DenseCells:
         return total
 
 
-RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)
+RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)  # of τ² to σ²: decades first, then refined around the best
 REFINEMENTS = (0.3, 1.0, 3.0)
 SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
 SEARCH_PASSES = 12
 PASSES = 80
-SETTLED = 1e-4
-SETTLED_ROUGHLY = 1e-2
-DENSE_CELLS = 800
-# Of a packet's delay, in square units of the recorded times: where a single cell is heard it is off by nothing.
-DENSE_FLOWS = 2000
+# The largest change of a part, in deviations of its cell: for answers, and while variance components are searched.
+SETTLED, SETTLED_ROUGHLY = 1e-4, 1e-2
+# Problems up to here are solved by a dense matrix: cells³ operations, 5 MB.
+DENSE_CELLS, DENSE_FLOWS = 800, 2000
 STEPS = (0.9, 0.45, 0.2)
-RAN_AWAY = 1e9
-STANDS = 0.1
-NOT_WORSE = 1.0
+DIVERGED = 1e9  # of a cell's deviation: no data is that far off, so the passes run away
+CONVERGED = 0.1  # of a cell's deviation; passes that end with larger changes are repeated with shorter steps
+# Ratios whose scores (deviance of all cells together) differ by less are a tie: AIC asks 2 of a parameter.
+TIE = 1.0
 ROUNDING = 1e-9
+# In square units of the recorded times: a variance below is rounding, also where a single cell is heard.
 LEAST_UNIT = 1e-3
-POWERS = (0.0, 1.0, 2.0)
+POWERS = (0.0, 1.0, 2.0)  # γ of σ² ∝ mean^γ
 SLOWEST = (0.1, 10.0)
 TINY = 1e-300
 
@@ -332,7 +333,7 @@ class DelayProblem:
             said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
             found.append((ratio, said.scale * unit, said.score))
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
-        open_to = min(score for *_, score in found) + NOT_WORSE / max(int(self.heard.sum()), 1)
+        open_to = min(score for *_, score in found) + TIE / max(int(self.heard.sum()), 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
         return _rescaled(ratio, 1.0, scale)
 
@@ -430,16 +431,16 @@ class DelayProblem:
         settled: float,
         search: bool,
     ) -> _Passed:
-        """Passes until they settle, with shorter steps if they run away."""
+        """Passes until they settle, with shorter steps if they diverge."""
         incidence = self.cells.incidence
         for step in STEPS[:1] if search else STEPS:
             messages = new_messages(incidence, self.cells.packets, np.zeros(incidence.flows), variance)
             for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
                 change = self._one_pass(messages, excess, variance, kappa, noise, step)
                 messages.add_up(incidence)
-                if change < settled or not change < RAN_AWAY:
+                if change < settled or not change < DIVERGED:
                     break
-            if change < STANDS:
+            if change < CONVERGED:
                 break
         scale, score = self.held_out(messages, excess, noise)
         return _Passed(messages.value, messages.precision, scale, score)

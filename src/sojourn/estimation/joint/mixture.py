@@ -56,10 +56,10 @@ SEARCH_PASSES = 20
 FEWEST = 30
 # Sizes known to a fifth: what a flow's cells say of its sum then says enough of its mean.
 KNOWN, FEWEST_KNOWN = 0.04, 300
-KEPT_FLOWS = 3.0
-ALL_ALIKE = 1e-3
+KEPT_FLOWS = 3.0  # flows' worth of weight on one normal: a few messages must not make a peak of their own
+NO_DIFFERENCE = 1e-3  # τ² over σ²: below, all flows have one mean, and a mixture has nothing to learn
 WITHIN_FACTORS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
-NEGLIGIBLE = 30.0
+NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
 DEVIATIONS = 3.5
 LEVEL = 0.95
 TAIL_STEPS = 12
@@ -79,7 +79,7 @@ class Mixture:
 
 def enough_known(said: DelayMessages) -> bool:
     """Whether flows differ, and enough of them have sizes that are known, to learn how."""
-    differ = said.between >= ALL_ALIKE * said.within
+    differ = said.between >= NO_DIFFERENCE * said.within
     return differ and int((_tells(said) & (said.doubt < KNOWN)).sum()) >= FEWEST_KNOWN
 
 
@@ -102,7 +102,7 @@ def learn_mixture(said: DelayMessages) -> tuple[DelayMessages, Mixture]:
     if known.sum() < FEWEST_KNOWN:
         said, known = replace(said, doubt=0.0), tells
     telling, shown = _some(tells), _some(known)
-    if len(shown) < FEWEST or said.between < ALL_ALIKE * said.within:
+    if len(shown) < FEWEST or said.between < NO_DIFFERENCE * said.within:
         return said, _fitted(said, shown, LEARN_PASSES)
     if said.refinement is None:
         found = [_scaled(said, factor) for factor in WITHIN_FACTORS]

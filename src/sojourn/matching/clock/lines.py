@@ -252,7 +252,7 @@ def is_draining(x: FloatArray, y: FloatArray, *, steepest: float) -> bool:
 
 
 def _pair_slopes(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Theil–Sen: the slopes between all pairs of points, ascending."""
+    """Theil–Sen: the slopes between all pairs of points, ascending; importing scipy.stats takes 0.8 s of CPU."""
     first, second = np.triu_indices(len(x), 1)
     run = np.maximum(x[second] - x[first], 1.0)
     slopes: FloatArray = np.sort((y[second] - y[first]) / run)
