@@ -20,6 +20,7 @@ Gao et al., "Domo: Passive Per-Packet Delay Tomography in Wireless Ad-hoc Networ
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +28,11 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import inlined, kernel
+from sojourn.core.results import Columns
 
 __all__ = ["ARRIVE", "ATTEMPT", "DONE", "GENERATE", "RECEIVED", "CollectionRun", "WirelessNetwork", "run_collection"]
 
+_BLOCK_PACKETS = 1 << 14  # written at once
 LONGEST_PATH = 64
 GENERATE, ATTEMPT, ARRIVE = 0, 1, 2
 # In the log alone: an attempt by which the next node got the packet, and a packet that left the queue.
@@ -303,6 +306,38 @@ class CollectionRun:
 
     def __len__(self) -> int:
         return len(self.origin)
+
+    def packets(self) -> Iterator[Columns]:
+        """What the sink knows, as a trace has it, in blocks."""
+        for begin in range(0, max(len(self), 1), _BLOCK_PACKETS):
+            chosen = slice(begin, begin + _BLOCK_PACKETS)
+            start, end = self.start[:-1][chosen], self.start[1:][chosen]
+            yield {
+                "origin": self.origin[chosen],
+                "seq": self.sequence[chosen],
+                "path": ["-".join(map(str, self.node[a:b].tolist())) for a, b in zip(start, end, strict=True)],
+                "t0_s": self.arrival_ns[start] / 1e9,
+                "t_sink_s": self.arrival_ns[end - 1] / 1e9,
+                "sum_of_delays_s": self.sum_ms[chosen] / 1e3,
+            }
+
+    def hops(self) -> Iterator[Columns]:
+        """The truth of every hop, in blocks."""
+        for begin in range(0, max(len(self), 1), _BLOCK_PACKETS):
+            last = min(begin + _BLOCK_PACKETS, len(self))
+            lengths = np.diff(self.start[begin : last + 1])
+            places = np.arange(self.start[begin], self.start[last])
+            hop = places - np.repeat(self.start[begin:last], lengths)
+            waits = np.ones(len(places), np.bool_)
+            waits[np.cumsum(lengths) - 1] = False
+            yield {
+                "origin": np.repeat(self.origin[begin:last], lengths)[waits],
+                "seq": np.repeat(self.sequence[begin:last], lengths)[waits],
+                "hop_index": hop[waits],
+                "node": self.node[places][waits],
+                "t_arrival_s": self.arrival_ns[places][waits] / 1e9,
+                "t_departure_s": self.arrival_ns[places[waits] + 1] / 1e9,
+            }
 
 
 def run_collection(network: WirelessNetwork, seed: int, *, log_rows: int = 0) -> CollectionRun:

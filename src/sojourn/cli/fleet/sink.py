@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.capture.packet_source import stopping_on_interrupt
 from sojourn.cli.fleet.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.cli.options import FormatOption, WriteOption
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, write_rows
 from sojourn.cli.tomography import NODE_TABLE, PACKET_TABLE
 from sojourn.core.errors import UsageError, harmless
+from sojourn.core.executors.interrupts import stopping_on_interrupt
 from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:

@@ -1,20 +1,16 @@
-"""`sojourn lab`: worlds to try the other commands on, with their truth; those of routers are in `lab_routed`."""
+"""`sojourn lab`: worlds to try the other commands on, with their truth; those of routers are in `routed`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Block, Format, choose_format, progress, write_rows
-from sojourn.core.units import parse_duration, parse_share
-
-if TYPE_CHECKING:
-    from sojourn.lab.wireless import CollectionRun
+from sojourn.cli.output import Format, choose_format, progress, write_rows
+from sojourn.core.units import parse_duration, parse_share, plural
 
 __all__ = ["app"]
 
@@ -25,7 +21,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Examples:  sojourn lab wireless --nodes 100 -w trace.csv,  sojourn lab up six.csv",
 )
-_BLOCK_PACKETS = 1 << 14
 
 
 @app.callback()
@@ -64,47 +59,13 @@ def wireless(
     with progress("simulating") as advance:
         advance(f"{nodes} nodes", 0.0)
         run = run_collection(network, seed)
-    write_rows(_packets(run), _rows_format(output_format, output), path=output, name="packets")
+    write_rows(run.packets(), _rows_format(output_format, output), path=output, name="packets")
     if truth is not None:
-        write_rows(_hops(run), _rows_format(None, truth), path=truth, name="hops")
+        write_rows(run.hops(), _rows_format(None, truth), path=truth, name="hops")
     lost = "".join(f", {count:,} lost ({reason})" for reason, count in run.lost.items() if count)
-    print(f"{len(run):,} packets of {nodes - 1:,} nodes at the sink{lost}", file=sys.stderr)
+    print(f"{plural(len(run), 'packet')} of {plural(nodes - 1, 'node')} at the sink{lost}", file=sys.stderr)
 
 
 def _rows_format(asked: Format | None, path: Path | None) -> Format:
     how = choose_format(asked, path)
     return Format.CSV if how is Format.TABLE else how
-
-
-def _packets(run: CollectionRun) -> Iterator[Block]:
-    for begin in range(0, max(len(run), 1), _BLOCK_PACKETS):
-        chosen = slice(begin, begin + _BLOCK_PACKETS)
-        start, end = run.start[:-1][chosen], run.start[1:][chosen]
-        yield {
-            "origin": run.origin[chosen],
-            "seq": run.sequence[chosen],
-            "path": ["-".join(map(str, run.node[a:b].tolist())) for a, b in zip(start, end, strict=True)],
-            "t0_s": run.arrival_ns[start] / 1e9,
-            "t_sink_s": run.arrival_ns[end - 1] / 1e9,
-            "sum_of_delays_s": run.sum_ms[chosen] / 1e3,
-        }
-
-
-def _hops(run: CollectionRun) -> Iterator[Block]:
-    import numpy as np
-
-    for begin in range(0, max(len(run), 1), _BLOCK_PACKETS):
-        last = min(begin + _BLOCK_PACKETS, len(run))
-        lengths = np.diff(run.start[begin : last + 1])
-        places = np.arange(run.start[begin], run.start[last])
-        hop = places - np.repeat(run.start[begin:last], lengths)
-        waits = np.ones(len(places), np.bool_)
-        waits[np.cumsum(lengths) - 1] = False
-        yield {
-            "origin": np.repeat(run.origin[begin:last], lengths)[waits],
-            "seq": np.repeat(run.sequence[begin:last], lengths)[waits],
-            "hop_index": hop[waits],
-            "node": run.node[places][waits],
-            "t_arrival_s": run.arrival_ns[places][waits] / 1e9,
-            "t_departure_s": run.arrival_ns[places[waits] + 1] / 1e9,
-        }

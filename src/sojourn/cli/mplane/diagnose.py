@@ -251,8 +251,8 @@ class RecentSegments:
 
 def watch_verdicts(look: Callable[[int], Diagnosis], times: WatchTimes, how: str) -> None:
     """Print the verdict, and then every other one, until the time is over or Ctrl-C."""
-    from sojourn.cli.capture.packet_source import stopping_on_interrupt
     from sojourn.cli.mplane.output import print_verdict
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.mplane.planning.watch import Patience, repeatedly
     from sojourn.mplane.station.diagnosis import new_verdicts
 

@@ -251,7 +251,7 @@ class WatchTimes:
 
 def watch_m_sets(read: Callable[[bool], Topology], upgraded: list[str], times: WatchTimes, how: Format) -> None:
     """Print the m-sets, and then what changes, until the time is over or Ctrl-C."""
-    from sojourn.cli.capture.packet_source import stopping_on_interrupt
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.mplane.planning.watch import Patience, TopologyWatch
 
     if how not in (Format.TABLE, Format.JSON, Format.JSONL):

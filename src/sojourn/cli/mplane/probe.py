@@ -60,7 +60,7 @@ def reflect(
     An answer is never longer than the request for it; what is not part of a session is counted and ignored. Except on
     loopback --key-file or --allow is needed, so that nobody else's packets can be sent to others.
     """
-    from sojourn.cli.capture.packet_source import stopping_on_interrupt
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.mplane.probing.kernel_stamps import StampedSocket
     from sojourn.mplane.probing.reflector import Reflector
 
@@ -143,7 +143,7 @@ def probe(
     Measurements go to the query unit, to a file, or else to stdout. Delays need clocks that agree: one machine's, or
     synchronised ones.
     """
-    from sojourn.cli.capture.packet_source import stopping_on_interrupt
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.core.units import parse_duration
     from sojourn.mplane.probing.kernel_stamps import Sent
     from sojourn.mplane.probing.plan import ProbePlan, measurement_of

@@ -136,7 +136,7 @@ def _unit(recorder: RouterRecorder, spool: Path | None, limit: str, transport: H
 
 
 def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: float | None) -> None:
-    from sojourn.cli.capture.packet_source import stopping_on_interrupt
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
 
     with stopping_on_interrupt(unit.stop):
         if how is Format.TABLE:
