@@ -10,8 +10,16 @@ from urllib.parse import quote
 
 from sojourn.core.errors import UsageError
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, to_row
-from sojourn.node.transports.connection import checked_address, connect, read_token
-from sojourn.node.transports.exchange import Exchange, NoAnswerError, checked_list, checked_object, exchange
+from sojourn.node.transports.exchange import (
+    Exchange,
+    NoAnswerError,
+    checked_address,
+    checked_list,
+    checked_object,
+    connect,
+    exchange,
+    read_token,
+)
 from sojourn.node.transports.transport import TransportError
 
 __all__ = ["Client", "token_from"]

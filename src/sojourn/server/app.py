@@ -17,31 +17,27 @@ from fastapi.responses import JSONResponse
 
 from sojourn import __version__
 from sojourn.core.errors import SojournError
-from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server import telemetry
 from sojourn.server.control.owners import OwnerStore, TakenError
-from sojourn.server.control.stream_states import StreamStateStore
+from sojourn.server.control.streams import AssignmentStore, StreamStateStore
 from sojourn.server.door.access import problems
 from sojourn.server.door.admission import IngestDesk, load_kernels
 from sojourn.server.door.gate import Gate, explain_error, explain_faults
 from sojourn.server.door.limits import Limits
 from sojourn.server.door.sign_in import SignIn
-from sojourn.server.key_listing import KeyLister
-from sojourn.server.periodic import Periodic
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
-from sojourn.server.retention import EpochKeeper
 from sojourn.server.routes import collections as sink_routes
 from sojourn.server.routes import epochs as epoch_routes
 from sojourn.server.routes import nodes as node_routes
 from sojourn.server.routes import queries as query_routes
 from sojourn.server.routes import segments as segment_routes
-from sojourn.server.routes import status as status_routes
 from sojourn.server.sinks.answers import SinkAnswers
-from sojourn.server.sinks.late import LatePackets
 from sojourn.server.sinks.retention import SinkRetention
-from sojourn.server.sinks.store import SinkStore
+from sojourn.server.sinks.store import LatePackets, SinkStore
 from sojourn.server.sinks.worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
+from sojourn.server.upkeep import EpochRetention, KeyLister, Periodic
 from sojourn.store.epochs import EpochStore
 from sojourn.store.segments import SegmentStore
 from sojourn.store.tokens import TokenStore
@@ -69,7 +65,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store)]
         if limits.keep_epochs_ns is not None:
-            running.append(EpochKeeper(store, app.state.segments, app.state.telemetry, limits.keep_epochs_ns))
+            running.append(EpochRetention(store, app.state.segments, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()
         yield
@@ -106,7 +102,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.add_exception_handler(SojournError, _explain)
     app.add_exception_handler(RequestValidationError, _explain_faults)
     app.add_exception_handler(TakenError, _refuse)
-    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, status_routes):
+    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, telemetry):
         app.include_router(routes.router)
     return app
 

@@ -1,11 +1,20 @@
-"""What the query unit counts about itself, for Prometheus."""
+"""What the query unit reports of itself: whether it works, and counters for Prometheus."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["MEDIA_TYPE", "RequestCounter", "Telemetry"]
+from sojourn import __version__
+from sojourn.server.door.access import problems, readers
+from sojourn.server.models.fleet import Health
+from sojourn.store.tokens import Token
+
+__all__ = ["RequestCounter", "Telemetry", "router"]
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STORED = {
@@ -24,28 +33,23 @@ class Telemetry:
     """Counters of one application."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.requests = Counter("sojourn_requests", "Requests answered", ["method", "status"], registry=self._registry)
-        self.epochs = Counter("sojourn_epochs_received", "Epochs received", ["status"], registry=self._registry)
-        self.epochs_removed = Counter(
-            "sojourn_epochs_removed", "Epochs removed because they were old", registry=self._registry
-        )
-        self.query_seconds = Histogram("sojourn_query_seconds", "Time to answer a query", registry=self._registry)
-        self.packets = Counter(
-            "sojourn_packets_received", "Packets of sinks received", ["status"], registry=self._registry
-        )
-        self.packets_solved = Counter(
-            "sojourn_packets_solved", "Packets whose hops were found", registry=self._registry
-        )
-        self.packets_set_aside = Counter(
-            "sojourn_packets_set_aside", "Packets whose window took too much to solve", registry=self._registry
-        )
-        self.window_seconds = Histogram(
-            "sojourn_window_seconds", "Time to solve a window of a collection", registry=self._registry
-        )
-        self._stored = {
-            name: Gauge(f"sojourn_stored_{name}", text, registry=self._registry) for name, text in _STORED.items()
-        }
+        registry = self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"sojourn_{name}", text, labels, registry=registry)
+
+        def seconds(name: str, text: str) -> Histogram:
+            return Histogram(f"sojourn_{name}_seconds", text, registry=registry)
+
+        self.requests = counter("requests", "Requests answered", "method", "status")
+        self.epochs = counter("epochs_received", "Epochs received", "status")
+        self.epochs_removed = counter("epochs_removed", "Epochs removed because they were old")
+        self.query_seconds = seconds("query", "Time to answer a query")
+        self.packets = counter("packets_received", "Packets of sinks received", "status")
+        self.packets_solved = counter("packets_solved", "Packets whose hops were found")
+        self.packets_set_aside = counter("packets_set_aside", "Packets whose window took too much to solve")
+        self.window_seconds = seconds("window", "Time to solve a window of a collection")
+        self._stored = {name: Gauge(f"sojourn_stored_{name}", _STORED[name], registry=registry) for name in _STORED}
 
     def render(self, totals: dict[str, int]) -> bytes:
         """All counters in Prometheus' text format, with what the store holds now."""
@@ -67,3 +71,25 @@ class RequestCounter:
             await send(message)
 
         await self._app(scope, receive, counted)
+
+
+router = APIRouter(tags=["status"])
+
+
+@router.get("/health", responses=problems(503))
+async def health(request: Request) -> Health:
+    """Whether the query unit and its store work; needs no token, and takes the same time however much is stored."""
+    state = request.app.state
+    await asyncio.get_running_loop().run_in_executor(state.desk, state.store.check)
+    return Health(status="ok", version=__version__)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}, **problems(401, 403, 429)},
+)
+def metrics(request: Request, _token: Annotated[Token, readers]) -> Response:
+    """Counters in Prometheus' text format."""
+    state = request.app.state
+    return Response(state.telemetry.render(state.store.totals() | state.sinks.totals()), media_type=MEDIA_TYPE)

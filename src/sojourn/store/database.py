@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from sojourn.core.errors import StoreError
@@ -117,6 +117,12 @@ class Database:
         self.is_read_only = is_read_only
         # SQLite has one writer at a time, and lets those that wait find out by trying again.
         self._turns = FairLock(seconds=BUSY_SECONDS) if engine.dialect.name == "sqlite" else nullcontext()
+
+    def create(self, tables: MetaData) -> None:
+        """Make tables that are missing, unless it is only read."""
+        if not self.is_read_only:
+            with self.transaction(writes=True) as connection:
+                tables.create_all(connection)
 
     def close(self) -> None:
         self.engine.dispose()

@@ -65,9 +65,7 @@ class SegmentStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        if not store.is_read_only:
-            with store.transaction(writes=True) as connection:
-                _METADATA.create_all(connection)
+        store.create(_METADATA)
 
     def add(self, measurements: Sequence[SegmentMeasurement]) -> list[Status]:
         """Store rows in one transaction; what became of each."""

@@ -100,8 +100,7 @@ class TokenStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        with store.transaction(writes=True) as connection:
-            _METADATA.create_all(connection)
+        store.create(_METADATA)
 
     def create(self, role: Role, *, name: str, node: str | None = None) -> tuple[Token, str]:
         """A new token and its text, which is shown this once."""

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.epochs.wire import encode
-from sojourn.node.agent.instance import instance_of
+from sojourn.node.agent.configuration import instance_of
 from sojourn.node.transports.http import HttpTransport
 from sojourn.node.transports.transport import Announcement, NameTakenError, RefusedError
 from sojourn.server.control.owners import OwnerStore, TakenError

@@ -71,7 +71,7 @@ def agent(
         _check(settled)
         return
     from sojourn.node.agent.agent import Agent
-    from sojourn.node.agent.instance import instance_of
+    from sojourn.node.agent.configuration import instance_of
     from sojourn.node.transports.http import HttpTransport
 
     if not settled.streams:

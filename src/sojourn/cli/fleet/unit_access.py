@@ -59,7 +59,7 @@ class UnitAccess:
         return SinkClient(self.server, self._token(), ca_file=self.ca_file)
 
     def transport(self, node: str, spool: Path | None) -> HttpTransport:
-        from sojourn.node.agent.instance import instance_of
+        from sojourn.node.agent.configuration import instance_of
         from sojourn.node.transports.http import HttpTransport
 
         instance = instance_of(spool) if spool else None

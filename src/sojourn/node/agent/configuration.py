@@ -24,6 +24,9 @@ A stream's table has its metric, the epoch's length, the instances by pattern, o
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -34,7 +37,7 @@ from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import parse_bytes, parse_duration
 from sojourn.node.spool.spool import LEAST_BYTES
-from sojourn.node.transports.connection import checked_address, read_token, trusting
+from sojourn.node.transports.exchange import checked_address, read_token, trusting
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
 
@@ -45,6 +48,7 @@ __all__ = [
     "MemoryLimits",
     "StreamConfiguration",
     "configuration_of",
+    "instance_of",
     "read_configuration",
     "stream_of",
 ]
@@ -56,6 +60,8 @@ LEAST_EPOCH_NS, LONGEST_EPOCH_NS = 100_000_000, 7 * 86_400_000_000_000
 DEFAULT_EPOCH = "60s"
 DEFAULT_POLL = "1s"
 DEFAULT_SPOOL_LIMIT = "16MB"
+INSTANCE_FILE = "agent-id"
+_ID = re.compile(r"[0-9a-f]{32}")
 
 # Room for some fifty instances in half a kilobyte; the counts make means possible.
 DEFAULT_BUCKETS: Mapping[str, object] = {"buckets": 64, "per_instance": 4, "bits": 40, "count_bits": 24}
@@ -233,3 +239,36 @@ def _ca_file(tables: Mapping[str, Any], where: str) -> Path | None:
     path = Path(_text(tables, "ca_file", where))
     trusting(path)  # it has to be readable before anything starts
     return path
+
+
+def instance_of(spool: Path) -> str:
+    """Who an agent is: a random number, kept beside its spool, that tells agents with one node's name apart.
+
+    An agent that is started again with its spool is the same; one that is installed anew, or whose spool is lost, is
+    another. Where the number cannot be kept it holds for one run.
+    """
+    path = spool / INSTANCE_FILE
+    new = secrets.token_hex(16)
+    try:
+        spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if kept := _kept(path):
+            return kept
+        # Put in place whole: an agent that is killed here must not come back as nobody.
+        aside = spool / f"{INSTANCE_FILE}.{new}"
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(new + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        return new
+    return new
+
+
+def _kept(path: Path) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(64).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    return text if _ID.fullmatch(text) else None

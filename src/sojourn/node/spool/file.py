@@ -7,6 +7,12 @@ directory, which works on a read-only disk, too, and ends with its process).
 
 A disk that refuses raises `StoreError`. A damaged database raises `DamagedError`; `begin_anew` moves it aside and takes
 over into a new one what can still be read of it.
+
+How the last run ended is in it, too. Each transaction leaves a sign of life (wall clock, and the clock that runs since
+the machine was started, which no step of the wall clock changes); each stream has the time until which everything it
+measured is on disk. A stream that is still marked as recorded when an agent starts was killed: it lost what came after
+that time, until some moment between the last sign of life and this start. More nobody knows. A loss stays written down
+until an agent that reported it begins to record; after one that was killed before, the next reports it again.
 """
 
 from __future__ import annotations
@@ -14,15 +20,16 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
 from sojourn.core.errors import StoreError, UsageError, WireError
-from sojourn.core.units import format_instant
+from sojourn.core.units import format_duration, format_instant
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import merging_key
 from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
@@ -34,11 +41,15 @@ __all__ = [
     "Label",
     "SpoolFile",
     "SpooledEpoch",
+    "Start",
     "State",
+    "close_checkpoints",
     "insert",
     "label_of",
     "reading",
+    "sign_of_life",
     "spooled",
+    "take_up",
 ]
 
 FILE_NAME = "spool.sqlite3"
@@ -48,6 +59,8 @@ BUSY_SECONDS = 5.0
 # to remove what was acknowledged even where the disk has none.
 LOG_PAGES = 256
 MOST_FAILURES = 10_000
+# After a kill numbers go on so much higher: while the disk refused, some may have been sent that it knows nothing of.
+SKIPPED_NUMBERS = 1 << 20
 # Errors that only opening the database again clears up: what a commit left in the log that could not be synchronised
 # shows then, and a file that was opened on a read-only disk stays read-only when the disk no longer is.
 UNSURE = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
@@ -416,3 +429,73 @@ def _lock_holder(directory: os.stat_result) -> str:
     # Layered file systems list another device than they show; the inode alone is then all there is.
     pid = holders.get(here) or next(iter(holders.values()), "")
     return f"another agent (process {pid})" if pid.isdigit() else "another agent"
+
+
+def _boot_ns() -> int:
+    """Time since the machine was started, sleep included."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True)
+class Start:
+    """When a run began, by the wall clock and by that of the machine."""
+
+    time_ns: int
+    boot_ns: int = field(default_factory=_boot_ns)
+
+
+def sign_of_life(connection: sqlite3.Connection, now_ns: int) -> None:
+    """Note that the agent is alive."""
+    alive = (
+        "INSERT INTO run VALUES (0, ?, ?, ?, 0) ON CONFLICT (id) DO UPDATE SET "
+        "alive_ns = excluded.alive_ns, alive_boot_ns = excluded.alive_boot_ns, boot = excluded.boot"
+    )
+    connection.execute(alive, (now_ns, _boot_ns(), _boot()))
+
+
+def close_checkpoints(connection: sqlite3.Connection, stream: str | None = None) -> None:
+    """Checkpoints that nobody will close become epochs to send, in doubt: the whole may have been sent already."""
+    connection.execute(
+        "UPDATE entries SET state = 'sent', resumed = 1 WHERE state = 'open' AND stream = COALESCE(?, stream)",
+        (stream,),
+    )
+
+
+def take_up(connection: sqlite3.Connection, start: Start) -> list[str]:
+    """Close what was left open, and begin a run; what there is to report of the last one."""
+    last = connection.execute("SELECT alive_ns, alive_boot_ns, boot, ended FROM run").fetchone()
+    _note_losses(connection, last, start)
+    close_checkpoints(connection)
+    connection.execute("UPDATE streams SET recording = 0")
+    connection.execute("UPDATE run SET ended = 0")
+    losses = connection.execute("SELECT stream, from_ns, alive_ns, noticed FROM losses ORDER BY alive_ns, stream")
+    reports = [
+        f"warning: the agent was killed; stream {stream} lost what it measured from {format_instant(from_ns)} (its "
+        f"last checkpoint) until the kill, which came after {format_instant(alive_ns)} (the last sign of life) and "
+        f"before {noticed}"
+        for stream, from_ns, alive_ns, noticed in losses
+    ]
+    (streams,) = connection.execute("SELECT COUNT(*) FROM streams").fetchone()
+    if last is not None and streams and not reports:
+        how = "ended in order" if last[3] else "was killed while it recorded nothing"
+        reports.append(f"the last run {how} (last sign of life {format_instant(last[0])}); nothing was lost")
+    return reports
+
+
+def _note_losses(connection: sqlite3.Connection, last: tuple[int, int, str, int] | None, start: Start) -> None:
+    streams = connection.execute("SELECT stream, kept_until_ns FROM streams WHERE recording").fetchall()
+    noticed = f"this start at {format_instant(start.time_ns)}"
+    if last is not None and last[2] == _boot():
+        noticed += f", {format_duration(start.boot_ns - last[1])} later"
+    for stream, kept_until_ns in streams:
+        alive_ns = kept_until_ns if last is None else last[0]
+        connection.execute("INSERT INTO losses VALUES (?, ?, ?, ?)", (stream, kept_until_ns, alive_ns, noticed))
+    if streams:
+        connection.execute("UPDATE streams SET number = number + ?", (SKIPPED_NUMBERS,))
+
+
+def _boot() -> str:
+    """What tells this run of the machine from others."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""

@@ -34,12 +34,15 @@ from sojourn.node.spool.file import (
     Label,
     SpooledEpoch,
     SpoolFile,
+    Start,
     State,
+    close_checkpoints,
     insert,
     label_of,
+    sign_of_life,
     spooled,
+    take_up,
 )
-from sojourn.node.spool.last_run import Start, close_checkpoints, sign_of_life, take_up
 from sojourn.node.spool.merging import merge_until
 
 __all__ = ["LEAST_BYTES", "Spool", "SpooledEpoch", "StreamState"]

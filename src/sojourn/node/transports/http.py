@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sojourn.node.transports.connection import checked_address, connect
-from sojourn.node.transports.exchange import Exchange, checked_list, checked_object, exchange
+from sojourn.node.transports.exchange import Exchange, checked_address, checked_list, checked_object, connect, exchange
 from sojourn.node.transports.transport import (
     Announcement,
     Asked,

@@ -70,8 +70,7 @@ class OwnerStore:
         self._started_ns = time.time_ns()
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._lock = threading.Lock()
-        with store.transaction(writes=True) as connection:
-            _METADATA.create_all(connection)
+        store.create(_METADATA)
 
     def claim(self, node: str, streams: Collection[str], instance: str | None) -> dict[str, int | None]:
         """Make an agent the owner of streams, all or none; the numbers after which its epochs of each begin.

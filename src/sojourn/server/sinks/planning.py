@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from sojourn.server.door.limits import Limits
-from sojourn.server.sinks.late import LatePackets
-from sojourn.server.sinks.store import CollectionState, SinkStore, StoredPacket
+from sojourn.server.sinks.store import CollectionState, LatePackets, SinkStore, StoredPacket
 from sojourn.tomography.delays.streaming import WindowSpan, next_span, period_of
 
 __all__ = ["PlannedWindow", "WindowPlanner"]

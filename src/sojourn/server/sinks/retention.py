@@ -22,8 +22,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sojourn.core.errors import SojournError
 from sojourn.core.units import format_time
-from sojourn.server.periodic import Periodic
 from sojourn.server.sinks.tables import ANSWERS, COLLECTIONS, LATE, PACKETS, RECEIVED, SET_ASIDE, SET_ASIDE_WINDOWS
+from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import EpochStore
 
 __all__ = ["SinkRetention"]

@@ -2,19 +2,19 @@
 
 Guarantee: packets that `append` counts as stored are on disk (see `EpochStore`). Origin, sequence number and generation
 time identify a packet: the same again is a duplicate, another path, arrival or sum is a conflict, and neither changes
-what is there. A packet generated before what has been solved is late (see `sink_late`).
+what is there. A packet generated before what has been solved is late (`LatePackets`).
 Writers of one collection take turns by its row. Memory: one batch, or the packets of one window.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, delete, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sojourn.core.errors import UsageError
@@ -34,16 +34,7 @@ from sojourn.store.epochs import EpochStore
 from sojourn.tomography.delays.streaming import WindowSpan, packet_key
 from sojourn.tomography.trace import PacketRow
 
-__all__ = [
-    "Appended",
-    "CollectionState",
-    "SinkStore",
-    "StoredPacket",
-    "is_there",
-    "keep_answers",
-    "set_packets_aside",
-    "to_row",
-]
+__all__ = ["Appended", "CollectionState", "LatePackets", "SinkStore", "StoredPacket", "to_row"]
 
 WORD = np.dtype("<u4")
 CHUNK = 500
@@ -311,7 +302,7 @@ class SinkStore:
         reached = COLLECTIONS.c.begin_ns
         same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
         with self._store.transaction(writes=True) as connection:
-            if not is_there(connection, state, same):
+            if not _is_there(connection, state, same):
                 return False
             records = connection.execute(select(PACKETS.c.id, PACKETS.c.t0_ns).where(here))
             there = {record.id: record.t0_ns for record in records}
@@ -319,7 +310,7 @@ class SinkStore:
             answers = [(packet.id, solved.answers.get(packet_key(packet.row))) for packet in kept]
             late = there.keys() - {packet.id for packet in kept}
             _insert_late(connection, state.id, [(number, there[number]) for number in late])
-            added = keep_answers(connection, answers, solved)
+            added = _keep_answers(connection, answers, solved)
             added |= {"late": len(late), "contradictions": solved.conflicts}
             changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
             changes |= {"begin_ns": span.end_ns, "period_ns": period_ns, "may_be_exact": solved.may_be_exact}
@@ -338,12 +329,12 @@ class SinkStore:
         reached = COLLECTIONS.c.begin_ns
         same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
         with self._store.transaction(writes=True) as connection:
-            if not is_there(connection, state, same):
+            if not _is_there(connection, state, same):
                 return 0
             next_ns = connection.execute(behind.limit(1).offset(self._limits.window_packets)).scalar()
             end_ns = span.end_ns if next_ns is None else min(span.end_ns, max(next_ns, span.begin_ns + 1))
             packets = select(PACKETS.c.id).where(there & (PACKETS.c.t0_ns < end_ns))
-            count = set_packets_aside(connection, state, replace(span, end_ns=end_ns), packets, reason)
+            count = _set_packets_aside(connection, state, replace(span, end_ns=end_ns), packets, reason)
             changes = {"set_aside": COLLECTIONS.c.set_aside + count, "begin_ns": end_ns, "period_ns": period_ns}
             connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
         return count
@@ -352,7 +343,7 @@ class SinkStore:
         """Have the collection's windows be half as long from now on, also after a restart."""
         changes = {"halvings": state.halvings + 1}
         with self._store.transaction(writes=True) as connection:
-            if is_there(connection, state, COLLECTIONS.c.halvings == state.halvings):
+            if _is_there(connection, state, COLLECTIONS.c.halvings == state.halvings):
                 connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
 
     def totals(self) -> dict[str, int]:
@@ -367,8 +358,8 @@ def _state(row: Row[Any]) -> CollectionState:
     return CollectionState(**{field.name: getattr(row, field.name) for field in fields(CollectionState)})
 
 
-def is_there(connection: Connection, state: CollectionState, also: ColumnElement[bool] | None = None) -> bool:
-    """Whether the collection is still there (numbers are given again), and as told; no other writer has it then."""
+def _is_there(connection: Connection, state: CollectionState, also: ColumnElement[bool] | None = None) -> bool:
+    """Whether the collection is still there (numbers are given again), and as expected; no other writer has it then."""
     here = (COLLECTIONS.c.id == state.id) & (COLLECTIONS.c.created_ns == state.created_ns)
     query = select(COLLECTIONS.c.id).where(here if also is None else here & also).with_for_update()
     return connection.execute(query).scalar() is not None
@@ -403,7 +394,7 @@ def _resting_on(state: CollectionState, span: WindowSpan) -> ColumnElement[bool]
     )
 
 
-def keep_answers(
+def _keep_answers(
     connection: Connection, answers: Sequence[tuple[int, bytes | None]], solved: SolvedWindow
 ) -> dict[str, int]:
     """Store the answers of packets, empty for those that could not be used; what that adds to the counters."""
@@ -419,7 +410,7 @@ def keep_answers(
     }
 
 
-def set_packets_aside(
+def _set_packets_aside(
     connection: Connection, state: CollectionState, span: WindowSpan, packets: Select[tuple[int]], reason: str
 ) -> int:
     """Store that the packets of a query have no answer, and why; how many they are."""
@@ -436,3 +427,70 @@ def set_packets_aside(
     count = connection.execute(insert(SET_ASIDE).from_select(["packet", "window"], numbered)).rowcount
     connection.execute(update(SET_ASIDE_WINDOWS).where(windows.id == window).values(packets=count))
     return count
+
+
+class LatePackets:
+    """Packets that came after the window of their time was solved, until they are answered as well.
+
+    A late packet is answered from a window of its own around it; answers given before stay. That is done after the next
+    window of the collection, one stretch of late packets for each window so that stragglers at most double the work, or
+    at once for all that were there when the closing was asked for (they are *due*).
+    """
+
+    def __init__(self, store: EpochStore) -> None:
+        self._store = store
+
+    def first_time(self, collection: int, *, only_due: bool) -> int | None:
+        """The earliest generation of a late packet, or of one that is due."""
+        here = LATE.c.collection == collection
+        if only_due:
+            here &= LATE.c.is_due
+        with self._store.transaction() as connection:
+            first: int | None = connection.execute(select(func.min(LATE.c.t0_ns)).where(here)).scalar()
+        return first
+
+    def load(self, collection: int, t0_ns: int, limit: int) -> list[StoredPacket]:
+        """Late packets of one instant, up to a limit."""
+        here = (LATE.c.collection == collection) & (LATE.c.t0_ns == t0_ns)
+        query = select(PACKETS).join(LATE, LATE.c.packet == PACKETS.c.id).where(here).order_by(PACKETS.c.id)
+        with self._store.transaction() as connection:
+            return [StoredPacket(record.id, to_row(record)) for record in connection.execute(query.limit(limit))]
+
+    def keep(
+        self, state: CollectionState, span: WindowSpan, packets: Sequence[StoredPacket], solved: SolvedWindow
+    ) -> int:
+        """Store the answers of the late packets that a span was solved for; how many were found."""
+        asked = {packet.id: packet for packet in packets if span.begin_ns <= packet.row[3] < span.end_ns}
+        with self._store.transaction(writes=True) as connection:
+            if not _is_there(connection, state):
+                return 0
+            # Those that another query unit has answered meanwhile, or that were removed, are late no more.
+            late = list(_late_among(connection, list(asked)))
+            answers = [(number, solved.answers.get(packet_key(asked[number].row))) for number in late]
+            added = _keep_answers(connection, answers, solved) | {"late": -len(late)}
+            for begin in range(0, len(late), CHUNK):
+                connection.execute(delete(LATE).where(LATE.c.packet.in_(late[begin : begin + CHUNK])))
+            changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items()}
+            if not solved.may_be_exact:
+                changes["may_be_exact"] = False
+            connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
+        return added["solved"]
+
+    def set_aside(self, state: CollectionState, span: WindowSpan, reason: str, *, most: int) -> int:
+        """Have late packets of a span without answers, for good; how many they are, so many at most."""
+        here = (LATE.c.collection == state.id) & (LATE.c.t0_ns >= span.begin_ns) & (LATE.c.t0_ns < span.end_ns)
+        packets = select(LATE.c.packet).where(here).order_by(LATE.c.t0_ns, LATE.c.packet).limit(most)
+        with self._store.transaction(writes=True) as connection:
+            if not _is_there(connection, state):
+                return 0
+            count = _set_packets_aside(connection, state, span, packets, reason)
+            connection.execute(delete(LATE).where(LATE.c.packet.in_(packets)))
+            changes = {"set_aside": COLLECTIONS.c.set_aside + count, "late": COLLECTIONS.c.late - count}
+            connection.execute(update(COLLECTIONS).where(COLLECTIONS.c.id == state.id).values(changes))
+        return count
+
+
+def _late_among(connection: Connection, packets: list[int]) -> Iterator[int]:
+    for begin in range(0, len(packets), CHUNK):
+        query = select(LATE.c.packet).where(LATE.c.packet.in_(packets[begin : begin + CHUNK]))
+        yield from connection.execute(query).scalars().all()

@@ -1,0 +1,111 @@
+"""Upkeep: what a query unit does again and again beside its requests, each task in a thread of its own.
+
+Retention: epochs and probed segments are removed after a while. Guarantee: an epoch goes only when both its last
+measurement and its arrival are older than what is kept, so neither a node that was long away nor one whose clock is
+wrong loses what it has just sent. A probed interval goes by its end.
+
+Keys of large epochs are entered in the directory after the epoch was stored. Both work in small transactions with
+pauses between them, so that nodes and queries do not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+
+from sojourn.core.errors import SojournError
+from sojourn.core.units import format_duration
+from sojourn.server.telemetry import Telemetry
+from sojourn.store.epochs import EpochStore
+from sojourn.store.segments import SegmentStore
+
+__all__ = ["EpochRetention", "KeyLister", "Periodic"]
+
+JOIN_SECONDS = 30.0
+KEYS_SECONDS = 1.0
+# After each transaction: other writers, and other threads of this process, have at least as much time as it took.
+KEYS_PAUSE_SECONDS, REMOVAL_PAUSE_SECONDS = 0.02, 0.05
+REMOVED_AT_ONCE = 500
+SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 600.0
+_KEYS_LOG = logging.getLogger("sojourn.keys")
+_LOG = logging.getLogger("sojourn.retention")
+
+
+class Periodic(ABC):
+    """Belongs to one application; `start` and `stop` frame its life. `work` ends soon once `_stopping` is set."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the transaction that is under way."""
+        self._stopping.set()
+        self._thread.join(JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.work()
+            self._stopping.wait(self._seconds)
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do it once; what goes wrong is logged, not raised."""
+
+
+class KeyLister(Periodic):
+    """Lists what `EpochStore.add_encoded` left to be listed."""
+
+    def __init__(self, store: EpochStore) -> None:
+        self._store = store
+        super().__init__("sojourn-keys", KEYS_SECONDS)
+
+    def work(self) -> None:
+        try:
+            while self._store.list_keys(pause=self._pause):
+                pass
+        except _StoppedError:
+            return
+        except SojournError as error:
+            _KEYS_LOG.warning("warning: keys could not be listed: %s", error)
+
+    def _pause(self) -> None:
+        if self._stopping.wait(KEYS_PAUSE_SECONDS):
+            raise _StoppedError
+
+
+class _StoppedError(Exception):
+    """The query unit ends; the rest is listed when it runs again."""
+
+
+class EpochRetention(Periodic):
+    """Keeps a store's epochs and probed segments for a time."""
+
+    def __init__(self, store: EpochStore, segments: SegmentStore, telemetry: Telemetry, keep_ns: int) -> None:
+        self._store, self._segments, self._telemetry, self._keep_ns = store, segments, telemetry, keep_ns
+        super().__init__("sojourn-retention", min(max(keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS))
+
+    def work(self) -> None:
+        """Remove what is too old."""
+        try:
+            self._remove_old()
+        except SojournError as error:
+            _LOG.warning("warning: old epochs could not be removed: %s", error)
+
+    def _remove_old(self) -> None:
+        before_ns = time.time_ns() - self._keep_ns
+        for what, store in (("epochs", self._store), ("probed intervals", self._segments)):
+            removed = 0
+            while not self._stopping.is_set() and (gone := store.remove_some_before(before_ns, limit=REMOVED_AT_ONCE)):
+                removed += gone
+                if store is self._store:
+                    self._telemetry.epochs_removed.inc(gone)
+                self._stopping.wait(REMOVAL_PAUSE_SECONDS)
+            if removed:
+                _LOG.info("%s %s older than %s were removed", f"{removed:,}", what, format_duration(self._keep_ns))
