@@ -89,7 +89,7 @@ def _path(collection: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SendOptions:
-    """How packets are sent: so many at once, none held back longer than `every_seconds`."""
+    """How packets are sent: so many at once, none kept back longer than `every_seconds`."""
 
     batch: int = 1000
     every_seconds: float = 1.0

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.keys import MAX_NAME_BYTES, Key
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["MAX_KEYS", "Epoch", "check_names", "merge_epochs"]
+__all__ = ["MAX_KEYS", "Epoch", "check_names", "merge_epochs", "overlaps"]
 
 MAX_KEYS = 1 << 20
 MAX_SEQUENCE = (1 << 63) - 1
 
 
+@lru_cache(maxsize=1024)
 def check_names(node: str, stream: str) -> None:
     """Refuse names that no node or stream may have."""
     for name, text in (("node", node), ("stream", stream)):
@@ -25,6 +27,11 @@ def check_names(node: str, stream: str) -> None:
                 where="epoch",
                 action=f"use 1 to {MAX_NAME_BYTES} bytes of printable text",
             )
+
+
+def overlaps(first_ns: int | None, last_ns: int | None, from_ns: int, to_ns: int) -> bool:
+    """Whether a frame, which is none in an empty epoch, and a range have an instant in common."""
+    return first_ns is not None and last_ns is not None and first_ns <= to_ns and from_ns <= last_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +78,7 @@ class Epoch:
 
     def overlaps(self, from_ns: int, to_ns: int) -> bool:
         """Whether any measurement may lie in ``from_ns … to_ns``."""
-        if self.first_ns is None or self.last_ns is None:
-            return False
-        return self.first_ns <= to_ns and from_ns <= self.last_ns
+        return overlaps(self.first_ns, self.last_ns, from_ns, to_ns)
 
 
 def merge_epochs(epochs: list[Epoch]) -> AnySketch:

@@ -36,7 +36,7 @@ from sojourn.core.errors import SojournError, WireError
 from sojourn.core.hash_kernels import hash_slice
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import key_from_bytes
-from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names
+from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names, overlaps
 from sojourn.epochs.packing import pack_table, packed_size, unpack_into
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES, AnySketch
@@ -90,17 +90,15 @@ class EncodedEpoch:
 
     def overlaps(self, from_ns: int, to_ns: int) -> bool:
         """Whether any measurement may lie in ``from_ns … to_ns``."""
-        if self.first_ns is None or self.last_ns is None:
-            return False
-        return self.first_ns <= to_ns and from_ns <= self.last_ns
+        return overlaps(self.first_ns, self.last_ns, from_ns, to_ns)
 
     def decode(self) -> Epoch:
         """The epoch; counters and keys are checked."""
-        return _decoded(self, _body_items(_body(self.data)))
+        return _decoded(self, _checked_items(self.data))
 
     def keys(self) -> tuple[bytes, ...]:
         """The canonical bytes of its keys, if it lists any; whether they are keys is not checked."""
-        return _key_bytes(_body_items(_body(self.data))[8]) or () if self.key_count else ()
+        return _key_bytes(_checked_items(self.data)[8]) or () if self.key_count else ()
 
 
 def encode(epoch: Epoch) -> bytes:
@@ -174,10 +172,10 @@ def _one_body(data: bytes) -> bytes:
     return body
 
 
-def _body(data: bytes) -> bytes:
-    """The body of an epoch whose check word was checked."""
-    _version, body, _check_word = cbor2.loads(data)
-    return _expect(body, bytes, "body")
+def _checked_items(data: bytes) -> list[Any]:
+    """The items of an epoch's body, which was read strictly when its header was."""
+    items: list[Any] = cbor2.loads(cbor2.loads(data)[1])
+    return items
 
 
 def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:

@@ -69,7 +69,7 @@ class ServeOptions:
 
 
 def _check_pair(certificate: Path, private_key: Path) -> None:
-    """Refuse what could not be served with, before anybody is told an address."""
+    """Refuse what could not be served with, before an address is announced."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private_key)
     except OSError as error:
@@ -110,7 +110,7 @@ def make_server(store: EpochStore, door: Door, options: ServeOptions) -> UnitSer
 
 
 def serve(options: ServeOptions, announce: Callable[[str, Path | None], None]) -> None:
-    """Serve until stopped; `announce` is told the URL and the first token's file once connections are accepted."""
+    """Serve until stopped; `announce` gets the URL and the first token's file once connections are accepted."""
     raise_descriptors()
     store = open_store(options.data)
     try:

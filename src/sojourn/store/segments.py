@@ -86,8 +86,8 @@ class SegmentStore:
                 connection.execute(insert(MEASUREMENTS).values(**identity, end_ns=one.end_ns, row=text))
         except IntegrityError:
             here = [MEASUREMENTS.c[name] == value for name, value in identity.items()]
-            held = connection.execute(select(MEASUREMENTS.c.row).where(*here)).scalar()
-            return Status.DUPLICATE if held == text else Status.CONFLICT
+            stored = connection.execute(select(MEASUREMENTS.c.row).where(*here)).scalar()
+            return Status.DUPLICATE if stored == text else Status.CONFLICT
         return Status.STORED
 
     def between(

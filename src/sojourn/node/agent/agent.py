@@ -6,9 +6,9 @@ each failure; *answering* waits for questions about open epochs. They share the 
 which nobody holds while waiting for the network or for a source to open.
 
 Nothing ordinary ends it. A stream that fails, for whatever reason, ends alone: what it measured is closed and sent, the
-query unit is told (`report_states`), and it is tried again. So is whatever the network brings, until a stop.
+query unit learns of it (`report_states`), and it is tried again. So is whatever the network brings, until a stop.
 
-Nothing is lost without a word: closed epochs are on disk before they count as closed (in memory while the disk refuses
+Every loss is reported: closed epochs are on disk before they count as closed (in memory while the disk refuses
 them); open ones are written down every few seconds (checkpoints) and taken up after a crash as they were then. What was
 measured since, and is lost, is reported with its times. So is what was merged, refused or set aside, and what sources
 could not measure.
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sojourn.core.errors import SojournError, SourceError, StoreError, UsageError
+from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
@@ -101,17 +101,17 @@ class Agent:
         self._wanted: dict[str, StreamConfiguration] = {}
         self._assigned: set[str] = set()
         self._states = StreamStates()
-        self._told_version = -1
+        self._reported_version = -1
         self._last_numbers: dict[str, int] = {}
         self._given_up: dict[str, WatchedSource] = {}
         self._unannounced: set[str] = set()
-        self._told: dict[str, set[str]] = {}
+        self._warned: dict[str, set[str]] = {}
         self._trouble = ""
         self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes, clock=clock)
         self.counts = AgentCounts()
         self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report)
         self._looked = -ASSIGNMENTS_SECONDS
-        self._tell_notices()
+        self._report_notices()
 
     def stop(self) -> None:
         """Ask all loops to end; may be called from a signal handler, which must not wait for an event's lock."""
@@ -135,7 +135,10 @@ class Agent:
         finally:
             self._stop.set()
             self._finish()
-            self._leave_spool()
+            with self._lock:
+                self.spool.end()
+                self._report_notices()
+                self.spool.leave(self._report)
 
     def _end_sending(self, sending: threading.Thread) -> None:
         """Close what is open and send what waits, as far as that succeeds at once."""
@@ -241,7 +244,7 @@ class Agent:
             self.spool.begin_stream(name, first)
             self._streams[name] = stream
             self._states.started(name)
-            self._tell_warnings(stream)
+            self._report_warnings(stream)
 
     def _first_sequence(self, configuration: StreamConfiguration) -> int:
         """A number after the highest that is known anywhere.
@@ -274,7 +277,7 @@ class Agent:
         return self._transport.announce(announcement)
 
     def _announce_again(self) -> None:
-        """Announce what the query unit was not told, or may have forgotten while it was away."""
+        """Announce what the query unit does not know, or may have forgotten while it was away."""
         for name in sorted(self._unannounced):
             with self._lock:
                 stream = self._streams.get(name)
@@ -301,7 +304,7 @@ class Agent:
             except Exception as error:
                 self._report(f"warning: stream {name}: its open epoch is lost: {reason_of(error)}")
             self.spool.end_stream(name, closed)
-            self._tell_notices()
+            self._report_notices()
             self._last_numbers[name] = stream.next_sequence - 1
             self._given_up[name] = stream.source
             try:
@@ -321,14 +324,14 @@ class Agent:
             self._closed_by = time.monotonic() + LAST_CLOSE_SECONDS
         return max(0.0, self._closed_by - time.monotonic())
 
-    def _tell_warnings(self, stream: AgentStream) -> None:
-        """Say what a source warns of, once; what it counts is told when it stops."""
+    def _report_warnings(self, stream: AgentStream) -> None:
+        """Say what a source warns of, once; what it counts is reported when it stops."""
         name = stream.configuration.name
-        told = self._told.setdefault(name, set())
+        warned = self._warned.setdefault(name, set())
         for text in stream.source.warnings:
             kind = text.translate(_NO_DIGITS)
-            if kind not in told:
-                told.add(kind)
+            if kind not in warned:
+                warned.add(kind)
                 self._report(f"warning: stream {name}: {text}")
 
     def _record(self) -> None:
@@ -352,7 +355,7 @@ class Agent:
         """Record what all sources have, and spool the epochs that it closes."""
         now_ns = self._clock()
         self.spool.write_down()
-        self._tell_notices()
+        self._report_notices()
         polled = list(self._streams.items())
         for _, stream in polled:
             stream.source.ask(now_ns)
@@ -365,8 +368,8 @@ class Agent:
                 if closed:
                     self._count(closed)
                     self.spool.keep([StreamState(name, closed, stream.snapshots(), stream.until_ns)])
-                    self._tell_notices()
-                self._tell_warnings(stream)
+                    self._report_notices()
+                self._report_warnings(stream)
             except Exception as error:
                 self._fail(name, error)
                 continue
@@ -377,14 +380,10 @@ class Agent:
         self.counts.closed += len(closed)
         self.counts.measurements += sum(epoch.recorded for epoch in closed)
 
-    def _tell_notices(self) -> None:
-        """Report what the spool has to say."""
-        for line in self.spool.notices():
-            self._report(line)
-        self._tell_trouble(self.spool.trouble)
-
-    def _tell_trouble(self, trouble: StoreError | None) -> None:
-        """Say that the disk refuses to be written, and that it no longer does, each once."""
+    def _report_notices(self) -> None:
+        """Report what the spool has to; that the disk refuses to be written, and that it no longer does, each once."""
+        self.spool.report_notices(self._report)
+        trouble = self.spool.trouble
         if trouble is not None and not self._trouble:
             self._report(f"warning: {trouble}; recording goes on, epochs wait in memory")
         if trouble is None and self._trouble:
@@ -396,22 +395,13 @@ class Agent:
             for name in list(self._streams):
                 self._stop_stream(name)
             self.spool.end()
-            self._tell_notices()
-
-    def _leave_spool(self) -> None:
-        """Write what the disk may take by now, and list what it does not."""
-        with self._lock:
-            self.spool.end()
-            self._tell_notices()
-            for entry in self.spool.unwritten:
-                self._report(f"warning: {entry} could neither be sent nor written, and is lost")
-            self.spool.close()
+            self._report_notices()
 
     def _note_open_epochs(self) -> None:
         """Write open epochs down, for the case that nobody gets to close them."""
         polled = [(name, stream) for name, stream in self._streams.items() if stream.until_ns]
         self.spool.keep(StreamState(name, (), stream.snapshots(), stream.until_ns) for name, stream in polled)
-        self._tell_notices()
+        self._report_notices()
 
     def _send(self) -> None:
         """Empty the spool and look for new assignments, with growing pauses while that fails."""
@@ -428,14 +418,14 @@ class Agent:
     def _report_states(self) -> None:
         """Tell the query unit how the streams fare, if that has changed."""
         version = self._states.version
-        if version == self._told_version:
+        if version == self._reported_version:
             return
         try:
             self._transport.report_states(self._states.now())
         except RefusedError as error:
             if error.status != 404:  # an earlier query unit, which does not ask
                 raise
-        self._told_version = version
+        self._reported_version = version
 
     def _follow_assignments(self) -> None:
         """Want the streams that the query unit says; those of the configuration stay."""
@@ -487,7 +477,7 @@ class Agent:
                 if reached and isinstance(error, TransportError):
                     # It may come back as another one, which knows nothing of the streams.
                     self._unannounced.update(list(self._streams))
-                    self._told_version = -1
+                    self._reported_version = -1
                     reached = False
                 pause_about(self._stop, pause)
                 is_refused = isinstance(error, NameTakenError | RefusedError)

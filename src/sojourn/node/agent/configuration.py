@@ -19,7 +19,7 @@
     per_instance = 5
 
 A stream's table has its metric, the epoch's length, the instances by pattern, options of the source (such as
-``interface``) and, by their names, parameters of the sketch (``sketch = "bucket_array"`` unless said otherwise).
+``interface``) and, by their names, parameters of the sketch (``sketch = "bucket_array"`` by default).
 """
 
 from __future__ import annotations

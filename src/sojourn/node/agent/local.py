@@ -78,8 +78,8 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
     epochs = spooled_epochs(directory)
     streams = sorted({epoch.stream for epoch in epochs})
     if stream is not None and stream not in streams:
-        held = ", ".join(streams) or "nothing"
-        raise UsageError(f"the spool holds no stream {stream[:40]!r}", where="--stream", action=f"it holds {held}")
+        spooled = ", ".join(streams) or "nothing"
+        raise UsageError(f"the spool holds no stream {stream[:40]!r}", where="--stream", action=f"it holds {spooled}")
     if stream is None and len(streams) > 1:
         raise UsageError(f"the spool holds {', '.join(streams)}", where="--spool", action="name one with --stream")
     epochs = [epoch for epoch in epochs if stream in (None, epoch.stream)]

@@ -3,9 +3,9 @@
 Two loops: *recording* steps through intervals (`mplane.router.recorder`) and puts their epochs into the spool;
 *sending* empties it. Without a transport the spool is where the epochs stay.
 
-Nothing is lost without a word: an epoch is on disk before it counts, and waits there while the query unit is away. Its
-epochs cannot be merged (both sides would have to be, alike): when the spool is full, the oldest intervals are given up,
-whole, and counted.
+Every loss is reported: an epoch is on disk before it counts, and waits there while the query unit is away. Its
+epochs cannot be merged (both sides would have to be, in the same way): when the spool is full, the oldest intervals are
+given up, whole, and counted.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class RouterUnit:
         self._begun = time.monotonic(), time.process_time()
         self.given_up = 0
         self._sender: SpoolSender | None = None
-        if spool is not None and transport is not None:
-            self._sender = SpoolSender(spool, transport, lock=self._lock, report=report)
-        self._pass_on_notices()
+        if spool is not None:
+            spool.report_notices(report)
+            if transport is not None:
+                self._sender = SpoolSender(spool, transport, lock=self._lock, report=report)
 
     @property
     def sent(self) -> int:
@@ -106,7 +107,7 @@ class RouterUnit:
                 for epoch in epochs:
                     self._spool.put(epoch)
                 self._give_up_oldest(self._spool)
-            self._pass_on_notices()
+                self._spool.report_notices(self._report)
         return segment_measurements(epochs)
 
     def _give_up_oldest(self, spool: Spool) -> None:
@@ -117,16 +118,12 @@ class RouterUnit:
             self.given_up += given_up
             self._report(f"warning: the spool is full; {self.given_up:,} epochs of the oldest intervals were given up")
 
-    def _pass_on_notices(self) -> None:
-        for line in [] if self._spool is None else self._spool.notices():
-            self._report(line)
-
     def _send(self) -> None:
         if self._sender is not None:
             self._sender.run(self._stop, then=self._announce)
 
     def _announce(self) -> None:
-        """Tell the query unit of streams that it has not been told of."""
+        """Announce the streams that the query unit does not know yet."""
         if self._transport is None:
             return
         for name in self._recorder.stream_names():
@@ -149,7 +146,5 @@ class RouterUnit:
         if self._spool is not None:
             with self._lock:
                 self._spool.end()
-                self._pass_on_notices()
-                for entry in self._spool.unwritten:
-                    self._report(f"warning: {entry} could neither be sent nor written, and is lost")
-                self._spool.close()
+                self._spool.report_notices(self._report)
+                self._spool.leave(self._report)

@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from sojourn.core.errors import StoreError, UsageError, WireError
 from sojourn.core.units import format_duration, format_instant
-from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.epoch import Epoch, overlaps
 from sojourn.epochs.merging import merging_key
 from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
 
@@ -133,6 +133,10 @@ class Label:
     def in_doubt(self) -> bool:
         """Whether the query unit may already have it."""
         return self.state is State.SENT
+
+    def overlaps(self, from_ns: int, to_ns: int) -> bool:
+        """Whether any measurement may lie in ``from_ns … to_ns``."""
+        return overlaps(self.first_ns, self.last_ns, from_ns, to_ns)
 
     def __str__(self) -> str:
         """Exactly what would be lost with it.

@@ -123,10 +123,20 @@ class Spool:
             self._counted_at_close = len(self) - len(self.unwritten)
             self._file.close()
 
+    def leave(self, report: Callable[[str], None]) -> None:
+        """Report what is lost because the disk does not take it, and close."""
+        for entry in self.unwritten:
+            report(f"warning: {entry} could neither be sent nor written, and is lost")
+        self.close()
+
     def notices(self) -> list[str]:
         """What there is to report since this was asked last."""
         found, self._notices = self._notices, []
         return found
+
+    def report_notices(self, report: Callable[[str], None]) -> None:
+        for line in self.notices():
+            report(line)
 
     def __len__(self) -> int:
         if self._counted_at_close is not None:
@@ -337,9 +347,7 @@ class Spool:
         there = f"stream IN ({', '.join('?' * len(streams))}) AND first_ns <= ? AND last_ns >= ?"
         labels = self._labels(f"{there} AND state IN ('waiting', 'sent')", (*streams, to_ns, from_ns))
         for one in self._memory.values():
-            if one.stream not in streams or one.state is State.ASIDE or one.first_ns is None or one.last_ns is None:
-                continue
-            if one.first_ns <= to_ns and one.last_ns >= from_ns:
+            if one.stream in streams and one.state is not State.ASIDE and one.overlaps(from_ns, to_ns):
                 labels.append(one)
         found: list[bytes] = []
         size = 0
@@ -463,7 +471,7 @@ class Spool:
         self._checkpoints.clear()
         self._notices.append(
             f"warning: {error}; the damaged spool is kept as {aside.name}, and {count} epochs of it were taken over; "
-            f"what else it held is unknown"
+            f"what else was in it is unknown"
         )
         return True
 
@@ -499,7 +507,7 @@ class Spool:
         self._drafts += take_up(connection, self._start)
 
     def _tidy_up(self) -> None:
-        """Put away the files of an earlier version, now that the database has what they held."""
+        """Put away the files of an earlier version, now that the database has their epochs."""
         for file in self._damaged_files:
             self._notices.append(f"warning: a spooled epoch was damaged and put aside: {put_aside(file)}")
         with suppress(StoreError), self._file.transaction() as connection:

@@ -1,6 +1,6 @@
 """Sending: empties a spool towards the query unit, oldest first, and waits longer after each failure.
 
-The spool is used under a lock that is never held while waiting for the network. No epoch stops the others: a batch that
+The spool is used under a lock that nobody has while waiting for the network. No epoch stops the others: a batch that
 is refused for what it holds is halved until it is accepted, or down to the epoch at fault, which is set aside.
 """
 
@@ -52,7 +52,7 @@ class SpoolSender:
             with self._lock:
                 oldest = self._spool.oldest(self._most_epochs, most_bytes=self._most_bytes)
                 entries = self._spool.mark_sent(oldest)
-                self._pass_on_notices()
+                self._spool.report_notices(self._report)
             if not entries:
                 return
             try:
@@ -67,7 +67,7 @@ class SpoolSender:
                 raise
             with self._lock:
                 self._settle(entries, receipts)
-                self._pass_on_notices()
+                self._spool.report_notices(self._report)
             self.sent += len(receipts)
 
     def _send_less(self, entries: list[SpooledEpoch], error: UnacceptableError) -> None:
@@ -83,7 +83,7 @@ class SpoolSender:
                 self._spool.postpone(entries[0])
                 raise error
             self._spool.set_aside(entries[0], str(error))
-            self._pass_on_notices()
+            self._spool.report_notices(self._report)
 
     def _settle(self, entries: list[SpooledEpoch], receipts: list[Receipt]) -> None:
         """Forget what has arrived. What another one has the number of is kept apart, unless it is but a part of it."""
@@ -100,10 +100,6 @@ class SpoolSender:
         self._most_epochs = min(BATCH_EPOCHS, self._most_epochs + self._most_epochs // 4 + 1)
         self._most_bytes = min(BATCH_BYTES, self._most_bytes + self._most_bytes // 4 + 1)
         self._refused_in_a_row = 0
-
-    def _pass_on_notices(self) -> None:
-        for line in self._spool.notices():
-            self._report(line)
 
     def run(self, stop: threading.Event, *, then: Callable[[], None] = lambda: None) -> None:
         """Send what waits, and do something more with the connection (`then`), again and again until stopped.

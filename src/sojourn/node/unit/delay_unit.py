@@ -12,10 +12,10 @@ included, in two bytes of milliseconds::
     unit.done(slot)                                # it left the queue: acknowledged, given up or dropped
 
 Guarantee: but for rounding, S never falls short of what the node's packets waited since its last own one. It errs
-upwards where an acknowledgement is lost, as the node counts to its last attempt. Where S cannot be told it is `NO_SUM`:
+upwards where an acknowledgement is lost, as the node counts to its last attempt. Where S is not known it is `NO_SUM`:
 it does not fit (larger than 65 534 ms), it is the first after a start, a packet was sent that had no slot, or a stamp
-ran backwards. One value is kept for that: a flag bit would halve the range, and a sink that reads it as 65.535 s is
-told by the trace's reader that it says nothing.
+ran backwards. One value is kept for that: a flag bit would halve the range, and readers of traces take 65.535 s for
+unknown.
 
 Memory: 9 bytes for each slot. Time: a look through the slots for a new packet, a few additions for the rest; nothing
 is allocated by `sent` and `done` while ticks fit a small integer (a clock of 30 bits on a 32-bit board).

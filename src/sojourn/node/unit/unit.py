@@ -1,7 +1,7 @@
 """The node unit for constrained nodes: one file, no dependencies, the same on CPython and MicroPython.
 
 A bucket array (IoTm) of n buckets of b bits: insert a measurement, know when the array is full, send it as an
-epoch, and answer for an instance from what is held right now. Copy this file to a board and::
+epoch, and answer for an instance from its counters as they are. Copy this file to a board and::
 
     unit = NodeUnit(20, 5, bits=16)
     process = unit.instance(key_bytes)            # hashed once
@@ -313,7 +313,7 @@ class NodeUnit:
     def snapshot(
         self, node: str, stream: str, *, sequence: int | None = None, keys: "list[bytes] | None" = None
     ) -> bytes:
-        """The epoch on the wire, numbered by this unit's resets unless told; `keys` are active keys' bytes."""
+        """The epoch on the wire, numbered by this unit's resets unless given; `keys` are active keys' bytes."""
         settings: list[tuple[str, object, object]] = [
             ("n", self.sums.length, 0), ("m", self.per_instance, 0), ("b", self.sums.bits, 16),
             ("c", self.counts.bits if self.counts else 0, 0), ("signed", self.signed, False),

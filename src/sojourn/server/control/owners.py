@@ -52,7 +52,7 @@ SEEN_NS = 20_000_000_000
 # How long a released name waits for another agent.
 RELEASED_NS = 3_600_000_000_000
 MOST_REMEMBERED = 10_000
-# The time of an agent that said that it ends.
+# The time of an agent that has left.
 LEFT = -1
 
 

@@ -1,4 +1,4 @@
-"""Nodes: who they are, what they measure, what they are told to, and what they are asked about the current epoch."""
+"""Nodes: who they are, what they measure, what they are assigned, and what they are asked about the current epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old packets of collections: removed so long after they came, a few at a time, and that is told.
+"""Old packets of collections: removed so long after they came, a few at a time, and that is logged.
 
 When each packet came is not stored. Their numbers rise as they come, so it is noted now and then up to which number
 they had come: a packet is kept for the time given, and up to `LOOK_SECONDS` longer. A sink's own clock, which may start

@@ -228,11 +228,11 @@ class SinkStore:
         fresh: list[PacketRow] = []
         duplicates = conflicts = late = 0
         for row in rows:
-            held = known.setdefault(packet_key(row), row)
-            if held is row:
+            stored = known.setdefault(packet_key(row), row)
+            if stored is row:
                 fresh.append(row)
                 late += state.begin_ns is not None and row[3] < state.begin_ns
-            elif tuple(held) == tuple(row):
+            elif tuple(stored) == tuple(row):
                 duplicates += 1
             else:
                 conflicts += 1
