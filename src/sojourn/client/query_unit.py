@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast
 from urllib.parse import quote
 
 from sojourn.core.errors import UsageError
@@ -22,17 +22,68 @@ from sojourn.node.transports.exchange import (
 )
 from sojourn.node.transports.transport import TransportError
 
-__all__ = ["Client", "token_from"]
+__all__ = ["Client", "NodeInfo", "QueryAnswer", "Question", "Span", "token_from"]
 
 TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
 NARROW = "narrow --from/--to, ask for one node, or raise --timeout"
 MOST_ANSWER_BYTES = 128 << 20
-ANSWER_FIELDS = (
-    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "stat", "instance", "reason",
-    "notes",
-)  # fmt: skip
-NODE_FIELDS = ("name", "last_seen_ns", "listening", "tags", "metrics")
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
+
+
+class Question(TypedDict, total=False):
+    """What is asked: a metric of nodes or of those with a tag, as the query unit's interface describes it."""
+
+    metric: Required[str]
+    from_ns: Required[int]
+    to_ns: int | None
+    node: str | Sequence[str] | None
+    tag: str | None
+    instance: str | None
+    group: Literal["name", "port", "instance", "pattern", "node"] | None
+    top: int
+    stat: Literal["sum", "mean"] | None
+    method: Literal["literal", "joint"]
+    cut: Literal["whole", "inside", "pro-rata"]
+    live: bool
+
+
+class Span(TypedDict):
+    """A stretch of time."""
+
+    from_ns: int
+    to_ns: int
+
+
+class QueryAnswer(TypedDict):
+    """An estimate with its 95 % interval; ``value`` is None where there is none, and ``reason`` says why."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unit: str
+    samples: int
+    method: str
+    epochs: int
+    live: bool
+    covered: list[Span]
+    stat: Literal["sum", "mean"]
+    instance: str | None
+    reason: str | None
+    notes: list[str]
+    node: str | None
+    members: int | None
+
+
+class NodeInfo(TypedDict):
+    """A node that a query unit knows."""
+
+    name: str
+    first_seen_ns: int
+    last_seen_ns: int
+    tags: list[str]
+    listening: bool
+    metrics: list[str]
+    failed: dict[str, str]
 
 
 def token_from(given: str | None, file: Path | None = None) -> str:
@@ -45,6 +96,10 @@ def token_from(given: str | None, file: Path | None = None) -> str:
             "a token is needed", action=f"give --token-file, or set {TOKEN_VARIABLE}; sojourn token create makes one"
         )
     return token
+
+
+def _of_node(node: str, what: str) -> str:
+    return f"/api/v1/nodes/{quote(node, safe='')}/{what}"
 
 
 class Client:
@@ -82,30 +137,36 @@ class Client:
         """An answer that is a list of objects with some fields."""
         return checked_list(self._call(method, path, **how), self.server, **dict.fromkeys(having, object))
 
-    def query(self, question: Mapping[str, object]) -> list[dict[str, Any]]:
-        """One answer, or with ``top`` the largest instances'."""
-        return self._objects("POST", "/api/v1/query", having=ANSWER_FIELDS, json=dict(question))
+    def query(self, **question: Unpack[Question]) -> list[QueryAnswer]:
+        """One answer; with a pattern, ``group`` or ``top`` one for each instance or group, the largest value first."""
+        having = tuple(QueryAnswer.__annotations__)
+        return cast("list[QueryAnswer]", self._objects("POST", "/api/v1/query", having=having, json=question))
 
-    def nodes(self, *, tag: str | None = None) -> list[dict[str, Any]]:
+    def nodes(self, *, tag: str | None = None) -> list[NodeInfo]:
         """All nodes, or those with a tag."""
-        params = {"tag": tag} if tag else {}
-        return self._objects("GET", "/api/v1/nodes", having=NODE_FIELDS, params=params)
+        params, having = {"tag": tag} if tag else {}, tuple(NodeInfo.__annotations__)
+        return cast("list[NodeInfo]", self._objects("GET", "/api/v1/nodes", having=having, params=params))
+
+    def change_tags(self, node: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
+        """Give a node tags and take others from it, in one step; all that it then has."""
+        body = {"add": list(add), "remove": list(remove)}
+        tags: list[str] = self._object("POST", _of_node(node, "tags"), having=["tags"], json=body)["tags"]
+        return tags
 
     def release(self, node: str) -> list[str]:
         """Let another agent have a node's name at once; the streams that it may take over."""
-        path = f"/api/v1/nodes/{quote(node, safe='')}/release"
-        streams: list[str] = self._object("POST", path, having=["streams"])["streams"]
+        streams: list[str] = self._object("POST", _of_node(node, "release"), having=["streams"])["streams"]
         return streams
 
     def states(self, node: str) -> dict[str, dict[str, Any]]:
-        """How a node's streams fare, as its agent told last."""
-        path = f"/api/v1/nodes/{quote(node, safe='')}/states"
+        """How a node's streams fare, as its agent reported last."""
+        path = _of_node(node, "states")
         streams: dict[str, dict[str, Any]] = self._object("GET", path, having=["streams"])["streams"]
         return streams
 
     def streams(self, node: str) -> list[dict[str, Any]]:
         """What a node measures."""
-        return self._objects("GET", f"/api/v1/nodes/{quote(node, safe='')}/streams", having=["name", "metric"])
+        return self._objects("GET", _of_node(node, "streams"), having=["name", "metric"])
 
     def segments(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
         """What was measured of segments in intervals that begin in a range of time."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import SojournError
@@ -40,10 +41,10 @@ class Fleet:
     directory: Path
     host: Host | None = None
 
-    def ask(self, **question: object) -> list[dict[str, object]]:
+    def ask(self, **question: Any) -> list[dict[str, object]]:
         """Answers over HTTP, to a question as the query unit's interface has it."""
         with self._on_host(), Client(self.url, self.token) as client:
-            return client.query({"from_ns": 0, "live": False, **question})
+            return [dict(answer) for answer in client.query(**{"from_ns": 0, "live": False, **question})]
 
     def is_recording(self, node: str) -> bool:
         """Whether a node has announced itself and waits for questions, which it does once its sources are open."""

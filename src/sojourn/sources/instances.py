@@ -43,7 +43,7 @@ class InstancePatterns:
         # A bracket is part of a process's key: kept from being read as a set of characters.
         self._compiled = [re.compile(translate(pattern.replace("[", "[[]"))) for pattern in self.patterns]
 
-    def match(self, key: Key) -> bool:
+    def match(self, key: Key | str) -> bool:
         """Whether a key's text fits one of the patterns."""
         text = str(key)
         return any(compiled.match(text) for compiled in self._compiled)

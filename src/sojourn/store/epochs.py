@@ -307,13 +307,28 @@ class EpochStore(Database):
         records = [NodeRecord(r.name, r.first_seen_ns, r.last_seen_ns, tuple(tags.get(r.name, ()))) for r in rows]
         return [record for record in records if tag is None or tag in record.tags]
 
-    def set_tags(self, node: str, tags: Sequence[str], *, now_ns: int | None = None) -> None:
+    def set_tags(self, node: str, tags: Sequence[str]) -> None:
         """Replace a node's tags; the node may be one that has not been heard of yet."""
         with self.transaction(writes=True) as connection:
-            self._see_node(connection, node, time.time_ns() if now_ns is None else now_ns)
-            connection.execute(delete(TAGS).where(TAGS.c.node == node))
-            if tags:
-                connection.execute(insert(TAGS), [{"node": node, "tag": tag} for tag in sorted(set(tags))])
+            self._tag(connection, node, sorted(set(tags)))
+
+    def change_tags(self, node: str, add: Sequence[str], remove: Sequence[str], *, most: int) -> list[str]:
+        """Give a node tags and take others from it in one transaction; all that it then has."""
+        with self.transaction(writes=True) as connection:
+            has = set(connection.execute(select(TAGS.c.tag).where(TAGS.c.node == node)).scalars())
+            tags = sorted((has | set(add)) - set(remove))
+            if len(tags) > most:
+                raise UsageError(f"{node} would have {len(tags)} tags", where="tags", action=f"keep to {most}")
+            self._tag(connection, node, tags)
+        return tags
+
+    def _tag(self, connection: Connection, node: str, tags: Sequence[str]) -> None:
+        # Being tagged is no sign of life: when a known node was seen last stays as it is.
+        now_ns = time.time_ns()
+        insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
+        connection.execute(delete(TAGS).where(TAGS.c.node == node))
+        if tags:
+            connection.execute(insert(TAGS), [{"node": node, "tag": tag} for tag in tags])
 
     def streams(self, *, node: str | None = None, metric: str | None = None) -> list[StreamRecord]:
         """Announced streams, by node and name."""

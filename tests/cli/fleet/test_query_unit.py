@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from query_unit import LIMITS, PARAMETERS, Unit, make_epoch, running_unit
 from typer.testing import CliRunner
 
 from sojourn.cli.main import app
-from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.node.spool.spool import Spool
 from sojourn.server.door.limits import Limits
@@ -122,7 +123,8 @@ def test_a_spool_is_asked_as_the_query_unit_is(unit: Unit, tmp_path: Path) -> No
     unit.store.add(epochs)
     what = ["--metric", "disk_io", "--from", "1000000000", "--stored", "--format", "json"]
     there = ["--server", unit.url, "--token", unit.tokens["viewer"], "--node", "alpha"]
-    for asked in (["--top", "2"], ["--instance", "p[1]"], ["--instance", "p[1]", "--method", "literal"], []):
+    groups = ["--all"], ["--instance", "p*", "--group", "pattern"], ["--group", "name"]
+    for asked in (["--top", "2"], ["--instance", "p[1]"], ["--instance", "p[1]", "--method", "literal"], [], *groups):
         assert run("query", "--spool", str(spool.directory), *what, *asked) == run("query", *there, *what, *asked)
     with pytest.raises(UsageError, match="it holds disk"):
         run("query", "--spool", str(spool.directory), *what, "--stream", "cpu")
@@ -141,16 +143,72 @@ def test_names_are_shown_as_they_are_whatever_they_look_like(unit: Unit) -> None
     here = ["--server", unit.url, "--token", unit.tokens["viewer"], "--metric", "disk_io", "--node", "alpha"]
     shown = run("query", *here, "--from", "1000000000", "--stored", "--top", "5")
     assert all(str(key) in shown for key in keys)
-    unknown = CliRunner().invoke(app, ["query", *here, "--from", "1000000000", "--stored", "--instance", "[/b]x[7]"])
-    assert unknown.exit_code == 0
-    assert "[/b]x[0]" in unknown.stderr
+    with pytest.raises(InputError, match=r"\[/b\]x\[0\]"):
+        run("query", *here, "--from", "1000000000", "--stored", "--instance", "[/b]x[7]")
+
+
+@pytest.fixture
+def asked(unit: Unit) -> list[str]:
+    """A query about two nodes with three processes each."""
+    for node in ("alpha", "beta"):
+        unit.store.announce(StreamRecord(node, "disk", "disk_io", "operations", "process"))
+        unit.store.add([make_epoch(i, node=node, time_ns=10**18 + i, values=(1, 20, 300)) for i in range(3)])
+    here = ["--server", unit.url, "--token", unit.tokens["viewer"], "--metric", "disk_io", "--stored"]
+    return ["query", *here, "--from", "1000000000", "--node", "alpha"]
+
+
+def test_every_instance_of_several_nodes_is_listed_with_its_node(asked: list[str]) -> None:
+    title, *rows = run(*asked, "--node", "beta", "--all").splitlines()
+    assert title.split()[:3] == ["node", "instance", "sum"]
+    assert sorted(row.split()[:2] for row in rows) == [
+        [node, f"p[{i}]"] for node in ("alpha", "beta") for i in range(3)
+    ]
+    title, *rows = run(*asked, "--instance", "p*", "--format", "csv").splitlines()
+    assert title == "value,low,high,unit,samples,method,epochs,live,stat,instance,reason,node,members"
+    assert [row.split(",")[9] for row in rows] == ["p[2]", "p[1]", "p[0]"]
+    (group,) = json.loads(run(*asked, "--group", "name", "--format", "json"))
+    assert (group["instance"], group["members"], group["node"]) == ("p[*]", 3, "alpha")
+    assert "members" in run(*asked, "--group", "name").splitlines()[0]
+
+
+def test_an_instance_that_nobody_has_seen_is_an_error_that_names_similar_ones(asked: list[str]) -> None:
+    for name in ("p", "p[7]"):
+        with pytest.raises(InputError, match=rf"nobody has seen '{re.escape(name)}' in the range; seen.*p\[0\]"):
+            run(*asked, "--instance", name)
+    with pytest.raises(InputError, match="--all lists every instance"):
+        run(*asked, "--instance", "nobody*")
+    result = CliRunner().invoke(app, [*asked, "--instance", "p[7]", "--format", "json"])
+    assert json.loads(result.stdout)["reason"] == "unknown instance"
+    assert isinstance(result.exception, InputError)
+    with pytest.raises(UsageError, match="every instance or some"):
+        run(*asked, "--instance", "p*", "--all")
+
+
+def test_nodes_are_tagged_one_tag_at_a_time_and_listed_and_asked_by_tag(unit: Unit, asked: list[str]) -> None:
+    admin = ["--server", unit.url, "--token", unit.tokens["admin"]]
+    before = {node.name: node.last_seen_ns for node in unit.store.nodes()}
+    assert run("nodes", "tag", "alpha", "west", "lab", *admin) == "lab\nwest\n"
+    assert run("nodes", "tag", "alpha", "east", "--remove", "west", "--remove", "never", *admin) == "east\nlab\n"
+    assert run("nodes", "tag", "beta", "east", *admin) == "east\n"
+    assert {node.name: node.last_seen_ns for node in unit.store.nodes()} == before  # being tagged is no sign of life
+    listed = json.loads(run("nodes", "--tag", "lab", *admin, "--format", "json"))["nodes"]
+    assert [(node["name"], node["tags"]) for node in listed] == [("alpha", ["east", "lab"])]
+    by_tag = [word for word in asked if word not in ("--node", "alpha")]
+    assert json.loads(run(*by_tag, "--tag", "east", "--format", "json"))["value"] == 2 * 963
+    with pytest.raises(SojournError, match="needs the role admin"):
+        run("nodes", "tag", "alpha", "x", "--server", unit.url, "--token", unit.tokens["viewer"])
+    with pytest.raises(SojournError, match="a name has"):
+        run("nodes", "tag", "alpha", "a/b", *admin)
+    run("nodes", "tag", "alpha", *(f"t{i}" for i in range(98)), *admin)
+    with pytest.raises(SojournError, match="101 tags; keep to 100"):
+        run("nodes", "tag", "alpha", "one", *admin)
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], "one node or one tag"),
-        (["--node", "a", "--tag", "b"], "one node or one tag"),
+        ([], "nodes or one tag"),
+        (["--node", "a", "--tag", "b"], "nodes or one tag"),
         (["--node", "a", "--from", "now", "--to", "-5m"], "ends before it begins"),
         (["--node", "a", "--from", "yesterday"], "no point in time"),
         (["--node", "a", "--server", "127.0.0.1:80"], "no address of a server"),

@@ -217,6 +217,6 @@ def test_a_client_that_waited_in_vain_says_so_and_what_to_narrow() -> None:
                 TransportError, match=r"did not answer within 0.2 s: it may still be computing; narrow --from"
             ),
         ):
-            client.query({})
+            client.query(metric="cpu", from_ns=0)
     with Client(address, "token") as client, pytest.raises(TransportError, match="is it running"):
-        client.query({})
+        client.query(metric="cpu", from_ns=0)

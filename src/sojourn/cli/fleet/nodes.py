@@ -1,4 +1,4 @@
-"""`sojourn nodes`: the nodes that a query unit knows, what they measure, and what they cannot."""
+"""`sojourn nodes`: the nodes that a query unit knows, what they measure and cannot, and their tags."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from typing import Annotated
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.options import FormatOption
+from sojourn.cli.fleet.unit_access import UnitAccess
+from sojourn.cli.options import FormatOption, grouped
 from sojourn.cli.output import Format, TableColumn, write_rows
 
-__all__ = ["EXAMPLE", "HELP", "app", "nodes", "release"]
+__all__ = ["app"]
 
-HELP = "List the nodes that a query unit knows, when they were heard of last, and what they measure or cannot."
-EXAMPLE = "Example:  sojourn nodes --server http://127.0.0.1:8080 --tag east"
-
-
-app = typer.Typer(help=HELP, epilog=EXAMPLE, invoke_without_command=True)
+app = typer.Typer(
+    help="List the nodes that a query unit knows, when they were heard of last, and what they measure or cannot.",
+    epilog="Example:  sojourn nodes --server http://127.0.0.1:8080 --tag east",
+    invoke_without_command=True,
+)
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
 
 
 @app.callback()
+@grouped
 def nodes(
     context: typer.Context,
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
+    unit: UnitAccess,
     tag: Annotated[str | None, typer.Option(help="Only nodes with this tag.")] = None,
     output_format: FormatOption = None,
 ) -> None:
@@ -34,12 +33,12 @@ def nodes(
         return
     from sojourn.core.units import format_time
 
-    with UnitAccess(server, token, token_file, ca_file).client() as client:
+    with unit.client() as client:
         found = client.nodes(tag=tag)
     columns: dict[str, list[object]] = {
-        name: [node[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags", "metrics")
+        name: [dict(node)[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags", "metrics")
     }
-    columns["failed"] = [[f"{stream}: {reason}" for stream, reason in node.get("failed", {}).items()] for node in found]
+    columns["failed"] = [[f"{stream}: {reason}" for stream, reason in node["failed"].items()] for node in found]
     shown = [
         TableColumn("name", "node", justify="left"),
         TableColumn("last_seen_ns", "last heard of", format_time, justify="left"),
@@ -52,19 +51,30 @@ def nodes(
     write_rows([columns], output_format or Format.TABLE, name="nodes", table=shown)
 
 
-@app.command(epilog="Example:  sojourn nodes release gateway-7 --server http://127.0.0.1:8080")
-def release(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
+@app.command(epilog="Example:  sojourn nodes tag gateway-7 east lab --remove west")
+@grouped
+def tag(
+    unit: UnitAccess,
+    node: NodeArgument,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="Tags that it gets.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag that it loses; repeatable.")] = None,
 ) -> None:
+    """Give a node tags and take others from it (needs an admin's token), and print all that it then has.
+
+    Nodes with a tag are listed by `sojourn nodes --tag` and asked together by `sojourn query --tag`.
+    """
+    with unit.client() as client:
+        print(*client.change_tags(node, add=tags or [], remove=remove or []), sep="\n")
+
+
+@app.command(epilog="Example:  sojourn nodes release gateway-7 --server http://127.0.0.1:8080")
+@grouped
+def release(unit: UnitAccess, node: NodeArgument) -> None:
     """Let another agent take over a node's name at once, such as one that was installed anew (needs an admin's token).
 
     Without it, the query unit refuses the other until the first has been silent for five minutes.
     """
-    with UnitAccess(server, token, token_file, ca_file).client() as client:
+    with unit.client() as client:
         streams = client.release(node)
     if not streams:
         print(f"no agent has the name {node}: any may take it")

@@ -1,23 +1,27 @@
-"""`sojourn query`: ask the query unit about an instance, a node or a group of nodes."""
+"""`sojourn query`: ask the query unit about instances, groups of them, nodes or groups of nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.output import cell, console, print_json
-from sojourn.core.errors import UsageError
+from sojourn.cli.fleet.unit_access import UnitAccess
+from sojourn.cli.options import FormatOption, WriteOption, grouped
+from sojourn.cli.output import Format, TableColumn, cell, choose_format, console, print_json, write_rows
+from sojourn.core.errors import InputError, UsageError
 from sojourn.core.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from sojourn.client.query_unit import QueryAnswer
 
 __all__ = ["EXAMPLE", "HELP", "query"]
 
-HELP = "Ask how much of a metric an instance used, or its mean, between two times; the current epoch included."
-EXAMPLE = "Example:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto[812]' --from -10m --stat sum"
+HELP = "Ask how much of a metric instances used, or their mean, between two times; the current epoch included."
+EXAMPLE = "Example:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto*' --from -10m --group name"
 
 
 class Stat(StrEnum):
@@ -42,29 +46,44 @@ class Cut(StrEnum):
     PRO_RATA = "pro-rata"
 
 
-class QueryFormat(StrEnum):
-    """How the answer is printed."""
+class GroupBy(StrEnum):
+    """What is taken together."""
 
-    TABLE = "table"
-    JSON = "json"
+    NAME = "name"
+    PORT = "port"
+    INSTANCE = "instance"
+    PATTERN = "pattern"
+    NODE = "node"
 
 
+@grouped
 def query(
+    unit: UnitAccess,
     metric: Annotated[str, typer.Option(help="What was measured: disk_io, cpu, memory, rtt, …")],
-    node: Annotated[str | None, typer.Option(help="The node that measured it.")] = None,
-    tag: Annotated[str | None, typer.Option(help="All nodes with this tag, added up.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="A node that measured it; repeatable.")] = None,
+    tag: Annotated[str | None, typer.Option(help="All nodes with this tag.")] = None,
     instance: Annotated[
         str | None,
-        typer.Option(help="A process 'name[pid]' or flow 'SRC:PORT > DEST:PORT tcp'; none is the whole node."),
+        typer.Option(
+            help="A process 'name[pid]' or flow 'SRC:PORT > DEST:PORT tcp', or a pattern with * and ?: all that fit "
+            "it, such as 'mosquitto*' or '* > *:1883 tcp'; none is all of the nodes, added up."
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, max=1000, help="The largest instances instead of one.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Every instance, the largest first; as --instance '*'.")] = False,
+    group: Annotated[
+        GroupBy | None,
+        typer.Option(
+            help="Take together: processes of a name, flows to a port, an instance that several nodes saw, all that "
+            "fit the pattern, or all of a node."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, max=1000, help="Only the largest instances or groups.")] = 0,
     start: Annotated[
         str, typer.Option("--from", metavar="TIME", help="-10m, 10:05, ISO 8601 or Unix seconds.")
     ] = "-5m",
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from; now is the current epoch too.")] = "now",
     stat: Annotated[
-        Stat | None,
-        typer.Option(help="sum of the measurements, or their mean; by default what suits the metric."),
+        Stat | None, typer.Option(help="sum of the measurements, or their mean; by default what suits the metric.")
     ] = None,
     method: Annotated[QueryMethod, typer.Option(help="joint decodes all instances together.")] = QueryMethod.JOINT,
     cut: Annotated[
@@ -80,84 +99,85 @@ def query(
     live: Annotated[
         bool, typer.Option("--live/--stored", help="Ask the nodes for their current epoch, or do not.")
     ] = True,
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the answer.")] = 60.0,
-    output_format: Annotated[QueryFormat, typer.Option("--format", help="For people or programs.")] = QueryFormat.TABLE,
+    output_format: FormatOption = None,
+    output: WriteOption = None,
 ) -> None:
-    """Ask."""
-    from sojourn.core.units import parse_time
-
-    question: dict[str, Any] = {
-        "metric": metric,
-        "node": node,
-        "tag": tag,
-        "instance": instance,
-        "top": top,
-        "from_ns": parse_time(start),
-        "to_ns": None if end == "now" else parse_time(end),
-        "stat": stat.value if stat else None,
-        "method": method.value,
-        "cut": cut.value,
-        "live": live,
-    }
-    if spool is None and (node is None) == (tag is None):
-        raise UsageError("a question is about one node or one tag", where="query", action="give --node or --tag")
-    if end != "now" and question["from_ns"] > question["to_ns"]:
-        raise UsageError("the range ends before it begins", where="--to", action="give --from before --to")
+    """Print one answer, or one for each instance or group."""
+    if every and instance is not None:
+        raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
+    if spool is None and bool(node) == (tag is not None):
+        raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
+    question: dict[str, Any] = {"metric": metric, "node": node, "tag": tag, "top": top, "live": live}
+    question |= {"instance": "*" if every else instance, "group": group and group.value}
+    question |= {"stat": stat and stat.value, "method": method.value, "cut": cut.value, **_range(start, end)}
     if spool is not None:
         from sojourn.node.agent.local import ask_spool
 
-        answers = ask_spool(spool, stream, question)
+        answers = cast("list[QueryAnswer]", ask_spool(spool, stream, question))
     else:
-        with UnitAccess(server, token, token_file, ca_file).client(timeout_seconds=timeout) as client:
-            answers = client.query(question)
-    if output_format is QueryFormat.JSON:
-        print_json(answers if top else answers[0])
-    else:
-        _print_answers(answers)
+        with unit.client(timeout_seconds=timeout) as client:
+            answers = client.query(**question)
+    _print_answers(answers, choose_format(output_format, output), output, is_list=bool(every or group or top))
 
 
-def _print_answers(answers: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _range(start: str, end: str) -> dict[str, Any]:
+    from sojourn.core.units import parse_time
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    titles = (
-        "instance",
-        answers[0]["stat"] if answers else "value",
-        "95 % low",
-        "95 % high",
-        "samples",
-        "epochs",
-        "method",
-    )
-    for title in titles:
-        table.add_column(title, justify="left" if title in ("instance", "method") else "right", no_wrap=True)
-    for answer in answers:
-        numbers = _shown(answer["value"], answer["low"], answer["high"], answer["unit"])
-        epochs = f"{answer['epochs']}{' + live' if answer['live'] else ''}"
-        name = answer.get("instance") or ""
-        texts = (name, *numbers, f"{answer['samples']:,}", epochs, answer["method"])
-        table.add_row(*map(cell, texts))
-    console().print(table)
-    stderr = console(stderr=True)
-    for note in dict.fromkeys(
-        note for answer in answers for note in (*answer["notes"], answer["reason"] or "") if note
-    ):
-        stderr.print(cell(note))
+    from_ns, to_ns = parse_time(start), None if end == "now" else parse_time(end)
+    if to_ns is not None and from_ns > to_ns:
+        raise UsageError("the range ends before it begins", where="--to", action="give --from before --to")
+    return {"from_ns": from_ns, "to_ns": to_ns}
 
 
-def _shown(value: float | None, low: float | None, high: float | None, unit: str) -> tuple[str, str, str]:
-    """A value and its bounds in a unit for people; bounds that are the value itself are exact."""
-    shown = partial(_amount, unit=unit)
-    if value is not None and value == low == high:
-        return shown(value), "exact", "exact"
-    return shown(value), shown(low), shown(high)
+def _print_answers(answers: Sequence[QueryAnswer], how: Format, path: Path | None, *, is_list: bool) -> None:
+    """The answers, and remarks on stderr; of an instance that nobody has seen, an error that names similar ones."""
+    is_list = is_list or any(sign in (answer["instance"] or "") for answer in answers for sign in "*?")
+    is_unknown = len(answers) == 1 and answers[0]["reason"] == "unknown instance"
+    if how is Format.JSON and path is None:
+        print_json(answers if is_list else answers[0])
+    elif not is_unknown:
+        rows = [_shown(answer) if how is Format.TABLE else dict(answer) for answer in answers]
+        left_out = ("covered", "notes") if how in (Format.CSV, Format.PARQUET) else ()
+        names = [name for name in (rows[0] if rows else ()) if name not in left_out]
+        block = {name: [row[name] for row in rows] for name in names}
+        write_rows([block], how, path=path, name="answers", table=_columns(answers))
+    if is_unknown:
+        what, notes = f"nobody has seen {answers[0]['instance']!r} in the range", answers[0]["notes"]
+        raise InputError(what, where="--instance", action="; ".join(notes) or "--all lists every instance")
+    remarks = [note for answer in answers for note in (*answer["notes"], answer["reason"] or "") if note]
+    for note in dict.fromkeys(remarks):
+        console(stderr=True).print(cell(note))
 
 
-def _amount(value: float | None, *, unit: str) -> str:
+def _shown(answer: QueryAnswer) -> dict[str, object]:
+    """A row of the table: values in units for people; bounds that are the value itself are exact."""
+    value, low, high = (_amount(answer[name], answer["unit"]) for name in ("value", "low", "high"))
+    if answer["value"] is not None and answer["value"] == answer["low"] == answer["high"]:
+        low = high = "exact"
+    epochs = f"{answer['epochs']}{' + live' if answer['live'] else ''}"
+    return {**answer, "value": value, "low": low, "high": high, "epochs": epochs}
+
+
+def _columns(answers: Sequence[QueryAnswer]) -> list[TableColumn]:
+    """What a table shows: nodes where there are several, and of groups how many instances they are of."""
+    columns = [
+        TableColumn("instance", "instance", justify="left"),
+        TableColumn("value", answers[0]["stat"] if answers else "value"),
+        TableColumn("low", "95 % low"),
+        TableColumn("high", "95 % high"),
+        TableColumn("samples", "samples", "{:,}".format),
+        TableColumn("epochs", "epochs"),
+        TableColumn("method", "method", justify="left"),
+    ]
+    if len({answer["node"] for answer in answers}) > 1:
+        columns.insert(0, TableColumn("node", "node", justify="left"))
+    if any((answer["members"] or 0) > 1 for answer in answers):
+        columns.insert(-1, TableColumn("members", "members", "{:,}".format))
+    return columns
+
+
+def _amount(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "ns":

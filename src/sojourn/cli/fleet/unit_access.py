@@ -40,12 +40,12 @@ CaFileOption: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class UnitAccess:
-    """A query unit, and what it is asked with."""
+    """A query unit, and what it is asked with: a group of options."""
 
-    server: str
-    token: str | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
+    server: ServerOption = "http://127.0.0.1:8080"
+    token: TokenOption = None
+    token_file: TokenFileOption = None
+    ca_file: CaFileOption = None
 
     def client(self, *, timeout_seconds: float | None = None) -> Client:
         from sojourn.client.query_unit import TIMEOUT_SECONDS, Client

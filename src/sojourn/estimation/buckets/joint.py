@@ -76,7 +76,8 @@ class Amounts:
     ``by_epoch`` and ``deviation`` are epochs × instances; ``degrees`` are those of freedom left, few where the spread
     of the values had to be learned from few buckets. An epoch is expected to hold its ``weight`` times the ``rate``,
     and differs as ``scales`` say. Where the list is not complete, all that it lacks is one more, the last, in ``rate``
-    and ``rate_covariance``.
+    and ``rate_covariance``. ``unbounded`` is the total whose parts may be below 0. The total's
+    error is ``by_rate`` times that of the rates, and one of its own.
     """
 
     total: FloatArray
@@ -88,6 +89,16 @@ class Amounts:
     rate_covariance: FloatArray
     weight: FloatArray
     scales: Scales
+    unbounded: FloatArray
+    own_covariance: FloatArray
+    by_rate: FloatArray
+
+    def of_group(self, members: Sequence[int]) -> tuple[float, float]:
+        """What instances, by their place in the list, added together, and the variance of its error."""
+        # An instance's amounts are cut off at 0; added up, what is cut off would make a group of small ones too large.
+        amounts = self.total if len(members) == 1 else self.unbounded
+        variance = self.total_covariance[np.ix_(members, members)].sum()
+        return float(amounts[members].sum()), max(float(variance), 0.0)
 
     @property
     def is_complete(self) -> bool:
@@ -398,10 +409,12 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
         covariance = own + of_rate @ rate_covariance @ of_rate.T
         total_covariance += own
         carried += of_rate
-        amounts.append(np.maximum(amount, 0.0))
+        amounts.append(amount)
         deviations.append(np.sqrt(np.maximum(np.diag(covariance), 0.0)))
+    own_covariance = total_covariance.copy()
     total_covariance += carried @ rate_covariance @ carried.T
-    by_epoch = np.array(amounts)[:, :listed]
+    predicted = np.array(amounts)[:, :listed]
+    by_epoch = np.maximum(predicted, 0.0)
     degrees = 10**6 if model.single_values else max(model.degrees, 1)
     weight = np.array([epoch.weight for epoch in model.epochs])
     return Amounts(
@@ -414,22 +427,33 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
         rate_covariance,
         weight,
         scales,
+        predicted.sum(axis=0),
+        own_covariance[:listed, :listed],
+        carried[:listed],
     )
 
 
-def estimate_sums_jointly(sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str) -> list[Answer]:
-    """The sum of each instance's measurements over all epochs; the method says where the list is not complete."""
+def estimate_sums_jointly(
+    sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str, groups: Sequence[Sequence[int]] = ()
+) -> list[Answer]:
+    """The sum of each instance's measurements over all epochs, or of each group's (places in the list) taken together.
+
+    The method says where the list is not complete. The errors of a group's members depend on each other, as they share
+    buckets: its interval comes from their covariance.
+    """
+    groups = groups or [[f] for f in range(len(instance_id))]
     if not any(sketch.recorded for sketch in sketches):
-        return [Unanswered(Reason.NOTHING_RECORDED)] * len(instance_id)
+        return [Unanswered(Reason.NOTHING_RECORDED)] * len(groups)
     amounts = decode_amounts(sketches, instance_id)
-    half = student_95(amounts.degrees) * np.sqrt(np.maximum(np.diag(amounts.total_covariance), 0.0))
-    counts = decode_amounts(sketches, instance_id, field="count").total if sketches[0].has("count") else None
+    counts = decode_amounts(sketches, instance_id, field="count") if sketches[0].has("count") else None
     recorded = sum(sketch.recorded for sketch in sketches)
     method = METHOD if amounts.is_complete else METHOD_INCOMPLETE
     signed = sketches[0].parameters.signed
     answers: list[Answer] = []
-    for f, value in enumerate(amounts.total):
-        samples = recorded if counts is None else round(float(counts[f]))
-        estimate = Estimate.around(float(value), float(half[f]), samples=samples, method=method, unit=unit)
+    for members in groups:
+        value, variance = amounts.of_group(members)
+        half = student_95(amounts.degrees) * math.sqrt(variance)
+        samples = recorded if counts is None else max(round(counts.of_group(members)[0]), 0)
+        estimate = Estimate.around(value, half, samples=samples, method=method, unit=unit)
         answers.append(estimate if signed else estimate.not_below(0.0))
     return answers

@@ -1,6 +1,6 @@
-"""Range queries: the sum or mean of a metric between two times, for an instance, for all, or the largest instances.
+"""Range queries: the sum or mean of a metric between two times, for everything, for instances or for groups of them.
 
-The same function answers on a node and in the query unit, so the same epochs give the same answer. Epochs of one salt
+Epochs of one salt
 are merged as they come (they are linear), so that any range costs at most one equation system per salt, and memory for
 one epoch of each.
 
@@ -13,7 +13,6 @@ Shahzad and Ganji, "IoTm", §III.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -38,12 +37,11 @@ __all__ = [
     "RangeQuery",
     "RangeSelection",
     "Stat",
-    "answer_fields",
     "answer_instances",
-    "answer_largest",
     "answer_total",
     "combined",
     "estimate_means_jointly",
+    "joined_spans",
     "too_large",
 ]
 
@@ -63,9 +61,12 @@ class _CountedValues:
         return np.ones(self.sent.parameters.buckets, np.bool_)
 
 
-def estimate_means_jointly(sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str) -> list[Answer]:
-    """The mean of each instance's values over all epochs; the list must be complete, the arrays must count."""
-    answers = estimate_round_trips([_CountedValues(sketch) for sketch in sketches], instance_id, unit_ns=1)
+def estimate_means_jointly(
+    sketches: Sequence[BucketArray], instance_id: UInt64Array, *, unit: str, groups: Sequence[Sequence[int]] = ()
+) -> list[Answer]:
+    """The mean of each instance's values over all epochs, or of all values of each group; the arrays must count."""
+    epochs = [_CountedValues(sketch) for sketch in sketches]
+    answers = estimate_round_trips(epochs, instance_id, unit_ns=1, groups=groups)
     return [replace(answer, unit=unit) if isinstance(answer, Estimate) else answer for answer in answers]
 
 
@@ -122,7 +123,7 @@ class RangeSelection:
                 spans.append(placed[0])
                 self.count += 1
                 self._take(epoch, placed[1])
-        self.covered = _joined(spans)
+        self.covered = joined_spans(spans)
 
     def _take(self, found: AnyEpoch, share: float | None) -> None:
         """Merge an epoch, or keep it; whether there is room for it is seen before it is decoded."""
@@ -132,7 +133,7 @@ class RangeSelection:
             if self._held_bytes > self._most_bytes:
                 raise too_large(f"{self._held_bytes} bytes of counters that cannot be added up", self._most_bytes)
         epoch = found.decode() if isinstance(found, EncodedEpoch) else found
-        listed = listed_instances([epoch])
+        listed = _listed(epoch)
         self.names = _with_names(self.names, listed)
         if share is not None:
             self._partial.append((epoch, share))
@@ -144,29 +145,26 @@ class RangeSelection:
         else:
             self._groups[number] = merged_epoch(self._groups[number], nameless)
 
-    def instances(self, instance_id: Sequence[int], *, unit: str) -> list[RangeAnswer]:
-        """An answer for each instance; joint decoding takes the epochs' own lists of keys as complete."""
+    def answers(self, groups: Sequence[Sequence[int]], *, unit: str) -> list[RangeAnswer]:
+        """An answer for each group of instances, by their ids; joint decoding takes the lists of keys as complete."""
         query = self._query
         if not self.count:
-            return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(instance_id)
-        answers = _answers(self._groups, self._whole_names, instance_id, query, unit)
+            return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(groups)
+        answers = _answers(self._groups, self._whole_names, groups, query, unit)
         for epoch, share in self._partial:
-            for i, part in enumerate(_answers([epoch], listed_instances([epoch]), instance_id, query, unit)):
+            for i, part in enumerate(_answers([epoch], _listed(epoch), groups, query, unit)):
                 answers[i] = _with_part(answers[i], part, share, query.stat)
         return [RangeAnswer(answer, self.count, self.covered) for answer in answers]
 
-    def largest(self, top: int, *, unit: str) -> list[tuple[str, RangeAnswer]]:
-        """Names and answers of the instances with the largest values, largest first; the names are the epochs' own."""
+    def listed(self) -> dict[int, str]:
+        """Ids and names of all instances, which the epochs must have listed."""
         if self.names is None:
             raise UsageError(
-                "the largest instances can only be named from lists of keys",
+                "instances can only be named from lists of keys",
                 where=self._origin,
                 action="record with keys, or ask for an instance",
             )
-        ids = sorted(self.names)
-        found = [(self.names[i], answer) for i, answer in zip(ids, self.instances(ids, unit=unit), strict=True)]
-        valued = [(one, one[1].answer.value) for one in found if isinstance(one[1].answer, Estimate)]
-        return [one for one, _ in sorted(valued, key=lambda pair: -pair[1])[:top]]
+        return self.names
 
 
 def too_large(what: str, most_bytes: int) -> UsageError:
@@ -199,11 +197,11 @@ def _placed(epoch: AnyEpoch, query: RangeQuery) -> tuple[tuple[int, int], float 
     return None
 
 
-def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Disjoint spans, in order."""
+def joined_spans(spans: Iterable[tuple[int, int]], *, gap_ns: int = 0) -> tuple[tuple[int, int], ...]:
+    """Disjoint spans, in order; those no further apart than a gap are one."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(spans):
-        if joined and low <= joined[-1][1]:
+        if joined and low <= joined[-1][1] + gap_ns:
             joined[-1] = (joined[-1][0], max(joined[-1][1], high))
         else:
             joined.append((low, high))
@@ -218,14 +216,9 @@ def _with_names(names: dict[int, str] | None, more: dict[int, str] | None) -> di
     return names
 
 
-def listed_instances(epochs: Sequence[Epoch]) -> dict[int, str] | None:
-    """Ids and names of the instances in the epochs' key lists; None if an epoch has no list."""
-    names: dict[int, str] = {}
-    for epoch in epochs:
-        if epoch.keys is None:
-            return None
-        names.update((key_id(key), str(key)) for key in epoch.keys)
-    return names
+def _listed(epoch: Epoch) -> dict[int, str] | None:
+    """Ids and names of the instances in an epoch's list of keys; None if it has none."""
+    return None if epoch.keys is None else {key_id(key): str(key) for key in epoch.keys}
 
 
 def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
@@ -258,73 +251,54 @@ def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) ->
         value = value_sum
         low, high = low_sum, low_sum + sum(amount for amount, _, _ in parts)
     estimate = Estimate(float(value), float(low), float(high), round(value_count), EXACT, unit)
-    return RangeAnswer(estimate, len(spans), _joined(spans))
+    return RangeAnswer(estimate, len(spans), joined_spans(spans))
 
 
 def answer_instances(
     epochs: Iterable[AnyEpoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
 ) -> list[RangeAnswer]:
     """An answer for each instance."""
-    return RangeSelection(epochs, query).instances(instance_id, unit=unit)
-
-
-def answer_largest(
-    epochs: Iterable[AnyEpoch], top: int, query: RangeQuery, *, unit: str
-) -> list[tuple[str, RangeAnswer]]:
-    """Names and answers of the instances with the largest values, largest first."""
-    return RangeSelection(epochs, query).largest(top, unit=unit)
+    return RangeSelection(epochs, query).answers([[number] for number in instance_id], unit=unit)
 
 
 def _answers(
-    groups: Sequence[Epoch],
+    epochs: Sequence[Epoch],
     listed: dict[int, str] | None,
-    instance_id: Sequence[int],
+    groups: Sequence[Sequence[int]],
     query: RangeQuery,
     unit: str,
 ) -> list[Answer]:
-    if not groups:
-        return [Unanswered(Reason.NO_EPOCHS_IN_RANGE)] * len(instance_id)
-    sketches: list[BucketArray] = [group.sketch for group in groups]  # type: ignore[misc]
+    if not epochs:
+        return [Unanswered(Reason.NO_EPOCHS_IN_RANGE)] * len(groups)
+    sketches: list[BucketArray] = [epoch.sketch for epoch in epochs]  # type: ignore[misc]
     if query.method == "joint" and listed is not None:
-        return _jointly(sketches, listed, instance_id, query.stat, unit)
-    return _literally(sketches, instance_id, query.stat, unit)
+        return _jointly(sketches, listed, groups, query.stat, unit)
+    return _literally(sketches, groups, query.stat, unit)
 
 
 def _jointly(
-    sketches: list[BucketArray], listed: dict[int, str], instance_id: Sequence[int], stat: Stat, unit: str
+    sketches: list[BucketArray], listed: dict[int, str], groups: Sequence[Sequence[int]], stat: Stat, unit: str
 ) -> list[Answer]:
-    ids: UInt64Array = np.array(sorted(listed), np.uint64)
-    if not len(ids):
-        return [Unanswered(Reason.UNKNOWN_INSTANCE)] * len(instance_id)
+    """All groups in one decoding; an instance that is not listed adds nothing to its group."""
+    place = {number: i for i, number in enumerate(sorted(listed))}
+    members = [[place[number] for number in group if number in place] for group in groups]
+    if not any(members):
+        return [Unanswered(Reason.UNKNOWN_INSTANCE)] * len(groups)
     decode = estimate_sums_jointly if stat == "sum" else estimate_means_jointly
-    answers = decode(sketches, ids, unit=unit)
-    decoded = dict(zip(ids.tolist(), answers, strict=True))
-    return [decoded.get(i, Unanswered(Reason.UNKNOWN_INSTANCE)) for i in instance_id]
+    answers = iter(decode(sketches, np.array(list(place), np.uint64), unit=unit, groups=list(filter(None, members))))
+    return [next(answers) if group else Unanswered(Reason.UNKNOWN_INSTANCE) for group in members]
 
 
-def _literally(sketches: list[BucketArray], instance_id: Sequence[int], stat: Stat, unit: str) -> list[Answer]:
+def _literally(sketches: list[BucketArray], groups: Sequence[Sequence[int]], stat: Stat, unit: str) -> list[Answer]:
     """As published, instance by instance: sums salt by salt, means by the ratio of both."""
     from sojourn.estimation.published.iotm import estimate_means_literally, estimate_sums_literally
 
-    ids = np.array(instance_id, np.uint64)
+    if any(len(group) != 1 for group in groups):
+        raise UsageError("groups are decoded jointly", where="query", action="leave the method out, or the group")
+    ids: UInt64Array = np.array([group[0] for group in groups], np.uint64)
     if stat == "mean":
         return estimate_means_literally([(sketch, sketch) for sketch in sketches], ids, unit=unit)
     return estimate_sums_literally(sketches, ids, unit=unit)
-
-
-def answer_fields(found: RangeAnswer) -> dict[str, object]:
-    """An answer as plain fields; bounds that are not finite are none."""
-    fields: dict[str, object] = {
-        "epochs": found.epochs,
-        "covered": [{"from_ns": low, "to_ns": high} for low, high in found.covered],
-    }
-    answer = found.answer
-    if not isinstance(answer, Estimate):
-        none = {"value": None, "low": None, "high": None, "samples": 0, "method": "none"}
-        return {**none, **fields, "reason": answer.reason.value}
-    low, high = (bound if math.isfinite(bound) else None for bound in (answer.low, answer.high))
-    value = {"value": answer.value, "low": low, "high": high, "samples": answer.samples, "method": answer.method}
-    return {**value, **fields, "reason": None}
 
 
 def combined(answers: Sequence[Answer], stat: Stat) -> Answer:

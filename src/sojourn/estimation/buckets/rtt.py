@@ -22,6 +22,7 @@ Shahzad and Ganji, "IoTm", §IV-B, divides two estimates of one flow; docs/maths
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -61,28 +62,66 @@ class SummedEpoch(Protocol):
     def usable(self) -> BoolArray: ...
 
 
-def estimate_round_trips(epochs: Sequence[SummedEpoch], flow_id: UInt64Array, *, unit_ns: int = 1000) -> list[Answer]:
-    """The mean round-trip time of each flow, in ns; the method says where the list is not complete."""
+def estimate_round_trips(
+    epochs: Sequence[SummedEpoch],
+    flow_id: UInt64Array,
+    *,
+    unit_ns: int = 1000,
+    groups: Sequence[Sequence[int]] = (),
+) -> list[Answer]:
+    """The mean round-trip time of each flow, or of all packets of each group (places in the list), in ns.
+
+    The method says where the list is not complete. A group's mean weighs its flows by their packets, whose numbers and
+    means are wrong together: where a flow is taken to send too few, its mean seems too long. Its variance comes from
+    the covariance of both.
+    """
+    groups = groups or [[f] for f in range(len(flow_id))]
     heard = [epoch for epoch in epochs if epoch.sent.recorded]
     if not heard:
-        return [Unanswered(Reason.NOTHING_RECORDED)] * len(flow_id)
+        return [Unanswered(Reason.NOTHING_RECORDED)] * len(groups)
     counts = decode_amounts([epoch.sent for epoch in heard], flow_id, field="count")
     rows = _usable_rows(heard, counts, flow_id)
     buckets = sum(len(epoch.packets) for _, epoch in rows)
     if buckets < max(min(FEWEST_BUCKETS, 2 * len(flow_id)), LEARNED + 1):
-        return [Unanswered(Reason.NO_USABLE_CELLS)] * len(flow_id)
-    mean, deviation = _decode(rows, counts)
-    half = student_95(buckets - LEARNED) * deviation
+        return [Unanswered(Reason.NO_USABLE_CELLS)] * len(groups)
+    found = _decode(rows, counts)
+    student = student_95(buckets - LEARNED)
     method = METHOD if counts.is_complete else METHOD_INCOMPLETE
     answers: list[Answer] = []
-    for f in range(len(flow_id)):
-        samples = round(float(counts.total[f]))
-        if samples < 1:
+    for members in groups:
+        packets = float(counts.total[members].sum())
+        if round(packets) < 1:
             answers.append(Unanswered(Reason.LOST_IN_NOISE))
             continue
-        value, wide = float(mean[f]) * unit_ns, float(half[f]) * unit_ns
-        answers.append(Estimate.around(value, wide, samples=samples, method=method).not_below(0.0))
+        value, variance = _mean_of_group(found, counts, members)
+        half = student * math.sqrt(max(variance, 0.0))
+        estimate = Estimate.around(value * unit_ns, half * unit_ns, samples=round(packets), method=method)
+        answers.append(estimate.not_below(0.0))
     return answers
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Flows' means and then the errors of their rates, the covariance of all these, and the variance of each flow's
+    packets around its mean."""
+
+    both: FloatArray
+    covariance: FloatArray
+    own_packets: FloatArray
+
+
+def _mean_of_group(found: _Found, counts: Amounts, members: Sequence[int]) -> tuple[float, float]:
+    """The mean of all packets of some flows, and its variance."""
+    flows = len(found.both) // 2
+    mean, rate_error = found.both[members], found.both[flows:]
+    weight = counts.total[members] / counts.total[members].sum()
+    away = (mean - weight @ mean) / counts.total[members].sum()
+    gradient = np.zeros(2 * flows)
+    gradient[members] = weight
+    gradient[flows:] = away @ counts.by_rate[members]
+    variance = gradient @ found.covariance @ gradient + weight**2 @ found.own_packets[members]
+    variance += away @ counts.own_covariance[np.ix_(members, members)] @ away
+    return float(weight @ mean + gradient[flows:] @ rate_error), float(variance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,21 +245,20 @@ class _Model:
         return precision, side, float(misfit)
 
     def posterior(self, precision: FloatArray, side: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Flows' means and deviations by such equations."""
-        flows = self.flows
+        """Flows' means and the errors of their rates, and the covariance of both, by such equations."""
         covariance = np.linalg.inv(precision)
-        unknown = covariance @ side
-        variance = np.diag(covariance)[:flows] + covariance[-1, -1] + 2 * covariance[:flows, -1]
-        return unknown[:flows] + unknown[-1], np.sqrt(np.maximum(variance, 0.0))
+        to_means = np.eye(2 * self.flows, 2 * self.flows + 1)
+        to_means[: self.flows, -1] = 1.0
+        return to_means @ (covariance @ side), to_means @ covariance @ to_means.T
 
 
-def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> tuple[FloatArray, FloatArray]:
-    """Flows' means and deviations: three rounds of the model, each with its ν and τ² of the highest likelihood."""
+def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> _Found:
+    """Flows' means: three rounds of the model, each with its ν and τ² of the highest likelihood."""
     from scipy.optimize import minimize
 
     packets = sum(float(epoch.packets.sum()) for _, epoch in rows)
     average = max(sum(float(epoch.total.sum()) for _, epoch in rows) / packets, 1e-9)
-    mean = deviation = np.full(len(counts.rate), average)
+    mean = np.full(len(counts.rate), average)
     rate_precision = np.linalg.inv(counts.rate_covariance).astype(np.float64)
     logs = np.log([0.2, 0.3])
 
@@ -235,15 +273,14 @@ def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> tuple[FloatArr
             lambda logs, model=model: model.equations(*scales(logs))[2], logs, method="Nelder-Mead", options=options
         ).x
         vary = scales(logs)[0]
-        mean, deviation = _averaged(model, vary, average)
-    listed = len(counts.total)
-    mean, deviation = mean[:listed], deviation[:listed]
-    own_packets = vary * mean**2 / np.maximum(counts.total, 1.0)
-    return mean, np.sqrt(deviation**2 + own_packets)
+        both, covariance = _averaged(model, vary, average)
+        mean = both[: model.flows]
+    own_packets = vary * mean[: len(counts.total)] ** 2 / np.maximum(counts.total, 1.0)
+    return _Found(both, covariance, own_packets)
 
 
 def _averaged(model: _Model, vary: float, average: float) -> tuple[FloatArray, FloatArray]:
-    """Flows' means and deviations, over all deviations between flows by their likelihood; all are as likely before."""
+    """The posterior over all deviations between flows by their likelihood; all are as likely before."""
     solved = [model.equations(vary, value) for value in (BETWEEN * average) ** 2]
     misfit = np.array([value for _, _, value in solved])
     weight = BETWEEN * np.exp((misfit.min() - misfit) / 2)
@@ -253,7 +290,9 @@ def _averaged(model: _Model, vary: float, average: float) -> tuple[FloatArray, F
         for share, (precision, side, _) in zip(weight, solved, strict=True)
         if share > 1e-4
     ]
-    share = np.array([part for part, _ in found])[:, None] / sum(part for part, _ in found)
-    means, deviations = (np.array([posterior[k] for _, posterior in found]) for k in (0, 1))
-    mean = (share * means).sum(axis=0)
-    return mean, np.sqrt((share * (deviations**2 + (means - mean) ** 2)).sum(axis=0))
+    share = np.array([part for part, _ in found]) / sum(part for part, _ in found)
+    both: FloatArray = share @ np.array([posterior[0] for _, posterior in found])
+    covariance = np.zeros((len(both), len(both)))
+    for part, (one, of_one) in zip(share.tolist(), (posterior for _, posterior in found), strict=True):
+        covariance += part * (of_one + np.outer(one - both, one - both))
+    return both, covariance

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import UsageError, WireError
-from sojourn.core.keys import key_id, parse_key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode
-from sojourn.estimation.buckets.queries import (
-    FOREVER_NS,
-    RangeAnswer,
-    RangeQuery,
-    Stat,
-    answer_fields,
-    answer_instances,
-    answer_largest,
-    answer_total,
-)
+from sojourn.estimation.buckets.queries import FOREVER_NS, RangeQuery, Stat
+from sojourn.estimation.buckets.questions import Question, answer_streams
 from sojourn.node.spool.earlier import earlier_files
 from sojourn.node.spool.file import FILE_NAME, reading
 from sojourn.sources.registry import source_type
 
 __all__ = ["ask_spool", "spooled_epochs"]
 
-FIELDS = (
-    "value", "low", "high", "unit", "samples", "method", "epochs", "live", "covered", "stat", "instance", "reason",
-    "notes",
-)  # fmt: skip
+
+@dataclass(frozen=True)
+class _Spooled:
+    """The epochs of a stream that wait in a spool."""
+
+    epochs: list[Epoch]
+    node: str
+    unit: str
+    live: bool = False
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return iter(self.epochs)
 
 
 def spooled_epochs(directory: Path) -> list[Epoch]:
@@ -70,11 +70,8 @@ def _spooled_bytes(directory: Path) -> Iterator[bytes]:
 def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The answers to a question about a stream (the only one, if none is named), in the query unit's form."""
     metric = source_type(str(question["metric"])).metric
-    name, top = question.get("instance"), question.get("top")
-    if question.get("tag") or (top and name is not None):
-        raise UsageError(
-            "a spool is asked about one instance, the largest, or the whole", where="--spool", action="leave one out"
-        )
+    if question.get("tag"):
+        raise UsageError("a spool is that of one node", where="--spool", action="leave the tag out")
     epochs = spooled_epochs(directory)
     streams = sorted({epoch.stream for epoch in epochs})
     if stream is not None and stream not in streams:
@@ -92,13 +89,6 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         method=question["method"],
         cut=question["cut"],
     )
-    found: list[tuple[str | None, RangeAnswer]]
-    if top:
-        found = [*answer_largest(epochs, top, asked, unit=metric.unit)]
-    elif name is None:
-        found = [(None, answer_total(epochs, asked, unit=metric.unit))]
-    else:
-        found = [(name, answer_instances(epochs, [key_id(parse_key(name))], asked, unit=metric.unit)[0])]
-    rest: dict[str, Any] = {"unit": metric.unit, "stat": stat, "live": False, "notes": []}
-    answers = [{**answer_fields(answer), **rest, "instance": instance} for instance, answer in found]
-    return [{field: answer[field] for field in FIELDS} for answer in answers]
+    what = Question(range=asked, **{name: question[name] for name in ("instance", "group", "top") if name in question})
+    spooled = _Spooled(epochs, epochs[0].node if epochs else "", metric.unit)
+    return [found.fields(stat) for found in answer_streams([spooled], what)]

@@ -36,6 +36,7 @@ class Limits:
     query_wait_seconds: float = 20.0
     query_seconds: float = 30.0
     query_memory_bytes: int = 320 << 20  # of a worker as a whole, about 120 MiB of which are its libraries'
+    query_streams: int = 1000  # of all nodes asked together
     query_decoded_bytes: int = 96 << 20  # of a query's counters that cannot be added up
     requests_per_second: float = 50.0
     burst: int = 200

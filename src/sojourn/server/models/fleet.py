@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sojourn.estimation.buckets.questions import Group
+
 __all__ = [
+    "MOST_TAGS",
     "Assignment",
     "Assignments",
     "EpochInfo",
@@ -25,10 +28,13 @@ __all__ = [
     "StreamInfo",
     "StreamState",
     "StreamStates",
+    "TagChange",
     "Tags",
 ]
 
+MOST_TAGS = 100  # of one node
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+TagList = Annotated[list[Name], Field(max_length=MOST_TAGS)]
 Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63, description="ns since the Unix epoch")]
 
 
@@ -77,7 +83,14 @@ class Node(_Model):
 
 
 class Tags(_Model):
-    tags: Annotated[list[Name], Field(max_length=100)]
+    tags: TagList
+
+
+class TagChange(_Model):
+    """Tags that a node gets and loses; the others stay."""
+
+    add: TagList = []
+    remove: TagList = []
 
 
 class Stream(_Model):
@@ -145,12 +158,19 @@ class LiveAsked(_Model):
 
 
 class Query(_Model):
-    """A question about one metric; without an instance, about all of a node."""
+    """A question about one metric of some nodes, or of those with a tag; without an instance, about all of them."""
 
     metric: Name
-    node: Name | None = None
+    node: Name | Annotated[list[Name], Field(min_length=1, max_length=100)] | None = None
     tag: Name | None = None
-    instance: Annotated[str, Field(max_length=512)] | None = None
+    instance: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+        default=None, description="its key; with * (any text) or ? (a character) a pattern: all whose keys fit it"
+    )
+    group: Group | None = Field(
+        default=None,
+        description="taken together are: processes of one name, flows to one port, an instance that several nodes saw, "
+        "all that fit the pattern, or all of a node; each group is named by the pattern that its members fit",
+    )
     from_ns: Nanoseconds
     to_ns: Nanoseconds | None = Field(default=None, description="none: up to now, whatever the nodes hold")
     stat: Literal["sum", "mean"] | None = Field(
@@ -161,7 +181,7 @@ class Query(_Model):
         default="whole", description="epochs that the range cuts: taken whole, left out, or by their share of time"
     )
     live: bool = Field(default=True, description="ask the nodes for the epochs they are still recording")
-    top: Annotated[int, Field(ge=0, le=1000)] = Field(default=0, description="the largest instances instead of one")
+    top: Annotated[int, Field(ge=0, le=1000)] = Field(default=0, description="only the largest instances or groups")
 
 
 class Span(_Model):
@@ -182,11 +202,13 @@ class QueryAnswer(_Model):
     method: str
     epochs: int
     live: bool = Field(description="whether the epochs still being recorded are part of it")
-    covered: list[Span]
+    covered: list[Span] = Field(description="in long lists the shortest gaps are bridged")
     stat: Literal["sum", "mean"]
     instance: str | None = None
     reason: str | None = None
     notes: list[str] = []
+    node: str | None = Field(default=None, description="none: several nodes")
+    members: int | None = Field(default=None, description="how many instances were taken together; none: all")
 
 
 class Health(_Model):

@@ -1,76 +1,30 @@
 """Answers from the store: what a query worker does, without a word of HTTP.
 
 Epochs are read one after the other and added up where they can be, so that memory does not grow with a range. What
-cannot be added up is bounded across streams and nodes (`Work.most_bytes`), and so is each epoch, before it is decoded.
+cannot be added up is bounded (`Work.most_bytes`), and so is each epoch, before it is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import lru_cache
-from itertools import chain
 
 from sqlalchemy import URL
 
-from sojourn.core.errors import UsageError, WireError
-from sojourn.core.estimates import Answer, Reason, Unanswered
-from sojourn.core.keys import key_id, parse_key
+from sojourn.core.errors import WireError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch, encoded
-from sojourn.estimation.buckets.queries import (
-    RangeAnswer,
-    RangeQuery,
-    RangeSelection,
-    Stat,
-    answer_total,
-    combined,
-    too_large,
-)
+from sojourn.estimation.buckets.queries import too_large
+from sojourn.estimation.buckets.questions import Found, Question, answer_streams
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.store.epochs import EpochStore, StreamRecord, read_store
 from sojourn.store.segments import SegmentStore
 
-__all__ = ["Found", "Question", "Work", "answer_question", "known_keys", "measured_segments"]
+__all__ = ["Work", "answer_question", "known_keys", "measured_segments"]
 
-MOST_ALIKE, MOST_COMPARED = 5, 5_000
 MOST_LEFT_OUT = 5
 STORES = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Whose metric, and the range asked about."""
-
-    metric: str
-    node: str | None
-    tag: str | None
-    instance: str | None
-    range: RangeQuery
-    live: bool
-    top: int = 0
-    stat_by_metric: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.node is None) == (self.tag is None):
-            raise UsageError("a question is about one node or one tag", where="query", action="give node or tag")
-        if self.range.from_ns > self.range.to_ns:
-            raise UsageError("the range ends before it begins", where="query", action="give from ≤ to")
-        if self.top and self.instance is not None:
-            raise UsageError("the largest instances or one, not both", where="query", action="leave one out")
-
-
-@dataclass(frozen=True)
-class Found:
-    """One answer, whose it is, whether current epochs are in it, and remarks."""
-
-    instance: str | None
-    range: RangeAnswer
-    unit: str
-    live: bool
-    notes: tuple[str, ...] = ()
-    stat: Stat = "sum"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +50,13 @@ class _StreamEpochs:
     """
 
     def __init__(self, store: EpochStore, stream: StreamRecord, work: Work) -> None:
-        self._store, self.stream, self._work = store, stream, work
+        self._store, self._name, self._work = store, stream.name, work
+        self.node, self.unit = stream.node, stream.unit
         self.faults: list[str] = []
         self.live = stream.node not in work.silent and work.question.range.to_ns >= work.until_ns
 
     def __iter__(self) -> Iterator[Epoch]:
-        asked, place = self._work.question.range, (self.stream.node, self.stream.name)
+        asked, place = self._work.question.range, (self.node, self._name)
         known: set[int] = set()
         for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, admit=self._admit):
             known.add(epoch.sequence)
@@ -130,83 +85,17 @@ def _opened(url: URL) -> EpochStore:
 
 
 def answer_question(url: URL, work: Work) -> list[Found]:
-    """One answer, or one for each of the largest instances, from the store at a URL."""
-    store, question = _opened(url), work.question
+    """One answer, or one for each instance or group, from the store at a URL."""
+    store, asked = _opened(url), work.question.range
     places = [(stream.node, stream.name) for stream in work.streams]
-    store.check_range(places, question.range.from_ns, question.range.to_ns)
-    held = [_StreamEpochs(store, stream, work) for stream in work.streams]
-    found = _answers(held, work)
-    left_out = store.set_aside_in(places, question.range.from_ns, question.range.to_ns)
-    left_out += [fault for item in held for fault in item.faults]
+    store.check_range(places, asked.from_ns, asked.to_ns)
+    streams = [_StreamEpochs(store, stream, work) for stream in work.streams]
+    found = answer_streams(streams, work.question, most_bytes=work.most_bytes)
+    left_out = store.set_aside_in(places, asked.from_ns, asked.to_ns)
+    left_out += [fault for stream in streams for fault in stream.faults]
     if len(left_out) > MOST_LEFT_OUT:
         left_out[MOST_LEFT_OUT:] = [f"and {len(left_out) - MOST_LEFT_OUT} more epochs"]
     return [replace(one, notes=(*one.notes, *left_out)) for one in found]
-
-
-def _answers(held: list[_StreamEpochs], work: Work) -> list[Found]:
-    question = work.question
-    if question.top:
-        return _largest(held, work)
-    unit = held[0].stream.unit
-    if question.instance is None:
-        parts = [answer_total(item, question.range, unit=unit) for item in held]
-        return [Found(None, _together(parts, question), unit, any(item.live for item in held))]
-    answer, notes = _of_instance(held, question.instance, work)
-    return [Found(question.instance, answer, unit, any(item.live for item in held), notes)]
-
-
-def _of_instance(held: list[_StreamEpochs], instance: str, work: Work) -> tuple[RangeAnswer, tuple[str, ...]]:
-    # As published an instance is taken for itself: all nodes' buckets are of one kind. Joint decoding knows a node.
-    is_literal = work.question.range.method == "literal"
-    groups = [chain.from_iterable(held)] if is_literal else held
-    ids, unit = [key_id(parse_key(instance))], held[0].stream.unit
-
-    def one_group(epochs: Iterable[Epoch]) -> tuple[RangeAnswer, dict[int, str] | None]:
-        selection = RangeSelection(epochs, work.question.range, most_bytes=work.most_bytes)
-        return selection.instances(ids, unit=unit)[0], selection.names
-
-    parts = [one_group(epochs) for epochs in groups]
-    answer = _together([part for part, _ in parts], work.question)
-    notes: tuple[str, ...] = ()
-    if not is_literal and any(names is None for _, names in parts):
-        notes = ("joint decoding needs the epochs' lists of keys, some have none: answered literally",)
-    seen = {name for _, names in parts for name in (names or {}).values()}
-    return answer, (*notes, *_alike(seen, instance, answer))
-
-
-def _alike(names: set[str], instance: str, found: RangeAnswer) -> tuple[str, ...]:
-    """Names that an unknown one may stand for."""
-    if found.answer != Unanswered(Reason.UNKNOWN_INSTANCE):
-        return ()
-    begun = [name for name in sorted(names) if name.startswith(f"{instance}[")]
-    close = begun or get_close_matches(instance, sorted(names)[:MOST_COMPARED], MOST_ALIKE)
-    return (f"seen in the range: {', '.join(close[:MOST_ALIKE])}",) if close else ()
-
-
-def _together(parts: list[RangeAnswer], question: Question) -> RangeAnswer:
-    """Answers of several nodes as one; nodes without epochs in the range add nothing."""
-    known = [part for part in parts if part.epochs]
-    if not known:
-        return parts[0]
-    answers: list[Answer] = [
-        part.answer for part in known if part.answer != Unanswered(Reason.UNKNOWN_INSTANCE) or len(known) == 1
-    ]
-    answer = combined(answers, question.range.stat) if answers else known[0].answer
-    spans = sorted({span for part in known for span in part.covered})
-    return RangeAnswer(answer, sum(part.epochs for part in known), tuple(spans))
-
-
-def _largest(held: list[_StreamEpochs], work: Work) -> list[Found]:
-    """The instances with the largest values, of all streams together."""
-    top = work.question.top
-
-    def of_stream(item: _StreamEpochs) -> list[Found]:
-        selection, unit = RangeSelection(item, work.question.range, most_bytes=work.most_bytes), item.stream.unit
-        return [Found(name, answer, unit, item.live) for name, answer in selection.largest(top, unit=unit)]
-
-    found = [one for item in held for one in of_stream(item)]
-    found.sort(key=lambda one: -one.range.answer.value)  # type: ignore[union-attr] # the largest have values
-    return found[:top]
 
 
 def measured_segments(

@@ -13,9 +13,11 @@ from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import UsageError
-from sojourn.estimation.buckets.queries import RangeQuery, Stat
+from sojourn.estimation.buckets.queries import FOREVER_NS, RangeQuery, Stat
+from sojourn.estimation.buckets.questions import Found, Question
 from sojourn.server.door.limits import Limits
-from sojourn.server.queries.answering import Found, Question, Work, answer_question
+from sojourn.server.models.fleet import Query
+from sojourn.server.queries.answering import Work, answer_question
 from sojourn.server.queries.live import LiveDesk, LiveReply
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.sources.registry import values_of
@@ -50,17 +52,16 @@ class QueryEngine:
     def __init__(self, store: EpochStore, desk: LiveDesk, workers: QueryWorkers, limits: Limits) -> None:
         self._store, self._desk, self._workers, self._limits = store, desk, workers, limits
 
-    async def answer(self, question: Question) -> list[Found]:
-        """One answer, or one for each of the largest instances."""
-        streams = await run_in_threadpool(self._streams, question)
-        if not streams:
-            whose = f"node {question.node}" if question.node else f"any node tagged {question.tag}"
-            raise UsageError(f"{whose} has no stream of {question.metric}", where="query", action="see sojourn nodes")
+    async def answer(self, query: Query) -> tuple[Stat, list[Found]]:
+        """The statistic asked for or fit for the metric; one answer, or one for each instance or group."""
+        asked = _question(query, query.stat or "sum")
+        streams = await run_in_threadpool(self._streams, query)
         if len({stream.unit for stream in streams}) > 1:
             raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
-        question = await run_in_threadpool(_with_stat, question, streams)
+        stat = query.stat if query.stat is not None else await run_in_threadpool(_usual_stat, streams)
+        question = replace(asked, range=replace(asked.range, stat=stat))
         # Nodes first: what they have sent by then is stored, so that nothing can be missed in between.
-        replies = await self._ask_nodes(streams, question.range) if question.live else {}
+        replies = await self._ask_nodes(streams, question.range) if query.live else {}
         current: dict[tuple[str, str], list[bytes]] = {}
         for node, reply in replies.items():
             for epoch in reply.epochs:
@@ -74,15 +75,24 @@ class QueryEngine:
             most_bytes=self._limits.query_decoded_bytes,
         )
         found = await self._workers.call(answer_question, self._store.engine.url, work)
-        notes = _missing(streams, replies) if question.live else ()
-        stat = question.range.stat
-        return [replace(answer, notes=(*notes, *answer.notes), stat=stat) for answer in found]
+        notes = _missing(streams, replies) if query.live else ()
+        return stat, [replace(answer, notes=(*notes, *answer.notes)) for answer in found]
 
-    def _streams(self, question: Question) -> list[StreamRecord]:
-        if question.node is not None:
-            return self._store.streams(node=question.node, metric=question.metric)
-        tagged = {node.name for node in self._store.nodes(tag=question.tag)}
-        return [stream for stream in self._store.streams(metric=question.metric) if stream.node in tagged]
+    def _streams(self, query: Query) -> list[StreamRecord]:
+        """The streams of the nodes asked, each of which has one, or of those tagged that do."""
+        nodes = [query.node] if isinstance(query.node, str) else query.node or []
+        if bool(nodes) == (query.tag is not None):
+            raise UsageError("a question is about nodes or one tag", where="query", action="give node or tag")
+        wanted = set(nodes) or {node.name for node in self._store.nodes(tag=query.tag)}
+        of_metric = self._store.streams(node=nodes[0] if len(nodes) == 1 else None, metric=query.metric)
+        streams = [stream for stream in of_metric if stream.node in wanted]
+        lacking = [node for node in nodes if all(stream.node != node for stream in streams)]
+        if lacking or not streams:
+            whose = f"node {', '.join(lacking)}" if lacking else f"any node tagged {query.tag}"
+            raise UsageError(f"{whose} has no stream of {query.metric}", where="query", action="see sojourn nodes")
+        if len(streams) > (most := self._limits.query_streams):
+            raise UsageError(f"{len(streams)} streams, the limit is {most}", where="query", action="ask fewer nodes")
+        return streams
 
     async def _ask_nodes(self, streams: list[StreamRecord], asked: RangeQuery) -> dict[str, LiveReply]:
         """What the nodes hold that has not been stored; those that do not answer are left out."""
@@ -99,13 +109,16 @@ class QueryEngine:
         return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
 
 
-def _with_stat(question: Question, streams: list[StreamRecord]) -> Question:
-    """The question with the statistic that its metric's values make sense of, unless one was asked for."""
-    if not question.stat_by_metric:
-        return question
+def _question(query: Query, stat: Stat) -> Question:
+    until = FOREVER_NS if query.to_ns is None else query.to_ns
+    asked = RangeQuery(from_ns=query.from_ns, to_ns=until, stat=stat, method=query.method, cut=query.cut)
+    return Question(range=asked, instance=query.instance, group=query.group, top=query.top)
+
+
+def _usual_stat(streams: list[StreamRecord]) -> Stat:
+    """The statistic that a metric's values make sense of."""
     kinds = {stream.values_are or values_of(stream.metric) for stream in streams}
-    stat: Stat = "mean" if kinds == {"samples"} else "sum"
-    return replace(question, range=replace(question.range, stat=stat))
+    return "mean" if kinds == {"samples"} else "sum"
 
 
 def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from sojourn.server.door.access import (
 )
 from sojourn.server.door.admission import CBOR_BODY, checked_epochs
 from sojourn.server.models.fleet import (
+    MOST_TAGS,
     Assignment,
     Assignments,
     KeyInfo,
@@ -29,6 +30,7 @@ from sojourn.server.models.fleet import (
     Stream,
     StreamInfo,
     StreamStates,
+    TagChange,
     Tags,
 )
 from sojourn.server.queries.answering import known_keys
@@ -72,6 +74,15 @@ def set_tags(request: Request, node: str, body: Tags, token: Annotated[Token, ad
     request.app.state.store.set_tags(checked_name(node), [checked_name(tag) for tag in body.tags])
     log_action(request, token, f"set the tags of {node}: {', '.join(body.tags) or 'none'}")
     return body
+
+
+@router.post("/nodes/{node}/tags")
+def change_tags(request: Request, node: str, body: TagChange, token: Annotated[Token, admins]) -> Tags:
+    """Give a node tags and take others from it, all at once; all that it then has."""
+    add = [checked_name(tag) for tag in body.add]
+    tags = request.app.state.store.change_tags(checked_name(node), add, body.remove, most=MOST_TAGS)
+    log_action(request, token, f"changed the tags of {node}: {', '.join(tags) or 'none'}")
+    return Tags(tags=tags)
 
 
 @router.get("/nodes/{node}/streams")
