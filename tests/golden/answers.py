@@ -21,6 +21,9 @@ RENAMED: dict[str, dict[str, str]] = {
     "rtt": {f"{name}_rtt": f"{name}_ns" for name in ("mean", "p50", "p95", "p99", "max", "std")},
 }
 
+# Fields that answers have now and had not when they were recorded, by the first word of the command.
+ADDED: dict[str, frozenset[str]] = {"query": frozenset({"members", "node"})}
+
 # Durations, processes and times of the run itself.
 OF_THE_RUN = frozenset(
     {

@@ -163,6 +163,9 @@ def test_every_instance_of_several_nodes_is_listed_with_its_node(asked: list[str
     assert sorted(row.split()[:2] for row in rows) == [
         [node, f"p[{i}]"] for node in ("alpha", "beta") for i in range(3)
     ]
+    assert [row.split()[1] for row in rows[:2]] == ["p[2]", "p[2]"]
+    title, *rows = run(*asked, "--instance", "p*", "--sort", "samples", "--columns", "instance,low").splitlines()
+    assert (title.split(), len(rows)) == (["instance", "95", "%", "low"], 3)
     title, *rows = run(*asked, "--instance", "p*", "--format", "csv").splitlines()
     assert title == "value,low,high,unit,samples,method,epochs,live,stat,instance,reason,node,members"
     assert [row.split(",")[9] for row in rows] == ["p[2]", "p[1]", "p[0]"]
@@ -188,7 +191,8 @@ def test_nodes_are_tagged_one_tag_at_a_time_and_listed_and_asked_by_tag(unit: Un
     admin = ["--server", unit.url, "--token", unit.tokens["admin"]]
     before = {node.name: node.last_seen_ns for node in unit.store.nodes()}
     assert run("nodes", "tag", "alpha", "west", "lab", *admin) == "lab\nwest\n"
-    assert run("nodes", "tag", "alpha", "east", "--remove", "west", "--remove", "never", *admin) == "east\nlab\n"
+    assert run("nodes", "tag", "alpha", "east", *admin) == "east\nlab\nwest\n"
+    assert run("nodes", "tag", "alpha", "west", "never", "--remove", *admin) == "east\nlab\n"
     assert run("nodes", "tag", "beta", "east", *admin) == "east\n"
     assert {node.name: node.last_seen_ns for node in unit.store.nodes()} == before  # being tagged is no sign of life
     listed = json.loads(run("nodes", "--tag", "lab", *admin, "--format", "json"))["nodes"]

@@ -9,6 +9,7 @@ import typer
 from sojourn.cli.fleet.unit_access import UnitAccess
 from sojourn.cli.options import FormatOption, grouped
 from sojourn.cli.output import Format, TableColumn, write_rows
+from sojourn.core.errors import harmless
 
 __all__ = ["app"]
 
@@ -51,20 +52,23 @@ def nodes(
     write_rows([columns], output_format or Format.TABLE, name="nodes", table=shown)
 
 
-@app.command(epilog="Example:  sojourn nodes tag gateway-7 east lab --remove west")
+@app.command(epilog="Example:  sojourn nodes tag gateway-7 east lab")
 @grouped
 def tag(
-    unit: UnitAccess,
+    *,
     node: NodeArgument,
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="Tags that it gets.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag that it loses; repeatable.")] = None,
+    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="Tags that it gets, or loses.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take these tags from it.")] = False,
+    unit: UnitAccess,
 ) -> None:
-    """Give a node tags and take others from it (needs an admin's token), and print all that it then has.
+    """Give a node tags, or take them from it (needs an admin's token), and print all that it then has.
 
     Nodes with a tag are listed by `sojourn nodes --tag` and asked together by `sojourn query --tag`.
     """
     with unit.client() as client:
-        print(*client.change_tags(node, add=tags or [], remove=remove or []), sep="\n")
+        has = client.change_tags(node, **{"remove" if remove else "add": tags})
+    for text in has:
+        print(harmless(text))
 
 
 @app.command(epilog="Example:  sojourn nodes release gateway-7 --server http://127.0.0.1:8080")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from sojourn.cli.fleet.unit_access import UnitAccess
-from sojourn.cli.options import FormatOption, WriteOption, grouped
-from sojourn.cli.output import Format, TableColumn, cell, choose_format, console, print_json, write_rows
+from sojourn.cli.options import Output, grouped
+from sojourn.cli.output import Format, TableColumn, cell, console, print_json, write_rows
 from sojourn.core.errors import InputError, UsageError
+from sojourn.core.results import row_order
 from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class GroupBy(StrEnum):
 
 @grouped
 def query(
-    unit: UnitAccess,
+    *,
     metric: Annotated[str, typer.Option(help="What was measured: disk_io, cpu, memory, rtt, …")],
     node: Annotated[list[str] | None, typer.Option(help="A node that measured it; repeatable.")] = None,
     tag: Annotated[str | None, typer.Option(help="All nodes with this tag.")] = None,
@@ -99,9 +101,9 @@ def query(
     live: Annotated[
         bool, typer.Option("--live/--stored", help="Ask the nodes for their current epoch, or do not.")
     ] = True,
+    unit: UnitAccess,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the answer.")] = 60.0,
-    output_format: FormatOption = None,
-    output: WriteOption = None,
+    output: Output,
 ) -> None:
     """Print one answer, or one for each instance or group."""
     if every and instance is not None:
@@ -118,7 +120,7 @@ def query(
     else:
         with unit.client(timeout_seconds=timeout) as client:
             answers = client.query(**question)
-    _print_answers(answers, choose_format(output_format, output), output, is_list=bool(every or group or top))
+    _print_answers(answers, output, is_list=bool(every or group or top))
 
 
 def _range(start: str, end: str) -> dict[str, Any]:
@@ -130,24 +132,29 @@ def _range(start: str, end: str) -> dict[str, Any]:
     return {"from_ns": from_ns, "to_ns": to_ns}
 
 
-def _print_answers(answers: Sequence[QueryAnswer], how: Format, path: Path | None, *, is_list: bool) -> None:
+def _print_answers(answers: Sequence[QueryAnswer], output: Output, *, is_list: bool) -> None:
     """The answers, and remarks on stderr; of an instance that nobody has seen, an error that names similar ones."""
     is_list = is_list or any(sign in (answer["instance"] or "") for answer in answers for sign in "*?")
     is_unknown = len(answers) == 1 and answers[0]["reason"] == "unknown instance"
-    if how is Format.JSON and path is None:
+    if output.how is Format.JSON and output.output is None:
         print_json(answers if is_list else answers[0])
     elif not is_unknown:
-        rows = [_shown(answer) if how is Format.TABLE else dict(answer) for answer in answers]
-        left_out = ("covered", "notes") if how in (Format.CSV, Format.PARQUET) else ()
-        names = [name for name in (rows[0] if rows else ()) if name not in left_out]
-        block = {name: [row[name] for row in rows] for name in names}
-        write_rows([block], how, path=path, name="answers", table=_columns(answers))
+        left_out = ("covered", "notes") if output.how in (Format.CSV, Format.PARQUET) else ()
+        order = row_order(_block(answers), output.sort, output.limit or None)
+        rows = answers if order is None else [answers[i] for i in order]
+        shown = _block([_shown(row) for row in rows] if output.how is Format.TABLE else rows, left_out)
+        view = replace(output.view, sort="", limit=None)
+        write_rows([shown], output.how, path=output.output, name="answers", table=_columns(answers), view=view)
     if is_unknown:
         what, notes = f"nobody has seen {answers[0]['instance']!r} in the range", answers[0]["notes"]
         raise InputError(what, where="--instance", action="; ".join(notes) or "--all lists every instance")
     remarks = [note for answer in answers for note in (*answer["notes"], answer["reason"] or "") if note]
     for note in dict.fromkeys(remarks):
         console(stderr=True).print(cell(note))
+
+
+def _block(rows: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> dict[str, list[object]]:
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in left_out}
 
 
 def _shown(answer: QueryAnswer) -> dict[str, object]:
@@ -164,16 +171,16 @@ def _columns(answers: Sequence[QueryAnswer]) -> list[TableColumn]:
     columns = [
         TableColumn("instance", "instance", justify="left"),
         TableColumn("value", answers[0]["stat"] if answers else "value"),
-        TableColumn("low", "95 % low"),
-        TableColumn("high", "95 % high"),
-        TableColumn("samples", "samples", "{:,}".format),
-        TableColumn("epochs", "epochs"),
-        TableColumn("method", "method", justify="left"),
+        TableColumn("low", "95 % low", rank=1),
+        TableColumn("high", "95 % high", rank=1),
+        TableColumn("samples", "samples", "{:,}".format, rank=2),
+        TableColumn("epochs", "epochs", rank=3),
+        TableColumn("method", "method", justify="left", rank=4),
     ]
     if len({answer["node"] for answer in answers}) > 1:
         columns.insert(0, TableColumn("node", "node", justify="left"))
     if any((answer["members"] or 0) > 1 for answer in answers):
-        columns.insert(-1, TableColumn("members", "members", "{:,}".format))
+        columns.insert(-1, TableColumn("members", "members", "{:,}".format, rank=2))
     return columns
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption, ServerOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.options import FormatOption, WriteOption
+from sojourn.cli.fleet.unit_access import UnitAccess
+from sojourn.cli.options import FormatOption, WriteOption, grouped
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, write_rows
 from sojourn.cli.tomography import NODE_TABLE, PACKET_TABLE
 from sojourn.core.errors import UsageError, harmless
@@ -49,7 +49,9 @@ _HOP_FIELDS = (
 
 
 @app.command(epilog="Example:  tail -n +1 -f trace.jsonl | sojourn sink send - gateway/field --server http://unit:8080")
+@grouped
 def send(
+    *,
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace (CSV, JSON lines, Parquet), or - for stdin.")],
     collection: CollectionArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added to the file.")] = False,
@@ -59,10 +61,7 @@ def send(
     give_up_after: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop when the query unit is away for so long; by default never.")
     ] = None,
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
+    unit: UnitAccess,
     output_format: FormatOption = None,
 ) -> None:
     """Send a trace, growing or not, to a node's collection; nothing is counted twice if it is sent again."""
@@ -74,7 +73,7 @@ def send(
         give_up_seconds=None if give_up_after is None else parse_duration(give_up_after) / 1e9,
     )
     faults: Counter[str] = Counter()
-    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
+    with unit.sink_client() as client:
         sender = PacketSender(client, collection, options, _warn)
         packets = _packets(trace, faults, follow=follow, is_over=sender.stopping.is_set)
         with stopping_on_interrupt(sender.stopping.set) if follow else nullcontext():
@@ -124,46 +123,34 @@ def _warn(text: str) -> None:
 
 
 @app.command(name="list", epilog="Example:  sojourn sink list --format json")
-def list_collections(
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    output_format: FormatOption = None,
-) -> None:
+@grouped
+def list_collections(unit: UnitAccess, output_format: FormatOption = None) -> None:
     """List collections: packets, windows solved, and what came late or could not be used."""
-    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
+    with unit.sink_client() as client:
         _print_states(client.collections(), output_format or Format.TABLE)
 
 
 @app.command(epilog="Example:  sojourn sink close gateway/field")
-def close(
-    collection: CollectionArgument,
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
-    output_format: FormatOption = None,
-) -> None:
+@grouped
+def close(collection: CollectionArgument, unit: UnitAccess, output_format: FormatOption = None) -> None:
     """Have everything that has come solved now, late packets too, without waiting for packets from after it."""
-    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
+    with unit.sink_client() as client:
         _print_states([client.close_windows(collection)], output_format or Format.TABLE)
 
 
 @app.command(epilog="Example:  sojourn sink nodes gateway/field --from -10m")
+@grouped
 def nodes(
+    *,
     collection: CollectionArgument,
     start: FromOption = None,
     end: ToOption = None,
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
+    unit: UnitAccess,
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
     """Tell how long packets stayed at each node, slowest first."""
-    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
+    with unit.sink_client() as client:
         table = client.node_table(collection, **_range(start, end))
     names = [column.name for column in NODE_TABLE]
     block = {name: [node[name] for node in table["nodes"]] for name in names}
@@ -175,21 +162,20 @@ def nodes(
 
 
 @app.command(epilog="Example:  sojourn sink hops gateway/field --packet 17:3")
+@grouped
 def hops(
+    *,
     collection: CollectionArgument,
     packet: Annotated[str | None, typer.Option(metavar="ORIGIN:SEQ", help="Only this packet.")] = None,
     start: FromOption = None,
     end: ToOption = None,
-    server: ServerOption = "http://127.0.0.1:8080",
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
+    unit: UnitAccess,
     output_format: FormatOption = None,
     output: WriteOption = None,
 ) -> None:
     """Tell where packets waited, hop by hop: estimates within guaranteed bounds, and intervals."""
     how = choose_format(output_format, output)
-    with UnitAccess(server, token, token_file, ca_file).sink_client() as client:
+    with unit.sink_client() as client:
         if packet is None:
             blocks = _hop_pages(client.hops(collection, **_range(start, end)))
         else:
