@@ -57,15 +57,16 @@ FIRST_ROWS = 4
 def canonical(answer: Any, command: str = "") -> Any:
     """An answer in the form that is recorded: recorded names, no times of the run, rows in the order of their names."""
     names = {new: old for scope in ("", command) for old, new in RENAMED.get(scope, {}).items()}
-    return _canonical(answer, names, "")
+    left_out = OF_THE_RUN | ADDED.get(command, frozenset())
+    return _canonical(answer, names, left_out, "")
 
 
-def _canonical(value: Any, names: Mapping[str, str], field: str) -> Any:
+def _canonical(value: Any, names: Mapping[str, str], left_out: frozenset[str], field: str) -> Any:
     if isinstance(value, dict):
         renamed = {names.get(key, key): item for key, item in value.items()}
-        return {key: _canonical(renamed[key], names, key) for key in sorted(renamed) if key not in OF_THE_RUN}
+        return {key: _canonical(renamed[key], names, left_out, key) for key in sorted(renamed) if key not in left_out}
     if isinstance(value, list):
-        rows = [_canonical(item, names, "") for item in value]
+        rows = [_canonical(item, names, left_out, "") for item in value]
         return sorted(rows, key=_sort_key) if field in UNORDERED else rows
     return value
 

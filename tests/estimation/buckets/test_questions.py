@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import UsageError
 from sojourn.core.estimates import Estimate
 from sojourn.core.keys import Key, ProcessKey, key_id, parse_key
