@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,7 +186,7 @@ def test_an_unknown_instance_and_an_empty_range_have_reasons(filled: Unit) -> No
         ({"top": 3, "instance": "p[1]"}, "not both"),
         ({"group": "name", "instance": "p[1]"}, "not both"),
         ({"group": "name", "method": "literal"}, "decoded jointly"),
-        ({"group": "port", "to_ns": 10**12}, "p\\[0\\] has no port; group processes by name"),
+        ({"group": "port", "to_ns": 10**12}, "has no port; group processes by name"),
         ({"instance": "1.2.3.4:99999 > 1.2.3.5:1 tcp"}, "write"),
     ],
     ids=lambda value: str(value)[:30],
@@ -197,7 +196,7 @@ def test_questions_that_cannot_be_answered_are_refused(filled: Unit, question: d
     with filled.client("viewer") as client:
         response = client.post("/api/v1/query", json=body)
     assert response.status_code == 400
-    assert re.search(word, response.json()["detail"])
+    assert word in response.json()["detail"]
 
 
 @pytest.mark.parametrize(
