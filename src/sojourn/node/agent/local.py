@@ -90,5 +90,5 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         cut=question["cut"],
     )
     what = Question(range=asked, **{name: question[name] for name in ("instance", "group", "top") if name in question})
-    spooled = _Spooled(epochs, epochs[0].node if epochs else "", metric.unit)
-    return [found.fields(stat) for found in answer_streams([spooled], what)]
+    waiting = _Spooled(epochs, epochs[0].node if epochs else "", metric.unit)
+    return [found.fields(stat) for found in answer_streams([waiting], what)]
