@@ -1,9 +1,9 @@
 """Owners: which agent a node's stream belongs to, so that two with one node's name do not spoil each other's numbers.
 
-An agent tells who it is by a number of its own (`agent.instance`). The first that announces or sends a stream owns it;
-another one is refused (409) while the owner is heard of, and accepted once the owner has been silent for a while, has
-left, or was released by an admin. Agents without a number (of earlier versions) own nothing, and are refused only while
-one that does is there.
+An agent is known by a number of its own (`instance_of`). The first that announces or sends a stream owns it; another
+one is refused (409) while the owner is heard of, and accepted once the owner has been silent for a while, has left, or
+was released by an admin. Agents without a number (of earlier versions) own nothing, and are refused only while one that
+does is there.
 
 Guarantee: epochs of two owners never have one number. The former owner may still have epochs in its spool, numbered on
 from what was stored; the new one's numbers begin at the microseconds since 1970 (`floor`), which no stream reaches by

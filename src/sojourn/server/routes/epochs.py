@@ -30,8 +30,11 @@ async def add_epochs(
             raise HTTPException(400, "the body holds no epoch")
         streams: dict[str, set[str]] = {}
         for epoch in epochs:
-            must_be_node(token, checked_name(epoch.node))
-            streams.setdefault(epoch.node, set()).add(checked_name(epoch.stream))
+            streams.setdefault(epoch.node, set()).add(epoch.stream)
+        for node, names in streams.items():
+            must_be_node(token, checked_name(node))
+            for name in names:
+                checked_name(name)
         for node, names in streams.items():
             await ingest.run(request.app.state.owners.claim, node, names, sojourn_instance)
         statuses = await ingest.run(request.app.state.store.add_encoded, epochs)
