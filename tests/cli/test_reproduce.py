@@ -13,9 +13,7 @@ import pytest
 from sojourn.cli import main
 from sojourn.cli.reproduce import PaperName, ScaleName
 from sojourn.papers import reproduction
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 
 TITLE = "A paper"
 NOTES = "How to read it."
@@ -23,8 +21,8 @@ SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
 
 
 def quick(_scale: Scale) -> Outcome:
-    claim = Claim(experiment="one", quantity="error", unit="%", paper=1.0, literal=2.5, joint=0.5, reproduced=False)
-    figure = Figure(name="one", x_label="x", y_label="y", panels={"a": [Line("ours", [1, 2], [2.0, 1.0])]})
+    claim = Claim("one", "%", "error", 2.5, 0.5, paper=1.0, reproduced=False)
+    figure = Figure("one", "x", "y", {"a": [Line("ours", [1, 2], [2.0, 1.0])]})
     return Outcome([claim], [figure])
 
 

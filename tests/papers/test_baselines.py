@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.lab.traffic import START_NS, Traffic, make_traffic, traffic_of
-from sojourn.papers.baselines import count_min, grand_mean, multi_point, reference_interpolation
-from sojourn.papers.lds.worlds import make_queue_traffic
+from sojourn.papers.lds.worlds import count_min, grand_mean, make_queue_traffic, multi_point, reference_interpolation
 
 SECOND = 10**9
 

@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 
 from sojourn.papers import colate
-from sojourn.papers.claims import Claim
 from sojourn.papers.colate.accuracy import accuracy_claims, measure_law
-from sojourn.papers.colate.costs import costs
-from sojourn.papers.colate.guarantee import measure_guarantee
-from sojourn.papers.colate.loss import measure_loss
-from sojourn.papers.colate.methods import counted_pair, published_pair, read_joint
-from sojourn.papers.colate.worlds import LAWS, TRACES, law_world, only_large, trace_world
-from sojourn.papers.reproduction import Scale, reproduce
+from sojourn.papers.colate.guarantee import costs, measure_guarantee, measure_loss
+from sojourn.papers.colate.worlds import (
+    LAWS,
+    TRACES,
+    counted_pair,
+    law_world,
+    only_large,
+    published_pair,
+    read_joint,
+    trace_world,
+)
+from sojourn.papers.reproduction import Claim, Scale, reproduce
 
 # Bits per packet (counts included) → most median and 95th percentile error of flows ≥ 1000 packets, in per cent.
 GOALS = {1: (1.0, 6.0), 4: (0.4, 2.5)}

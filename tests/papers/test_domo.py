@@ -10,16 +10,13 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.papers import domo
-from sojourn.papers.claims import Claim
 from sojourn.papers.domo import accuracy as domo_accuracy
 from sojourn.papers.domo import settings as domo_settings
 from sojourn.papers.domo import traces as domo_traces
 from sojourn.papers.domo import worlds as domo_worlds
-from sojourn.papers.domo.accuracy import accuracy, network_scale, packet_loss
-from sojourn.papers.domo.settings import graph_cut, window_ratio
-from sojourn.papers.domo.traces import real_traces
+from sojourn.papers.domo.accuracy import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
 from sojourn.papers.mplane import DATA_VARIABLE
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Outcome, Scale
 
 NODES = 60
 

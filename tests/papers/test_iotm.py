@@ -14,8 +14,17 @@ from sojourn.lab.metrics import message_world
 from sojourn.papers.iotm import EXPERIMENTS
 from sojourn.papers.iotm import real_disk as iotm_real_disk
 from sojourn.papers.iotm import real_flows as iotm_real_flows
-from sojourn.papers.iotm.disk import EQUAL, LITERAL, RANDOM, TURNS, disk_memory, epochs_of_a_query, try_disk
-from sojourn.papers.iotm.flows import flow_memory, try_flows
+from sojourn.papers.iotm.synthetic import (
+    EQUAL,
+    LITERAL,
+    RANDOM,
+    TURNS,
+    disk_memory,
+    epochs_of_a_query,
+    flow_memory,
+    try_disk,
+    try_flows,
+)
 from sojourn.papers.reproduction import Scale
 
 needs_root = pytest.mark.skipif(

@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 
 from sojourn.papers.lda import EXPERIMENTS, overhead
-from sojourn.papers.lda.against_probing import LDA, try_probing, try_queue
-from sojourn.papers.lda.banks import BANKS, REST, try_unknown_loss
-from sojourn.papers.lda.loss import PUBLISHED, try_laws
-from sojourn.papers.lda.trials import LAWS, MEAN_NS, Plan, cross, lda_cells, make_trace, mean_of, plan_of, try_lda
-from sojourn.papers.probing import probe_trace, send_times
+from sojourn.papers.lda.loss import BANKS, PUBLISHED, REST, try_laws, try_unknown_loss
+from sojourn.papers.lda.probing import LDA, try_probing, try_queue
+from sojourn.papers.lda.trials import (
+    LAWS,
+    MEAN_NS,
+    Plan,
+    cross,
+    lda_cells,
+    make_trace,
+    mean_of,
+    plan_of,
+    probe_trace,
+    send_times,
+    try_lda,
+)
 from sojourn.papers.reproduction import Scale, reproduce
 
 PLAN = Plan(packets=1_000_000, traces=2, salts=20)

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from sojourn.papers import reproduction
-from sojourn.papers.claims import Claim, claims_table
-from sojourn.papers.figures import Figure, Line
-from sojourn.papers.reproduction import Outcome, Scale, reproduce
+from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale, claims_table, reproduce
 
 TITLE = "A paper"
 
 
 def first_experiment(_scale: Scale) -> Outcome:
-    claim = Claim(experiment="one", quantity="error", unit="%", paper=1.0, literal=7.25, joint=0.5, reproduced=False)
+    claim = Claim("one", "%", "error", 7.25, 0.5, paper=1.0, reproduced=False)
     line = Line("ours", [1, 10], [2.0, 1.0])
-    figure = Figure(name="one", x_label="bits", y_label="error", panels={"a": [line], "b": [line]}, log_x=True)
+    figure = Figure("one", "bits", "error", {"a": [line], "b": [line]}, log="x")
     return Outcome([claim], [figure])
 
 

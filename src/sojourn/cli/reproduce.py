@@ -70,8 +70,7 @@ def reproduce(
     output_format: FormatOption = None,
 ) -> None:
     """Run, print the claims, and leave them with the figures in DIR; files of an earlier run there are replaced."""
-    from sojourn.papers.claims import claims_json
-    from sojourn.papers.reproduction import Scale
+    from sojourn.papers.reproduction import Scale, claims_json
     from sojourn.papers.reproduction import reproduce as run
 
     how = output_format or Format.TABLE

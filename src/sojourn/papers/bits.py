@@ -3,8 +3,8 @@
 Flows are Pareto, a point's memory is B bits for each packet sent, all of it counted (also the flow-blind LDA beside a
 flow sketch). The error is the median relative error of flows of at least 100 packets (of at least 1000 in the second
 figure); a flow without an answer counts with the error of the grand mean, so that silence is no advantage. All methods
-are given the list of flows; COLATE as published is also told every flow's size, which no other is, so it stands apart
-from the *envelope*: the least error of all others, LDA's and the true grand mean among them.
+are given the list of flows; COLATE as published is also given every flow's size, which no other is, so it is kept out
+of the *envelope*: the least error of all others, LDA's and the true grand mean among them.
 
 Claims: auto's error beside the envelope's (``literal``) and the grand mean's (``baseline``); it is borne out where auto
 is within a tenth of the envelope, with a hundredth of a per cent for what is exact.
@@ -23,9 +23,7 @@ from sojourn.core.estimates import Estimate
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import Traffic, make_traffic
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 from sojourn.segments.measurement import SEGMENT, SegmentPlan, estimate_streams, plan_segment
 from sojourn.sketches.registry import AnySketch, new_sketch
 
@@ -39,7 +37,7 @@ FLOWS = {Scale.SMALL: 6000, Scale.PAPER: 30_000}
 LARGE, LARGER = 100, 1000
 LEAST_SHOWN = 1e-3
 TOLERANCE, EXACT = 1.1, 0.01
-TOLD = "COLATE literal (told sizes)"
+SIZES_GIVEN = "COLATE literal (told sizes)"
 AUTO, GRAND = "auto", "grand mean"
 
 
@@ -55,7 +53,7 @@ class _Method:
 METHODS = {
     "LDS literal": _Method("lds", False, "literal"),
     "LDS joint": _Method("lds", True, "joint"),
-    TOLD: _Method("colate", False, "literal"),
+    SIZES_GIVEN: _Method("colate", False, "literal"),
     "COLATE joint": _Method("colate", True, "joint"),
     "LDA": _Method("lda", False, "baseline"),
     "sample": _Method("sample", False, "baseline"),
@@ -80,8 +78,8 @@ class Bench:
 
     def error(self, mean_ns: FloatArray) -> FloatArray:
         """The relative error of each large flow, in per cent."""
-        told = mean_ns[self.rows]
-        filled = np.where(np.isnan(told), self.grand, told)
+        answers = mean_ns[self.rows]
+        filled = np.where(np.isnan(answers), self.grand, answers)
         off: FloatArray = 100 * np.abs(filled / self.traffic.truth.mean_ns[self.rows] - 1)
         return off
 
@@ -133,7 +131,7 @@ class _Case:
     coverage: float
 
     def best(self, errors: dict[str, float]) -> tuple[str, float]:
-        rivals = {name: error for name, error in errors.items() if name not in (AUTO, TOLD)}
+        rivals = {name: error for name, error in errors.items() if name not in (AUTO, SIZES_GIVEN)}
         name = min(rivals, key=lambda rival: rivals[rival])
         return name, rivals[name]
 
@@ -167,29 +165,15 @@ def _worlds(scale: Scale, loss: float, *, delays: str = "per-flow", burst: float
 
 
 def _claims(where: str, case: _Case) -> list[Claim]:
-    told = f"{case.bits:g} bits/packet"
-    rows = []
+    budget = f"{case.bits:g} bits/packet"
+    claims = []
     for errors, least in ((case.large, LARGE), (case.larger, LARGER)):
         name, best = case.best(errors)
-        rows.append(
-            Claim(
-                experiment=where,
-                quantity=f"{told}: median error of flows ≥ {least}, auto beside the best ({name})",
-                unit="%",
-                literal=best,
-                joint=errors[AUTO],
-                baseline=errors[GRAND],
-                reproduced=errors[AUTO] <= TOLERANCE * best + EXACT,
-            )
-        )
-    covers = Claim(
-        experiment=where,
-        quantity=f"{told}: auto's 95 % intervals that hold the truth",
-        unit="share",
-        joint=case.coverage,
-        reproduced=case.coverage >= 0.9,
-    )
-    return [*rows, covers]
+        quantity = f"{budget}: median error of flows ≥ {least}, auto beside the best ({name})"
+        near = errors[AUTO] <= TOLERANCE * best + EXACT
+        claims.append(Claim(where, "%", quantity, best, errors[AUTO], errors[GRAND], reproduced=near))
+    quantity = f"{budget}: auto's 95 % intervals that hold the truth"
+    return [*claims, Claim(where, "share", quantity, joint=case.coverage, reproduced=case.coverage >= 0.9)]
 
 
 def _name(loss: float) -> str:
@@ -207,24 +191,16 @@ def _lines(cases: list[_Case], errors_of: Callable[[_Case], dict[str, float]]) -
 
 def error_against_bits(scale: Scale) -> Outcome:
     """Flows that differ (log-normal means), losses independent."""
-    claims: list[Claim] = []
     panels: dict[str, list[_Case]] = {}
     for loss in LOSSES:
         worlds = _worlds(scale, loss)
         panels[_name(loss)] = [compare(worlds, bits) for bits in BITS]
-        for case in panels[_name(loss)]:
-            claims += _claims(_name(loss), case)
-    figures = [
-        Figure(
-            name=f"error-against-bits-{least}",
-            x_label="bits per packet",
-            y_label=f"median error of flows ≥ {least} packets (%)",
-            panels={name: _lines(cases, errors_of) for name, cases in panels.items()},
-            log_x=True,
-            log_y=True,
-        )
-        for least, errors_of in ((LARGE, lambda case: case.large), (LARGER, lambda case: case.larger))
-    ]
+    claims = [claim for where, cases in panels.items() for case in cases for claim in _claims(where, case)]
+    figures = []
+    for least, errors_of in ((LARGE, lambda case: case.large), (LARGER, lambda case: case.larger)):
+        lines = {name: _lines(cases, errors_of) for name, cases in panels.items()}
+        label = f"median error of flows ≥ {least} packets (%)"
+        figures.append(Figure(f"error-against-bits-{least}", "bits per packet", label, lines, log="xy"))
     return Outcome(claims, figures)
 
 

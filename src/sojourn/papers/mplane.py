@@ -18,9 +18,7 @@ from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import SegmentCounter
 from sojourn.mplane.planning.topology_files import read_topology
 from sojourn.mplane.planning.upgrade import Strategy, plan_upgrade
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 
 __all__ = ["DATA_VARIABLE", "EXPERIMENTS", "MAPS", "NOTES", "TITLE", "all_maps", "sprint"]
 
@@ -93,120 +91,74 @@ def sprint(scale: Scale) -> Outcome:
     """Fig. 9: probe hop count and localisation granularity of the Sprint map."""
     found = deploy(map_path(SPRINT), _RANDOM_ORDERS[scale])
     rows = (
-        ("probe hop count, no router upgraded", "hops", 1e6, "hops", 0),
-        ("probe hop count, 45 upgraded", "hops", 1e4, "hops", 45),
-        ("mean segment, no router upgraded", "hops", 4.0, "mean", 0),
-        ("mean segment, 50 upgraded", "hops", 1.5, "mean", 50),
-        ("longest segment, 50 upgraded", "hops", None, "longest", 50),
+        ("probe hop count, no router upgraded", 1e6, "hops", 0),
+        ("probe hop count, 45 upgraded", 1e4, "hops", 45),
+        ("mean segment, no router upgraded", 4.0, "mean", 0),
+        ("mean segment, 50 upgraded", 1.5, "mean", 50),
+        ("longest segment, 50 upgraded", None, "longest", 50),
     )
-    claims = [
-        _claim("sprint", quantity, unit, found, curve, step, paper=paper) for quantity, unit, paper, curve, step in rows
+    claims = [_claim("sprint", quantity, found, curve, step, paper=paper) for quantity, paper, curve, step in rows]
+    count = float(found.routers)
+    routers = Claim("sprint", "routers", "routers of the map", count, paper=315.0, reproduced=found.routers == 315)
+    hops = {"Sprint (AS 1239)": _lines(found, "hops")}
+    granularity = {"mean": _lines(found, "mean"), "longest": _lines(found, "longest")}
+    figures = [
+        Figure("sprint-probe-hop-count", "upgraded routers", "probe hop count", hops, log="y"),
+        Figure("sprint-granularity", "upgraded routers", "hops of a segment", granularity),
     ]
-    routers = Claim(
-        experiment="sprint",
-        quantity="routers of the map",
-        unit="routers",
-        paper=315.0,
-        literal=float(found.routers),
-        reproduced=found.routers == 315,
-    )
-    hops = Figure(
-        name="sprint-probe-hop-count",
-        x_label="upgraded routers",
-        y_label="probe hop count",
-        panels={"Sprint (AS 1239)": _lines(found, "hops")},
-        log_y=True,
-    )
-    granularity = Figure(
-        name="sprint-granularity",
-        x_label="upgraded routers",
-        y_label="hops of a segment",
-        panels={"mean": _lines(found, "mean"), "longest": _lines(found, "longest")},
-    )
-    return Outcome([routers, *claims], [hops, granularity])
+    return Outcome([routers, *claims], figures)
 
 
 def all_maps(scale: Scale) -> Outcome:
     """15 % of the routers of each map upgraded: what is left of the probe hop count, and how long a segment is."""
     found = {number: deploy(map_path(number), _RANDOM_ORDERS[scale]) for number in MAPS}
     claims: list[Claim] = []
+    left = []
     for number, one in found.items():
         step = round(0.15 * one.routers)
         place = f"{MAPS[number]} (AS {number}), {step} of {one.routers} upgraded"
-        literal, joint, baseline = _shares_left(one, step)
-        left = f"{place}: hop count left"
-        claims += [
-            Claim(experiment="maps", quantity=left, unit="%", literal=literal, joint=joint, baseline=baseline),
-            _claim("maps", f"{place}: mean segment", "hops", one, "mean", step),
-        ]
-    literal, joint, baseline = np.mean([_shares_left(one, round(0.15 * one.routers)) for one in found.values()], axis=0)
-    average = Claim(
-        experiment="maps",
-        quantity="mean of the maps, 15 % upgraded: hop count left",
-        unit="%",
-        paper=1.0,
-        literal=float(literal),
-        joint=float(joint),
-        baseline=float(baseline),
-        reproduced=bool(literal <= _TOLERANCE),
-    )
-    gains = [_gains(one) for one in found.values()]
-    gain = Claim(
-        experiment="maps",
-        quantity=f"hops that best saves over greedy (least {min(map(min, gains)):.3g}), at most",
-        unit="%",
-        joint=max(map(max, gains)),
-    )
-    figures = [
-        Figure(
-            name=f"maps-{name}",
-            x_label="upgraded routers",
-            y_label=label,
-            panels={f"{MAPS[number]} (AS {number})": _lines(one, curve) for number, one in found.items()},
-            log_y=curve == "hops",
-        )
-        for name, label, curve in (
-            ("probe-hop-count", "probe hop count", "hops"),
-            ("granularity", "mean hops of a segment", "mean"),
-        )
-    ]
-    return Outcome([average, *claims, gain], figures)
+        left.append([100 * curve.hops[step] / curve.hops[0] for curve in _strategies(one).values()])
+        claims.append(Claim("maps", "%", f"{place}: hop count left", *left[-1]))
+        claims.append(_claim("maps", f"{place}: mean segment", one, "mean", step))
+    means = [float(mean) for mean in np.mean(left, axis=0)]
+    what, near = "mean of the maps, 15 % upgraded: hop count left", means[0] <= _TOLERANCE
+    average = Claim("maps", "%", what, *means, paper=1.0, reproduced=near)
+    both = [pair for one in found.values() for pair in zip(one.best.hops, one.greedy.hops, strict=True)]
+    gains = [100 * (1 - best / greedy) for best, greedy in both]
+    what = f"hops that best saves over greedy (least {min(gains):.3g}), at most"
+    figures = []
+    for name, label, curve in (
+        ("probe-hop-count", "probe hop count", "hops"),
+        ("granularity", "mean hops of a segment", "mean"),
+    ):
+        panels = {f"{MAPS[number]} (AS {number})": _lines(one, curve) for number, one in found.items()}
+        figures.append(Figure(f"maps-{name}", "upgraded routers", label, panels, log="y" if curve == "hops" else ""))
+    return Outcome([average, *claims, Claim("maps", "%", what, joint=max(gains))], figures)
 
 
-def _shares_left(found: Deployment, step: int) -> tuple[float, float, float]:
-    """Percent of the probe hop count left by greedy, best and random upgrade."""
-    greedy, best, random = (100 * one.hops[step] / one.hops[0] for one in (found.greedy, found.best, found.random))
-    return greedy, best, random
-
-
-def _gains(found: Deployment) -> list[float]:
-    """By number of upgraded routers, the percentage of hops that `best` saves over greedy."""
-    both = zip(found.best.hops, found.greedy.hops, strict=True)
-    return [100 * (1 - best / greedy) for best, greedy in both]
-
-
-def _strategies(found: Deployment) -> dict[str, Curve]:
-    """The curves by the column of the claims that they go to."""
-    return {"literal": found.greedy, "joint": found.best, "baseline": found.random}
+def _strategies(found: Deployment) -> dict[tuple[str, Kind], Curve]:
+    """The curves by their name and the column of the claims that they go to."""
+    return {
+        ("greedy (Algorithm 1)", "literal"): found.greedy,
+        ("best", "joint"): found.best,
+        ("random", "baseline"): found.random,
+    }
 
 
 def _claim(
-    experiment: str, quantity: str, unit: str, found: Deployment, curve: str, step: int, *, paper: float | None = None
+    experiment: str, quantity: str, found: Deployment, curve: str, step: int, *, paper: float | None = None
 ) -> Claim:
-    values = {name: float(getattr(one, curve)[step]) for name, one in _strategies(found).items()}
-    is_near = None if paper is None else paper / _TOLERANCE <= values["literal"] <= paper * _TOLERANCE
-    is_better = paper is not None and step > 0 and values["literal"] <= paper
-    reproduced = None if paper is None else bool(is_near or is_better)
-    return Claim(experiment=experiment, quantity=quantity, unit=unit, paper=paper, reproduced=reproduced, **values)
+    values = [float(getattr(one, curve)[step]) for one in _strategies(found).values()]
+    reproduced = None
+    if paper is not None:
+        is_near = paper / _TOLERANCE <= values[0] <= paper * _TOLERANCE
+        reproduced = is_near or (step > 0 and values[0] <= paper)
+    return Claim(experiment, "hops", quantity, *values, paper=paper, reproduced=reproduced)
 
 
 def _lines(found: Deployment, curve: str) -> list[Line]:
     upgraded = range(len(found.greedy.hops))
-    return [
-        Line("greedy (Algorithm 1)", upgraded, getattr(found.greedy, curve), "literal"),
-        Line("best", upgraded, getattr(found.best, curve), "joint"),
-        Line("random", upgraded, getattr(found.random, curve), "baseline"),
-    ]
+    return [Line(name, upgraded, getattr(one, curve), kind) for (name, kind), one in _strategies(found).items()]
 
 
 EXPERIMENTS = (sprint, all_maps)

@@ -8,7 +8,7 @@ import pytest
 from iotm_worlds import message_world
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.buckets.rtt import estimate_round_trips
-from sojourn.sketches.rtt_buckets import RttRecorder, rtt_parameters
+from sojourn.papers.iotm.rtt_buckets import RttRecorder, rtt_parameters
 
 
 def decoded(seed: int, *, epoch_s: float = 60, buckets: int = 20, **world_options) -> tuple[np.ndarray, np.ndarray]:

@@ -19,8 +19,8 @@ from sojourn.estimation.published.iotm import (
     log_likelihood,
     most_likely_sums,
 )
+from sojourn.papers.iotm.rtt_buckets import PublishedRttRecorder
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
-from sojourn.sketches.rtt_buckets import PublishedRttRecorder
 
 
 def plain_probability(held: int, own_sum: int, total: int, n: int, m: int) -> float:

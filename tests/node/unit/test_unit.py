@@ -16,8 +16,8 @@ from sojourn.epochs.wire import decode, encode
 from sojourn.estimation.published.iotm import estimate_sums
 from sojourn.node.unit import unit as unit_file
 from sojourn.node.unit.unit import Instance, NodeUnit, Packed, cbor, hash_bytes
+from sojourn.papers.iotm.rtt_buckets import choices_of
 from sojourn.sketches.bucket_array import SPREADINGS, BucketArray, BucketArrayParameters
-from sojourn.sketches.rtt_buckets import choices_of
 
 
 def node_unit(p: BucketArrayParameters, *, seed: int = 0) -> NodeUnit:

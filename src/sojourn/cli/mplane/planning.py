@@ -201,7 +201,7 @@ def _watch(
 
 def _check_plot(path: Path) -> None:
     """Say what would hinder drawing before the work rather than after."""
-    from sojourn.papers.figures import require_matplotlib
+    from sojourn.papers.reproduction import require_matplotlib
 
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError("the ending tells no kind of picture", where=str(path), action="use .png, .svg or .pdf")

@@ -8,16 +8,41 @@ delays drawn from a distribution (`lab.traffic`), so that flows differ as much a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.estimates import Answer, Estimate
+from sojourn.estimation.joint.colate import estimate_colate_joint
+from sojourn.estimation.published.colate import estimate_flow_means
+from sojourn.estimation.sample import estimate_sample
 from sojourn.lab.queue_red import Queue, Red, serve
 from sojourn.lab.traffic import PACKET_BYTES, START_NS, TAIL, Traffic, make_traffic, traffic_of
 from sojourn.papers.reproduction import Scale
+from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
+from sojourn.sketches.samples.sample import WAITING_SHARE, Sample, SampleParameters
 
-__all__ = ["LAWS", "LEAST_PACKETS", "TRACES", "Trace", "law_world", "only_large", "trace_world"]
+__all__ = [
+    "LAWS",
+    "LEAST_PACKETS",
+    "TRACES",
+    "Reading",
+    "Trace",
+    "counted_pair",
+    "grand_mean",
+    "law_world",
+    "only_large",
+    "published_pair",
+    "read_joint",
+    "read_sample",
+    "read_theorem_2",
+    "record_both",
+    "trace_world",
+    "values_of",
+]
 
 LAWS = ("per-flow", "weibull", "pareto", "bimodal")
 LEAST_PACKETS = 1000
@@ -96,3 +121,154 @@ def only_large(world: Traffic, least: int = LEAST_PACKETS) -> BoolArray:
     """The flows that the claims are about."""
     large: BoolArray = world.truth.received >= least
     return large
+
+
+MICROSECOND = 1000
+PUBLISHED_BITS = 44
+PUBLISHED_PER_FLOW = 20
+SUM_BITS, COUNT_BITS = 38, 18
+USUAL_PACKETS = 150_000
+JOINT_PER_FLOW = 4
+LONGEST_DELAY_NS = 600_000_000
+SAMPLE_FLOW_BITS = 28
+SALT = 6
+
+Kind = Literal["literal", "joint", "baseline"]
+S = TypeVar("S", CounterVector, Sample)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a method says of the flows asked about, and how far it is off; no answer is as bad as any."""
+
+    name: str
+    kind: Kind
+    value: FloatArray
+    error: FloatArray
+
+    @classmethod
+    def of(cls, name: str, kind: Kind, value: FloatArray, truth: FloatArray) -> Reading:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = np.abs(value / truth - 1)
+        return cls(name, kind, value, np.where(np.isnan(off), np.inf, off))
+
+    @property
+    def median_percent(self) -> float:
+        return 100 * float(np.median(self.error))
+
+    def percent_at(self, quantile: float) -> float:
+        """A quantile of the error in per cent; as observed, since an error may be infinite."""
+        return 100 * float(np.quantile(self.error, quantile, method="higher"))
+
+    def share_within(self, interval: float) -> float:
+        """The share of flows whose error is at most `interval`, in per cent."""
+        return 100 * float(np.mean(self.error <= interval))
+
+    @property
+    def answered_percent(self) -> float:
+        return 100 * float(np.mean(np.isfinite(self.value)))
+
+
+def record_both(sender: S, receiver: S, world: Traffic) -> tuple[S, S]:
+    """Record a world at both ends; a sketch too small for it is a mistake of the experiment."""
+    for sketch, batch in ((sender, world.sender), (receiver, world.receiver)):
+        taken = sketch.record_batch(batch)
+        if taken < len(batch):
+            raise ValueError(f"the {sketch.parameters.kind} was full after {taken} of {len(batch)} packets")
+    return sender, receiver
+
+
+def published_pair(
+    world: Traffic,
+    bits_per_packet: float,
+    *,
+    choice: str,
+    per_flow: int = PUBLISHED_PER_FLOW,
+    shares: tuple[float, ...] = (1.0,),
+) -> tuple[CounterVector, CounterVector]:
+    """Published vectors of both ends in the given bits, all vectors of the loss variant together."""
+    memory = bits_per_packet * len(world.sender)
+    bits = max(PUBLISHED_BITS, _bits_for_stamps(world, per_flow))
+    parameters = CounterVectorParameters(
+        counters=max(2 * per_flow, int(memory / (bits * len(shares)))),
+        per_flow=per_flow,
+        bits=bits,
+        choice=choice,
+        shares=shares,
+        wrap=False,
+        origin_ns=START_NS,
+        resolution_ns=MICROSECOND,
+        salt=SALT,
+    )
+    return record_both(CounterVector(parameters, seed=1), CounterVector(parameters, seed=2), world)
+
+
+def _bits_for_stamps(world: Traffic, per_flow: int) -> int:
+    """What the largest flow's share of a counter takes if all its packets came last."""
+    last = int(world.receiver.time_ns[-1] - START_NS) // MICROSECOND
+    return math.ceil(math.log2(last * int(world.truth.sent.max()) / per_flow)) + 1
+
+
+def _bits_for_elephants(world: Traffic, per_flow: int) -> int:
+    """By how much sums and counts must be wider than usual for the largest flow's share of a counter."""
+    share = float(world.truth.sent.max()) / per_flow
+    return max(0, math.ceil(math.log2(share / USUAL_PACKETS)))
+
+
+def counted_pair(
+    world: Traffic, bits_per_packet: float, *, per_flow: int = JOINT_PER_FLOW
+) -> tuple[CounterVector, CounterVector]:
+    """Coordinated vectors with counts of both ends in the given bits."""
+    wider = _bits_for_elephants(world, per_flow)
+    cell = SUM_BITS + COUNT_BITS + 2 * wider
+    parameters = CounterVectorParameters(
+        counters=max(2 * per_flow, int(bits_per_packet * len(world.sender) / cell)),
+        per_flow=per_flow,
+        bits=SUM_BITS + wider,
+        count_bits=COUNT_BITS + wider,
+        resolution_ns=MICROSECOND,
+        max_delay_ns=LONGEST_DELAY_NS,
+        salt=SALT,
+    )
+    return record_both(CounterVector(parameters), CounterVector(parameters), world)
+
+
+def values_of(answers: list[Answer]) -> FloatArray:
+    """The answers' values; NaN where there is none."""
+    return np.array([a.value if isinstance(a, Estimate) else np.nan for a in answers], np.float64)
+
+
+def read_theorem_2(world: Traffic, asked: BoolArray, bits_per_packet: float, *, choice: str) -> Reading:
+    """Theorem 2 over the published vector; j ``random`` as published, or ``packet``."""
+    truth = world.truth
+    pair = published_pair(world, bits_per_packet, choice=choice)
+    answers = estimate_flow_means(*pair, truth.flow_id[asked], truth.sent[asked])
+    name = "literal (independent j)" if choice == "random" else "Theorem 2, coordinated j"
+    return Reading.of(name, "literal", values_of(answers), truth.mean_ns[asked])
+
+
+def read_joint(world: Traffic, asked: BoolArray, bits_per_packet: float, *, per_flow: int = JOINT_PER_FLOW) -> Reading:
+    """All flows decoded together; the reading of those asked for."""
+    truth = world.truth
+    flows = estimate_colate_joint(*counted_pair(world, bits_per_packet, per_flow=per_flow), truth.flow_id)
+    return Reading.of("joint", "joint", flows.mean_ns[asked], truth.mean_ns[asked])
+
+
+def read_sample(world: Traffic, asked: BoolArray, bits_per_packet: float) -> Reading:
+    """Coordinated samples in the same bits: one group, so that large flows keep their full share of the slots."""
+    truth = world.truth
+    memory = bits_per_packet * len(world.sender)
+    one = SampleParameters(slots=1, groups=1, flow_bits=SAMPLE_FLOW_BITS)
+    slot_bits = one.hash_bits + one.flow_bits + one.time_bits
+    slots = max(1, int(memory / slot_bits * WAITING_SHARE / (WAITING_SHARE + 1)))
+    parameters = SampleParameters(slots=slots, groups=1, flow_bits=SAMPLE_FLOW_BITS, salt=SALT)
+    pair = record_both(Sample(parameters), Sample(parameters), world)
+    flows = estimate_sample(*pair, truth.flow_id[asked])
+    return Reading.of("sample", "baseline", flows.mean_ns, truth.mean_ns[asked])
+
+
+def grand_mean(world: Traffic, asked: BoolArray) -> Reading:
+    """The mean of all packets, said of every flow."""
+    truth = world.truth
+    value = np.full(int(asked.sum()), truth.mean_of_all_ns)
+    return Reading.of("grand mean", "baseline", value, truth.mean_ns[asked])

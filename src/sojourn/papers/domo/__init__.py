@@ -1,21 +1,19 @@
 """Domo's evaluation, run again: Gao et al., "Domo: Passive Per-Packet Delay Tomography in Wireless Ad-hoc Networks".
 
-`domo_accuracy` has Fig. 6 to 8, `domo_settings` Fig. 9 and 10, `domo_relaxation` the semidefinite relaxation of §IV-A,
-`domo_traces` the same methods on traces of CTP in TOSSIM.
+`domo.accuracy` has Fig. 6 to 10 and the same methods on traces of CTP in TOSSIM, `domo.relaxation` the semidefinite
+relaxation of §IV-A.
 """
 
 from __future__ import annotations
 
-from sojourn.papers.domo.accuracy import accuracy, network_scale, packet_loss
+from sojourn.papers.domo.accuracy import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
 from sojourn.papers.domo.relaxation import relaxation
-from sojourn.papers.domo.settings import graph_cut, window_ratio
-from sojourn.papers.domo.traces import real_traces
 
 __all__ = ["EXPERIMENTS", "NOTES", "TITLE"]
 
 TITLE = "Domo: the delay of every packet at every hop"
 NOTES = """\
-The paper's TOSSIM traces are not at hand and their period is not told. Networks are those of `sojourn lab wireless`
+The paper's TOSSIM traces are not at hand and their period is not given. Networks are those of `sojourn lab wireless`
 (period 10 s, 10 packets a node, buffers of 64): four at the scale `small`, twelve at `paper`, all delays together.
 Times are those of this process and differ from run to run; all else does not.
 

@@ -23,11 +23,10 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.errors import UsageError
-from sojourn.papers.claims import Claim
 from sojourn.papers.domo.worlds import NS_PER_MS, World, simulate
-from sojourn.papers.figures import Figure, Kind, Line
-from sojourn.papers.reproduction import Outcome, Scale
-from sojourn.tomography.baselines.published import mnt_bounds, published_bounds
+from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
+from sojourn.tomography.baselines.mnt import mnt_bounds
+from sojourn.tomography.baselines.published import published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, learn_omega
 
 __all__ = ["MARGIN", "Fifo", "P", "SmallWindow", "relaxation", "small_windows", "solve", "widths", "witness"]
@@ -259,7 +258,7 @@ def relaxation(scale: Scale) -> Outcome:
     try:
         _cvxpy()
     except UsageError as error:
-        return Outcome([Claim(experiment=EXPERIMENT, quantity=f"left out: {error}", unit="")])
+        return Outcome([Claim(EXPERIMENT, "", f"left out: {error}")])
     windows = small_windows(scale)
     found = {fifo: [solve(window, fifo) for window in windows] for fifo in (Fifo.NONE, Fifo.PRINTED, Fifo.CORRECTED)}
     change = max(
@@ -273,51 +272,29 @@ def relaxation(scale: Scale) -> Outcome:
     wide = {fifo: float(values.mean()) for fifo, values in widths_by.items()}
     random = np.random.default_rng(7)
     admitted = [_is_admitted(random.normal(0, 50, 4)) for _try in range(1_000)]
-    claims = [
-        Claim(
-            experiment=EXPERIMENT,
-            quantity=f"windows of {PACKETS} packets with a solution, {Fifo.PRINTED}",
-            unit="%",
-            literal=solved,
-            reproduced=solved == 100,
+    feasible, narrower = 100 * float(np.mean(admitted)), wide[Fifo.CORRECTED] < wide[Fifo.NONE] - SOLVER_MS
+    fixed = Fifo.CORRECTED
+    rows = (
+        ("%", f"windows of {PACKETS} packets with a solution, {Fifo.PRINTED}", (solved,), solved == 100),
+        ("%", f"random u that are feasible, {fixed} (1,000 tries; half break Eq. 1)", (feasible,), not all(admitted)),
+        ("ms", f"largest change of a time by {fixed}, over no FIFO ({pairs} pairs)", (change,), change > SOLVER_MS),
+        (
+            "ms",
+            f"width of bounds: {fixed} (literal), proved (joint), no FIFO (baseline)",
+            (wide[fixed], wide[Fifo.PROVED], wide[Fifo.NONE]),
+            narrower,
         ),
-        Claim(
-            experiment=EXPERIMENT,
-            quantity=f"random u that are feasible, {Fifo.CORRECTED} (1,000 tries; half break Eq. 1)",
-            unit="%",
-            literal=100 * float(np.mean(admitted)),
-            reproduced=not all(admitted),
-        ),
-        Claim(
-            experiment=EXPERIMENT,
-            quantity=f"largest change of a time by {Fifo.CORRECTED}, over no FIFO ({pairs} pairs)",
-            unit="ms",
-            literal=change,
-            reproduced=change > SOLVER_MS,
-        ),
-        Claim(
-            experiment=EXPERIMENT,
-            quantity=f"width of bounds: {Fifo.CORRECTED} (literal), proved (joint), no FIFO (baseline)",
-            unit="ms",
-            literal=wide[Fifo.CORRECTED],
-            joint=wide[Fifo.PROVED],
-            baseline=wide[Fifo.NONE],
-            reproduced=wide[Fifo.CORRECTED] < wide[Fifo.NONE] - SOLVER_MS,
-        ),
-    ]
+    )
+    claims = [Claim(EXPERIMENT, unit, what, *values, reproduced=met) for unit, what, values, met in rows]
     order = np.argsort(widths_by[Fifo.NONE], kind="stable")
     kinds: dict[Fifo, Kind] = {Fifo.NONE: "baseline", Fifo.CORRECTED: "literal", Fifo.PROVED: "joint"}
     lines = [
         Line("no FIFO" if fifo is Fifo.NONE else str(fifo), range(len(order)), widths_by[fifo][order].tolist(), kind)
         for fifo, kind in kinds.items()
     ]
-    figure = Figure(
-        name="relaxation-width",
-        x_label="arrivals, by the width of their bounds without FIFO",
-        y_label="width of the bounds, ms",
-        panels={f"{len(windows)} windows of {PACKETS} packets": lines},
-    )
-    return Outcome(claims, [figure])
+    panels = {f"{len(windows)} windows of {PACKETS} packets": lines}
+    label = "arrivals, by the width of their bounds without FIFO"
+    return Outcome(claims, [Figure("relaxation-width", label, "width of the bounds, ms", panels)])
 
 
 def _all_widths(windows: list[SmallWindow], fifo: Fifo) -> FloatArray:

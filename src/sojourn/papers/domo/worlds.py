@@ -34,6 +34,7 @@ __all__ = ["NS_PER_MS", "PERIOD_S", "SEEDS", "Judged", "World", "judge", "judge_
 PERIOD_S = 10.0
 SEEDS = {Scale.SMALL: (81, 82, 83, 84), Scale.PAPER: tuple(range(81, 93))}
 BUFFER = 64
+ROUNDING_MS = 0.001
 NS_PER_MS = 1_000_000
 
 
@@ -50,12 +51,16 @@ class World:
         visit = unknown_visits(self.trace)
         return visit[(self.truth_ns[visit] >= 0) & (self.truth_ns[visit + 1] >= 0)]
 
+    def delays_ms(self, arrival_ns: Int64Array | FloatArray) -> FloatArray:
+        """Their delays where packets arrive at these times."""
+        visit = self.visits
+        delay: FloatArray = (arrival_ns[visit + 1] - arrival_ns[visit]) / NS_PER_MS
+        return delay
+
     @property
     def delay_ms(self) -> FloatArray:
         """Their true delays."""
-        visit = self.visits
-        delay: FloatArray = (self.truth_ns[visit + 1] - self.truth_ns[visit]) / NS_PER_MS
-        return delay
+        return self.delays_ms(self.truth_ns)
 
 
 @dataclass(frozen=True)
@@ -104,22 +109,16 @@ def judge(world: World, window: WindowOptions | None = None) -> Judged:
         "mnt": mnt_arrivals(mnt),
     }
     true = world.delay_ms
-    error = {
-        name: np.abs((arrival[visit + 1] - arrival[visit]) / NS_PER_MS - true) for name, arrival in arrivals.items()
-    }
+    error = {name: np.abs(world.delays_ms(arrival) - true) for name, arrival in arrivals.items()}
     least = {name: one.least_ns[visit] / NS_PER_MS for name, one in bounds.items()}
     most = {name: one.most_ns[visit] / NS_PER_MS for name, one in bounds.items()}
-    rounding = 0.001
+    outside = {name: (true < least[name] - ROUNDING_MS) | (true > most[name] + ROUNDING_MS) for name in bounds}
     orders = arrivals | {"tracing": trace_messages(trace, logs_of(trace, world.truth_ns))}
     return Judged(
         error=error,
         width={name: most[name] - least[name] for name in bounds},
-        outside={
-            name: int(((true < least[name] - rounding) | (true > most[name] + rounding)).sum()) for name in bounds
-        },
-        displacement={
-            name: displacements(trace, order, world.truth_ns).astype(float) for name, order in orders.items()
-        },
+        outside={name: int(count.sum()) for name, count in outside.items()},
+        displacement={name: displacements(trace, at, world.truth_ns).astype(float) for name, at in orders.items()},
     )
 
 

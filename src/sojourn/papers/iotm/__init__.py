@@ -1,21 +1,21 @@
 """The IoTm paper, run again: Shahzad and Ganji, "IoTm: A Framework for Measuring IoT Performance Metrics", §IV.
-
-`iotm_disk` has Fig. 3 to 7, `iotm_flows` Fig. 10 and 11, both in synthetic worlds; `iotm_real_disk` and
-`iotm_real_flows` repeat §IV-A and §IV-B with real processes, a real broker, the agent and the query unit.
+ `iotm.synthetic` has Fig. 3 to 7, 10 and 11 in synthetic worlds; `iotm.real` repeats §IV-A and §IV-B with real
+processes, a real broker, the agent and the query unit.
 """
 
 from __future__ import annotations
 
-from sojourn.papers.iotm.disk import (
+from sojourn.papers.iotm.real import real_disk, real_flows
+from sojourn.papers.iotm.synthetic import (
     buckets_in_array,
     buckets_in_subarray,
     disk_accuracy,
     disk_memory,
     epochs_of_a_query,
+    flow_accuracy,
+    flow_memory,
+    number_of_flows,
 )
-from sojourn.papers.iotm.flows import flow_accuracy, flow_memory, number_of_flows
-from sojourn.papers.iotm.real_disk import real_disk
-from sojourn.papers.iotm.real_flows import real_flows
 
 __all__ = ["EXPERIMENTS", "NOTES", "TITLE"]
 

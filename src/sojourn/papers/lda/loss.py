@@ -1,13 +1,18 @@
-"""LDA against loss (§IV-A, Fig. 4): a bank of 1024 counters tuned to the loss rate, five delay laws, bursts of loss."""
+"""LDA against loss (§IV, Fig. 4 and 5): five delay laws, bursts of loss, and banks for a loss rate that is not known.
+
+Fig. 4 has a bank of 1024 counters tuned to the loss rate. Fig. 5 does without knowing it: several banks in the same
+1024 counters, tuned to different rates. Ours beside them, in the same counters: the paper's two banks and a "rest" bank
+that takes every packet they leave (a first bank of share 1; banks are nested, so no other code is needed), the ladder
+1, ½, ¼ … that `sojourn` uses by default, and one that falls by quarters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import fmean
-from typing import Literal
 
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
 from sojourn.papers.lda.trials import (
     COUNTERS,
     LAWS,
@@ -25,17 +30,34 @@ from sojourn.papers.lda.trials import (
     try_lda,
     tuned_banks,
 )
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.sketches.lda import tuned_share
 
-__all__ = ["at_most", "bursts_of_loss", "delays_and_loss_rates", "try_laws"]
+__all__ = [
+    "BANKS",
+    "PAPER_BANKS",
+    "at_most",
+    "bursts_of_loss",
+    "delays_and_loss_rates",
+    "try_laws",
+    "try_unknown_loss",
+    "unknown_loss_rate",
+]
 
-EXPERIMENT = "tuned bank"
+_claim = partial(Claim, "tuned bank")
 LOSSES = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.06, 0.1, 0.2)
 PUBLISHED, OURS = "α = ½", "α = 1"
 WORST = "Weibull 0.6"  # the law with the largest deviation for its mean
 BURSTS = (0, 10, 100, 1000)
 SLACK = 1.25
+BANK_LOSSES = (0.00001, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.2)
+PAPER_BANKS = {
+    "two banks": (0.005, 0.1),
+    "three banks": (0.001, 0.01, 0.1),
+    "four banks": (0.001, 0.01, 0.05, 0.1),
+}
+TUNED, FOR_LITTLE, FOR_MUCH = "tuned", "tuned to 0.1 %", "tuned to 10 %"
+REST, HALVES, QUARTERS = "two banks and rest", "8 banks by halves", "8 banks by quarters"
 
 
 def at_most(value: float, paper: float) -> bool:
@@ -55,19 +77,13 @@ def delays_and_loss_rates(scale: Scale) -> Outcome:
     plan = plan_of(scale)
     found = try_laws(plan)
     claims = [*_sample_claims(plan, found), *_mean_claims(found), *_bound_claims(found), *_deviation_claims(found)]
-    return Outcome(
-        claims,
-        [
-            _figure("fig4a-mean-error", "mean error, %", found, {PUBLISHED: "mean_error", OURS: "mean_error"}),
-            _bounds_figure(found[WORST]),
-            _figure(
-                "fig4c-deviation-error",
-                "deviation error, %",
-                found,
-                {"Eq. 5": "published_error", "centred": "centred_error"},
-            ),
-        ],
-    )
+    means, deviations = dict.fromkeys((PUBLISHED, OURS), "mean_error"), {"Eq. 5": "published_error"}
+    figures = [
+        _figure("fig4a-mean-error", "mean error, %", found, means),
+        _bounds_figure(found[WORST]),
+        _figure("fig4c-deviation-error", "deviation error, %", found, deviations | {"centred": "centred_error"}),
+    ]
+    return Outcome(claims, figures)
 
 
 def worst(found: dict[str, Trials], name: str, *, law: str = "", losses: Sequence[float]) -> float:
@@ -86,84 +102,41 @@ def _sample_claims(plan: Plan, found: dict[str, Trials]) -> list[Claim]:
             ratios.append(mean_of(found[WORST][banks, loss], "samples") / bound)
         return fmean(ratios)
 
-    literal = over_bound(PUBLISHED)
-    return [
-        Claim(
-            experiment=EXPERIMENT,
-            quantity="sample over Eq. 2's bound; joint: α = 1",
-            unit="ratio",
-            paper=2.0,
-            literal=literal,
-            joint=over_bound(OURS),
-            reproduced=literal >= 1.8,
-        )
-    ]
+    literal, joint = over_bound(PUBLISHED), over_bound(OURS)
+    what = "sample over Eq. 2's bound; joint: α = 1"
+    return [_claim("ratio", what, literal, joint, paper=2.0, reproduced=literal >= 1.8)]
 
 
 def _mean_claims(found: dict[str, Trials]) -> list[Claim]:
-    claims = []
+    rows = []
     for loss, paper in ((0.001, 0.3), (0.2, 4.0)):
-        literal = worst(found, "mean_error", losses=[loss])
-        claims.append(
-            Claim(
-                experiment=EXPERIMENT,
-                quantity=f"mean error at {100 * loss:g} % loss, worst law; joint: α = 1",
-                unit="%",
-                paper=paper,
-                literal=literal,
-                joint=100 * mean_of(found[WORST][OURS, loss], "mean_error"),
-                reproduced=at_most(literal, paper),
-            )
-        )
-    at_six = [trial.mean_error for trials in found.values() for trial in trials[PUBLISHED, 0.06]]
-    for quantity, literal, paper in (("average", fmean(at_six), 0.2), ("largest", max(at_six), 3.0)):
-        claims.append(
-            Claim(
-                experiment=EXPERIMENT,
-                quantity=f"mean error at 6 % loss, {quantity} of all trials",
-                unit="%",
-                paper=paper,
-                literal=100 * literal,
-                joint=100 * literal,
-                reproduced=at_most(100 * literal, paper),
-            )
-        )
-    return claims
+        joint = 100 * mean_of(found[WORST][OURS, loss], "mean_error")
+        what = f"mean error at {100 * loss:g} % loss, worst law; joint: α = 1"
+        rows.append((what, worst(found, "mean_error", losses=[loss]), joint, paper))
+    at_six = [100 * trial.mean_error for trials in found.values() for trial in trials[PUBLISHED, 0.06]]
+    for name, value, paper in (("average", fmean(at_six), 0.2), ("largest", max(at_six), 3.0)):
+        rows.append((f"mean error at 6 % loss, {name} of all trials", value, value, paper))
+    return [
+        _claim("%", what, literal, joint, paper=paper, reproduced=at_most(literal, paper))
+        for what, literal, joint, paper in rows
+    ]
 
 
 def _bound_claims(found: dict[str, Trials]) -> list[Claim]:
     """Eq. 1's 98 % bound is over three standard errors wide; our 95 % interval is under two."""
     trials = [trial for (banks, _), trials in found[WORST].items() if banks == PUBLISHED for trial in trials]
     inside = 100 * fmean(trial.mean_error <= trial.bound for trial in trials)
-    return [
-        Claim(
-            experiment=EXPERIMENT,
-            quantity="inside Eq. 1's 98 % bound; joint: our 95 % interval",
-            unit="%",
-            paper=100.0,
-            literal=inside,
-            joint=100 * mean_of(trials, "covered"),
-            reproduced=inside >= 98,
-        )
-    ]
+    covered, what = 100 * mean_of(trials, "covered"), "inside Eq. 1's 98 % bound; joint: our 95 % interval"
+    return [_claim("%", what, inside, covered, paper=100.0, reproduced=inside >= 98)]
 
 
 def _deviation_claims(found: dict[str, Trials]) -> list[Claim]:
     claims = []
     for law, most, paper in (("Weibull", 0.05, 10.0), ("Weibull", 0.2, 10.0), ("Pareto", 0.2, 50.0)):
         losses = [loss for loss in LOSSES if loss <= most]
-        literal = worst(found, "published_error", law=law, losses=losses)
-        claims.append(
-            Claim(
-                experiment=EXPERIMENT,
-                quantity=f"deviation error up to {100 * most:g} % loss, worst {law}",
-                unit="%",
-                paper=paper,
-                literal=literal,
-                joint=worst(found, "centred_error", law=law, losses=losses),
-                reproduced=at_most(literal, paper),
-            )
-        )
+        errors = [worst(found, name, law=law, losses=losses) for name in ("published_error", "centred_error")]
+        what, near = f"deviation error up to {100 * most:g} % loss, worst {law}", at_most(errors[0], paper)
+        claims.append(_claim("%", what, *errors, paper=paper, reproduced=near))
     return claims
 
 
@@ -176,26 +149,19 @@ def _figure(name: str, y_label: str, found: dict[str, Trials], curves: dict[str,
             banks = OURS if curve == OURS else PUBLISHED
             if (banks, LOSSES[0]) in trials:
                 y = [100 * mean_of(trials[banks, loss], figure) for loss in LOSSES]
-                kind: Literal["joint", "literal"] = "joint" if place else "literal"
+                kind: Kind = "joint" if place else "literal"
                 panels[family].append(Line(f"{shape}, {curve}", [100 * loss for loss in LOSSES], y, kind))
-    return Figure(name=name, x_label="packets lost, %", y_label=y_label, panels=panels, log_x=True, log_y=True)
+    return Figure(name, "packets lost, %", y_label, panels, log="xy")
 
 
 def _bounds_figure(trials: Trials) -> Figure:
     """Fig. 4(b): five trials' estimates, and the bound of the trial that had fewest samples."""
     x = [100 * loss for loss in LOSSES]
     bounds = [max(trial.bound for trial in trials[PUBLISHED, loss]) for loss in LOSSES]
-    lines = [
-        Line(f"trial {i + 1}", x, [trials[PUBLISHED, loss][i].value for loss in LOSSES], "literal") for i in range(5)
-    ]
+    values = [[trials[PUBLISHED, loss][i].value for loss in LOSSES] for i in range(5)]
+    lines = [Line(f"trial {i + 1}", x, y, "literal") for i, y in enumerate(values)]
     lines += [Line(f"Eq. 1, {sign}98 %", x, [1 + float(f"{sign}1") * b for b in bounds], "paper") for sign in "+-"]
-    return Figure(
-        name="fig4b-bounds",
-        x_label="packets lost, %",
-        y_label="estimated over true mean",
-        panels={WORST: lines},
-        log_x=True,
-    )
+    return Figure("fig4b-bounds", "packets lost, %", "estimated over true mean", {WORST: lines}, log="x")
 
 
 def bursts_of_loss(scale: Scale) -> Outcome:
@@ -209,32 +175,94 @@ def bursts_of_loss(scale: Scale) -> Outcome:
             scale_to = crossing.losses / (plan.packets * loss)
             for salt in range(plan.salts):
                 trial = try_lda(crossing, lda_cells([share], salt=number * plan.salts + salt))
-                collected.append(
-                    Trial(trial.mean_error, trial.centred_error, trial.published_error, trial.samples * scale_to)
-                )
-    claims = [
-        Claim(
-            experiment="bursts",
-            quantity=f"sample, bursts of {burst} over independent losses",
-            unit="ratio",
-            paper=1.0,
-            literal=(ratio := mean_of(trials[burst], "samples") / mean_of(trials[0], "samples")),
-            joint=ratio,
-            reproduced=abs(ratio - 1) < 0.05,
-        )
-        for burst in BURSTS[1:]
-    ]
-    x = [max(1, burst) for burst in BURSTS]
-    lines = [
-        Line("mean", x, [100 * mean_of(trials[b], "mean_error") for b in BURSTS], "literal"),
-        Line("deviation, Eq. 5", x, [100 * mean_of(trials[b], "published_error") for b in BURSTS], "literal"),
-        Line("deviation, centred", x, [100 * mean_of(trials[b], "centred_error") for b in BURSTS]),
-    ]
-    figure = Figure(
-        name="bursts",
-        x_label="mean length of a run of lost packets (1 % lost)",
-        y_label="error, %",
-        panels={WORST: lines},
-        log_x=True,
+                collected.append(replace(trial, samples=trial.samples * scale_to))
+    claims = []
+    for burst in BURSTS[1:]:
+        ratio = mean_of(trials[burst], "samples") / mean_of(trials[0], "samples")
+        what, near = f"sample, bursts of {burst} over independent losses", abs(ratio - 1) < 0.05
+        claims.append(Claim("bursts", "ratio", what, ratio, ratio, paper=1.0, reproduced=near))
+    curves: tuple[tuple[str, str, Kind], ...] = (
+        ("mean", "mean_error", "literal"),
+        ("deviation, Eq. 5", "published_error", "literal"),
+        ("deviation, centred", "centred_error", "joint"),
     )
+    x = [max(1, burst) for burst in BURSTS]
+    lines = [Line(name, x, [100 * mean_of(trials[b], of) for b in BURSTS], kind) for name, of, kind in curves]
+    figure = Figure("bursts", "mean length of a run of lost packets (1 % lost)", "error, %", {WORST: lines}, log="x")
     return Outcome(claims, [figure])
+
+
+def _fixed(losses: Sequence[float]) -> Shares:
+    return lambda packets, _loss: tuned_banks(packets, losses)
+
+
+def _with_rest(packets: int, _loss: float) -> Sequence[float]:
+    """Three banks: the last two as the paper's two, with a third of the counters each."""
+    return [1.0, *tuned_banks(packets, [0.005, 0.1, 0.1])[:2]]
+
+
+BANKS: dict[str, Shares] = {
+    TUNED: lambda packets, loss: tuned_banks(packets, [loss]),
+    **{name: _fixed(losses) for name, losses in PAPER_BANKS.items()},
+    FOR_LITTLE: _fixed([0.001]),
+    FOR_MUCH: _fixed([0.1]),
+    REST: _with_rest,
+    HALVES: lambda _packets, _loss: [2.0**-i for i in range(8)],
+    QUARTERS: lambda _packets, _loss: [4.0**-i for i in range(8)],
+}
+
+
+def try_unknown_loss(plan: Plan, losses: Sequence[float] = BANK_LOSSES) -> Trials:
+    """Trials of every way to share out the counters."""
+    law = next(law for law in LAWS if law.name == WORST)
+    return try_banks(plan, law, losses, BANKS)
+
+
+def unknown_loss_rate(scale: Scale) -> Outcome:
+    """Fig. 5: sample size and errors by loss rate."""
+    trials = try_unknown_loss(replace(plan_of(scale), salts=10))
+    return Outcome(_bank_claims(trials), _bank_figures(trials))
+
+
+def _percent(trials: Trials, banks: str, loss: float, name: str = "mean_error") -> float:
+    return 100 * mean_of(trials[banks, loss], name)
+
+
+def _bank_claims(trials: Trials) -> list[Claim]:
+    two, three, four = ([mean_of(trials[n, loss], "samples") for loss in (0.1, 0.2)] for n in PAPER_BANKS)
+    fewer = max(f / min(a, b) for a, b, f in zip(two, three, four, strict=True))
+    what = "sample of 4 banks over that of 2 or 3, from 10 % loss on"
+    claims = [Claim("banks", "ratio", what, fewer, reproduced=fewer < 1)]
+    for loss in BANK_LOSSES:
+        what = f"mean error at {100 * loss:g} % loss, two banks; joint: and rest"
+        errors = (_percent(trials, banks, loss) for banks in ("two banks", REST, FOR_LITTLE))
+        claims.append(Claim("banks", "%", what, *errors))
+    for loss in (0.001, 0.01, 0.05):
+        what = f"deviation error at {100 * loss:g} % loss, two banks"
+        errors = (_percent(trials, "two banks", loss, name) for name in ("published_error", "centred_error"))
+        claims.append(Claim("banks", "%", what, *errors))
+    return claims
+
+
+def _bank_figures(trials: Trials) -> list[Figure]:
+    x = [100 * loss for loss in BANK_LOSSES]
+    figures = []
+    for name, figure, label in (
+        ("fig5a-sample-size", "samples", "effective sample, packets"),
+        ("fig5b-mean-error", "mean_error", "mean error, %"),
+        ("fig5c-deviation-error", "published_error", "deviation error, %"),
+    ):
+        factor = 1 if figure == "samples" else 100
+        published, ours = [], []
+        for banks in BANKS:
+            y = [factor * mean_of(trials[banks, loss], figure) for loss in BANK_LOSSES]
+            if banks in (TUNED, *PAPER_BANKS, FOR_LITTLE, FOR_MUCH):
+                published.append(Line(banks, x, y, "baseline" if banks in (FOR_LITTLE, FOR_MUCH) else "literal"))
+            if banks in (TUNED, "two banks", REST, HALVES, QUARTERS):
+                own = "centred_error" if figure == "published_error" else figure
+                y = [factor * mean_of(trials[banks, loss], own) for loss in BANK_LOSSES]
+                ours.append(Line(f"{banks}, ours", x, y))
+        figures.append(
+            Figure(name, "packets lost, %", label, {"as published": published, "our decoder": ours}, log="xy")
+        )
+    return figures

@@ -22,12 +22,14 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch
 from sojourn.core.errors import SketchFullError
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.lda import estimate_lda
+from sojourn.lab.queue_red import queue_delay_ns
 from sojourn.lab.traffic import START_NS, lose_in_bursts
 from sojourn.papers.reproduction import Scale
 from sojourn.sketches.lda import Lda, LdaParameters, tuned_share
 
 __all__ = [
     "LAWS",
+    "PROBE_BITS",
     "Crossing",
     "DelayLaw",
     "Plan",
@@ -40,7 +42,10 @@ __all__ = [
     "make_trace",
     "mean_of",
     "plan_of",
+    "probe_queue",
+    "probe_trace",
     "relative_error",
+    "send_times",
     "try_banks",
     "try_lda",
     "tuned_banks",
@@ -233,3 +238,38 @@ def try_banks(plan: Plan, law: DelayLaw, losses: Sequence[float], banks: Mapping
                 parameters = lda_cells(given, salt=number * plan.salts + salt)
                 trials[name, loss].append(try_lda(crossing, parameters))
     return trials
+
+
+PROBE_BITS = 64 * 8
+
+
+def send_times(random: np.random.Generator, hertz: float, duration_ns: int) -> Int64Array:
+    """When the probes of a Poisson process leave, from 0 on; there may be none."""
+    return np.sort(random.integers(0, duration_ns, random.poisson(hertz * duration_ns / 1e9)))
+
+
+def _trial(delay_ns: FloatArray, mean_ns: float, std_ns: float) -> Trial:
+    """Errors of the probes' own mean and deviation (n − 1) as estimates of the traffic's."""
+    count = len(delay_ns)
+    mean = float(delay_ns.mean()) if count else math.nan
+    deviation = float(delay_ns.std(ddof=1)) if count > 1 else math.nan
+    error = relative_error(deviation, std_ns)
+    return Trial(relative_error(mean, mean_ns), error, error, count, value=mean / mean_ns)
+
+
+def probe_trace(random: np.random.Generator, crossing: Crossing, hertz: float) -> Trial:
+    """Probe a trace of independent delays for its one second."""
+    packets = len(crossing.sender)
+    place = send_times(random, hertz, INTERVAL_NS) * packets // INTERVAL_NS
+    arrived = place[crossing.delivered[place]]
+    return _trial(crossing.delay_ns[arrived].astype(np.float64), crossing.mean_ns, crossing.std_ns)
+
+
+def probe_queue(random: np.random.Generator, traffic: Crossing, hertz: float, *, service_ns: int) -> Trial:
+    """Probe a queue while its traffic lasts; a probe takes `service_ns` on the link, a packet's time."""
+    first, last = int(traffic.sender.time_ns[0]), int(traffic.sender.time_ns[-1])
+    times = first + send_times(random, hertz, last - first)
+    following = np.searchsorted(traffic.sender.time_ns, times)
+    arrived = times[traffic.delivered[following]]
+    delay = queue_delay_ns(arrived, traffic.sender.time_ns, traffic.delay_ns, traffic.delivered, service_ns=service_ns)
+    return _trial(delay.astype(np.float64), traffic.mean_ns, traffic.std_ns)

@@ -1,7 +1,7 @@
 """The experiments of "Sketching the Delay" (LDS), on worlds with the statistics of its trace.
 
 The trace is not public; what is compared is the paper's words and figures with the same structure on traffic of the
-same sizes. `lds_worlds` says what is assumed of delays; an error's size depends on that more than on anything else, so
+same sizes. `lds.worlds` says what is assumed of delays; an error's size depends on that more than on anything else, so
 each claim names its world.
 
 Sanjuàs-Cuxart, Duffield, Barlet-Ros and Kompella, "Sketching the Delay: Tracking Temporally Uncorrelated Flow-Level

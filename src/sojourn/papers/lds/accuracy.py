@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.core.hash_kernels import bucket_matrix, salt_table
 from sojourn.lab.traffic import draw_flow_sizes
-from sojourn.papers.baselines import grand_mean, multi_point, reference_interpolation
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
 from sojourn.papers.lds.worlds import (
     ROWS,
     SIZE_CLASSES,
     Errors,
     Methods,
+    count_min,
     flows_of,
+    grand_mean,
     law_worlds,
     make_queue_traffic,
     median_percent,
+    multi_point,
     pool,
+    reference_interpolation,
 )
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.sketches.lds import LdsParameters
 
 __all__ = [
@@ -39,10 +41,13 @@ CLOSE = 2.0
 SMALL_COLLISION = 50
 METHODS: Methods = {"literal": lambda t: t.literal().mean_ns, "joint": lambda t: t.joint.mean_ns}
 ALL_METHODS: Methods = {**METHODS, "mean": lambda t: grand_mean(t.traffic)}
+METHOD_KINDS: dict[str, Kind] = {"literal": "literal", "joint": "joint", "mean": "baseline"}
 
 
-def _columns(flows: int, flows_per_cell: float) -> int:
-    return round(flows / flows_per_cell / ROWS)
+def _parameters(flows: int, flows_per_cell: float) -> Callable[[int], LdsParameters]:
+    """The sketch of each salt for so many flows."""
+    columns = round(flows / flows_per_cell / ROWS)
+    return lambda salt: LdsParameters(rows=ROWS, columns=columns, salt=salt)
 
 
 def collisions(scale: Scale) -> Outcome:
@@ -53,21 +58,10 @@ def collisions(scale: Scale) -> Outcome:
     flow_id = random.integers(0, 2**64, flows, dtype=np.uint64)
     claims = []
     for rows, paper in ((1, 91.0), (ROWS, 98.5)):
-        columns = flows // 2 // rows
-        cells = bucket_matrix(flow_id, salt_table(rows, 0), np.uint64(columns))
-        held = np.array([np.bincount(cells[:, row], size, columns) for row in range(rows)])
-        strangers = held[np.arange(rows), cells].min(axis=1) - size
-        share = float(100 * np.mean(strangers <= SMALL_COLLISION))
-        claims.append(
-            Claim(
-                experiment="collisions (§3.1)",
-                quantity=f"flows with a small collision, {rows} row{'s' * (rows > 1)}, flows/cells 2",
-                unit="%",
-                paper=paper,
-                literal=share,
-                reproduced=share >= paper - 2,
-            )
-        )
+        found = count_min(flow_id, size, rows=rows, columns=flows // 2 // rows)
+        share = float(100 * np.mean(found - size <= SMALL_COLLISION))
+        what = f"flows with a small collision, {rows} row{'s' * (rows > 1)}, flows/cells 2"
+        claims.append(Claim("collisions (§3.1)", "%", what, share, paper=paper, reproduced=share >= paper - 2))
     return Outcome(claims)
 
 
@@ -77,60 +71,33 @@ def accuracy_by_flow_size(scale: Scale) -> Outcome:
     seeds = range(200, 203) if scale is Scale.SMALL else range(200, 201)
     claims, panels = [], {}
     for law in LAWS:
-        errors = pool(
-            law_worlds(law, flows, seeds),
-            lambda salt: LdsParameters(rows=ROWS, columns=_columns(flows, 2), salt=salt),
-            ALL_METHODS,
-        )
+        errors = pool(law_worlds(law, flows, seeds), _parameters(flows, 2), ALL_METHODS)
         claims += _class_claims(errors, f"accuracy by size (Fig. 10), {law}")
         panels[law] = _class_lines(errors)
-    return Outcome(claims, [_size_figure("accuracy_by_size", panels)])
+    labels = "packets of the flow (least of its class)", "median relative error (%)"
+    return Outcome(claims, [Figure("accuracy_by_size", *labels, panels, log="xy")])
 
 
 def _class_claims(errors: Errors, experiment: str) -> list[Claim]:
     claims, worse = [], 0
     for name, own in errors.classes().items():
-        literal, joint, mean = (median_percent(errors.of(method, own)) for method in ALL_METHODS)
-        worse += joint > literal
+        medians = [median_percent(errors.of(method, own)) for method in ALL_METHODS]
+        worse += medians[1] > medians[0]
         paper = PUBLISHED.get(name)
-        claims.append(
-            Claim(
-                experiment=experiment,
-                quantity=f"median error, {name} packets ({own.sum()} flows)",
-                unit="%",
-                paper=paper,
-                literal=literal,
-                joint=joint,
-                baseline=mean,
-                reproduced=None if paper is None else literal <= CLOSE * paper,
-            )
-        )
-    claims.append(
-        Claim(experiment=experiment, quantity="size classes where joint's median is worse", unit="", joint=float(worse))
-    )
-    return claims
+        near = None if paper is None else medians[0] <= CLOSE * paper
+        what = f"median error, {name} packets ({own.sum()} flows)"
+        claims.append(Claim(experiment, "%", what, *medians, paper=paper, reproduced=near))
+    return [*claims, Claim(experiment, "", "size classes where joint's median is worse", joint=float(worse))]
 
 
 def _class_lines(errors: Errors) -> list[Line]:
     classes = errors.classes()
     x = [float(SIZE_CLASSES[name][0]) for name in classes]
     lines = []
-    for method, kind in (("literal", "literal"), ("joint", "joint"), ("mean", "baseline")):
+    for method, kind in METHOD_KINDS.items():
         y = [max(median_percent(errors.of(method, own)), 1e-4) for own in classes.values()]
-        lines.append(Line("mean of all" if method == "mean" else method, x, y, kind))  # type: ignore[arg-type]
-    return lines
-
-
-def _size_figure(name: str, panels: dict[str, list[Line]]) -> Figure:
-    paper = Line("paper", [500, 1000, 5000], list(PUBLISHED.values()), "paper")
-    return Figure(
-        name=name,
-        x_label="packets of the flow (least of its class)",
-        y_label="median relative error (%)",
-        panels={title: [*lines, paper] for title, lines in panels.items()},
-        log_x=True,
-        log_y=True,
-    )
+        lines.append(Line("mean of all" if method == "mean" else method, x, y, kind))
+    return [*lines, Line("paper", [500, 1000, 5000], list(PUBLISHED.values()), "paper")]
 
 
 def exact_decoding(scale: Scale) -> Outcome:
@@ -138,56 +105,27 @@ def exact_decoding(scale: Scale) -> Outcome:
     flows = flows_of(scale)
     claims = []
     for law in LAWS:
-        errors = pool(
-            law_worlds(law, flows, [210]),
-            lambda salt: LdsParameters(rows=ROWS, columns=_columns(flows, 1 / 1.5), salt=salt),
-            METHODS,
-        )
-        literal, joint = (100 * float(np.nanquantile(errors.of(method), 0.95)) for method in METHODS)
-        quantity = "95th percentile of the error, all flows"
-        claims.append(
-            Claim(experiment=f"1.5 cells per flow, {law}", quantity=quantity, unit="%", literal=literal, joint=joint)
-        )
+        errors = pool(law_worlds(law, flows, [210]), _parameters(flows, 1 / 1.5), METHODS)
+        worst = (100 * float(np.nanquantile(errors.of(method), 0.95)) for method in METHODS)
+        claims.append(Claim(f"1.5 cells per flow, {law}", "%", "95th percentile of the error, all flows", *worst))
     return Outcome(claims)
 
 
 def accuracy_by_memory(scale: Scale) -> Outcome:
     """§5.1, Fig. 9 and 10: a tenth and ten times the cells; more memory must help, and a tenth still beat the mean."""
-    flows = flows_of(scale)
-    claims, x = [], []
-    literal_y: list[float] = []
-    joint_y: list[float] = []
-    for cells_per_flow in (0.05, 0.15, 0.5, 1.5, 5.0):
-        errors = pool(
-            law_worlds("per-flow", flows, [220]),
-            lambda salt, c=cells_per_flow: LdsParameters(rows=ROWS, columns=_columns(flows, 1 / c), salt=salt),  # type: ignore[misc]
-            ALL_METHODS,
-        )
+    flows, cells_per_flow = flows_of(scale), (0.05, 0.15, 0.5, 1.5, 5.0)
+    claims, found = [], []
+    for cells in cells_per_flow:
+        errors = pool(law_worlds("per-flow", flows, [220]), _parameters(flows, 1 / cells), ALL_METHODS)
         large = errors.sent >= 1000
         literal, joint, mean = (median_percent(errors.of(method, large)) for method in ALL_METHODS)
-        x.append(cells_per_flow)
-        literal_y.append(literal)
-        joint_y.append(max(joint, 1e-4))
-        claims.append(
-            Claim(
-                experiment="accuracy by memory (Fig. 9)",
-                quantity=f"median error, ≥ 1000 packets, {cells_per_flow} cells per flow",
-                unit="%",
-                literal=literal,
-                joint=joint,
-                baseline=mean,
-                reproduced=literal < mean,
-            )
-        )
-    lines = [Line("literal", x, literal_y, "literal"), Line("joint", x, joint_y, "joint")]
-    figure = Figure(
-        name="accuracy_by_memory",
-        x_label="cells per flow",
-        y_label="median relative error (%)",
-        panels={"per-flow, ≥ 1000 packets": lines},
-        log_x=True,
-        log_y=True,
-    )
+        found.append((literal, max(joint, 1e-4)))
+        what, title = f"median error, ≥ 1000 packets, {cells} cells per flow", "accuracy by memory (Fig. 9)"
+        claims.append(Claim(title, "%", what, literal, joint, mean, reproduced=literal < mean))
+    y = list(zip(*found, strict=True))
+    lines = [Line("literal", cells_per_flow, y[0], "literal"), Line("joint", cells_per_flow, y[1], "joint")]
+    panels = {"per-flow, ≥ 1000 packets": lines}
+    figure = Figure("accuracy_by_memory", "cells per flow", "median relative error (%)", panels, log="xy")
     return Outcome(claims, [figure])
 
 
@@ -207,49 +145,18 @@ def comparison_with_interpolation(scale: Scale) -> Outcome:
     for queues, world in ((1, "one queue"), (2, "two queues")):
         traffic = make_queue_traffic(seed=230 + queues, flows=flows, queues=queues)
         missed = float(100 * np.mean(multi_point(traffic, share=0.1) == grand_mean(traffic)))
-        claims.append(
-            Claim(
-                experiment=f"against MPE 10 % (Fig. 9), {world}",
-                quantity="flows of which MPE has no packet (paper: more than)",
-                unit="%",
-                paper=50.0,
-                baseline=missed,
-                reproduced=missed > 50,
-            )
-        )
-        errors = pool(
-            [lambda t=traffic: t],  # type: ignore[misc]
-            lambda salt: LdsParameters(rows=ROWS, columns=_columns(flows, 2), salt=salt),
-            {**METHODS, **RIVALS},
-        )
-        for label, chosen in (
-            ("> 1000 packets", errors.sent > 1000),
-            ("> 100 packets", errors.sent > 100),
-            ("all", None),
-        ):
+        title, what = f"against MPE 10 % (Fig. 9), {world}", "flows of which MPE has no packet (paper: more than)"
+        claims.append(Claim(title, "%", what, baseline=missed, paper=50.0, reproduced=missed > 50))
+        errors = pool([lambda t=traffic: t], _parameters(flows, 2), {**METHODS, **RIVALS})  # type: ignore[misc]
+        large = errors.sent > 1000
+        for label, chosen in (("> 1000 packets", large), ("> 100 packets", errors.sent > 100), ("all", None)):
             literal, joint = (median_percent(errors.of(method, chosen)) for method in METHODS)
             for rival in RIVALS:
                 other = median_percent(errors.of(rival, chosen))
-                claims.append(
-                    Claim(
-                        experiment=f"against {rival} (Fig. 9), {world}",
-                        quantity=f"median error, {label}",
-                        unit="%",
-                        literal=literal,
-                        joint=joint,
-                        baseline=other,
-                        reproduced=literal < other if queues > 1 else None,
-                    )
-                )
-        panels[f"{world}, > 1000 packets"] = _distribution_lines(errors, errors.sent > 1000)
-    figure = Figure(
-        name="comparison",
-        x_label="relative error (%)",
-        y_label="share of flows",
-        panels=panels,
-        log_x=True,
-    )
-    return Outcome(claims, [figure])
+                title, better = f"against {rival} (Fig. 9), {world}", literal < other if queues > 1 else None
+                claims.append(Claim(title, "%", f"median error, {label}", literal, joint, other, reproduced=better))
+        panels[f"{world}, > 1000 packets"] = _distribution_lines(errors, large)
+    return Outcome(claims, [Figure("comparison", "relative error (%)", "share of flows", panels, log="x")])
 
 
 def _distribution_lines(errors: Errors, chosen: BoolArray) -> list[Line]:
@@ -257,6 +164,5 @@ def _distribution_lines(errors: Errors, chosen: BoolArray) -> list[Line]:
     for method in errors.by_method:
         sorted_errors: FloatArray = np.sort(np.maximum(100 * errors.of(method, chosen), 1e-4))
         y = (np.arange(len(sorted_errors)) + 1) / len(sorted_errors)
-        kind = method if method in METHODS else "baseline"
-        lines.append(Line(method, sorted_errors.tolist(), y.tolist(), kind))  # type: ignore[arg-type]
+        lines.append(Line(method, sorted_errors.tolist(), y.tolist(), METHOD_KINDS.get(method, "baseline")))
     return lines

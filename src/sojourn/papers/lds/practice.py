@@ -11,18 +11,28 @@ of any flow); strangers do not disturb them, and what they are off by is what un
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.heavy_hitters import find_heavy_hitters
 from sojourn.estimation.published.lds import estimate_lds_deviation, estimate_losses, estimate_sizes
 from sojourn.lab.traffic import make_traffic
-from sojourn.papers.baselines import count_min
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
-from sojourn.papers.lds.worlds import ROWS, Errors, Methods, Trial, flows_of, law_worlds, median_percent, pool, run
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.lds.worlds import (
+    ROWS,
+    Errors,
+    Methods,
+    Trial,
+    count_min,
+    flows_of,
+    law_worlds,
+    median_percent,
+    pool,
+    run,
+)
+from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 from sojourn.sketches.lds import LdsParameters, packet_cells
 from sojourn.sketches.weights.flow_weights import FlowWeights
 
@@ -52,21 +62,13 @@ def tolerance(scale: Scale) -> Outcome:
     trial = run(make_traffic(seed=300, flows=flows, loss=0.001), _spread_parameters(flows, (1.0,), salt=0))
     medium = trial.sent >= 100
     medians = [median_percent(trial.errors(trial.literal(alpha=alpha).mean_ns)[medium]) for alpha in ALPHAS]
-    best = min(medians)
-    claims = [
-        Claim(
-            experiment="tolerance α (§2.3.4)",
-            quantity=f"median error, ≥ 100 packets, α = {alpha}",
-            unit="%",
-            literal=median,
-            baseline=best,
-            reproduced=median <= NEAR_BEST * best if alpha == 0.1 else None,
-        )
-        for alpha, median in zip(ALPHAS, medians, strict=True)
-    ]
-    line = Line("literal", list(ALPHAS), medians, "literal")
-    panels = {"0.1 % loss, k = 5, ≥ 100 packets": [line]}
-    return Outcome(claims, [Figure(name="tolerance", x_label="α", y_label="median relative error (%)", panels=panels)])
+    best, claims = min(medians), []
+    for alpha, median in zip(ALPHAS, medians, strict=True):
+        near = median <= NEAR_BEST * best if alpha == 0.1 else None
+        what = f"median error, ≥ 100 packets, α = {alpha}"
+        claims.append(Claim("tolerance α (§2.3.4)", "%", what, median, baseline=best, reproduced=near))
+    panels = {"0.1 % loss, k = 5, ≥ 100 packets": [Line("literal", list(ALPHAS), medians, "literal")]}
+    return Outcome(claims, [Figure("tolerance", "α", "median relative error (%)", panels)])
 
 
 def oracle_means(trial: Trial, *, once: bool) -> FloatArray:
@@ -117,11 +119,7 @@ def multi_bank_under_loss(scale: Scale) -> Outcome:
     kinds = {"joint": "joint", "published": "literal", "guarded": "literal"}
     lines = [Line(name, x, y, kinds.get(name, "baseline")) for name, y in curves.items()]  # type: ignore[arg-type]
     figure = Figure(
-        name="multi_bank",
-        x_label="loss (%)",
-        y_label="median relative error (%)",
-        panels={"multi-bank, ≥ 1000 packets": lines},
-        log_y=True,
+        "multi_bank", "loss (%)", "median relative error (%)", {"multi-bank, ≥ 1000 packets": lines}, log="y"
     )
     return Outcome(claims, [figure])
 
@@ -134,30 +132,18 @@ def _loss_claims(banks: dict[str, Errors], experiment: str) -> list[Claim]:
     claims = []
     medians: dict[str, float] = {}
     for name, errors in banks.items():
-        large = errors.sent >= 1000
-        published, guarded = (errors.of(method, large) for method in LOSS_METHODS)
+        published, guarded = (errors.of(method, errors.sent >= 1000) for method in LOSS_METHODS)
         answered = float(100 * np.mean(~np.isnan(published)))
         medians[name] = median_percent(published)
-        is_multi_bank = name == "multi-bank"
-        claims.append(
-            Claim(
-                experiment=f"{name}, {experiment}",
-                quantity="flows ≥ 1000 packets with an answer",
-                unit="%",
-                literal=answered,
-                reproduced=answered >= NEARLY_ALL if is_multi_bank else None,
-            )
-        )
-        claims.append(
-            Claim(
-                experiment=f"{name}, {experiment}",
-                quantity="median error, ≥ 1000 packets (baseline: guarded choice of cells)",
-                unit="%",
-                literal=medians[name],
-                baseline=median_percent(guarded),
-                reproduced=medians[name] < medians["all rows 5 %"] if is_multi_bank else None,
-            )
-        )
+        often = better = None
+        if name == "multi-bank":
+            often, better = answered >= NEARLY_ALL, medians[name] < medians["all rows 5 %"]
+        claim = partial(Claim, f"{name}, {experiment}", "%")
+        what = "median error, ≥ 1000 packets (baseline: guarded choice of cells)"
+        claims += [
+            claim("flows ≥ 1000 packets with an answer", answered, reproduced=often),
+            claim(what, medians[name], baseline=median_percent(guarded), reproduced=better),
+        ]
     return claims
 
 
@@ -170,17 +156,13 @@ def _oracle_claims(errors: Errors, experiment: str, curves: dict[str, list[float
         for oracle in ("cell oracle", "packet oracle"):
             quantity = f"median error, {label} (baseline: {oracle})"
             values = medians["published"], medians["joint"], medians[oracle]
-            claims.append(_claim(experiment, quantity, "%", *values))
+            claims.append(Claim(experiment, "%", quantity, *values))
             if values[2] > 0:
                 quantity = f"median error over that of the {oracle}, {label}"
-                claims.append(_claim(experiment, quantity, "×", *(value / values[2] for value in values)))
+                claims.append(Claim(experiment, "×", quantity, *(value / values[2] for value in values)))
     for name, median in medians.items():
         curves.setdefault(name, []).append(median)
     return claims
-
-
-def _claim(experiment: str, quantity: str, unit: str, literal: float, joint: float, baseline: float) -> Claim:
-    return Claim(experiment=experiment, quantity=quantity, unit=unit, literal=literal, joint=joint, baseline=baseline)
 
 
 def flow_weights(scale: Scale) -> Outcome:
@@ -205,19 +187,9 @@ def _weight_claims(trial: Trial, group: Int64Array, without: FloatArray, experim
     literal, joint = trial.errors(trial.literal().mean_ns), trial.errors(trial.joint.mean_ns)
     claims = []
     for number, name in enumerate(CLASSES):
-        own = group == number
-        medians = [median_percent(errors[own]) for errors in (literal, joint, without)]
-        claims.append(
-            Claim(
-                experiment=experiment,
-                quantity=f"median error, {name}, all flows (baseline: no weights)",
-                unit="%",
-                literal=medians[0],
-                joint=medians[1],
-                baseline=medians[2],
-                reproduced=medians[0] < medians[2] if number else None,
-            )
-        )
+        medians = [median_percent(errors[group == number]) for errors in (literal, joint, without)]
+        what, better = f"median error, {name}, all flows (baseline: no weights)", medians[0] < medians[2]
+        claims.append(Claim(experiment, "%", what, *medians, reproduced=better if number else None))
     return claims
 
 
@@ -227,54 +199,26 @@ def sizes_losses_and_heavy_hitters(scale: Scale) -> Outcome:
     parameters = LdsParameters(rows=ROWS, columns=flows // (2 * ROWS), byte_bits=40)
     trial = run(make_traffic(seed=340, flows=flows, loss=0.005), parameters)
     truth = trial.traffic.truth
-    sizes, lost = (
-        estimate_sizes(trial.sender, truth.flow_id),
-        estimate_losses(trial.sender, trial.receiver, truth.flow_id),
-    )
+    sizes = estimate_sizes(trial.sender, truth.flow_id).value
+    lost = estimate_losses(trial.sender, trial.receiver, truth.flow_id).value
     plain = count_min(truth.flow_id, truth.sent, rows=ROWS, columns=parameters.columns)
     large = truth.sent >= 1000
     heavy = find_heavy_hitters(trial.sender, truth.flow_id, 1000)
-    over = truth.flow_id[large]
     name = "sizes and losses (§4.3)"
-    return Outcome(
-        [
-            _share("sizes below the truth", name, sizes.value < truth.sent, reproduced_at=0.0),
-            Claim(
-                experiment=name,
-                quantity="median error of the size, ≥ 1000 packets (baseline: count-min)",
-                unit="%",
-                literal=median_percent(_relative(sizes.value, truth.sent)[large]),
-                joint=median_percent(_relative(trial.joint.packets, truth.sent)[large]),
-                baseline=median_percent(_relative(plain.astype(np.float64), truth.sent)[large]),
-            ),
-            Claim(
-                experiment=name,
-                quantity="flows ≥ 1000 packets whose loss is exact",
-                unit="%",
-                literal=float(100 * np.mean((lost.value == truth.lost)[large])),
-                joint=float(100 * np.mean((np.rint(trial.joint.lost) == truth.lost)[large])),
-            ),
-            _share("flows ≥ 1000 packets missed", name, ~np.isin(over, heavy.flow_id), reproduced_at=0.0),
-            Claim(
-                experiment=name,
-                quantity=f"flows listed as ≥ 1000 packets (true: {large.sum()}; joint: surely)",
-                unit="flows",
-                literal=float(len(heavy.flow_id)),
-                joint=float(heavy.surely.sum()),
-            ),
-        ]
+    below, missed = (
+        float(100 * np.mean(marked)) for marked in (sizes < truth.sent, ~np.isin(truth.flow_id[large], heavy.flow_id))
     )
-
-
-def _relative(value: FloatArray, truth: Int64Array) -> FloatArray:
-    return np.abs(value / truth - 1)
-
-
-def _share(quantity: str, experiment: str, marked: BoolArray, *, reproduced_at: float) -> Claim:
-    share = float(100 * np.mean(marked))
-    return Claim(
-        experiment=experiment, quantity=quantity, unit="%", paper=0.0, literal=share, reproduced=share <= reproduced_at
-    )
+    off = [median_percent(np.abs(size / truth.sent - 1)[large]) for size in (sizes, trial.joint.packets, plain)]
+    exact = [float(100 * np.mean((counted == truth.lost)[large])) for counted in (lost, np.rint(trial.joint.lost))]
+    listed = f"flows listed as ≥ 1000 packets (true: {large.sum()}; joint: surely)"
+    claims = [
+        Claim(name, "%", "sizes below the truth", below, paper=0.0, reproduced=below <= 0),
+        Claim(name, "%", "median error of the size, ≥ 1000 packets (baseline: count-min)", *off),
+        Claim(name, "%", "flows ≥ 1000 packets whose loss is exact", *exact),
+        Claim(name, "%", "flows ≥ 1000 packets missed", missed, paper=0.0, reproduced=missed <= 0),
+        Claim(name, "flows", listed, float(len(heavy.flow_id)), float(heavy.surely.sum())),
+    ]
+    return Outcome(claims)
 
 
 def deviations(scale: Scale) -> Outcome:
@@ -288,26 +232,11 @@ def deviations(scale: Scale) -> Outcome:
         large = truth.sent >= 1000
         ends = trial.sender, trial.receiver, truth.flow_id[large]
         published, centred = (estimate_lds_deviation(*ends, method=m) for m in ("published", "centred"))
-        medians = [
-            median_percent(np.abs(std / truth.std_ns[large] - 1))
-            for std in (published.std_ns, trial.joint.std_ns[large], centred.std_ns)
+        stds = (published.std_ns, trial.joint.std_ns[large], centred.std_ns)
+        medians = [median_percent(np.abs(std / truth.std_ns[large] - 1)) for std in stds]
+        claim, answered = partial(Claim, f"deviations (§4.3), {law}", "%"), float(100 * published.answered.mean())
+        claims += [
+            claim("median error of the deviation, ≥ 1000 packets (baseline: centred)", *medians),
+            claim("flows ≥ 1000 packets with a published deviation", answered),
         ]
-        claims.append(
-            Claim(
-                experiment=f"deviations (§4.3), {law}",
-                quantity="median error of the deviation, ≥ 1000 packets (baseline: centred)",
-                unit="%",
-                literal=medians[0],
-                joint=medians[1],
-                baseline=medians[2],
-            )
-        )
-        claims.append(
-            Claim(
-                experiment=f"deviations (§4.3), {law}",
-                quantity="flows ≥ 1000 packets with a published deviation",
-                unit="%",
-                literal=float(100 * published.answered.mean()),
-            )
-        )
     return Outcome(claims)

@@ -1,4 +1,5 @@
-"""Round-trip times of flows in bucket arrays, recorded by batches; what `node.unit.rtt_unit` does one packet at a time.
+"""Round-trip times of flows in bucket arrays, recorded by batches; what `node.unit.rtt_unit` does one packet at a
+time.
 
 Guarantee (`RttRecorder`): packets sent and packets acknowledged are kept in two arrays with a count each, under a salt
 of the epoch's own. Both times of a packet are in the epoch in which it was sent: an acknowledgement of a number before

@@ -14,10 +14,7 @@ from typing import Literal
 import numpy as np
 
 from sojourn.lab.queue_red import Red, make_queue_traffic
-from sojourn.papers.claims import Claim
-from sojourn.papers.figures import Figure, Line
-from sojourn.papers.lda.banks import PAPER_BANKS
-from sojourn.papers.lda.loss import WORST, at_most
+from sojourn.papers.lda.loss import PAPER_BANKS, WORST, at_most
 from sojourn.papers.lda.trials import (
     INTERVAL_NS,
     LAWS,
@@ -28,11 +25,12 @@ from sojourn.papers.lda.trials import (
     lda_cells,
     mean_of,
     plan_of,
+    probe_queue,
+    probe_trace,
     try_lda,
     tuned_banks,
 )
-from sojourn.papers.probing import probe_queue, probe_trace
-from sojourn.papers.reproduction import Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 
 __all__ = ["active_probing", "router_queue", "try_probing", "try_queue"]
 
@@ -44,7 +42,7 @@ LOADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 DISCIPLINES = {"RED": Red(), "drop-tail": None}
 LDA = "LDA"
 Kind = Literal["literal", "joint", "baseline"]
-_claim = partial(Claim, experiment="probing")
+_claim = partial(Claim, "probing")
 
 
 def _hertz(rate: int) -> str:
@@ -85,64 +83,37 @@ def _worst(trials: Trials, name: str, figure: str, points: Sequence[float]) -> f
 def _mean_claims(trials: Trials) -> list[Claim]:
     little, much = (_worst(trials, LDA, "mean_error", losses) for losses in (LITTLE, LOSSES))
     ratios = [mean_of(trials["144 Hz", x], "mean_error") / mean_of(trials[LDA, x], "mean_error") for x in LITTLE]
+    least = min(ratios)
     factor = float(np.median(ratios)) ** 2  # errors fall with the root of the number of probes
+    probes = _worst(trials, "144 Hz", "mean_error", LITTLE)
+    rows = (
+        ("%", "mean error up to 1 % loss; baseline: 144 Hz", 1.0, little, probes, at_most(little, 1.0)),
+        ("%", "mean error up to 10 % loss", 4.0, much, None, at_most(much, 4.0)),
+        ("ratio", "error at 144 Hz over LDA's, least up to 1 % loss", 10.0, least, None, least >= 10),
+        ("ratio", "bandwidth of probes as good as LDA, up to 1 % loss", 55.0, factor, None, factor >= 50),
+    )
     claims = [
-        _claim(
-            quantity="mean error up to 1 % loss; baseline: 144 Hz",
-            unit="%",
-            paper=1.0,
-            literal=little,
-            joint=little,
-            baseline=_worst(trials, "144 Hz", "mean_error", LITTLE),
-            reproduced=at_most(little, 1.0),
-        ),
-        _claim(
-            quantity="mean error up to 10 % loss",
-            unit="%",
-            paper=4.0,
-            literal=much,
-            joint=much,
-            reproduced=at_most(much, 4.0),
-        ),
-        _claim(
-            quantity="error at 144 Hz over LDA's, least up to 1 % loss",
-            unit="ratio",
-            paper=10.0,
-            literal=min(ratios),
-            joint=min(ratios),
-            reproduced=min(ratios) >= 10,
-        ),
-        _claim(
-            quantity="bandwidth of probes as good as LDA, up to 1 % loss",
-            unit="ratio",
-            paper=55.0,
-            literal=factor,
-            joint=factor,
-            reproduced=factor >= 50,
-        ),
+        _claim(unit, quantity, value, value, baseline, paper=paper, reproduced=near)
+        for unit, quantity, paper, value, baseline, near in rows
     ]
     for rate, paper in ((7, 100.0), (144, 11.0)):
         baseline = _worst(trials, _hertz(rate), "mean_error", LITTLE)
         close = at_most(baseline, paper) and at_most(paper, baseline)
         quantity = f"mean error of probes at {rate} Hz, up to 1 % loss"
-        claims.append(_claim(quantity=quantity, unit="%", paper=paper, baseline=baseline, reproduced=close))
+        claims.append(_claim("%", quantity, baseline=baseline, paper=paper, reproduced=close))
     return claims
 
 
+def _deviation_errors(trials: Trials, points: Sequence[float]) -> list[float]:
+    """LDA as published, centred, and probes at 144 Hz."""
+    of = ((LDA, "published_error"), (LDA, "centred_error"), ("144 Hz", "centred_error"))
+    return [_worst(trials, name, figure, points) for name, figure in of]
+
+
 def _deviation_claims(trials: Trials) -> list[Claim]:
-    losses = [loss for loss in LOSSES if loss <= 0.05]
-    literal = _worst(trials, LDA, "published_error", losses)
-    return [
-        _claim(
-            quantity="deviation error up to 5 % loss; baseline: 144 Hz",
-            unit="%",
-            paper=9.0,
-            literal=literal,
-            joint=_worst(trials, LDA, "centred_error", losses),
-            baseline=_worst(trials, "144 Hz", "centred_error", losses),
-            reproduced=at_most(literal, 9.0),
-        )
-    ]
+    errors = _deviation_errors(trials, [loss for loss in LOSSES if loss <= 0.05])
+    what, near = "deviation error up to 5 % loss; baseline: 144 Hz", at_most(errors[0], 9.0)
+    return [_claim("%", what, *errors, paper=9.0, reproduced=near)]
 
 
 def _largest_claims(trials: Trials) -> list[Claim]:
@@ -151,17 +122,9 @@ def _largest_claims(trials: Trials) -> list[Claim]:
     for name, paper in ((LDA, 0.17), ("7 Hz", 87.0), ("144 Hz", 13.0), ("10000 Hz", 0.15)):
         errors = [trial.mean_error for trial in trials[name, 0.0016]]
         largest = 100 * float(np.mean([max(errors[i : i + 10]) for i in range(0, len(errors), 10)]))
-        claims.append(
-            _claim(
-                quantity=f"largest of ten mean errors at 0.16 % loss, {name}",
-                unit="%",
-                paper=paper,
-                literal=largest if name == LDA else None,
-                joint=largest if name == LDA else None,
-                baseline=None if name == LDA else largest,
-                reproduced=at_most(largest, paper),
-            )
-        )
+        values = (largest, largest, None) if name == LDA else (None, None, largest)
+        quantity, near = f"largest of ten mean errors at 0.16 % loss, {name}", at_most(largest, paper)
+        claims.append(_claim("%", quantity, *values, paper=paper, reproduced=near))
     return claims
 
 
@@ -171,7 +134,7 @@ def _bound_claims(trials: Trials) -> list[Claim]:
     for loss, paper in ((0.001, 25.0), (0.1, 100.0)):
         widest = 100 * max(trial.bound for trial in trials[LDA, loss])
         quantity = f"widest 98 % bound of Eq. 1 at {100 * loss:g} % loss"
-        claims.append(_claim(quantity=quantity, unit="%", paper=paper, literal=widest, reproduced=widest <= paper))
+        claims.append(_claim("%", quantity, widest, paper=paper, reproduced=widest <= paper))
     return claims
 
 
@@ -190,7 +153,7 @@ def _lines(trials: Trials, points: Sequence[float], x: Sequence[float], figure: 
 def _figure(name: str, y_label: str, trials: Trials, figure: str, factor: float) -> Figure:
     lines = _lines(trials, LOSSES, [100 * loss for loss in LOSSES], figure, factor)
     panels = {f"{WORST}, losses in bursts": lines}
-    return Figure(name=name, x_label="packets lost, %", y_label=y_label, panels=panels, log_x=True, log_y=True)
+    return Figure(name, "packets lost, %", y_label, panels, log="xy")
 
 
 def try_queue(plan: Plan, red: Red | None, loads: Sequence[float] = LOADS) -> Trials:
@@ -217,36 +180,17 @@ def router_queue(scale: Scale) -> Outcome:
     found = {name: try_queue(plan, red) for name, red in DISCIPLINES.items()}
     claims = [claim for name, trials in found.items() for claim in _queue_claims(name, trials)]
     panels = {name: _lines(trials, LOADS, LOADS, "mean_error", 100) for name, trials in found.items()}
-    figure = Figure(name="queue-mean-error", x_label="load", y_label="mean error, %", panels=panels, log_y=True)
+    figure = Figure("queue-mean-error", "load", "mean error, %", panels, log="y")
     return Outcome(claims, [figure])
 
 
 def _queue_claims(name: str, trials: Trials) -> list[Claim]:
     """Probes see the time's average of the queue, and packets, which come in trains, a longer one."""
-    mean = _worst(trials, LDA, "mean_error", LOADS)
-    biases = [abs(mean_of(trials["10000 Hz", load], "value") - 1) for load in LOADS]
-    experiment = f"queue, {name}"
+    mean, probes = (_worst(trials, who, "mean_error", LOADS) for who in (LDA, "144 Hz"))
+    bias = 100 * max(abs(mean_of(trials["10000 Hz", load], "value") - 1) for load in LOADS)
+    claim = partial(Claim, f"queue, {name}", "%")
     return [
-        Claim(
-            experiment=experiment,
-            quantity="mean error, worst load; baseline: 144 Hz",
-            unit="%",
-            literal=mean,
-            joint=mean,
-            baseline=_worst(trials, "144 Hz", "mean_error", LOADS),
-        ),
-        Claim(
-            experiment=experiment,
-            quantity="deviation error, worst load; baseline: 144 Hz",
-            unit="%",
-            literal=_worst(trials, LDA, "published_error", LOADS),
-            joint=_worst(trials, LDA, "centred_error", LOADS),
-            baseline=_worst(trials, "144 Hz", "centred_error", LOADS),
-        ),
-        Claim(
-            experiment=experiment,
-            quantity="bias of the mean at 10 000 Hz, worst load",
-            unit="%",
-            baseline=100 * max(biases),
-        ),
+        claim("mean error, worst load; baseline: 144 Hz", mean, mean, probes),
+        claim("deviation error, worst load; baseline: 144 Hz", *_deviation_errors(trials, LOADS)),
+        claim("bias of the mean at 10 000 Hz, worst load", baseline=bias),
     ]

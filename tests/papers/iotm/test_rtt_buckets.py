@@ -12,8 +12,8 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.node.unit.rtt_unit import PublishedRttUnit, RttUnit
 from sojourn.node.unit.unit import Instance, NodeUnit
+from sojourn.papers.iotm.rtt_buckets import PublishedRttRecorder, RttRecorder, choices_of, rtt_parameters
 from sojourn.sketches.bucket_array import BucketArrayParameters
-from sojourn.sketches.rtt_buckets import PublishedRttRecorder, RttRecorder, choices_of, rtt_parameters
 
 SECOND = 10**9
 
