@@ -26,7 +26,7 @@ from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "maths" / "coverage.md"

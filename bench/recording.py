@@ -15,7 +15,7 @@ from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import new_sketch
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
 
 PACKETS = 4_000_000

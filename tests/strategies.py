@@ -9,7 +9,7 @@ from sojourn.sketches.bucket_array import SPREADINGS, BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
 
 WORDS = st.integers(0, 2**64 - 1)

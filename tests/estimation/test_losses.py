@@ -11,7 +11,7 @@ from sojourn.estimation.differences import Parts, count_losses, poisson_95
 from sojourn.estimation.sample import match_samples
 from sojourn.segments.measurement import Interval, PointRecorder, SegmentPlan, answer_interval, plan_segment
 from sojourn.segments.sizing import fit_lda
-from sojourn.sketches.samples.sample import Sample, SampleParameters
+from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import MS, World, world
 
 SKETCHES = ["auto", "lds", "colate", "sample", "lda"]

@@ -17,7 +17,7 @@ from sojourn.matching.exact import MeasuredFlows
 from sojourn.segments.points import CaptureOptions, CapturePoint, with_common_identity
 from sojourn.segments.sizing import fit_sample
 from sojourn.segments.survey import survey_segment
-from sojourn.sketches.samples.sample import Sample, SampleParameters
+from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import DELAYS, recorded, world
 
 LOSSES = [0.0, 0.01, 0.15]

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from sojourn.lab.metrics import message_world
-from sojourn.papers.iotm import EXPERIMENTS
-from sojourn.papers.iotm import real_disk as iotm_real_disk
-from sojourn.papers.iotm import real_flows as iotm_real_flows
+from sojourn.papers.iotm import EXPERIMENTS, real
 from sojourn.papers.iotm.synthetic import (
     EQUAL,
     LITERAL,
@@ -94,14 +92,13 @@ def test_every_experiment_is_listed_once() -> None:
     assert epochs_of_a_query in EXPERIMENTS
 
 
-@pytest.mark.parametrize("module", [iotm_real_disk, iotm_real_flows])
-def test_what_the_machine_cannot_do_is_left_out_with_a_remark(module, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("experiment", [real.real_disk, real.real_flows])
+def test_what_the_machine_cannot_do_is_left_out_with_a_remark(experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(*_args: object, **_options: object) -> None:
         raise PermissionError("not here")
 
     for name in ("record_disk", "record_flows"):
-        monkeypatch.setattr(module, name, cannot, raising=False)
-    experiment = module.real_disk if module is iotm_real_disk else module.real_flows
+        monkeypatch.setattr(real, name, cannot)
     (claim,) = experiment(Scale.SMALL).claims
     assert claim.reproduced is None
     assert "left out: not here" in claim.quantity
@@ -111,7 +108,7 @@ def test_what_the_machine_cannot_do_is_left_out_with_a_remark(module, monkeypatc
 @pytest.mark.xdist_group("live")
 def test_real_processes_are_counted_within_5_per_cent_and_nothing_stays_behind() -> None:
     mounts, left = Path("/proc/self/mounts").read_text(), set(Path("/var/tmp").iterdir())
-    recording = iotm_real_disk.record_disk(15, epoch="3s")
+    recording = real.record_disk(15, epoch="3s")
     assert len(recording.names) == 10
     assert recording.truth.sum() > 3000
     assert (recording.errors("turns", "joint") <= 0.05).all()
@@ -126,7 +123,7 @@ def test_real_processes_are_counted_within_5_per_cent_and_nothing_stays_behind()
 @pytest.mark.xdist_group("live")
 def test_real_round_trips_from_100_buckets_are_closer_than_the_mean_of_all() -> None:
     """Medians of 7 to 9 % against 47 to 51 % in three runs; 20 buckets promise nothing here (docs/maths/iotm.md)."""
-    recording = iotm_real_flows.record_flows(40, epoch="2500ms")
+    recording = real.record_flows(40, epoch="2500ms")
     assert len(recording.names) == 50
     assert recording.recorded_share == 1
     wide, grand = (recording.errors(a) for a in (recording.wide_ns, recording.grand_mean_ns))

@@ -14,7 +14,7 @@ from sojourn.sketches.counter_vector import CounterVector, CounterVectorParamete
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.sds import Sds, SdsParameters
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 
 
 def assert_front_recorded(sketch, model, rows, taken: int) -> None:

@@ -11,9 +11,9 @@ from sojourn.sketches.bucket_array import BucketArray
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
-from sojourn.sketches.samples.sample import Sample
+from sojourn.sketches.sample import Sample
 from sojourn.sketches.sds import Sds
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 
 
 def assert_equals_model(sketch, fields: dict[str, list[int]]) -> None:

@@ -15,13 +15,13 @@ from sojourn.core.errors import MismatchError, ParameterError, WireError
 from sojourn.core.keys import FlowKey, key_id
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.delay_cells import disjoint_thresholds, nested_thresholds
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.registry import SKETCHES, new_sketch, sketch_type
-from sojourn.sketches.samples.coordination import disjoint_thresholds, nested_thresholds
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 
 ALL = [
     own.lda_parameters(),

@@ -11,7 +11,7 @@ import numpy as np
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import WireError
 from sojourn.core.kernels import kernel
-from sojourn.sketches.tables import Field, Table
+from sojourn.sketches.parameters import Field, Table
 
 __all__ = ["pack_table", "packed_size", "unpack_into"]
 

@@ -42,7 +42,7 @@ from sojourn.segments.survey import Point, Survey
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
-from sojourn.sketches.samples.sample import Sample
+from sojourn.sketches.sample import Sample
 
 __all__ = [
     "FLOWS",

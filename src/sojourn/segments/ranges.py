@@ -28,7 +28,7 @@ from sojourn.sketches.delay_cells import DelayCellParameters
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
-from sojourn.sketches.samples.sample import Sample, SampleParameters
+from sojourn.sketches.sample import Sample, SampleParameters
 
 __all__ = [
     "IN_RANGE_NS",

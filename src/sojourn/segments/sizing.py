@@ -29,7 +29,7 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 
 __all__ = ["AutoShares", "changed", "fit_auto", "fit_blind", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
 

@@ -43,7 +43,7 @@ from sojourn.sketches.key_reporter import KeyReporter
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 
 __all__ = ["KeyReports", "TwoStepAnswer", "estimate_epochs", "record_epochs", "without_other_way"]
 

@@ -6,8 +6,11 @@ measurement goes into one of them, chosen by the *spreading*:
 - ``random``: uniformly (as published);
 - ``sequence``: the measurement's sequence number modulo m, so that a later measurement about the same
   packet finds the same bucket;
-- ``round-robin``: each of the instance's buckets in turn;
-- ``hashed-steps``: in turn, by 64 shared steps (24 bytes for m ≤ 8).
+- ``round-robin``: each of the instance's buckets in turn, by a table of instance ids with a step each that grows as
+  instances appear;
+- ``hashed-steps``: in turn, by 64 shared steps (24 bytes for m ≤ 8), of which an instance uses the one its hash names.
+
+Steps decide where the next measurement goes and nothing else: they are not part of an epoch.
 
 Guarantee: every measurement is in exactly one bucket, and a bucket is the sum of its measurements: in
 range, or with ``wrap`` modulo 2ᵇ (exact while the final sum fits: for time stamps that are added and
@@ -25,18 +28,19 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import Int64Array, MeasurementBatch, UInt64Array
-from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
+from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
+from sojourn.core.batches import MeasurementBatch
+from sojourn.core.hash_kernels import bucket, mix, mix_column, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel
-from sojourn.sketches.parameters import Parameters, choice, flag, integer
+from sojourn.sketches.parameters import Field, Kind, Parameters, Table, choice, counter_limit, flag, integer
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.steps import Steps, find_step
-from sojourn.sketches.tables import Field, Kind, Table, counter_limit
 
-__all__ = ["SPREADINGS", "BucketArray", "BucketArrayParameters"]
+__all__ = ["HASHED_STEPS", "SPREADINGS", "BucketArray", "BucketArrayParameters", "shared_steps"]
 
 SPREADINGS = ("random", "sequence", "round-robin", "hashed-steps")
 _RANDOM, _SEQUENCE = 0, 1
+HASHED_STEPS = 64
+_STEP_SALT = np.uint64(hashing.salt_for(1 << 22, 0))
 _DRAW_GAMMA = np.uint64(hashing.GOLDEN_GAMMA)
 
 
@@ -72,6 +76,68 @@ class BucketArrayParameters(Parameters):
     def is_order_free(self) -> bool:
         """Whether the order of measurements cannot change the buckets."""
         return self.spreading == "sequence" or self.per_instance == 1
+
+
+@inlined
+def find_step(instance_id: np.uint64, owners: UInt64Array, next_step: Int64Array) -> np.int64:
+    """The slot of an instance's step, claimed if new (−1 marks a free slot).
+
+    A table without `owners` is shared: the hash alone names the slot. Slots are a power of two and a
+    table is kept at most half full, so a probe ends after about 1.5 looks.
+    """
+    mask = next_step.shape[0] - 1
+    slot = np.int64(mix(instance_id ^ _STEP_SALT) & np.uint64(mask))
+    if owners.shape[0] == 0:
+        return slot
+    while next_step[slot] >= 0 and owners[slot] != instance_id:
+        slot = np.int64((slot + 1) & mask)
+    if next_step[slot] < 0:
+        owners[slot] = instance_id
+        next_step[slot] = 0
+    return slot
+
+
+def shared_steps(instance_id: UInt64Array) -> BoolArray:
+    """Which of these instances share their hashed step with another of them: those do not go round evenly."""
+    slot = mix_column(instance_id ^ _STEP_SALT) & np.uint64(HASHED_STEPS - 1)
+    shared: BoolArray = np.bincount(slot.astype(np.int64), minlength=HASHED_STEPS)[slot.astype(np.int64)] > 1
+    return shared
+
+
+@kernel
+def _move(owners: UInt64Array, steps: Int64Array, to_owners: UInt64Array, to: Int64Array) -> None:
+    for slot in range(steps.shape[0]):
+        if steps[slot] >= 0:
+            to[find_step(owners[slot], to_owners, to)] = steps[slot]
+
+
+class Steps:
+    """The step table of one bucket array."""
+
+    def __init__(self, *, hashed: bool) -> None:
+        self.hashed = hashed
+        self.reset()
+
+    def reset(self) -> None:
+        self.owners = np.empty(0 if self.hashed else HASHED_STEPS, np.uint64)
+        self.next_step = np.full(HASHED_STEPS, 0 if self.hashed else -1, np.int64)
+
+    def reserve(self, newcomers: int) -> None:
+        """Make room for that many more instances, at most half of the table used."""
+        if self.hashed:
+            return
+        wanted = 2 * (int(np.count_nonzero(self.next_step >= 0)) + newcomers)
+        if wanted <= len(self.next_step):
+            return
+        slots = 1 << (wanted - 1).bit_length()
+        owners, next_step = np.empty(slots, np.uint64), np.full(slots, -1, np.int64)
+        _move(self.owners, self.next_step, owners, next_step)
+        self.owners, self.next_step = owners, next_step
+
+    def memory_bits(self, buckets_per_instance: int) -> int:
+        """Memory at the narrowest width that holds a step, and 64 bits per owner."""
+        step_bits = max(1, (buckets_per_instance - 1).bit_length())
+        return len(self.next_step) * step_bits + len(self.owners) * 64
 
 
 @inlined

@@ -35,11 +35,19 @@ from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import kernel
-from sojourn.sketches.delay_cells import DIGEST_FUNCTION, modular_capacity
-from sojourn.sketches.parameters import Parameters, choice, flag, integer, probabilities
-from sojourn.sketches.samples.coordination import bank_of, disjoint_thresholds
+from sojourn.sketches.delay_cells import DIGEST_FUNCTION, bank_of, disjoint_thresholds, modular_capacity
+from sojourn.sketches.parameters import (
+    Field,
+    Kind,
+    Parameters,
+    Table,
+    choice,
+    counter_limit,
+    flag,
+    integer,
+    probabilities,
+)
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.tables import Field, Kind, Table, counter_limit
 
 __all__ = ["CounterVector", "CounterVectorParameters"]
 

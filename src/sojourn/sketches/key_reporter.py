@@ -1,8 +1,8 @@
 """Key reporter: which flows are new in an epoch, from a small rotating Bloom filter.
-
-Two halves of m bits. An id is entered into the active half by k hashes; it is new if neither half has it. When the
-active half has taken `keys` ids, the older one is emptied and becomes the active one. However many ids come, the filter
-therefore never fills up: of more than 2 · `keys` ids some are reported twice (harmless: a list of keys has each once).
+ Two halves of m bits. An id is entered into the active half by k hashes; it is new if neither half has it. When the
+active half has taken `keys` ids, the older one is emptied and becomes the active one. However many ids come, the
+filter therefore never fills up: of more than 2 · `keys` ids some are reported twice (harmless: a list of keys has
+each once).
 
 Guarantee: an id that was not reported before is **missed** with at most the probability that both halves together give
 a false positive, 2·(1 − e^(−k·keys/m))ᵏ at their fullest; m and k are chosen so that this stays below `missed`.

@@ -23,11 +23,9 @@ from sojourn.core import hashing
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.hash_kernels import mix, to_range
 from sojourn.core.kernels import kernel
-from sojourn.sketches.delay_cells import DelayCellParameters
-from sojourn.sketches.parameters import flag, integer, probabilities
-from sojourn.sketches.samples.coordination import bank_of, disjoint_thresholds, nested_thresholds
+from sojourn.sketches.delay_cells import DelayCellParameters, bank_of, disjoint_thresholds, nested_thresholds
+from sojourn.sketches.parameters import Table, flag, integer, probabilities
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.tables import Table
 
 __all__ = ["Lda", "LdaParameters", "tuned_share"]
 

@@ -27,13 +27,10 @@ from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, MismatchError, ParameterError, UsageError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel
-from sojourn.sketches.delay_cells import DelayCellParameters
-from sojourn.sketches.parameters import checked_text, integer, probabilities
-from sojourn.sketches.samples.coordination import is_sampled, nested_thresholds
+from sojourn.sketches.delay_cells import DelayCellParameters, is_sampled, nested_thresholds
+from sojourn.sketches.parameters import Field, Kind, Table, checked_text, counter_limit, integer, probabilities
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.tables import Field, Kind, Table, counter_limit
-from sojourn.sketches.weights.flow_weights import FlowWeights
-from sojourn.sketches.weights.policy import WeightPolicy
+from sojourn.sketches.weights import FlowWeights, WeightPolicy
 
 __all__ = ["Lds", "LdsParameters", "packet_cells"]
 

@@ -10,7 +10,7 @@ from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.samples.sample import Sample
+from sojourn.sketches.sample import Sample
 from sojourn.sketches.sds import Sds
 from sojourn.sketches.sketch import Sketch
 

@@ -20,9 +20,8 @@ import numpy as np
 from sojourn.core.arrays import Int64Array, MeasurementBatch, UInt64Array
 from sojourn.core.hash_kernels import bucket, salt_table
 from sojourn.core.kernels import kernel
-from sojourn.sketches.parameters import Parameters, integer
+from sojourn.sketches.parameters import Field, Kind, Parameters, Table, integer
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.tables import Field, Kind, Table
 
 __all__ = ["Sds", "SdsParameters"]
 

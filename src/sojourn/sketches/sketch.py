@@ -15,8 +15,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
-from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.tables import Kind
+from sojourn.sketches.parameters import Kind, Parameters
 
 __all__ = ["Sketch"]
 

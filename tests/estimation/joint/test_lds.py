@@ -11,7 +11,7 @@ from sojourn.estimation.joint import mixture as mixture_delays
 from sojourn.estimation.joint.segments import estimate_lds_joint
 from sojourn.estimation.lds import estimate_lds
 from sojourn.sketches.lds import Lds, LdsParameters
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 from worlds import recorded, world
 
 FEW = 20

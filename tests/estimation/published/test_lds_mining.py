@@ -13,7 +13,7 @@ from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.published.lds import estimate_lds_deviation, estimate_losses, estimate_sizes
 from sojourn.lab.traffic import DELAY_LAWS, Traffic, make_traffic
 from sojourn.sketches.lds import Lds, LdsParameters, packet_cells
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 from worlds import recorded
 
 FLOWS = 1000

@@ -152,7 +152,7 @@ def _weighted(plan: SegmentPlan, path: Path) -> SegmentPlan:
     from dataclasses import replace
 
     from sojourn.sketches.lds import LdsParameters
-    from sojourn.sketches.weights.policy import MAX_TEXT, WeightPolicy
+    from sojourn.sketches.weights import MAX_TEXT, WeightPolicy
 
     if plan.name != "lds" or not isinstance(plan.flows, LdsParameters):
         raise UsageError(f"{plan.name} has no weights", where="--weights", action="use --sketch lds")

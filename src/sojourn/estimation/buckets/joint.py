@@ -34,8 +34,7 @@ from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.quantiles import student_95
-from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
-from sojourn.sketches.steps import shared_steps
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters, shared_steps
 
 __all__ = ["Amounts", "Scales", "decode_amounts", "estimate_sums_jointly", "shares_of"]
 

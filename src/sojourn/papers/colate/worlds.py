@@ -23,7 +23,7 @@ from sojourn.lab.queue_red import Queue, Red, serve
 from sojourn.lab.traffic import PACKET_BYTES, START_NS, TAIL, Traffic, make_traffic, traffic_of
 from sojourn.papers.reproduction import Scale
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
-from sojourn.sketches.samples.sample import WAITING_SHARE, Sample, SampleParameters
+from sojourn.sketches.sample import WAITING_SHARE, Sample, SampleParameters
 
 __all__ = [
     "LAWS",

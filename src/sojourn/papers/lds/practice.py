@@ -34,7 +34,7 @@ from sojourn.papers.lds.worlds import (
 )
 from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 from sojourn.sketches.lds import LdsParameters, packet_cells
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 
 __all__ = ["deviations", "flow_weights", "multi_bank_under_loss", "sizes_losses_and_heavy_hitters", "tolerance"]
 

@@ -48,7 +48,7 @@ from sojourn.papers.reproduction import Scale
 from sojourn.segments.sizing import fit_lda
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds, LdsParameters
-from sojourn.sketches.weights.flow_weights import FlowWeights
+from sojourn.sketches.weights import FlowWeights
 
 __all__ = [
     "ROWS",

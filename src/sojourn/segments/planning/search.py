@@ -27,7 +27,7 @@ from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 
 __all__ = ["MemoryPlan", "Prediction", "Wish", "plan_memory", "predict_error"]
 

@@ -27,8 +27,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import ParameterError
-from sojourn.sketches.bucket_array import SPREADINGS, BucketArrayParameters
-from sojourn.sketches.steps import HASHED_STEPS
+from sojourn.sketches.bucket_array import HASHED_STEPS, SPREADINGS, BucketArrayParameters
 
 __all__ = [
     "IotmPlan",

@@ -15,6 +15,9 @@ Two packets of a flow of N share a hash of b bits with probability N·2⁻ᵇ, t
 with F·2⁻ᶠ. Times are kept modulo 2ᵗ ns: differences are exact while every delay stays below `max_delay_ns`.
 Memory: (slots + waiting) × (b + f + t) bits, groups × (b + count + held bits). Packets that fall below their
 threshold wait in a sixteenth as many slots until they are sorted in, by a merge in place.
+A group's row is ⟨cut, packets, held⟩: its threshold is 2ᵇ − cut (an empty sketch is all zeros), and its `held` packets
+are next to each other in the pool, in the order of the groups. A group that was cut has more than c packets, so it
+counts c whatever it still has: the level, and with it the pool, is the same in whatever order packets came.
 Time: two hashes and one group per packet, O(1); of N packets about slots · ln(N/slots) are sorted in.
 """
 
@@ -29,18 +32,19 @@ from sojourn.core import hashing
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
 from sojourn.core.hash_kernels import mix, mix_column, to_range
-from sojourn.core.kernels import kernel
-from sojourn.sketches.parameters import Parameters, integer
-from sojourn.sketches.samples.pool import CUT, HELD, PACKETS, cut_to_level, merge_from_back, sorted_waiting
+from sojourn.core.kernels import inlined, kernel
+from sojourn.core.memory_kernels import signed
+from sojourn.sketches.parameters import Field, Kind, Parameters, Table, counter_limit, integer
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.tables import Field, Kind, Table, counter_limit
 
-__all__ = ["KeptPackets", "Sample", "SampleParameters"]
+__all__ = ["PACKETS", "WAITING_SHARE", "KeptPackets", "Sample", "SampleParameters"]
 
 FLOW_FUNCTION = 1 << 24
 PACKET_FUNCTION = FLOW_FUNCTION + 1
-WAITING_SHARE = 16
+WAITING_SHARE = 16  # one waiting packet for so many slots: sorting in then costs a merge per sixteenth of the pool
 LEAST_WAITING = 16
+# Columns of a group.
+CUT, PACKETS, HELD = 0, 1, 2
 _HALF = np.uint64(32)
 
 
@@ -216,9 +220,11 @@ class Sample(Sketch[SampleParameters, PacketBatch]):
         """Sort the waiting packets in and cut what exceeds the level."""
         if self._waits:
             groups = self._tables[0]
-            merge_from_back(groups, self._pool, sorted_waiting(self._waiting[: self._waits], self.parameters.hash_bits))
+            _merge_from_back(
+                groups, self._pool, _sorted_waiting(self._waiting[: self._waits], self.parameters.hash_bits)
+            )
             self._waits = 0
-            cut_to_level(groups, self._pool, self.parameters.slots, self.parameters.everything)
+            _cut_to_level(groups, self._pool, self.parameters.slots, self.parameters.everything)
 
     def kept(self) -> KeptPackets:
         """All packets in the slots."""
@@ -257,7 +263,7 @@ class Sample(Sketch[SampleParameters, PacketBatch]):
         for sample in (self, other):
             kept = sample.kept()
             result._take(kept.select(kept.hash < p.everything - groups[kept.group, CUT]))
-        cut_to_level(groups, result._pool, p.slots, p.everything)
+        _cut_to_level(groups, result._pool, p.slots, p.everything)
         return result
 
     def _take(self, kept: KeptPackets) -> None:
@@ -298,3 +304,92 @@ class Sample(Sketch[SampleParameters, PacketBatch]):
         order = np.lexsort((kept.time, kept.flow, kept.hash, kept.group))
         if (np.diff(order) != 1).any():
             raise MismatchError("packets are not in order", where="slots")
+
+
+def _sorted_waiting(waiting: Int64Array, hash_bits: int) -> Int64Array:
+    """Rows ⟨group, hash, flow, time⟩ in that order."""
+    key = (waiting[:, 0] << hash_bits) | waiting[:, 1]
+    order = np.argsort(key)
+    ordered = key[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        order = np.lexsort((waiting[:, 3], waiting[:, 2], key))
+    return waiting[order]
+
+
+@inlined
+def _follows(group: int, slots: Int64Array, row: int, waiting: Int64Array, other: int) -> bool:
+    """Whether a packet in the pool belongs behind one that waits."""
+    if group != waiting[other, 0]:
+        return bool(group > waiting[other, 0])
+    for column in range(3):
+        if slots[row, column] != waiting[other, column + 1]:
+            return bool(slots[row, column] > waiting[other, column + 1])
+    return False
+
+
+@kernel
+def _merge_from_back(groups: Int64Array, pool: Int64Array, waiting: Int64Array) -> None:
+    """Merge ordered packets into the pool, largest first, so that nothing is overwritten before it has moved.
+
+    The pool has room for as many rows as its groups hold and wait together.
+    """
+    row = signed(-1)
+    for group in range(groups.shape[0]):
+        row += groups[group, HELD]
+    other = signed(waiting.shape[0] - 1)
+    target = row + waiting.shape[0]
+    group = signed(groups.shape[0] - 1)
+    left = groups[group, HELD]
+    while other >= 0:
+        while row >= 0 and left == 0:
+            group -= 1
+            left = groups[group, HELD]
+        if row >= 0 and _follows(group, pool, row, waiting, other):
+            pool[target] = pool[row]
+            row -= 1
+            left -= 1
+        else:
+            pool[target] = waiting[other, 1:]
+            other -= 1
+        target -= 1
+    for i in range(waiting.shape[0]):
+        groups[waiting[i, 0], HELD] += 1
+
+
+@kernel
+def _needed(groups: Int64Array, level: int) -> int:
+    """Σ min(packets, level): the slots that a level calls for."""
+    total = signed(0)
+    for group in range(groups.shape[0]):
+        total += level if groups[group, CUT] > 0 else min(groups[group, HELD], level)
+    return total
+
+
+@kernel
+def _cut_to_level(groups: Int64Array, pool: Int64Array, slots: int, everything: int) -> None:
+    """Find the level and drop what lies above it or at or above its group's threshold."""
+    low, high = signed(1), signed(slots)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _needed(groups, middle) <= slots:
+            low = middle
+        else:
+            high = middle - 1
+    read = signed(0)
+    write = signed(0)
+    for group in range(groups.shape[0]):
+        held = groups[group, HELD]
+        threshold = everything - groups[group, CUT]
+        keep = min(held, low)
+        if held > low:
+            threshold = min(threshold, pool[read + low, 0])
+        while keep > 0 and pool[read + keep - 1, 0] >= threshold:
+            keep -= 1
+        for i in range(keep):
+            for column in range(3):
+                pool[write + i, column] = pool[read + i, column]
+        groups[group, CUT] = everything - threshold
+        groups[group, HELD] = keep
+        read += held
+        write += keep
+    pool[write:read] = 0

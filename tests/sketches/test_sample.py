@@ -11,7 +11,7 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError, WireError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode
-from sojourn.sketches.samples.sample import Sample, SampleParameters
+from sojourn.sketches.sample import Sample, SampleParameters
 
 
 def stream(seed: int, packets: int, flows: int) -> PacketBatch:

@@ -15,9 +15,8 @@ from sojourn.core.keys import DestinationKey, FlowKey, HostPairKey, VlanFlowKey,
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode
 from sojourn.sketches.lds import Lds, LdsParameters
+from sojourn.sketches.weights import MAX_RULES, MAX_TEXT, FlowWeights, WeightPolicy, WeightRule
 from sojourn.sketches.weights import flow_weights as weights_module
-from sojourn.sketches.weights.flow_weights import FlowWeights
-from sojourn.sketches.weights.policy import MAX_RULES, MAX_TEXT, WeightPolicy, WeightRule
 
 POLICY = """
 [[rule]]

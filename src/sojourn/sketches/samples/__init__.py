@@ -1,1 +1,0 @@
-"""Coordinated samples: the same packets kept at both ends."""

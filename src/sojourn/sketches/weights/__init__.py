@@ -1,1 +1,0 @@
-"""Flow weights of an LDS, by policy."""
