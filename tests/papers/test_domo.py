@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.papers import domo
-from sojourn.papers.domo import accuracy as domo_accuracy
+from sojourn.papers.domo import experiments as domo_experiments
 from sojourn.papers.domo import worlds as domo_worlds
-from sojourn.papers.domo.accuracy import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
+from sojourn.papers.domo.experiments import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
 from sojourn.papers.mplane import DATA_VARIABLE
 from sojourn.papers.reproduction import Claim, Outcome, Scale
 
@@ -23,11 +23,11 @@ NODES = 60
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One network of 60 nodes instead of four of 400."""
     monkeypatch.setattr(domo_worlds, "SEEDS", seeds := {Scale.SMALL: (81,)})
-    monkeypatch.setattr(domo_accuracy, "SEEDS", seeds)
-    monkeypatch.setattr(domo_accuracy, "NODES", NODES)
-    sizes = {NODES: domo_accuracy.Published(), 100: domo_accuracy.PAPER_BY_SIZE[100]}
-    monkeypatch.setattr(domo_accuracy, "PAPER_BY_SIZE", sizes)
-    monkeypatch.setattr(domo_accuracy, "CUTS", {Scale.SMALL: (20, 1_000)})
+    monkeypatch.setattr(domo_experiments, "SEEDS", seeds)
+    monkeypatch.setattr(domo_experiments, "NODES", NODES)
+    sizes = {NODES: domo_experiments.Published(), 100: domo_experiments.PAPER_BY_SIZE[100]}
+    monkeypatch.setattr(domo_experiments, "PAPER_BY_SIZE", sizes)
+    monkeypatch.setattr(domo_experiments, "CUTS", {Scale.SMALL: (20, 1_000)})
     domo_worlds.judge_networks.cache_clear()
     yield
     domo_worlds.judge_networks.cache_clear()
@@ -129,7 +129,7 @@ def test_traces_of_a_folder_are_judged_and_missing_ones_said(tmp_path: Path, mon
     files = ["-w", f"{name}_packets.csv.gz", "--truth", f"{name}_hops.csv.gz", "--format", "csv"]
     assert CliRunner().invoke(app, ["lab", "wireless", *words, *files]).exit_code == 0
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(domo_accuracy, "TRACES", {60: "own", 100: "n100_center_20s"})
+    monkeypatch.setattr(domo_experiments, "TRACES", {60: "own", 100: "n100_center_20s"})
     claims = by_quantity(real_traces(Scale.SMALL))
     assert in_order(claims["60 nodes, a packet every 20 s: mean error"])
     assert any(quantity.startswith("left out: ") for quantity in claims)

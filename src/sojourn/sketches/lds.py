@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -92,49 +92,50 @@ class LdsParameters(DelayCellParameters):
         return salt_table(self.rows, self.salt)
 
     @cached_property
-    def thresholds(self) -> UInt64Array:
-        return nested_thresholds(self.row_shares)
+    def shape(self) -> _Shape:
+        return _Shape(
+            row_salts=self.row_salts,
+            thresholds=nested_thresholds(self.row_shares),
+            columns=np.uint64(self.columns),
+            spread=np.uint64(self.spread),
+            packet_salt=np.uint64(hashing.salt_for(PACKET_FUNCTION, self.salt)),
+            digest_salt=self.digest_salt,
+            digest_mask=self.digest_mask,
+            count_limit=self.count_limit,
+            byte_limit=counter_limit(self.byte_bits) if self.byte_bits else 0,
+        )
+
+
+class _Shape(NamedTuple):
+    """How packets find their cells, and where cells are full, as the kernels read it."""
+
+    row_salts: UInt64Array
+    thresholds: UInt64Array
+    columns: np.uint64
+    spread: np.uint64
+    packet_salt: np.uint64
+    digest_salt: np.uint64
+    digest_mask: np.uint64
+    count_limit: int
+    byte_limit: int
 
 
 @inlined
-def _rotated(hashed: np.uint64, row: int) -> np.uint64:
-    """The packet hash turned for one row, so that rows choose and sample independently."""
+def _cell_of(flow_id: np.uint64, packet_hash: np.uint64, row: int, shape: _Shape) -> np.int64:
+    """A packet's cell in a row, (h_r(f) + h'_r(x)) mod C of the paper's update procedure; −1 if the row does not
+    sample it.
+    """
+    # One hash serves all rows: turned by a different number of bits for each, so that they choose independently.
     turn = np.uint64((row * 17 + 1) & 63)
-    return (hashed << turn) | (hashed >> (_WORD_BITS - turn))
-
-
-@inlined
-def _column_of(
-    flow_id: np.uint64,
-    packet_hash: np.uint64,
-    row_salt: np.uint64,
-    columns: np.uint64,
-    spread: np.uint64,
-) -> np.int64:
-    """(h_r(f) + h'_r(x)) mod C of the paper's update procedure."""
-    column = bucket(flow_id, row_salt, columns)
-    if spread > np.uint64(1):
-        column += to_range(packet_hash, spread)
-        if column >= np.int64(columns):
-            column -= np.int64(columns)
-    return column
-
-
-@inlined
-def _cell_of(
-    flow_id: np.uint64,
-    packet_hash: np.uint64,
-    row: int,
-    row_salts: UInt64Array,
-    thresholds: UInt64Array,
-    columns: np.uint64,
-    spread: np.uint64,
-) -> np.int64:
-    """A packet's cell in a row; −1 if the row does not sample it."""
-    turned = _rotated(packet_hash, row)
-    if not is_sampled(turned, thresholds[row]):
+    turned = (packet_hash << turn) | (packet_hash >> (_WORD_BITS - turn))
+    if not is_sampled(turned, shape.thresholds[row]):
         return np.int64(-1)
-    return row * np.int64(columns) + _column_of(flow_id, turned, row_salts[row], columns, spread)
+    column = bucket(flow_id, shape.row_salts[row], shape.columns)
+    if shape.spread > np.uint64(1):
+        column += to_range(turned, shape.spread)
+        if column >= np.int64(shape.columns):
+            column -= np.int64(shape.columns)
+    return row * np.int64(shape.columns) + column
 
 
 @kernel
@@ -145,74 +146,55 @@ def _record(
     time_ns: Int64Array,
     weight: Int64Array,
     size_bytes: Int64Array,
-    row_salts: UInt64Array,
-    thresholds: UInt64Array,
-    columns: np.uint64,
-    spread: np.uint64,
-    packet_salt: np.uint64,
-    digest_salt: np.uint64,
-    digest_mask: np.uint64,
-    count_limit: int,
-    byte_limit: int,
+    shape: _Shape,
 ) -> int:
     """Find a packet's cells, make sure that all have room, then update them.
 
     Looking first also starts the loads of all rows' cells together.
     """
-    rows = row_salts.shape[0]
+    rows = shape.row_salts.shape[0]
     chosen = np.empty(rows, np.int64)
     byte_field = cells.shape[1] - 1
     for i in range(len(flow_id)):
-        packet_hash = mix(packet_id[i] ^ packet_salt)
+        packet_hash = mix(packet_id[i] ^ shape.packet_salt)
         w = weight[i] if weight.shape[0] else np.int64(1)
-        size = size_bytes[i] if byte_limit else np.int64(0)
+        size = size_bytes[i] if shape.byte_limit else np.int64(0)
         for row in range(rows):
-            cell = _cell_of(flow_id[i], packet_hash, row, row_salts, thresholds, columns, spread)
+            cell = _cell_of(flow_id[i], packet_hash, row, shape)
             if cell >= 0:
-                if cells[cell, 1] > count_limit - w:
+                if cells[cell, 1] > shape.count_limit - w:
                     return i
-                if byte_limit and cells[cell, byte_field] > byte_limit - size:
+                if shape.byte_limit and cells[cell, byte_field] > shape.byte_limit - size:
                     return i
             chosen[row] = cell
         digest = np.int64(0)
-        if digest_mask:
-            digest = np.int64(mix(packet_id[i] ^ digest_salt) & digest_mask)
+        if shape.digest_mask:
+            digest = np.int64(mix(packet_id[i] ^ shape.digest_salt) & shape.digest_mask)
         for row in range(rows):
             cell = chosen[row]
             if cell >= 0:
                 cells[cell, 0] += w * time_ns[i]
                 cells[cell, 1] += w
-                if digest_mask:
+                if shape.digest_mask:
                     cells[cell, 2] ^= digest
-                if byte_limit:
+                if shape.byte_limit:
                     cells[cell, byte_field] += size
     return len(flow_id)
 
 
 @kernel
-def _packet_cells(
-    flow_id: UInt64Array,
-    packet_id: UInt64Array,
-    row_salts: UInt64Array,
-    thresholds: UInt64Array,
-    columns: np.uint64,
-    spread: np.uint64,
-    packet_salt: np.uint64,
-) -> Int64Array:
-    cells = np.empty((len(flow_id), row_salts.shape[0]), np.int64)
+def _packet_cells(flow_id: UInt64Array, packet_id: UInt64Array, shape: _Shape) -> Int64Array:
+    cells = np.empty((len(flow_id), shape.row_salts.shape[0]), np.int64)
     for i in range(len(flow_id)):
-        packet_hash = mix(packet_id[i] ^ packet_salt)
-        for row in range(row_salts.shape[0]):
-            cells[i, row] = _cell_of(flow_id[i], packet_hash, row, row_salts, thresholds, columns, spread)
+        packet_hash = mix(packet_id[i] ^ shape.packet_salt)
+        for row in range(shape.row_salts.shape[0]):
+            cells[i, row] = _cell_of(flow_id[i], packet_hash, row, shape)
     return cells
 
 
 def packet_cells(parameters: LdsParameters, batch: PacketBatch) -> Int64Array:
     """The cell of each packet in each row, −1 where the row does not sample it: what an all-knowing judge needs."""
-    p = parameters
-    salt = np.uint64(hashing.salt_for(PACKET_FUNCTION, p.salt))
-    size = np.uint64(p.columns), np.uint64(p.spread)
-    return _packet_cells(batch.flow_id, batch.packet_id, p.row_salts, p.thresholds, *size, salt)
+    return _packet_cells(batch.flow_id, batch.packet_id, parameters.shape)
 
 
 class Lds(Sketch[LdsParameters, PacketBatch]):
@@ -239,23 +221,9 @@ class Lds(Sketch[LdsParameters, PacketBatch]):
             raise UsageError("flows are weighted, and no weights are given", where="lds", action="give Lds its weights")
         if p.byte_bits and int(batch.size_bytes.min()) < 0:
             raise MismatchError("a packet has a negative size", where="size_bytes")
-        return _record(
-            self.arrays[0],
-            batch.flow_id,
-            batch.packet_id,
-            batch.time_ns,
-            _NO_COLUMN if self.weights is None else self.weights.of(batch.flow_id),
-            batch.size_bytes,
-            p.row_salts,
-            p.thresholds,
-            np.uint64(p.columns),
-            np.uint64(p.spread),
-            np.uint64(hashing.salt_for(PACKET_FUNCTION, p.salt)),
-            p.digest_salt,
-            p.digest_mask,
-            p.count_limit,
-            counter_limit(p.byte_bits) if p.byte_bits else 0,
-        )
+        weight = _NO_COLUMN if self.weights is None else self.weights.of(batch.flow_id)
+        columns = batch.flow_id, batch.packet_id, batch.time_ns, weight, batch.size_bytes
+        return _record(self.arrays[0], *columns, p.shape)
 
     def record(self, flow_id: int, packet_id: int, time_ns: int, *, size_bytes: int = 0) -> None:
         """Record one packet, or raise `SketchFullError` and change nothing."""
