@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,18 +125,38 @@ class CounterVectorParameters(Parameters):
     def function_salts(self) -> UInt64Array:
         return salt_table(self.per_flow, self.salt)
 
-    @property
-    def digest_salt(self) -> np.uint64:
-        return np.uint64(hashing.salt_for(DIGEST_FUNCTION, self.salt))
-
-    @property
-    def digest_mask(self) -> np.uint64:
-        """The digest's bits; 0 where there is no digest."""
-        return np.uint64((1 << self.digest_bits) - 1)
-
     @cached_property
-    def thresholds(self) -> UInt64Array:
-        return disjoint_thresholds(self.shares)
+    def shape(self) -> _Shape:
+        return _Shape(
+            function_salts=self.function_salts,
+            thresholds=disjoint_thresholds(self.shares),
+            packet_salt=np.uint64(hashing.salt_for(PACKET_FUNCTION, self.salt)),
+            digest_salt=np.uint64(hashing.salt_for(DIGEST_FUNCTION, self.salt)),
+            digest_mask=np.uint64((1 << self.digest_bits) - 1),
+            coordinated=self.choice == "packet",
+            origin_ns=self.origin_ns,
+            resolution_ns=self.resolution_ns,
+            sum_limit=0 if self.wrap else counter_limit(self.bits),
+            count_limit=self.count_limit,
+        )
+
+
+class _Shape(NamedTuple):
+    """How packets find their counters, and where counters are full, as the kernel reads it.
+
+    `sum_limit` 0 stands for wrapping sums, `count_limit` 0 for no count array.
+    """
+
+    function_salts: UInt64Array
+    thresholds: UInt64Array
+    packet_salt: np.uint64
+    digest_salt: np.uint64
+    digest_mask: np.uint64
+    coordinated: bool
+    origin_ns: int
+    resolution_ns: int
+    sum_limit: int
+    count_limit: int
 
 
 @kernel
@@ -145,49 +166,37 @@ def _record(
     flow_id: UInt64Array,
     packet_id: UInt64Array,
     time_ns: Int64Array,
-    function_salts: UInt64Array,
-    thresholds: UInt64Array,
-    packet_salt: np.uint64,
-    coordinated: bool,
     draw: np.uint64,
-    origin_ns: int,
-    resolution_ns: int,
-    sum_limit: int,
     total_room: int,
-    count_limit: int,
     packets_room: int,
-    digest_salt: np.uint64,
-    digest_mask: np.uint64,
+    shape: _Shape,
 ) -> int:
-    """One pass over the packets; the index of the first that does not fit.
-
-    `sum_limit` 0 stands for wrapping sums, `count_limit` 0 for no count array.
-    """
-    per_flow = np.uint64(function_salts.shape[0])
-    vectors = thresholds.shape[0]
+    """One pass over the packets; the index of the first that does not fit."""
+    per_flow = np.uint64(shape.function_salts.shape[0])
+    vectors = shape.thresholds.shape[0]
     size = counters.shape[0] // vectors
     for i in range(len(flow_id)):
         if i >= packets_room:
             return i
-        packet_hash = mix(packet_id[i] ^ packet_salt)
+        packet_hash = mix(packet_id[i] ^ shape.packet_salt)
         j = to_range(packet_hash, per_flow)
-        if not coordinated:
+        if not shape.coordinated:
             j = to_range(mix((draw + np.uint64(i)) * _DRAW_GAMMA), per_flow)
-        vector = max(bank_of(packet_hash, thresholds), 0) if vectors > 1 else 0
-        target = vector * size + bucket(flow_id[i], function_salts[j], np.uint64(size))
-        stamp = time_ns[i] - origin_ns
-        if resolution_ns > 1:
-            stamp //= resolution_ns
-        if sum_limit:
-            if counters[target, 0] > sum_limit - stamp or stamp > total_room:
+        vector = max(bank_of(packet_hash, shape.thresholds), 0) if vectors > 1 else 0
+        target = vector * size + bucket(flow_id[i], shape.function_salts[j], np.uint64(size))
+        stamp = time_ns[i] - shape.origin_ns
+        if shape.resolution_ns > 1:
+            stamp //= shape.resolution_ns
+        if shape.sum_limit:
+            if counters[target, 0] > shape.sum_limit - stamp or stamp > total_room:
                 return i
             total_room -= stamp
-        if count_limit:
-            if counters[target, 1] >= count_limit:
+        if shape.count_limit:
+            if counters[target, 1] >= shape.count_limit:
                 return i
             counters[target, 1] += 1
-            if digest_mask:
-                counters[target, 2] ^= np.int64(mix(packet_id[i] ^ digest_salt) & digest_mask)
+            if shape.digest_mask:
+                counters[target, 2] ^= np.int64(mix(packet_id[i] ^ shape.digest_salt) & shape.digest_mask)
         counters[target, 0] += stamp
         vector_packets[vector, 0] += 1
     return len(flow_id)
@@ -210,26 +219,10 @@ class CounterVector(Sketch[CounterVectorParameters, PacketBatch]):
                 where=p.kind,
                 action="set origin_ns to the start of the epoch",
             )
-        taken = _record(
-            self.arrays[0],
-            self.arrays[1],
-            batch.flow_id,
-            batch.packet_id,
-            batch.time_ns,
-            p.function_salts,
-            p.thresholds,
-            np.uint64(hashing.salt_for(PACKET_FUNCTION, p.salt)),
-            p.choice == "packet",
-            np.uint64(self._draws),
-            p.origin_ns,
-            p.resolution_ns,
-            0 if p.wrap else counter_limit(p.bits),
-            0 if p.wrap else self._room_below_threshold(),
-            p.count_limit,
-            self._packets_room(),
-            p.digest_salt,
-            p.digest_mask,
-        )
+        room = 0 if p.wrap else self._room_below_threshold(), self._packets_room()
+        columns = batch.flow_id, batch.packet_id, batch.time_ns
+        counters, packets = self.arrays
+        taken = _record(counters, packets, *columns, np.uint64(self._draws), *room, p.shape)
         self._draws = (self._draws + taken) & hashing.MASK
         return taken
 

@@ -24,7 +24,8 @@ Time: two hashes and one group per packet, O(1); of N packets about slots · ln(
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -102,11 +103,23 @@ class SampleParameters(Parameters):
         """The threshold below which every hash lies."""
         return 1 << self.hash_bits
 
+    @cached_property
+    def shape(self) -> _Shape:
+        return _Shape(
+            flow_salt=np.uint64(hashing.salt_for(FLOW_FUNCTION, self.salt)),
+            packet_salt=np.uint64(hashing.salt_for(PACKET_FUNCTION, self.salt)),
+            hash_shift=np.uint64(64 - self.hash_bits),
+            flow_mask=np.uint64((1 << self.flow_bits) - 1),
+            time_mask=(1 << self.time_bits) - 1,
+            everything=self.everything,
+            count_limit=counter_limit(self.count_bits),
+        )
+
     def locate(self, flow_id: UInt64Array) -> tuple[Int64Array, Int64Array]:
         """The group and the tag of flows."""
-        hashed = mix_column(flow_id ^ np.uint64(hashing.salt_for(FLOW_FUNCTION, self.salt)))
+        hashed = mix_column(flow_id ^ self.shape.flow_salt)
         group = ((hashed >> _HALF) * np.uint64(self.groups)) >> _HALF
-        return group.astype(np.int64), (hashed & np.uint64((1 << self.flow_bits) - 1)).astype(np.int64)
+        return group.astype(np.int64), (hashed & self.shape.flow_mask).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +138,18 @@ class KeptPackets:
         return len(self.hash)
 
 
+class _Shape(NamedTuple):
+    """How packets find their group and what is kept of them, as the kernel reads it."""
+
+    flow_salt: np.uint64
+    packet_salt: np.uint64
+    hash_shift: np.uint64
+    flow_mask: np.uint64
+    time_mask: int
+    everything: int
+    count_limit: int
+
+
 @kernel
 def _offer(
     groups: Int64Array,
@@ -134,13 +159,7 @@ def _offer(
     packet_id: UInt64Array,
     time_ns: Int64Array,
     start: int,
-    flow_salt: np.uint64,
-    packet_salt: np.uint64,
-    hash_shift: np.uint64,
-    flow_mask: np.uint64,
-    time_mask: int,
-    everything: int,
-    count_limit: int,
+    shape: _Shape,
 ) -> tuple[int, int]:
     """Count packets from `start` on and let those below their threshold wait: where it stopped, how many wait.
 
@@ -148,18 +167,18 @@ def _offer(
     """
     size = np.uint64(groups.shape[0])
     for i in range(start, len(flow_id)):
-        flow_hash = mix(flow_id[i] ^ flow_salt)
+        flow_hash = mix(flow_id[i] ^ shape.flow_salt)
         group = to_range(flow_hash, size)
-        if groups[group, PACKETS] >= count_limit:
+        if groups[group, PACKETS] >= shape.count_limit:
             return i, count
-        hashed = max(np.int64(mix(packet_id[i] ^ packet_salt) >> hash_shift), np.int64(1))
-        if hashed + groups[group, CUT] < everything:
+        hashed = max(np.int64(mix(packet_id[i] ^ shape.packet_salt) >> shape.hash_shift), np.int64(1))
+        if hashed + groups[group, CUT] < shape.everything:
             if count == waiting.shape[0]:
                 return i, count
             waiting[count, 0] = group
             waiting[count, 1] = hashed
-            waiting[count, 2] = np.int64(flow_hash & flow_mask)
-            waiting[count, 3] = time_ns[i] & time_mask
+            waiting[count, 2] = np.int64(flow_hash & shape.flow_mask)
+            waiting[count, 3] = time_ns[i] & shape.time_mask
             count += 1
         groups[group, PACKETS] += 1
     return len(flow_id), count
@@ -189,25 +208,10 @@ class Sample(Sketch[SampleParameters, PacketBatch]):
         self._tables = tables
 
     def _record(self, batch: PacketBatch) -> int:
-        p = self.parameters
         row = 0
         while True:
-            row, self._waits = _offer(
-                self._tables[0],
-                self._waiting,
-                self._waits,
-                batch.flow_id,
-                batch.packet_id,
-                batch.time_ns,
-                row,
-                np.uint64(hashing.salt_for(FLOW_FUNCTION, p.salt)),
-                np.uint64(hashing.salt_for(PACKET_FUNCTION, p.salt)),
-                np.uint64(64 - p.hash_bits),
-                np.uint64((1 << p.flow_bits) - 1),
-                (1 << p.time_bits) - 1,
-                p.everything,
-                counter_limit(p.count_bits),
-            )
+            room = self._tables[0], self._waiting, self._waits
+            row, self._waits = _offer(*room, batch.flow_id, batch.packet_id, batch.time_ns, row, self.parameters.shape)
             if row == len(batch) or self._waits < len(self._waiting):
                 return row
             self._settle()
