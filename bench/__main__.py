@@ -18,7 +18,7 @@ UNTIMED = ("coverage", "tomography-intervals")
 
 
 def write(page: Path, name: str, lines: list[str]) -> None:
-    """Replace what stands between a table's two markers."""
+    """Replace what is between a table's two markers."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, rest = page.read_text().split(start)
     after = rest.split(end)[1]

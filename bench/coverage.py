@@ -55,8 +55,8 @@ def inside(flows: FlowDelays, world: Traffic, least: int = 1) -> Inside:
     """Of each answered flow that has a true mean and at least so many packets."""
     truth = world.truth
     asked = flows.answered & (truth.received > 0) & (truth.sent >= least)
-    held = (flows.low_ns <= truth.mean_ns) & (truth.mean_ns <= flows.high_ns)
-    return held[asked].tolist()
+    inside = (flows.low_ns <= truth.mean_ns) & (truth.mean_ns <= flows.high_ns)
+    return inside[asked].tolist()
 
 
 def lds_parameters(loss: float) -> LdsParameters:
@@ -153,11 +153,11 @@ def lda(law: str, loss: float, first_seed: int) -> dict[str, list[bool]]:
             ("LDA mean", answer.mean, delays.mean()),
             ("LDA deviation", answer.deviation, delays.std()),
         ):
-            found[name] += held(one, float(truth))
+            found[name] += covers(one, float(truth))
     return found
 
 
-def held(answer: Answer, truth: float) -> list[bool]:
+def covers(answer: Answer, truth: float) -> list[bool]:
     return [answer.contains(truth)] if isinstance(answer, Estimate) else []
 
 
@@ -174,7 +174,7 @@ def iotm() -> float:
         sketch.record_batch(MeasurementBatch.of(ids[process], value, np.arange(len(process))))
         truth = np.bincount(process, value, PROCESSES)
         for answer, total in zip(estimate_sums(sketch, ids, unit="B"), truth.tolist(), strict=True):  # type: ignore[arg-type]
-            found += held(answer, total)
+            found += covers(answer, total)
     return float(np.mean(found))
 
 

@@ -14,9 +14,9 @@ from sojourn.core.errors import InputError, MismatchError, ParameterError, Usage
 from sojourn.core.keys import DestinationKey, FlowKey, HostPairKey, VlanFlowKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import decode, encode
+from sojourn.sketches import weights as weights_module
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.weights import MAX_RULES, MAX_TEXT, FlowWeights, WeightPolicy, WeightRule
-from sojourn.sketches.weights import flow_weights as weights_module
 
 POLICY = """
 [[rule]]

@@ -12,6 +12,8 @@ import typer
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, TableColumn, progress, write_rows
 from sojourn.core.errors import UsageError
+from sojourn.papers.reproduction import Scale, claims_json
+from sojourn.papers.reproduction import reproduce as run
 
 __all__ = ["EXAMPLE", "HELP", "reproduce"]
 
@@ -29,13 +31,6 @@ class PaperName(StrEnum):
     BITS = "bits"
     IOTM = "iotm"
     DOMO = "domo"
-
-
-class ScaleName(StrEnum):
-    """How much is simulated."""
-
-    SMALL = "small"
-    PAPER = "paper"
 
 
 def _number(value: float) -> str:
@@ -65,19 +60,16 @@ def reproduce(
         ),
     ],
     scale: Annotated[
-        ScaleName, typer.Option(help="small: under five minutes on one core; paper: as many packets as the paper had.")
-    ] = ScaleName.SMALL,
+        Scale, typer.Option(help="small: under five minutes on one core; paper: as many packets as the paper had.")
+    ] = Scale.SMALL,
     output_format: FormatOption = None,
 ) -> None:
     """Run, print the claims, and leave them with the figures in DIR; files of an earlier run there are replaced."""
-    from sojourn.papers.reproduction import Scale, claims_json
-    from sojourn.papers.reproduction import reproduce as run
-
     how = output_format or Format.TABLE
     if how is Format.PARQUET:
         raise UsageError("claims are not written as Parquet", where="reproduce", action="use json or csv")
     share_done = 0.0
-    with progress(f"reproduce {paper.value}") as show:
+    with progress(f"reproduce {paper}") as show:
 
         def advance(step: str, share: float) -> None:
             nonlocal share_done
@@ -85,7 +77,7 @@ def reproduce(
             show(step, share)
 
         try:
-            claims = claims_json(run(paper.value, out, Scale(scale.value), advance=advance))
+            claims = claims_json(run(paper, out, scale, advance=advance))
         except KeyboardInterrupt:
             kept = (
                 f"the experiments that were done are in {out / 'claims.md'}" if share_done else "nothing was done yet"

@@ -37,7 +37,7 @@ FLOWS = {Scale.SMALL: 6000, Scale.PAPER: 30_000}
 LARGE, LARGER = 100, 1000
 LEAST_SHOWN = 1e-3
 TOLERANCE, EXACT = 1.1, 0.01
-SIZES_GIVEN = "COLATE literal (told sizes)"
+SIZES_GIVEN = "COLATE literal (sizes given)"
 AUTO, GRAND = "auto", "grand mean"
 
 

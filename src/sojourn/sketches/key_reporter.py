@@ -101,7 +101,7 @@ def _first_seen(
 
 
 class KeyReporter:
-    """Says of each packet's id whether it is seen for the first time since the last `reset`."""
+    """Reports of each packet's id whether it is seen for the first time since the last `reset`."""
 
     def __init__(self, keys: int = 4096, *, missed: float = 1e-4, salt: int = 0) -> None:
         if not 1 <= keys <= MOST_KEYS:

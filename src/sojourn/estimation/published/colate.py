@@ -108,54 +108,56 @@ def _answer(evidence: _Evidence, row: Int64Array, size: int, unit: int, method: 
     if size < 1 or not kept.any():
         return Unanswered(Reason.NO_USABLE_CELLS if size >= 1 else Reason.UNKNOWN_INSTANCE)
     own = vector.position[np.unique(row[kept])]
-    held = vector.expected(size, row)
+    expected = vector.expected(size, row)
     if evidence.counts is not None and not kept.all():
         # Counters that lost nothing tend to hold less than their share.
-        held = min(max(evidence.counts.sum_of(own)[0], 1.0), held)
-    if evidence.counts is None and held < min(size, FEWEST_EXPECTED):
+        expected = min(max(evidence.counts.sum_of(own)[0], 1.0), expected)
+    if evidence.counts is None and expected < min(size, FEWEST_EXPECTED):
         return Unanswered(Reason.LOST_IN_NOISE)
-    excess = evidence.sums.sum_of(own)[0] / held
+    excess = evidence.sums.sum_of(own)[0] / expected
     bounds = evidence.noise.bounds_of_sum(evidence.sums.own_totals(own)[0], len(own))
-    below, above = _partial_errors(evidence, own, excess, held, size)
+    below, above = _partial_errors(evidence, own, excess, expected, size)
     value = (evidence.grand_mean + excess) * unit
-    low = value - math.hypot(max(0.0, excess - bounds[0] / held), below) * unit
-    high = value + math.hypot(max(0.0, bounds[1] / held - excess), above) * unit
-    return Estimate(value, low, high, round(held), method)
+    low = value - math.hypot(max(0.0, excess - bounds[0] / expected), below) * unit
+    high = value + math.hypot(max(0.0, bounds[1] / expected - excess), above) * unit
+    return Estimate(value, low, high, round(expected), method)
 
 
-def _partial_errors(evidence: _Evidence, own: Int64Array, excess: float, held: float, size: int) -> tuple[float, float]:
+def _partial_errors(
+    evidence: _Evidence, own: Int64Array, excess: float, expected: float, size: int
+) -> tuple[float, float]:
     """The parts of the interval below and above that are due to hearing only some of the flow's packets."""
-    unseen = max(0.0, 1 - held / size)
+    unseen = max(0.0, 1 - expected / size)
     if not unseen:
         return 0.0, 0.0
     if len(own) < 2:
         return math.inf, math.inf
     sums = evidence.sums.centred[own, 0] + evidence.sums.means[0]
     if evidence.counts is None:
-        return _draw_errors(sums, excess, held, unseen)
+        return _draw_errors(sums, excess, expected, unseen)
     count = evidence.counts.centred[own, 0] + evidence.counts.means[0]
     deviation = sums - excess * count
     heard = count > 0
     if heard.sum() < 2:
         return math.inf, math.inf
     variance = float(np.sum(deviation[heard] ** 2 / count[heard])) / (int(heard.sum()) - 1)
-    delays = student_95(int(heard.sum()) - 1) * math.sqrt(variance / held * unseen)
-    number = NORMAL_95 * abs(excess) * math.sqrt(unseen / held)
+    delays = student_95(int(heard.sum()) - 1) * math.sqrt(variance / expected * unseen)
+    number = NORMAL_95 * abs(excess) * math.sqrt(unseen / expected)
     return math.hypot(number, delays), math.hypot(number, delays)
 
 
-def _draw_errors(sums: FloatArray, mean: float, held: float, unseen: float) -> tuple[float, float]:
+def _draw_errors(sums: FloatArray, mean: float, expected: float, unseen: float) -> tuple[float, float]:
     """What the draw of a share of the packets leaves open, their number unknown.
 
     A sum over drawn packets has variance unseen · Σ delay², which Theorem 4 estimates. It is small when few packets
     happened to be drawn, just when the sum is too small; a packet's typical latency r = Σ delay²/Σ delay is not, so
-    the interval is that of all t with (mean − t)² ≤ z² · unseen · r · t / held.
+    the interval is that of all t with (mean − t)² ≤ z² · unseen · r · t / expected.
     """
     squares, total, z = all_repetitions(sums), float(sums.sum()), student_95(len(sums) - 1)
     if total <= 0 or squares / total > total:
-        half = z * math.sqrt(squares * unseen) / held
+        half = z * math.sqrt(squares * unseen) / expected
         return half, half
-    typical = z**2 * unseen * squares / total / held
+    typical = z**2 * unseen * squares / total / expected
     root = math.sqrt(max(0.0, mean) * typical + typical**2 / 4)
     return root - typical / 2, root + typical / 2
 

@@ -82,7 +82,7 @@ def estimate_flow_deviations(
 ) -> list[Answer]:
     """Standard deviation of each flow's latencies in ns; `packets` are the flows' sizes.
 
-    ``repetitions`` is the paper's γ; None stands for all permutations, by the closed form.
+    ``repetitions`` is the paper's γ; None is all permutations, by the closed form.
     """
     parameters = sender.parameters
     means = estimate_flow_means(sender, receiver, flow_id, packets)
@@ -105,8 +105,8 @@ def estimate_flow_deviations(
         bounds = draws[len(kept)].interval(squares)
         if repetitions is not None:
             squares = virtual_repetitions(difference, repetitions, seed=seed + flow)
-        held = vector.expected(int(packets[flow]), row)
-        answers.append(_answer(squares, bounds, held, mean, parameters.resolution_ns, parameters.choice))
+        expected = vector.expected(int(packets[flow]), row)
+        answers.append(_answer(squares, bounds, expected, mean, parameters.resolution_ns, parameters.choice))
     return answers
 
 
@@ -142,11 +142,11 @@ def _own_and_strangers(vector: UsableVector, owned: int) -> SquareDraws:
 
 
 def _answer(
-    squares: float, bounds: tuple[float, float, float], held: float, mean: Estimate, unit: int, choice: str
+    squares: float, bounds: tuple[float, float, float], expected: float, mean: Estimate, unit: int, choice: str
 ) -> Answer:
     """Eq. 5, and the interval of a difference of two estimates (each bound moved by both parts' doubts)."""
-    value = math.sqrt(max(0.0, squares / held * unit**2 - mean.value**2))
-    low, middle, high = (bound**2 / held * unit**2 for bound in bounds)
+    value = math.sqrt(max(0.0, squares / expected * unit**2 - mean.value**2))
+    low, middle, high = (bound**2 / expected * unit**2 for bound in bounds)
     if choice == "random":
         return Estimate(value, 0.0, max(value, math.sqrt(high)), mean.samples, f"{PUBLISHED}, independent j")
     mean_low = 0.0 if mean.low <= 0 <= mean.high else min(mean.low**2, mean.high**2)

@@ -159,20 +159,20 @@ def _log_kept(count: float, chance: float) -> float:
 
 
 @kernel
-def _log_split(own_sum: float, held: float, total: float, n: float, m: float) -> float:
+def _log_split(own_sum: float, bucket: float, total: float, n: float, m: float) -> float:
     """The logarithm of Eq. 2: over all ways to split a bucket between the instance and the others."""
     others = total - own_sum
-    own = max(0.0, math.ceil(held - others))
-    last = min(held, math.floor(own_sum))
+    own = max(0.0, math.ceil(bucket - others))
+    last = min(bucket, math.floor(own_sum))
     if own > last:
         return -math.inf
     if m == 1 or n == 1:
         # Every unit of one side lands here: one split at most has a chance.
-        own = own_sum if m == 1 else held - others
-        if own != math.floor(own) or own < 0 or own > held or (m == 1 and n == 1 and held != total):
+        own = own_sum if m == 1 else bucket - others
+        if own != math.floor(own) or own < 0 or own > bucket or (m == 1 and n == 1 and bucket != total):
             return -math.inf
         last = own
-    rest = held - own
+    rest = bucket - own
     log_first = _log_choose(own_sum, own) + _log_kept(own_sum - own, 1 / m) - own * math.log(m)
     log_first += _log_choose(others, rest) + _log_kept(others - rest, 1 / n) - rest * math.log(n)
     odds = (n - 1) / (m - 1) if m > 1 else 0.0
@@ -194,8 +194,8 @@ def _log_normal(own_sum: float, buckets: FloatArray, total: float, n: float, m: 
     mean = own_sum / m + (total - own_sum) / n
     variance = max(own_sum / m * (1 - 1 / m) + (total - own_sum) / n * (1 - 1 / n), 1e-9)
     found = 0.0
-    for held in buckets:
-        found -= 0.5 * ((held - mean) ** 2 / variance + math.log(2 * math.pi * variance))
+    for bucket in buckets:
+        found -= 0.5 * ((bucket - mean) ** 2 / variance + math.log(2 * math.pi * variance))
     return found
 
 
@@ -204,8 +204,8 @@ def _log_likelihood(own_sum: float, buckets: FloatArray, total: float, n: float,
     if buckets.max() > EXACT_UP_TO:
         return _log_normal(own_sum, buckets, total, n, m)
     found = 0.0
-    for held in buckets:
-        found += _log_split(own_sum, held, total, n, m)
+    for bucket in buckets:
+        found += _log_split(own_sum, bucket, total, n, m)
     return found
 
 
@@ -265,7 +265,7 @@ def _most_likely_each(buckets: FloatArray, total: float, n: float, m: float) -> 
 
 def most_likely_sums(buckets: Int64Array | FloatArray, total: float, *, n: int) -> FloatArray:
     """The own sum in 0 … total for which each instance's buckets (a row of m) are most likely."""
-    held: FloatArray = np.maximum(np.asarray(buckets, np.float64), 0.0)
+    rows: FloatArray = np.maximum(np.asarray(buckets, np.float64), 0.0)
     if total <= 0:
-        return np.zeros(len(held))
-    return _most_likely_each(np.ascontiguousarray(held), float(total), float(n), float(held.shape[1]))
+        return np.zeros(len(rows))
+    return _most_likely_each(np.ascontiguousarray(rows), float(total), float(n), float(rows.shape[1]))

@@ -186,10 +186,10 @@ def _added_variance(
     loads = RowLoads.of(sent / share, delay_sum, sent, usable)
     if not np.isfinite(loads.mean_spread) or loads.mean_spread == 0:
         return np.zeros(len(load))
-    held = np.nan_to_num(load, nan=1.0)
-    part = np.nan_to_num(loads.shares(held, np.ones(len(load), np.int64)))
+    known = np.nan_to_num(load, nan=1.0)
+    part = np.nan_to_num(loads.shares(known, np.ones(len(load), np.int64)))
     variance = NORMAL_95 * part * (loads.delay_variance + loads.mean_spread**2)
-    added: FloatArray = variance + NORMAL_95 * part**2 * held * np.nan_to_num(offset)
+    added: FloatArray = variance + NORMAL_95 * part**2 * known * np.nan_to_num(offset)
     return added
 
 

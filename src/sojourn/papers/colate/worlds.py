@@ -139,7 +139,7 @@ S = TypeVar("S", CounterVector, Sample)
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a method says of the flows asked about, and how far it is off; no answer is as bad as any."""
+    """What a method answers about the flows asked for, and how far it is off; no answer is as bad as any."""
 
     name: str
     kind: Kind
@@ -268,7 +268,7 @@ def read_sample(world: Traffic, asked: BoolArray, bits_per_packet: float) -> Rea
 
 
 def grand_mean(world: Traffic, asked: BoolArray) -> Reading:
-    """The mean of all packets, said of every flow."""
+    """The mean of all packets, for every flow."""
     truth = world.truth
     value = np.full(int(asked.sum()), truth.mean_of_all_ns)
     return Reading.of("grand mean", "baseline", value, truth.mean_ns[asked])

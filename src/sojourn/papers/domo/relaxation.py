@@ -93,13 +93,13 @@ def witness(u: FloatArray) -> FloatArray:
 
 
 def solve(window: SmallWindow, fifo: Fifo) -> FloatArray | None:
-    """Arrival times of the window's places in ms from its begin, by Eq. 5 to 8 and FIFO as said; None if infeasible."""
+    """Arrival times of the window's places in ms from its start, by Eq. 5 to 8 and this FIFO; None if infeasible."""
     cvxpy = _cvxpy()
     times = _Times(cvxpy, window)
     delays = [times[v + 1] - times[v] for v in _all_visits(window).tolist()]
     node = window.world.trace.node[_all_visits(window)]
-    alike = [delays[a] - delays[b] for a, b in combinations(range(len(delays)), 2) if node[a] == node[b]]
-    objective = cvxpy.sum_squares(cvxpy.hstack(alike)) + TINY * cvxpy.sum_squares(cvxpy.hstack(delays))
+    differences = [delays[a] - delays[b] for a, b in combinations(range(len(delays)), 2) if node[a] == node[b]]
+    objective = cvxpy.sum_squares(cvxpy.hstack(differences)) + TINY * cvxpy.sum_squares(cvxpy.hstack(delays))
     problem = cvxpy.Problem(cvxpy.Minimize(objective), _constraints(times, cvxpy, fifo))
     problem.solve(solver=cvxpy.CLARABEL)
     if not _is_solved(cvxpy, problem):

@@ -60,7 +60,7 @@ BUCKETS, PER_FLOW = 20, 5
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Relative errors (runs × processes) and whether intervals held the truth; none where there are no intervals."""
+    """Relative errors (runs × processes) and whether intervals covered the truth; none where there are no intervals."""
 
     errors: FloatArray
     covered: FloatArray

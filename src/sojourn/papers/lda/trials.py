@@ -178,7 +178,7 @@ class Trial:
     samples: float
     bound: float = math.nan  # half-width of Eq. 1's 98 % interval, relative to the mean
     value: float = math.nan  # estimated mean over true mean
-    covered: float = math.nan  # whether our 95 % interval held the true mean
+    covered: float = math.nan  # whether our 95 % interval covered the true mean
 
 
 def relative_error(answer: Answer | float, truth: float) -> float:

@@ -11,8 +11,8 @@ Three things to know before using it:
 - Eq. 21 and 22 are printed with n − m where the derivation from Eq. 18 gives (n − m)². ``printed=True`` keeps the
   printed form; the paper's own example contradicts it (docs/maths/sizing.md).
 - Eq. 13 to 15 make m·T/n ≈ t_max, so Eq. 22 says B·t_min ≈ k·√(t_min + t_max) whatever n is: the requirement holds for
-  nearly all memories or for none. `published_sizing` solves the four as they stand; ``per_flow`` fixes m instead and
-  takes Eq. 22 as the inequality that it stands for.
+  nearly all memories or for none. `published_sizing` solves the four as printed; ``per_flow`` fixes m instead and
+  takes Eq. 22 as the inequality that it means.
 - Eq. 2's variance is linear in time stamps, so B depends on the unit of time: any requirement is met by a finer one.
   It is no guarantee. `segments.planning.search` has the sizing that is.
 

@@ -9,7 +9,7 @@ which grows with m: the best m is 1, and no m brings it below the mean square of
 
 **Decoded jointly** strangers are unknowns, not noise. What is left is the covariance of `iotm_joint`: with turns the
 remainders, (1 − 1/m²)/12 to 1/6 for each hash function, against shares of 1/m, so that the variance grows with m² − 1;
-with random j what chance leaves. Against a small m stands only that two instances, or three in two buckets, must
+with random j what chance leaves. Against a small m there is only that two instances, or three in two buckets, must
 not share all they own: the chance of that falls like n⁻ᵐ. The best m is therefore small but not 1; which one it is for
 given n and sizes is computed here by averaging the decoder's covariance over drawn arrays.
 
