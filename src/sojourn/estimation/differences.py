@@ -30,7 +30,7 @@ from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
 from sojourn.sketches.registry import AnySketch
-from sojourn.sketches.samples.sample import Sample
+from sojourn.sketches.sample import Sample
 
 __all__ = [
     "CellDifference",

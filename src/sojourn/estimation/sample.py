@@ -38,7 +38,6 @@ from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.quantiles import NORMAL_95, spread_95, student_95
-from sojourn.estimation.variances import MOST_DEGREES, usual_variance
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
 __all__ = ["MatchedSample", "estimate_sample", "match_samples", "usual_variance"]

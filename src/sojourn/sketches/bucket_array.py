@@ -28,8 +28,7 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core import hashing
-from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
-from sojourn.core.batches import MeasurementBatch
+from sojourn.core.arrays import BoolArray, Int64Array, MeasurementBatch, UInt64Array
 from sojourn.core.hash_kernels import bucket, mix, mix_column, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel
 from sojourn.sketches.parameters import Field, Kind, Parameters, Table, choice, counter_limit, flag, integer

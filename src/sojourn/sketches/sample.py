@@ -33,8 +33,7 @@ from sojourn.core import hashing
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
 from sojourn.core.hash_kernels import mix, mix_column, to_range
-from sojourn.core.kernels import inlined, kernel
-from sojourn.core.memory_kernels import signed
+from sojourn.core.kernels import inlined, kernel, signed
 from sojourn.sketches.parameters import Field, Kind, Parameters, Table, counter_limit, integer
 from sojourn.sketches.sketch import Sketch
 

@@ -26,13 +26,12 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.capture.decode.keying import KEY_BYTES
+from sojourn.capture.decode.ids import KEY_BYTES
 from sojourn.capture.flows.table import empty_slots, fill_slots, find_slot
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.kernels import inlined, kernel, signed
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, protocol_name
-from sojourn.core.memory_kernels import signed
 
 __all__ = ["MAX_RULES", "MAX_TEXT", "FlowWeights", "WeightPolicy", "WeightRule"]
 

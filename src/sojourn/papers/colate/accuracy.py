@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.estimation.joint.colate import estimate_colate_joint
+from sojourn.estimation.joint.segments import estimate_colate_joint
 from sojourn.estimation.published.colate_deviation import estimate_centred_deviations, estimate_flow_deviations
 from sojourn.lab.traffic import Traffic
 from sojourn.papers.colate.worlds import (

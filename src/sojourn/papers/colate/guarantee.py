@@ -23,8 +23,7 @@ from time import perf_counter
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.published.colate import estimate_flow_means, estimate_means_between, estimate_time_sums

@@ -16,7 +16,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import Answer, Estimate
-from sojourn.estimation.joint.colate import estimate_colate_joint
+from sojourn.estimation.joint.segments import estimate_colate_joint
 from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.estimation.sample import estimate_sample
 from sojourn.lab.queue_red import Queue, Red, serve

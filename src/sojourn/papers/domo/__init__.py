@@ -1,13 +1,12 @@
 """Domo's evaluation, run again: Gao et al., "Domo: Passive Per-Packet Delay Tomography in Wireless Ad-hoc Networks".
-
-`domo.experiments` has Fig. 6 to 10 and the same methods on traces of CTP in TOSSIM, `domo.relaxation` the semidefinite
-relaxation of §IV-A.
+ `domo.experiments` has Fig. 6 to 10 and the same methods on traces of CTP in TOSSIM, `domo.semidefinite` the
+semidefinite relaxation of §IV-A.
 """
 
 from __future__ import annotations
 
 from sojourn.papers.domo.experiments import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
-from sojourn.papers.domo.relaxation import relaxation
+from sojourn.papers.domo.semidefinite import relaxation
 
 __all__ = ["EXPERIMENTS", "NOTES", "TITLE"]
 

@@ -31,8 +31,13 @@ from sojourn.papers.domo.worlds import (
 )
 from sojourn.papers.mplane import DATA_VARIABLE
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
-from sojourn.tomography.baselines.mnt import mnt_arrivals, mnt_bounds
-from sojourn.tomography.baselines.published import PublishedOptions, published, published_bounds
+from sojourn.tomography.baselines.published import (
+    PublishedOptions,
+    mnt_arrivals,
+    mnt_bounds,
+    published,
+    published_bounds,
+)
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear
 from sojourn.tomography.delays.estimate import EstimateOptions, Estimates, estimate

@@ -30,14 +30,13 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.lab.disk_load import mounted_tracefs, writers
+from sojourn.lab.disk_load import Tally, mounted_tracefs, writers
 from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.lab.namespaces import PORTS_EACH, Bottleneck, Host, Network, shape_by_port, two_hosts
-from sojourn.lab.tally import Tally
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
-from sojourn.sources.disk.disk_io import Method
+from sojourn.sources.disk_io import Method
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
-from sojourn.sources.rtt import FlowRtt
+from sojourn.sources.traffic import FlowRtt
 
 __all__ = ["DiskRecording", "FlowRecording", "real_disk", "real_flows", "record_disk", "record_flows"]
 

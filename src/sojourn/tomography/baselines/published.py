@@ -10,7 +10,7 @@ within ε_t of each other, subject to order (Eq. 5), FIFO queues (Eq. 1) and sum
 the effective ratio of Section IV.B. Where the paper cannot be implemented literally it is read so that it works:
 
 - Eq. 4, the relaxation of Eq. 1, has no solution as printed and constrains nothing with its sign corrected
-  (`sojourn.papers.domo.relaxation` shows both). The order is used where it is proved, as MNT's bounds prove it.
+  (`sojourn.papers.domo.semidefinite` shows both). The order is used where it is proved, as MNT's bounds prove it.
 - C(p) as defined contains the previous packet q and all older ones of the same origin: they are left out.
 - Eq. 7 is wrong if q itself was lost: sets are used only where the sequence numbers of p and q differ by one; of other
   packets only D(p) <= S(p) is kept.

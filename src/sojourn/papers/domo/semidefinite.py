@@ -25,8 +25,7 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.papers.domo.worlds import NS_PER_MS, World, simulate
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
-from sojourn.tomography.baselines.mnt import mnt_bounds
-from sojourn.tomography.baselines.published import published_bounds
+from sojourn.tomography.baselines.published import mnt_bounds, published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, learn_omega
 
 __all__ = ["MARGIN", "Fifo", "P", "SmallWindow", "relaxation", "small_windows", "solve", "widths", "witness"]

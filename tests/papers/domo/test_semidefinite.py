@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.papers.domo import relaxation as domo_relaxation
-from sojourn.papers.domo.relaxation import MARGIN, Fifo, P, relaxation, small_windows, solve, widths, witness
+from sojourn.papers.domo import semidefinite as domo_relaxation
+from sojourn.papers.domo.semidefinite import MARGIN, Fifo, P, relaxation, small_windows, solve, widths, witness
 from sojourn.papers.reproduction import Scale
 from sojourn.tomography.baselines.published import published_bounds
 from sojourn.tomography.bounds.constraints import learn_omega
