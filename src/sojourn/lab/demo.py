@@ -54,7 +54,7 @@ class SketchResult:
 
 @dataclass(frozen=True)
 class Demo:
-    """The world and what each sketch said of it."""
+    """The world and what each sketch estimated of it."""
 
     world: TwoPointWorld
     true_mean_ns: float
@@ -62,7 +62,7 @@ class Demo:
 
 
 def run_demo(*, seed: int, flows: int, packets: int, advance: Callable[[str, float], None]) -> Demo:
-    """Generate, record at both points, estimate; `advance` is told of every step."""
+    """Generate, record at both points, estimate; `advance` gets every step."""
     advance("generating traffic", 0.05)
     world = make_two_point_world(seed=seed, flows=flows, packets=packets)
     truth = world.truth()

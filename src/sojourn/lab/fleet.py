@@ -134,4 +134,4 @@ def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(path: Path) -> str:
-    return (path.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+    return (path.read_text(errors="replace").strip().splitlines() or ["no message"])[-1][:300]

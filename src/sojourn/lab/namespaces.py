@@ -326,8 +326,8 @@ def run_command(*command: str, given: str = "", where: str = "", timeout: float 
     except subprocess.TimeoutExpired:
         raise SojournError(f"did not end within {timeout:g} s", where=place) from None
     if result.returncode != 0:
-        said = (result.stderr.strip() or result.stdout.strip()).splitlines()[-1:] or ["it said nothing"]
-        raise SojournError(f"failed with code {result.returncode}: {said[0]}", where=place)
+        message = (result.stderr.strip() or result.stdout.strip()).splitlines()[-1:] or ["no message"]
+        raise SojournError(f"failed with code {result.returncode}: {message[0]}", where=place)
     return result.stdout
 
 

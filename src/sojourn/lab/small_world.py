@@ -49,7 +49,7 @@ def write_small_world(folder: Path) -> None:
 
 
 def _frames(flow: Int64Array) -> UInt8Array:
-    """A frame for each packet: the flow is its port, its IP identification and sequence number tell packets apart."""
+    """A frame for each packet: the flow is its port, its IP identification and sequence number distinguish packets."""
     frames = np.tile(np.frombuffer(_FRAME, np.uint8), (len(flow), 1))
     number = np.arange(len(flow))
     for offset, values in ((18, number), (34, 20_000 + flow), (40, number), (60, number)):

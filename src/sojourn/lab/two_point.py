@@ -32,7 +32,7 @@ PATHS_NS = (2_000_000, 9_000_000)
 
 @dataclass(frozen=True, eq=False)
 class TwoPointWorld:
-    """What the two observation points saw, and which key each flow id stands for."""
+    """What the two observation points saw, and the key of each flow id."""
 
     sender: PacketBatch
     receiver: PacketBatch

@@ -149,7 +149,7 @@ def simulate(
     """Visited nodes and arrival times of every packet (sink's included), hops made, S as sent, and losses.
 
     `parents[e, n]` is node n's parent in routing epoch e, entered `switch_s[n]` after the epoch's start;
-    `reception[e, a, b]` is the chance that a frame of a reaches b. `timing` holds, in seconds: processing before the
+    `reception[e, a, b]` is the chance that a frame of a reaches b. `timing` has, in seconds: processing before the
     first back-off, least and most initial back-off, most congestion back-off, start of frame after the decision to
     send, frame time, wait for an acknowledgement, least and most wait before a repetition. Losses: full buffer,
     retries used up, path too long. What each node's radio does goes to `log` while it has rows: kind, node, packet and
@@ -243,7 +243,7 @@ REACH = 2.1
 PATH_LOSS_DB, SHADOWING_DB, NOISE_DB, SLOPE_DB = 35.0, 3.0, 0.8, 1.6
 WORST_LINK = 0.05
 # Seconds, after a 250 kbit/s radio: processing, back-off (least, most), congestion back-off, start of frame, frame,
-# acknowledgement, wait before a repetition (least, most).
+# acknowledgement, wait before a retransmission (least, most).
 TIMING = (0.0006, 0.0003, 0.0076, 0.0024, 0.00035, 0.00177, 0.0008, 0.004, 0.012)
 
 
@@ -301,7 +301,7 @@ class CollectionRun:
     node: Int64Array
     arrival_ns: Int64Array
     lost: dict[str, int]
-    log: FloatArray  # what the nodes' radios did, if asked for: kind (see `wireless_events`), node, packet, seconds
+    log: FloatArray  # what the nodes' radios did, if asked for: kind, node, packet, seconds
     number: Int64Array  # what the log calls each packet
 
     def __len__(self) -> int:

@@ -95,7 +95,7 @@ class Segment:
 class SegmentMeasurement:
     """One segment, one measurement equivalence class (DSCP), one interval; times in ns.
 
-    `low_ns` and `high_ns` hold the true mean in 95 of 100 cases; `std_ns` is the deviation of single packets' delays.
+    `low_ns` and `high_ns` are the 95 % interval of the mean; `std_ns` is the deviation of single packets' delays.
     Fields are None where nothing justifies a number.
     """
 
@@ -144,7 +144,7 @@ def to_line(measurement: SegmentMeasurement) -> str:
 
 
 def from_row(row: object, *, where: str = "measurement") -> SegmentMeasurement:
-    """The measurement in a row; InputError says which field cannot be."""
+    """The measurement in a row; InputError names the field that is wrong."""
     if not isinstance(row, Mapping) or set(row) != _FIELDS:
         raise InputError("not the fields of a measurement", where=where, action=f"give {', '.join(sorted(_FIELDS))}")
     for name in _WHOLE:

@@ -1,8 +1,8 @@
 """Estimates and bounds against the truth of every hop.
 
 An *unknown* is a delay that the trace does not state: every visit of a packet with two hops or more. The displacement
-is Domo's order metric (Section VI.A): how many places, on average, an arrival stands off in the order of all arrivals;
-it says as much of the traffic's rate as of the method.
+is Domo's order metric (Section VI.A): by how many places, on average, an arrival is displaced in the order of all;
+it depends on the traffic's rate as much as on the method.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def evaluate(trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, tru
 
 
 def displacement(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Array) -> float:
-    """How many places an unknown's arrival stands off in the order of all, on average."""
+    """How many places an unknown's arrival is displaced in the order of all, on average."""
     return float(displacements(trace, arrival, truth_ns).mean())
 
 
 def displacements(trace: CollectionTrace, arrival: Int64Array, truth_ns: Int64Array) -> Int64Array:
-    """How many places each unknown's arrival stands off; `arrival` gives every place's time, or its rank."""
+    """How many places each unknown's arrival is displaced; `arrival` gives every place's time, or its rank."""
     visit = _compared(trace, truth_ns)
     ranks = [np.empty(len(visit), np.int64) for _order in range(2)]
     for rank, times in zip(ranks, (arrival[visit], truth_ns[visit]), strict=True):

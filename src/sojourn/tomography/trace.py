@@ -46,7 +46,7 @@ class CollectionTrace:
     sum_ns: Int64Array
     start: Int64Array
     node: Int64Array
-    shown_sequence: Int64Array  # as it stands in the trace
+    shown_sequence: Int64Array  # as in the trace
     ignored: dict[str, int] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class CollectionTrace:
 
     @property
     def gaps(self) -> int:
-        """How many packets the sequence numbers say are missing."""
+        """How many packets are missing by their sequence numbers."""
         order = np.lexsort((self.sequence, self.origin))
         same = np.diff(self.origin[order]) == 0
         steps = np.diff(self.sequence[order])[same] - 1
@@ -90,7 +90,7 @@ class CollectionTrace:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no packet seems to be missing: no gap, and every origin is heard from beginning to end."""
+        """Whether no packet seems to be missing: no gap, and every origin has packets from beginning to end."""
         edge = 3 * self.period_ns // 2
         order = np.lexsort((self.t0_ns, self.origin))
         change = np.flatnonzero(np.diff(self.origin[order])) + 1

@@ -125,7 +125,7 @@ def test_traffic_is_marked_and_counted_and_several_run_at_once(converged: Routed
 def test_traffic_that_finds_no_way_says_so(converged: RoutedLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routed_traffic, "CONNECT_MS", 500)
     converged.link_down("r6", "h2")
-    with pytest.raises(SojournError, match=r"^traffic from h1 to h2: iperf3 says: unable to connect"):
+    with pytest.raises(SojournError, match=r"^traffic from h1 to h2: iperf3 reports: unable to connect"):
         send_traffic(converged.host("h1"), converged.host("h2"), Traffic(rate=800_000, seconds=1))
     converged.link_up("r6", "h2")
     reached(converged.host("h2"), converged.host("h1"))

@@ -239,7 +239,7 @@ def test_names_come_from_a_file_of_two_columns(tmp_path: Path, monkeypatch: pyte
     path.write_text("router_id,name\n10.96.0.1,paris\n10.96.0.2,lyon\n")
     assert read_router_names(path) == {"10.96.0.1": "paris", "10.96.0.2": "lyon"}
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SojournError, match="no CSV"):
+    with pytest.raises(SojournError, match="not CSV"):
         read_router_names(path)
     path.write_text("router_id,name\n10.96.0.1,paris\n")
     monkeypatch.setattr(live, "MAX_NAMES_LETTERS", 20)

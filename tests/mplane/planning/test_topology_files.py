@@ -128,7 +128,7 @@ EXTERNAL = """<?xml version="1.0"?>
         ("x.csv", HEADER + "a,b,-1\n", "x.csv:2: a weight is above 0, this is -1"),
         ("x.csv", HEADER + "a,b,0\n", "x.csv:2: a weight is above 0, this is 0"),
         ("x.csv", HEADER + "a,b,\n", "x.csv:2: the link has no weight"),
-        ("x.csv", HEADER + "a,b,nan\n", "x.csv:2: the weight 'nan' is no number"),
+        ("x.csv", HEADER + "a,b,nan\n", "x.csv:2: the weight 'nan' is not a number"),
         ("x.csv", HEADER + "a,b,1e400\n", "x.csv:2: a weight of 1e400"),
         ("x.csv", HEADER + "a,b,1e-30\n", "x.csv:2: a weight of 1e-30"),
         ("x.csv", HEADER + "a,b,2e18\nb,c,1\n", "x.csv:2: paths of weight"),

@@ -132,7 +132,7 @@ def test_changes_come_as_they_are_seen_and_failures_in_a_row_are_told_once() -> 
         if topology is not None:
             network.now = topology
 
-    for change in watch.changes(Patience(1_000_000, 600 * 10**9), told=go_on):
+    for change in watch.changes(Patience(1_000_000, 600 * 10**9), on_error=go_on):
         seen.append((len(change.gone), len(change.come)))
         if len(seen) == 3:
             break

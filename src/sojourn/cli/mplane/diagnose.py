@@ -112,9 +112,9 @@ def diagnose(
     intervals: Annotated[int, typer.Option(min=2, max=1000, help="How many intervals are now.")] = 3,
     dscp: DscpOption = 0,
     least: Annotated[
-        str, typer.Option(metavar="TIME|%", help="The least change of delay to tell; a share is of the path's delay.")
+        str, typer.Option(metavar="TIME|%", help="The least change of delay to report; a share is of the path's delay.")
     ] = "5%",
-    least_loss: Annotated[str, typer.Option(metavar="%", help="The least change of loss to tell.")] = "0.1%",
+    least_loss: Annotated[str, typer.Option(metavar="%", help="The least change of loss to report.")] = "0.1%",
     false_alarms: Annotated[
         str | None,
         typer.Option(
@@ -264,4 +264,4 @@ def watch_verdicts(look: Callable[[int], Diagnosis], times: WatchTimes, how: str
 
 
 def _say_silent(error: SojournError) -> None:
-    print(f"sojourn: {error}; the last verdict stands until it answers", file=sys.stderr, flush=True)
+    print(f"sojourn: {error}; the last verdict is kept until it answers", file=sys.stderr, flush=True)

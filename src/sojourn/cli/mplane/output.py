@@ -150,8 +150,8 @@ def print_diagnosis(result: Diagnosis, how: str) -> None:
         low, high = _signed(result.delay.low), _signed(result.delay.high)
         print(f"the path's delay: {_signed(result.delay.value)} (95 %: {low} to {high})")
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    is_told = result.verdict == "changed"
-    shown = [column for column in _CHANGE_TABLE if is_told or column.name != "share"]
+    is_changed = result.verdict == "changed"
+    shown = [column for column in _CHANGE_TABLE if is_changed or column.name != "share"]
     write_rows([columns], Format.TABLE, name="segments", table=shown)
 
 
@@ -161,8 +161,8 @@ def print_verdict(result: Diagnosis, how: str) -> None:
         print_diagnosis(result, how)
         return
     clock = format_clock(result.now.to_ns)
-    told = result.summary if result.summary.startswith(result.verdict) else f"{result.verdict}: {result.summary}"
-    print(harmless(f"{clock}  {result.path}  {told}"))
+    text = result.summary if result.summary.startswith(result.verdict) else f"{result.verdict}: {result.summary}"
+    print(harmless(f"{clock}  {result.path}  {text}"))
 
 
 def _change_row(change: SegmentChange) -> dict[str, object]:
@@ -182,7 +182,7 @@ def _change_row(change: SegmentChange) -> dict[str, object]:
     }
 
 
-# Characters of a table's line that name the routers of an m-set, alone and beside those that are held.
+# Characters of a table's line that name the routers of an m-set, alone and beside those of the hold time.
 _WIDTH, _WIDTH_BESIDE, _WIDTH_HELD = 80, 55, 25
 # … and those that come and go in a step of a plan.
 _WIDTH_STEP = 36

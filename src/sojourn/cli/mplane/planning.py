@@ -109,7 +109,7 @@ def msets(
         bool, typer.Option("--watch", help="Follow a live router: print what changes, until Ctrl-C.")
     ] = False,
     every: Annotated[str, typer.Option(metavar="TIME", help="--watch: time between two readings.")] = "1s",
-    hold: Annotated[str, typer.Option(metavar="TIME", help="--watch: how long old m-sets are held.")] = "60s",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="--watch: how long old m-sets stay monitored.")] = "60s",
     duration: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
     ] = None,
@@ -117,7 +117,7 @@ def msets(
 ) -> None:
     """List what every m-router and m-server monitors, given the upgraded routers.
 
-    With failed links: what it monitors afterwards, and what it holds on to until routing has settled.
+    With failed links: what it monitors afterwards, and what it keeps monitoring until routing has converged.
 
     Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
     """
@@ -200,11 +200,11 @@ def _watch(
 
 
 def _check_plot(path: Path) -> None:
-    """Say what would hinder drawing before the work rather than after."""
+    """Refuse what cannot be drawn before the work rather than after."""
     from sojourn.papers.reproduction import require_matplotlib
 
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError("the ending tells no kind of picture", where=str(path), action="use .png, .svg or .pdf")
+        raise UsageError("the ending names no picture format", where=str(path), action="use .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
         raise UsageError("there is no such directory", where=str(path.parent), action="make it first")
     require_matplotlib()
@@ -234,7 +234,7 @@ _MOST_NS = 86_400 * 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class WatchTimes:
-    """How often to read, how long old m-sets are held, and when to end (None: never)."""
+    """How often to read, how long old m-sets stay monitored, and when to end (None: never)."""
 
     every_ns: int
     hold_ns: int
@@ -260,17 +260,17 @@ def watch_m_sets(read: Callable[[bool], Topology], upgraded: list[str], times: W
     show = _print_text if how is Format.TABLE else _print_json
     patience = Patience(times.every_ns, times.for_ns)
     with stopping_on_interrupt(patience.stop):
-        for change in watch.changes(patience, told=_say_silent):
+        for change in watch.changes(patience, on_error=_say_silent):
             show(change, times.hold_ns)
             sys.stdout.flush()
 
 
 def _say_silent(error: SojournError) -> None:
-    print(f"sojourn: {error}; the last m-sets hold until it answers", file=sys.stderr)
+    print(f"sojourn: {error}; the last m-sets are kept until it answers", file=sys.stderr)
 
 
 def _changed_nodes(change: Change) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Nodes whose m-sets a change concerns: name, kind, routers monitored now, and those that are only held."""
+    """Nodes whose m-sets a change concerns: name, kind, routers monitored now, and until the hold time."""
     names = change.after.shortest.topology.names
     for node, name in enumerate(names):
         now, held = change.after.of(node), list[int]()

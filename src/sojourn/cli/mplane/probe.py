@@ -55,10 +55,10 @@ def reflect(
     ] = None,
     key_file: KeyOption = None,
 ) -> None:
-    """Receive probes with the kernel's time stamps and tell their senders when each came.
+    """Receive probes with the kernel's time stamps and report to their senders when each arrived.
 
     An answer is never longer than the request for it; what is not part of a session is counted and ignored. Except on
-    loopback --key-file or --allow is needed, so that nobody else's packets can be sent to others.
+    loopback --key-file or --allow is needed, so that it cannot be used to send packets to others.
     """
     from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.mplane.probing.kernel_stamps import StampedSocket
@@ -68,7 +68,7 @@ def reflect(
     addresses = [_address(text) for text in listen or []]
     if not networks and key is None and not (addresses and all(address.is_loopback for address in addresses)):
         raise UsageError(
-            "anybody could have it send to others",
+            "anybody could make it send packets to others",
             where="reflect",
             action="give --key-file FILE or --allow NETWORK, or --listen 127.0.0.1",
         )
@@ -150,7 +150,7 @@ def probe(
     from sojourn.mplane.probing.probes import Prober
 
     if stamp not in set(Sent):
-        raise UsageError(f"{stamp[:40]!r} is no moment of sending", where="--stamp", action="use wire or queue")
+        raise UsageError(f"{stamp[:40]!r} is not a moment of sending", where="--stamp", action="use wire or queue")
     plan = ProbePlan(
         interval_ns=parse_duration(interval),
         rate=rate,
@@ -191,14 +191,14 @@ def _network(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text, strict=False)
     except ValueError:
-        raise UsageError(f"{text[:60]!r} is no network", where="--allow", action="write 10.0.0.0/8") from None
+        raise UsageError(f"{text[:60]!r} is not a network", where="--allow", action="write 10.0.0.0/8") from None
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
-        raise UsageError(f"{text[:60]!r} is no address", where="--listen", action="write 10.0.0.1") from None
+        raise UsageError(f"{text[:60]!r} is not an address", where="--listen", action="write 10.0.0.1") from None
 
 
 def _key(path: Path | None) -> bytes | None:
@@ -217,7 +217,7 @@ def _target(node: str, to: str | None, via: str | None, address: str | None, por
         ip_address(address.partition("%")[0])
     except ValueError:
         action = "write it in numbers, such as 10.0.0.3"
-        raise UsageError(f"{address[:60]!r} is no address", where="--address", action=action) from None
+        raise UsageError(f"{address[:60]!r} is not an address", where="--address", action=action) from None
     between = [name.strip() for name in via.split(",")] if via else []
     return ProbeTarget(Segment.between(node, *between, to), address, port)
 

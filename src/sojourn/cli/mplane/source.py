@@ -58,7 +58,7 @@ NamesOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--names", metavar="FILE", help="What live routers are called: a CSV of router_id,name."),
 ]
-# The lab that is meant where none is named, and the environment variable that says otherwise.
+# The lab that is meant where none is named, and the environment variable that names another.
 DEFAULT_LAB = "default"
 LAB_VARIABLE = "SOJOURN_LAB"
 _LAB = "lab:"
@@ -79,7 +79,7 @@ def read_source(source: str, *, directed: bool | None = None, names: Path | None
 
 
 def live_reader(source: str, *, names: Path | None = None) -> Callable[[bool], Topology] | None:
-    """A function that reads a live topology, told whether it needs links; None where the source is a file."""
+    """A function that reads a live topology, given whether it needs links; None where the source is a file."""
     from sojourn.mplane.planning.live_topology import read_live_topology
 
     found = live_source(source, names=names)
@@ -202,7 +202,7 @@ def read_range(text: str, *, where: str) -> tuple[int, int]:
     first, dots, last = text.partition("..")
     if not dots:
         raise UsageError(
-            f"{text[:60]!r} is no range of time", where=where, action="write TIME..TIME, such as -10m..-5m"
+            f"{text[:60]!r} is not a range of time", where=where, action="write TIME..TIME, such as -10m..-5m"
         )
     begin, end = parse_time(first), parse_time(last)
     if begin >= end:

@@ -51,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True)
 class End:
-    """One end of a link: the interface of a node, and what holds for packets that leave by it."""
+    """One end of a link: the interface of a node, and the cost, latency and rate for packets that leave by it."""
 
     node: str
     interface: str

@@ -1,7 +1,7 @@
 """Traffic through a routed lab, by iperf3: UDP at a rate, or TCP as fast as it goes.
 
 The receiver listens on a port that is free there, for this one run; several runs may go on at the same time. What was
-sent, lost and how it jittered is what iperf3 says of it, and serves to check other measurements by.
+sent, lost and its jitter are as iperf3 reports them, to check other measurements by.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class TrafficReport:
-    """What iperf3 says: packets sent and lost and the jitter (UDP), and the rate at the receiver."""
+    """What iperf3 reports: packets sent and lost and the jitter (UDP), and the rate at the receiver."""
 
     packets: int | None
     lost: int | None
@@ -67,7 +67,7 @@ class TrafficReport:
 def send_traffic(
     source: Host, target: Host, traffic: Traffic, *, advance: Callable[[str, float], None] | None = None
 ) -> TrafficReport:
-    """Send to a node's address; back when it is over. `advance` is told the share of the time that has passed."""
+    """Send to a node's address; back when it is over. `advance` gets the share of the time that has passed."""
     if shutil.which("iperf3") is None:
         raise UsageError("there is no iperf3", where="traffic", action="install the package iperf3")
     server, port = _listen(target)
@@ -108,7 +108,7 @@ def _report(printed: str, traffic: Traffic, where: str) -> TrafficReport:
     try:
         answer: dict[str, Any] = json.loads(printed)
         if "error" in answer:
-            raise SojournError(f"iperf3 says: {str(answer['error'])[:200]}", where=where)
+            raise SojournError(f"iperf3 reports: {str(answer['error'])[:200]}", where=where)
         received = answer["end"]["sum_received"]
         rate, seconds = float(received["bits_per_second"]), float(received["seconds"])
         if traffic.tcp:

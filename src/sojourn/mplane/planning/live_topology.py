@@ -69,7 +69,7 @@ class _Announced:
 def topology_of_database(
     routers: Any, networks: Any, *, where: str, names: Mapping[str, str] | None = None
 ) -> Topology:
-    """The topology that ``show ip ospf database router json`` and ``… network json`` tell; names by router id."""
+    """The topology that ``show ip ospf database router json`` and ``… network json`` describe; names by router id."""
     announced = _Announced()
     areas: set[str] = set()
     for area, lsa in _lsas(routers, "routerLinkStates", where):
@@ -242,7 +242,7 @@ def read_router_names(path: Path) -> dict[str, str]:
                 )
             rows = list(csv.DictReader(text.splitlines(), strict=True))
         except (UnicodeDecodeError, csv.Error) as error:
-            raise TopologyError(f"no CSV: {error}", where=str(path)) from None
+            raise TopologyError(f"not CSV: {error}", where=str(path)) from None
     names: dict[str, str] = {}
     for line, row in enumerate(rows, 2):
         router, name = (row.get("router_id") or "").strip(), (row.get("name") or "").strip()
@@ -269,17 +269,17 @@ def _place(source: str) -> list[str]:
 
 
 def _answer(command: Sequence[str], where: str) -> str:
-    """What vtysh printed; its complaints as errors."""
+    """What vtysh printed; TopologyError with what it wrote to stderr."""
     if shutil.which(command[0]) is None:
         action = "install the package frr, or give a topology file"
         raise TopologyError("there is no vtysh on this machine", where=where, action=action)
-    with tempfile.TemporaryFile() as complaints:
+    with tempfile.TemporaryFile() as stderr:
         # Without a pager, which it would start where stdout is a terminal.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=stderr,
             env={**os.environ, "VTYSH_PAGER": "cat"},
         )
         try:
@@ -292,8 +292,8 @@ def _answer(command: Sequence[str], where: str) -> str:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-        complaints.seek(0)
-        said = complaints.read(4000).decode(errors="replace").strip().splitlines()
+        stderr.seek(0)
+        said = stderr.read(4000).decode(errors="replace").strip().splitlines()
     if code != 0:
         raise _refused(" ".join(said), where)
     return printed.decode(errors="replace")
@@ -330,11 +330,11 @@ def _refused(said: str, where: str) -> TopologyError:
         if os.geteuid() != 0:
             hint += ", or run as root or in the group frrvty"
         return TopologyError("no ospfd can be reached", where=where, action=hint)
-    return TopologyError(f"vtysh failed: {said[-200:] or 'it said nothing'}", where=where)
+    return TopologyError(f"vtysh failed: {said[-200:] or 'no message'}", where=where)
 
 
 def _decode(text: str, where: str) -> list[Any]:
-    """The JSON objects that stand one behind another."""
+    """The JSON objects, one behind another."""
     if "OSPF is not enabled" in text[:200]:
         action = "configure a 'router ospf' on it"
         raise TopologyError("OSPF is not enabled on this router", where=where, action=action)

@@ -89,7 +89,7 @@ def after_change(paths: ShortestPaths, topology: Topology) -> tuple[ShortestPath
     """
     old = paths.topology
     if topology.names != old.names or topology.weight_unit != old.weight_unit:
-        raise UsageError("the topologies have other routers or units of weight", action="compute all paths anew")
+        raise UsageError("the topologies have other routers or units of weight", action="compute all paths again")
     gone, come = _differing_links(old, topology), _differing_links(topology, old)
     to_source = paths.distance[:, old.source[gone]]
     used = (to_source >= 0) & (to_source + old.weight[gone] == paths.distance[:, old.target[gone]])
@@ -124,7 +124,7 @@ def _dijkstra(
     order: NDArray[np.int32],
     reached: NDArray[np.int64],
 ) -> None:
-    """Fill the rows of `sources`; routers at one distance stand in the order of their numbers."""
+    """Fill the rows of `sources`; routers at one distance are in the order of their numbers."""
     for source in sources:
         near = distance[source]
         near[:] = -1
@@ -235,6 +235,6 @@ def _paths(shortest: ShortestPaths, start: int, end: int) -> tuple[tuple[tuple[s
         unfinished += [((*hops, after), share / len(onward)) for after in reversed(onward)]
         if len(unfinished) + len(finished) > MAX_PATHS:
             raise TopologyError(
-                f"more than {MAX_PATHS} equal-cost paths lead there", action="give weights that tell links apart"
+                f"more than {MAX_PATHS} equal-cost paths lead there", action="give links different weights"
             )
     return tuple(finished)

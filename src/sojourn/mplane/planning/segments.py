@@ -97,7 +97,7 @@ def paths_from(shortest: ShortestPaths, source: int, upgraded: NDArray[np.bool_]
 
 
 def _too_many() -> TopologyError:
-    action = "plan on a part of the network, or give weights that tell its links apart"
+    action = "plan on a part of the network, or give links different weights"
     return TopologyError("more than 2^61 hops over all equal-cost paths", action=action)
 
 
@@ -179,7 +179,7 @@ class MSet:
     equal_cost: NDArray[np.int64]
 
     def same_as(self, other: MSet) -> bool:
-        """Whether both hold the same routers and paths."""
+        """Whether both have the same routers and paths."""
         columns = ((self.target, other.target), (self.paths, other.paths), (self.equal_cost, other.equal_cost))
         return all(np.array_equal(mine, theirs) for mine, theirs in columns)
 
@@ -209,7 +209,7 @@ def m_sets_after_change(sets: MSets, topology: Topology) -> MSets:
 
 
 def monitored_at(history: Sequence[tuple[int, MSets]], now_ns: int, *, hold_ns: int) -> list[frozenset[int]]:
-    """By node the routers it monitors at a time, given since when (ns, ascending) which m-sets hold.
+    """By node the routers it monitors at a time, given since when (ns, ascending) which m-sets are in force.
 
     The newest sets are monitored, and older ones until `hold_ns` after they were replaced, so that every path is
     covered while routing converges, also when one change follows another.
@@ -221,7 +221,7 @@ def monitored_at(history: Sequence[tuple[int, MSets]], now_ns: int, *, hold_ns: 
     replaced = [*times[1 : len(begun)], None]
     held = [sets for sets, until in zip(begun, replaced, strict=False) if until is None or now_ns < until + hold_ns]
     if not held:
-        raise ParameterError("no m-sets hold yet at that time", where="monitored_at")
+        raise ParameterError("no m-sets are in force yet at that time", where="monitored_at")
     nodes = range(len(held[0].sets))
     return [frozenset(int(t) for sets in held for t in sets.of(node).target) for node in nodes]
 

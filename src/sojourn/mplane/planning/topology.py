@@ -1,11 +1,11 @@
 """A network as shortest-path routing sees it: routers, directed links, exact weights.
 
 Two paths are of equal cost exactly when their weights, added as written, are equal: weights are decimals in a file and
-whole numbers inside, as many of the smallest decimal as they hold (``0.1 + 0.2`` is ``0.3``). Weights are above zero,
+whole numbers inside, multiples of the smallest decimal (``0.1 + 0.2`` is ``0.3``). Weights are above zero,
 so that a shortest path never meets a router twice.
 
 A topology takes 28 bytes per link and the routers' names. What a reader hands over is bounded: `MAX_ROUTERS`,
-`MAX_LINKS`, `MAX_NAME`, and every complaint names the file and the line.
+`MAX_LINKS`, `MAX_NAME`, and every error names the file and the line.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Link:
 
 @dataclass
 class TopologyBuilder:
-    """Collects what a reader finds in the file `where`, and complains by line."""
+    """Collects what a reader finds in the file `where`, and makes errors that name the line."""
 
     where: str
     remarks: list[str] = field(default_factory=list)
@@ -143,7 +143,7 @@ class TopologyBuilder:
     _links: dict[tuple[int, int], _Link] = field(default_factory=dict)
 
     def error(self, what: str, line: int = 0, action: str = "") -> TopologyError:
-        """A complaint about a line, to be raised."""
+        """An error in a line, to be raised."""
         return TopologyError(what, where=f"{self.where}:{line}" if line else self.where, action=action)
 
     def add_router(self, name: str, line: int) -> int:
@@ -163,7 +163,7 @@ class TopologyBuilder:
     ) -> bool:
         """One directed link; weight and latency are texts as in the file.
 
-        With `is_parallel` a second link between the same routers is none too many, and the lighter one stays; False is
+        With `is_parallel` of several links between the same routers the lightest is kept, without an error; False is
         returned then.
         """
         ends = self.add_router(source, line), self.add_router(target, line)
@@ -202,7 +202,7 @@ class TopologyBuilder:
         return True
 
     def add_missing_directions(self) -> int:
-        """Let links that are listed one way only stand for both; how many were added."""
+        """Let links that are listed one way only lead both ways; how many were added."""
         one_way = [((v, u), link) for (u, v), link in self._links.items() if (v, u) not in self._links]
         self._links.update(one_way)
         return len(one_way)
@@ -252,7 +252,7 @@ class TopologyBuilder:
         except InvalidOperation:
             value = None
         if value is None or not value.is_finite():
-            raise self.error(f"the {what} {text.strip()[:40]!r} is no number", line)
+            raise self.error(f"the {what} {text.strip()[:40]!r} is not a number", line)
         return value
 
     def _whole_weights(self, links: Sequence[_Link]) -> tuple[int, NDArray[np.int64]]:

@@ -44,11 +44,11 @@ class Patience:
 
 
 def repeatedly(
-    look: Callable[[], _Seen], patience: Patience, told: Callable[[SojournError], None] | None = None
+    look: Callable[[], _Seen], patience: Patience, on_error: Callable[[SojournError], None] | None = None
 ) -> Iterator[_Seen]:
     """What is seen at every look; at least one is taken.
 
-    What the first look raises passes through. Where a later one fails nothing is given, and `told` hears of the first
+    What the first look raises passes through. Where a later one fails nothing is given, and `on_error` gets the first
     of such looks in a row.
     """
     end = math.inf if patience.for_ns is None else time.monotonic_ns() + patience.for_ns
@@ -59,8 +59,8 @@ def repeatedly(
         except SojournError as error:
             if not has_seen:
                 raise
-            if not is_silent and told is not None and not patience.is_over:
-                told(error)
+            if not is_silent and on_error is not None and not patience.is_over:
+                on_error(error)
             is_silent = True
         else:
             is_silent, has_seen = False, True
@@ -80,7 +80,7 @@ NamedLink = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Change:
-    """The m-sets that hold from a time on, those before (None at first), and the links that went and came."""
+    """The m-sets in force from a time on, those before (None at first), and the links that went and came."""
 
     at_ns: int
     before: MSets | None
@@ -102,7 +102,7 @@ class TopologyWatch:
 
     @property
     def history(self) -> tuple[tuple[int, MSets], ...]:
-        """Since when which m-sets hold: the newest, and older ones that are still held."""
+        """Since when which m-sets are in force: the newest, and older ones within their hold time."""
         return tuple(self._history)
 
     def poll(self, now_ns: int) -> Change | None:
@@ -129,16 +129,18 @@ class TopologyWatch:
         self._history.append((now_ns, after))
         return Change(now_ns, before, after, tuple(sorted(old - fresh)), tuple(sorted(fresh - old)))
 
-    def changes(self, patience: Patience, *, told: Callable[[SojournError], None] | None = None) -> Iterator[Change]:
+    def changes(
+        self, patience: Patience, *, on_error: Callable[[SojournError], None] | None = None
+    ) -> Iterator[Change]:
         """Changes as they are seen, reading again and again.
 
-        Where a later reading fails, what held holds on; `told` hears of the first of such readings in a row.
+        Where a later reading fails the m-sets stay in force; `on_error` gets the first error of such readings in a row.
         """
-        looks = repeatedly(lambda: self.poll(time.time_ns()), patience, told)
+        looks = repeatedly(lambda: self.poll(time.time_ns()), patience, on_error)
         return (change for change in looks if change is not None)
 
     def monitored(self, now_ns: int) -> dict[str, list[str]]:
-        """By node the routers it monitors at a time, held ones among them."""
+        """By node the routers it monitors at a time, those within their hold time among them."""
         names = self._history[-1][1].shortest.topology.names if self._history else ()
         sets = monitored_at(self._history, now_ns, hold_ns=self._hold_ns)
         return {names[node]: [names[router] for router in sorted(routers)] for node, routers in enumerate(sets)}
@@ -167,7 +169,7 @@ class TopologyWatch:
 
 
 def renumbered(topology: Topology, names: tuple[str, ...]) -> Topology:
-    """The same links among `names`, which hold all of the topology's routers and give the order."""
+    """The same links among `names`, which include all of the topology's routers and give the order."""
     if names == topology.names:
         return topology
     place = {name: number for number, name in enumerate(names)}

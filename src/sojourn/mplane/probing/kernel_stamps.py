@@ -4,7 +4,7 @@ Guarantee: a received stamp is taken when the interface hands the datagram to th
 a sent one when the datagram leaves the interface's queue for the driver (`Sent.WIRE`), or when it enters that queue
 (`Sent.QUEUE`). Both are CLOCK_REALTIME in ns. Neither waits for this process, so a busy machine does not show in them.
 
-Sent stamps come back through the socket's error queue with a copy of the datagram, which tells which one it was.
+Sent stamps come back through the socket's error queue with a copy of the datagram, which identifies it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class StampedSocket:
         self._socket.sendto(data, address)
 
     def received(self) -> Iterator[tuple[bytes, int, tuple[str, int]]]:
-        """All datagrams that wait: bytes, when each was received (0: the kernel does not tell), who sent it."""
+        """All datagrams that wait: bytes, when each was received (0: unknown to the kernel), who sent it."""
         while True:
             try:
                 data, ancillary, _flags, source = self._socket.recvmsg(_MAX_DATAGRAM, _ANCILLARY_BYTES)

@@ -116,7 +116,7 @@ def poisson_times(random: np.random.Generator, rate: float, duration_ns: int) ->
 def m_set_segments(sets: MSets, node: str) -> list[Segment]:
     """The links and virtual links from a node to its m-set, nearest first.
 
-    Where several equal-cost ones lead to a router, one stream of probes takes one of them and cannot tell which: the
+    Where several equal-cost ones lead to a router, one stream of probes takes one of them, it is unknown which: the
     segment is then named by its ends alone.
     """
     names = sets.shortest.topology.names
@@ -142,7 +142,7 @@ def m_set_targets(sets: MSets, node: str, addresses: Mapping[str, str], *, port:
 
 METHOD = "probes"
 LEVEL = 0.95
-# Fewer delays tell nothing of their spread.
+# Below this the spread of delays cannot be estimated.
 LEAST_DELAYS = 3
 
 
@@ -178,7 +178,7 @@ def _undone(value: float, skewness: float, count: int) -> float:
 
 
 def measurement_of(probed: ProbedInterval) -> SegmentMeasurement:
-    """What an interval of probing says of its segment; a void one says why, and counts its probes as sent only."""
+    """The estimate from an interval of probing; a void one has a reason, and counts its probes as sent only."""
     delays = probed.delays_ns.astype(np.float64) if probed.void is None else np.empty(0)
     mean = mean_of(delays)
     is_bounded = mean is not None and math.isfinite(mean.high - mean.low)

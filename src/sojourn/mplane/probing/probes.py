@@ -9,9 +9,9 @@
       FETCH ──────────────────────▶
             ◀────────────────── REPORT     when each probe came
 
-Both ends stamp in the kernel (`kernel_stamps`), so a delay holds neither end's process. It is the
+Both ends stamp in the kernel (`kernel_stamps`), so a delay includes neither end's process. It is the
 difference of two clocks: inside one machine they are one, between machines an offset of e adds e to every delay. Start
-and End delimit an interval; if one is lost, or no report comes, the interval is *void* and says why. Neither is ever
+and End delimit an interval; if one is lost, or no report comes, the interval is *void* with a reason. Neither is ever
 sent again; a FETCH is, `FETCH_TRIES` times at most, and that is counted.
 
 Guarantee: never more than `MAX_RATE` probes a second to a target and `MAX_PROBES` an interval. Intervals begin at
@@ -61,7 +61,7 @@ MAX_TARGETS = 256
 FETCH_TRIES = 4
 # A report is asked for this long after the End, and again after this long without one.
 FETCH_AFTER_NS, FETCH_AGAIN_NS = 50_000_000, 500_000_000
-# A probe sent this much after its time was held up by a busy machine.
+# A probe sent this much after its time was delayed by a busy machine.
 HELD_UP_NS = 10_000_000
 _WAKE_MS = 100
 _FLAWS = {
@@ -88,9 +88,9 @@ class _Session:
 
 
 class Prober:
-    """Probes some targets until stopped; a context manager that holds their sockets.
+    """Probes some targets until stopped; a context manager that owns their sockets.
 
-    `counts` tells what happened beside the answers, by reason.
+    `counts` has what else happened, by reason.
     """
 
     def __init__(self, plan: ProbePlan, targets: Sequence[ProbeTarget]) -> None:
@@ -243,7 +243,7 @@ class Prober:
             return
         held_up = time.time_ns() - int(running.due_ns[index])
         if held_up > HELD_UP_NS:
-            self.counts["probes held up by this machine"] += 1
+            self.counts["probes delayed by this machine"] += 1
         size = self.plan.size - (SEAL_BYTES if self.plan.key is not None else 0)
         message = Message(Kind.PROBE, session.key, running.interval, index, len(running.due_ns), size)
         running.sent += self._send(session, message) is None

@@ -1,9 +1,9 @@
-"""The receiving end of active probes: keeps when each came, and tells when it is asked.
+"""The receiving end of active probes: keeps when each arrived, and reports it on request.
 
 A session is opened by a START and known by its sender's address, port and random number; everything else that comes is
-counted by its reason and ignored, without an answer. With a key only signed messages are heard (see `probe_keys`), and
+counted by its reason and ignored, without an answer. With a key only signed messages are accepted (`messages`), and
 each FETCH once: what was overheard is of no use, from any address. START and END number themselves, so that a lost one
-is noticed: its interval is flawed, and the report says so. A probe that comes after its END counts (it was not lost)
+is noticed: its interval is flawed, and the report is marked so. A probe that comes after its END was not lost
 and is reported as late.
 
 Memory is bounded: `MAX_SESSIONS` sessions of `INTERVALS_KEPT` intervals of at most `MAX_PROBES` stamps, 35 MB in all. A
@@ -52,7 +52,7 @@ Source = tuple[str, int]
 
 @dataclass
 class _Interval:
-    """What came of one interval."""
+    """The probes of one interval."""
 
     stamps: Int64Array
     flaws: Flaw
@@ -84,7 +84,7 @@ class _IgnoredError(Exception):
 class Reflector:
     """Answers the probers that it allows: those of some networks, with one key, or all.
 
-    `counts` tells what came, by kind and by the reason it was ignored for.
+    `counts` has what arrived, by kind and by the reason it was ignored for.
     """
 
     def __init__(self, *, allow: Sequence[IPv4Network | IPv6Network] = (), key: bytes | None = None) -> None:

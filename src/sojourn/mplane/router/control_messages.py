@@ -3,7 +3,7 @@
 A message is handed to the kernel as if it had just arrived at the ingress interface. So it takes the way of the data:
 the ingress tap, the firewall and the forwarding table, the egress queue of its class, the egress tap; and like data it
 waits, and can be lost. It is an unsolicited ICMP echo reply from the ingress's neighbour to the egress's: a host that
-gets one drops it without a word (a UDP datagram to no program would make it answer). It has two hops to live.
+gets one drops it silently (a UDP datagram to no program would make it answer). It has two hops to live.
 
 Both taps know a message by its packet id, which is computed here from its bytes; the sequence number of a message is
 the number of its interval.
@@ -43,7 +43,7 @@ _PASS = [(0xB7, 0, 0, 0, 2), (0x95, 0, 0, 0, 0)]  # return XDP_PASS
 
 
 class ControlKind(IntEnum):
-    """What a message says of its interval."""
+    """Which end of its interval a message marks."""
 
     START = 1
     END = 2

@@ -71,7 +71,7 @@ class Void(StrEnum):
 
 @dataclass(frozen=True)
 class RouterStream:
-    """The parts of a stream's name; neighbours' names hold neither ``:`` nor ``>`` nor ``/``.
+    """The parts of a stream's name; neighbours' names contain neither ``:`` nor ``>`` nor ``/``.
 
     >>> RouterStream("a", "b", 46, 1_000_000_000, Side.INGRESS).name
     'router:a>b:dscp46:1000ms:ingress'
@@ -117,12 +117,12 @@ class RouterStream:
         return cls(ingress, egress, int(dscp), int(length) * MS_NS, side, Void(reason) if reason else None)
 
     def voided(self, void: Void) -> RouterStream:
-        """The stream that says why this one's interval cannot be used."""
+        """The stream that names the reason why this one's interval cannot be used."""
         return replace(self, side=None, void=void)
 
 
 def void_epoch(node: str, stream: RouterStream, interval: int) -> Epoch:
-    """The small epoch that takes the place of one that cannot be used; a stand-in tells stores its time.
+    """The small epoch that takes the place of one that cannot be used; its one record gives stores its time.
 
     Like that of all routers' epochs its salt is the interval's number, so that no two of them are ever merged.
     """
@@ -133,7 +133,7 @@ def void_epoch(node: str, stream: RouterStream, interval: int) -> Epoch:
 
 @dataclass
 class _Interval:
-    """What came of one interval of a segment and class."""
+    """The epochs of one interval of a segment and class."""
 
     ingress: Epoch | None = None
     egress: Epoch | None = None
@@ -144,7 +144,7 @@ _Place = tuple[int, Segment, int, int, int]  # begins, segment, class, number, l
 
 
 def segment_measurements(epochs: Iterable[Epoch]) -> list[SegmentMeasurement]:
-    """What routers' epochs say of each segment, class and interval, in time order; other epochs are left out.
+    """The measurements in routers' epochs, of each segment, class and interval, in time order; others are left out.
 
     An interval of which one side is not among the epochs (yet) is void.
     """

@@ -39,7 +39,7 @@ _POINT_TO_POINT = 30  # prefix length from which on there is one other address
 
 @dataclass(frozen=True)
 class FacingInterface:
-    """What a user says of an interface: the neighbour that it faces and, if need be, that one's address."""
+    """An interface as a user gives it: the neighbour that it faces and, if need be, that one's address."""
 
     name: str
     neighbour: str
@@ -79,7 +79,7 @@ def parse_facing(text: str) -> FacingInterface:
 
 
 def look_up(facing: list[FacingInterface]) -> list[RouterInterface]:
-    """Ask the system for what is not said; all must be different."""
+    """Look up what is not given; all must be different."""
     for what, values in (("interface", [f.name for f in facing]), ("neighbour", [f.neighbour for f in facing])):
         if len(set(values)) < len(values):
             raise UsageError(f"an {what} is given twice", where="--interface", action="give each one once")
@@ -100,14 +100,14 @@ def _look_up(facing: FacingInterface) -> RouterInterface:
 
 
 def _find_peer(interface: str) -> IPv4Address:
-    """The neighbour's address: a gateway of the routes, the other end of the cable, or one that was heard of."""
+    """The neighbour's address: a gateway of the routes, the other end of the cable, or a known neighbour."""
     own = [
         IPv4Interface(f"{address['local']}/{address['prefixlen']}")
         for link in _ip("-4", "address", "show", "dev", interface)
         for address in link.get("addr_info", [])
     ]
     gateways = [route.get("gateway") for route in _ip("-4", "route", "show", "table", "all", "dev", interface)]
-    heard = [entry.get("dst") for entry in _ip("-4", "neigh", "show", "dev", interface) if entry.get("lladdr")]
+    neighbours = [entry.get("dst") for entry in _ip("-4", "neigh", "show", "dev", interface) if entry.get("lladdr")]
     pairs = [
         str(address)
         for one in own
@@ -115,7 +115,7 @@ def _find_peer(interface: str) -> IPv4Address:
         for address in (list(one.network.hosts()) or list(one.network))
         if address != one.ip
     ]
-    for text in (*gateways, *pairs, *heard):
+    for text in (*gateways, *pairs, *neighbours):
         if text and any(IPv4Address(text) in one.network for one in own):
             return IPv4Address(text)
     raise LiveCaptureError(
@@ -126,7 +126,7 @@ def _find_peer(interface: str) -> IPv4Address:
 
 
 def _ip(*words: str) -> list[dict[str, Any]]:
-    """What ``ip -json`` says; nothing where it refuses."""
+    """The output of ``ip -json``; nothing where it fails."""
     try:
         result = subprocess.run(
             ["ip", "-json", *words],
@@ -191,7 +191,7 @@ class RouteLookup:
     def egress(self, flow_id: UInt64Array, dscp: int, keys_at: KeysAt) -> Int64Array:
         """The interface's number for each packet of a class, or `NOWHERE`: to the router itself, or no route.
 
-        `keys_at` tells the keys of some of the packets by their rows.
+        `keys_at` gives the keys of some of the packets by their rows.
         """
         ids, first, inverse = np.unique(flow_id, return_index=True, return_inverse=True)
         places = [(int(i), dscp) for i in ids.tolist()]
@@ -205,7 +205,7 @@ class RouteLookup:
         return answers[inverse]
 
     def has_changed(self) -> bool:
-        """Whether the kernel has told of changes that lead a known flow another way; then that is known."""
+        """Whether the kernel notified changes that reroute a known flow; the cache then has the new routes."""
         if not self._was_told():
             return False
         before = self._known
@@ -220,7 +220,7 @@ class RouteLookup:
             except BlockingIOError:
                 return told
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # more was told than there was room for
+                if error.errno != errno.ENOBUFS:  # more notifications than there was room for
                     raise
             told = True
 
@@ -236,7 +236,7 @@ class RouteLookup:
                 if number == self._number:
                     return _egress_of(answer) if kind == _NEW_ROUTE else NOWHERE
         except TimeoutError:
-            raise LiveCaptureError("the kernel tells no routes", where="netlink") from None
+            raise LiveCaptureError("the kernel sends no routes", where="netlink") from None
 
 
 def _question(key: FlowKey | HostPairKey, dscp: int, ingress: int, number: int) -> bytes:

@@ -7,8 +7,8 @@
             epochs = recorder.step()
 
 Every interval, Start and End pass through the router in each pair and class (`control_messages`); what the taps saw
-(`router_taps`) goes to the pair's recorder (`segment_recorder`); an interval that is over becomes two epochs
-(`router_epochs`). Packets to and from the router itself belong to no pair.
+(`taps`) goes to the pair's recorder (`segment`); an interval that is over becomes two epochs
+(`epochs`). Packets to and from the router itself belong to no pair.
 
 Guarantee: an epoch is given once its interval is over at both ends; one whose messages or packets were missed is void.
 Memory: a ring per interface and per ordered pair, two open LDAs per pair and class. It changes nothing on the router:
@@ -44,7 +44,7 @@ __all__ = ["RouterRecorder", "RouterSettings"]
 
 LEAST_INTERVAL_NS = 100 * MS_NS
 PAUSE_NS = 100 * MS_NS
-LEAST_BLOCKS = 16  # a block holds 60 ms at most: room for a second
+LEAST_BLOCKS = 16  # a block is at most 60 ms: room for a second
 
 # Bank by bank for little loss, some and much: 18 KB.
 DEFAULT_LDA = LdaParameters(rows=512, shares=(1.0, 0.1, 0.01))

@@ -1,7 +1,7 @@
-"""Taps on a router's interfaces: what enters by each, and what leaves by each, told by where it entered.
+"""Taps on a router's interfaces: what enters by each, and what leaves by each, by where it entered.
 
 An ingress tap asks the forwarding table where its packets go; an egress tap sees the packets of one ingress only, which
-the kernel picks out. Both hold packets back until everything before a time has surely been handed over, so that taps
+the kernel picks out. Both delay packets until everything before a time has surely been handed over, so that taps
 can be worked on side by side in time order.
 
 A packet is tapped at the egress after its queue: queueing shows as delay inside the router.
@@ -92,9 +92,9 @@ class Tap:
         self.capture.close()
 
     def read(self) -> str | None:
-        """Take what the ring has. If packets were missed since last time: why, or "" where that was said before.
+        """Take what the ring has. If packets were missed since last time: why, or "" where that was reported before.
 
-        A tap whose interface failed (it went down, say) is opened again as soon as that succeeds.
+        A tap whose interface failed (such as one that went down) is opened again as soon as that succeeds.
         """
         try:
             if self._is_broken:
@@ -102,8 +102,8 @@ class Tap:
                 return f"{self.interface}: is captured again"
             dropped = self._read_ring()
         except LiveCaptureError as error:
-            said, self._is_broken = "" if self._is_broken else str(error), True
-            return said
+            reason, self._is_broken = "" if self._is_broken else str(error), True
+            return reason
         return f"{self.interface}: the kernel had no room for {dropped:,} packets" if dropped else None
 
     def _reopen(self) -> None:

@@ -72,7 +72,7 @@ class Change:
 
     @property
     def is_clear(self) -> bool:
-        """Significant and told apart from 0 by its own interval, or in every interval now."""
+        """Significant and different from 0 by its own interval, or in every interval now."""
         return self.is_apart or (self.is_significant and not self.low <= 0 <= self.high)
 
 
@@ -99,7 +99,7 @@ def delay_change(
     excess = max(by_packets, among) - one
     sure = float(sum(each.packets - each.lost - 1 for each in new)) if by_packets >= among else len(new) - 1.0
     old_weight, new_weight = _inflation(len(old), correlation), _inflation(len(new), correlation)
-    # As many intervals say as much of a variance as n (1 − r²) / (1 + r²) independent ones.
+    # So many correlated intervals estimate a variance as well as n (1 − r²) / (1 + r²) independent ones.
     freedom = max(len(old) * (1 - correlation**2) / (1 + correlation**2) - 1, 1.0)
     # Of the intervals before, with those now if they vary as before; and by how much they vary more.
     parts = [(one * (old_weight / len(old) + new_weight / len(new)), freedom)]
@@ -136,7 +136,7 @@ def _own_variance(measurements: Sequence[SegmentMeasurement]) -> float:
 
 
 def _correlation(values: FloatArray) -> float:
-    """Of an interval's mean with the next one's, not below 0; short records tell too little, by (1 + 3r)/n."""
+    """Of an interval's mean with the next one's, not below 0; short records are biased downwards by (1 + 3r)/n."""
     centred = values - values.mean()
     total = float(centred @ centred)
     if total == 0:
@@ -217,9 +217,9 @@ def _thin(
     reasons = [f"{void} void"] if void else []
     few = len(some) - void - len(kept)
     reasons += [f"{few} with too few packets"] if few else []
-    told = f" ({', '.join(reasons)})" if reasons else ""
+    detail = f" ({', '.join(reasons)})" if reasons else ""
     intervals = "interval" if len(kept) == 1 else "intervals"
-    return f"{len(kept)} usable {intervals} {when}{told}, {least} are needed"
+    return f"{len(kept)} usable {intervals} {when}{detail}, {least} are needed"
 
 
 _HALF = 0.5
@@ -237,7 +237,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of time; intervals that lie in it whole belong to it."""
+    """A range of time; intervals that lie entirely within it belong to it."""
 
     from_ns: int
     to_ns: int
@@ -251,7 +251,7 @@ class DiagnosisPlan:
     """What is compared: `intervals` up to `now_ns` with the window `before`, each found in the data if not given.
 
     Changes of delay below `least_share` of the path's delay before or below `least_ns` (the larger counts), and of
-    loss below `least_loss`, are not told.
+    loss below `least_loss`, are not reported.
     """
 
     now_ns: int | None = None
@@ -304,7 +304,7 @@ Measured = Mapping[Segment, Sequence[SegmentMeasurement]]
 
 
 def diagnose(path: PathSegments, measurements: Iterable[SegmentMeasurement], plan: DiagnosisPlan) -> Diagnosis:
-    """Compare now with before, and with the windows between, to tell what changed and what has cleared."""
+    """Compare now with before, and with the windows between, to find what changed and what has cleared."""
     found, _end_to_end = by_segment(measurements, path, dscp=plan.dscp)
     before, now = _windows(found, plan)
     result = _compare(path, found, before, now, plan, plan.false_alarms)
@@ -385,11 +385,11 @@ def _compare(
     ranked = sorted(changes, key=lambda change: -abs(change.contribution))
     segments = tuple(replace(one, share=one.contribution / total if one.delay and total else None) for one in ranked)
     least = max(float(plan.least_ns), plan.least_share * _delay_of(path, found, before))
-    causes = [one for one in segments if _is_told(one, least, plan.least_loss)]
+    causes = [one for one in segments if _is_reportable(one, least, plan.least_loss)]
     cause = _main_cause(causes)
     thin = tuple(f"{one.segment}: {one.evidence}" for one in changes if one.delay is None and not one.is_silent)
     if cause is not None:
-        return Diagnosis(path, Verdict.CHANGED, _told(cause, delay), before, now, delay, segments, cause, thin)
+        return Diagnosis(path, Verdict.CHANGED, _describe(cause, delay), before, now, delay, segments, cause, thin)
     if thin:
         more = {0: "", 1: "; so is one more segment"}.get(len(thin) - 1, f"; so are {len(thin) - 1} more segments")
         summary = f"too thin: {thin[0]}{more}"
@@ -457,7 +457,7 @@ def _delay_of(path: PathSegments, found: Measured, window: Window) -> float:
     return total
 
 
-def _is_told(change: SegmentChange, least_ns: float, least_loss: float) -> bool:
+def _is_reportable(change: SegmentChange, least_ns: float, least_loss: float) -> bool:
     delay, loss = change.delay, change.loss
     is_slower = delay is not None and delay.is_clear and abs(change.contribution) >= least_ns
     is_lossier = loss is not None and loss.is_clear and abs(loss.value) >= least_loss
@@ -465,7 +465,7 @@ def _is_told(change: SegmentChange, least_ns: float, least_loss: float) -> bool:
 
 
 def _is_unclear(change: SegmentChange, least_ns: float) -> bool:
-    """Whether a segment is not as it was, though it cannot be told by how much."""
+    """Whether a segment is not as it was, though it is unclear by how much."""
     return change.delay is not None and change.delay.is_unusual and abs(change.contribution) >= least_ns
 
 
@@ -478,7 +478,7 @@ def _main_cause(causes: Sequence[SegmentChange]) -> SegmentChange | None:
     return (silent or slower or sorted(causes, key=lambda one: -abs(one.loss.value if one.loss else 0.0)))[0]
 
 
-def _told(cause: SegmentChange, path: Change | None) -> str:
+def _describe(cause: SegmentChange, path: Change | None) -> str:
     if cause.is_silent:
         return f"nothing passes {cause.segment} any more"
     parts = []

@@ -4,9 +4,9 @@ Means of segments add up to the mean of the path. Where segments are independent
 of the means; loss is what not every segment delivers, 1 − Π (1 − loss). An interval around a sum takes from each
 segment the distance between its value and its bound, squared and added, each side by itself (Zou and Donner's way to
 recover variances), so that skewed intervals stay skewed. Over equal-cost paths all of it is weighed by the traffic's
-shares (`sojourn.mplane.planning.paths`).
+shares (`planning.paths`).
 
-A segment that was not measured, or only in void intervals, leaves the answer incomplete, and it says which.
+A segment that was not measured, or only in void intervals, leaves the answer incomplete, and is named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LATEST_NS = 10_000_000_000
 
 @dataclass(frozen=True)
 class SegmentState:
-    """What the intervals of a window say of one segment; `reason` is why there is no delay."""
+    """One segment over the intervals of a window; `reason` is why there is no delay."""
 
     segment: Segment
     intervals: int
@@ -42,9 +42,9 @@ class SegmentState:
 
 @dataclass(frozen=True)
 class PathState:
-    """A path from the states of its segments; None where a segment is missing, and `missing` says why.
+    """A path from the states of its segments; None where a segment is missing, and `missing` has the reasons.
 
-    `end_to_end` is what probes over the whole path say, `difference` how far the sum of segments lies above it.
+    `end_to_end` is measured by probes over the whole path, `difference` how far the sum of segments lies above it.
     """
 
     path: PathSegments
@@ -59,7 +59,7 @@ class PathState:
 
     @property
     def is_consistent(self) -> bool | None:
-        """Whether the path's own probes agree with the sum; None where it cannot be told."""
+        """Whether the path's own probes agree with the sum; None where it is unknown."""
         return None if self.difference is None else self.difference.contains(0.0)
 
 
@@ -68,7 +68,7 @@ def by_segment(
 ) -> tuple[dict[Segment, list[SegmentMeasurement]], list[SegmentMeasurement]]:
     """Measurements of a class by the path's segments, in time order; and those of probes over the whole path.
 
-    A prober that was not told what lies between names a virtual link by its ends: where no link joins these, it is
+    A prober that does not know what lies between names a virtual link by its ends: where no link joins these, it is
     the one virtual link of the path that does.
     """
     named: dict[Segment, Segment] = {segment: segment for segment in path.segments}
@@ -103,7 +103,7 @@ def reached_ns(found: Mapping[Segment, Sequence[SegmentMeasurement]], *, patienc
 
 
 def segment_state(segment: Segment, measurements: Sequence[SegmentMeasurement]) -> SegmentState:
-    """What intervals say together: each counts the same, as they are equally long."""
+    """Intervals pooled: each counts the same, as they are equally long."""
     usable = [one for one in measurements if one.void is None]
     void = len(measurements) - len(usable)
     packets, lost = sum(one.packets for one in usable), sum(one.lost for one in usable)

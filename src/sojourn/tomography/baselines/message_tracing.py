@@ -1,11 +1,11 @@
 """The order of all arrivals from what nodes log: MessageTracing, the second baseline that Domo is compared with.
 
 Every node writes down the packets it generates, receives and sends, in the order in which it does so and without a
-time. A packet's transmission stands in two logs, the sender's and the receiver's; what is certain of two events is what
-follows from chains through such logs. The rest is guessed with the help of the sink's log, the only one that holds
+time. A packet's transmission is in two logs, the sender's and the receiver's; what is certain of two events is what
+follows from chains through such logs. The rest is guessed with the help of the sink's log, the only one that has
 every packet: packets are on their way for a much shorter time than they are apart, so each event is taken to be as late
 as the logs allow, right before the first arrival at the sink that is certainly after it. (In the middle of what the
-logs allow, an event would stand off by half a period's packets.)
+logs allow, an event would be displaced by half a period's packets.)
 
 Guarantee: the order contradicts no log. It does not exist where logs contradict each other; events in such a knot come
 last. Cost: under 1 µs for an event and log.

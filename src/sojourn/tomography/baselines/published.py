@@ -68,7 +68,7 @@ def mnt_arrivals(bounds: Bounds) -> Int64Array:
     return (bounds.low_ns + bounds.high_ns) // 2
 
 
-TINY = 1e-6  # on the squares of the unknowns, for those that nothing else holds
+TINY = 1e-6  # on the squares of the unknowns, for those that nothing else constrains
 PAIRS_PER_VISIT = 512  # more of a node within ε_t add time, not knowledge
 
 
@@ -139,7 +139,7 @@ class _WindowSolver:
 
 
 def published_bounds(trace: CollectionTrace, constraints: ConstraintOptions | None = None) -> Bounds:
-    """Order and proved FIFO as bounds, with the paper's candidate sets; `is_exact` says that Eq. 6 is used."""
+    """Order and proved FIFO as bounds, with the paper's candidate sets; `is_exact` where Eq. 6 is used."""
     constraints = constraints or ConstraintOptions()
     bounds = mnt_bounds(trace, constraints)
     if constraints.sums is Sums.UNUSED:
@@ -210,7 +210,7 @@ def similar_pairs(node: Int64Array, t0_ns: Int64Array, similar_ns: int) -> tuple
 
 @kernel
 def _pairs(node: Int64Array, t0: Int64Array, alike: int) -> tuple[Int64Array, Int64Array]:
-    """Pairs of places that are alike; visits come by node and time."""
+    """Pairs of places whose delays are similar; visits come by node and time."""
     until = np.empty(len(node), np.int64)
     end, count = 0, 0
     for i in range(len(node)):
@@ -231,7 +231,7 @@ def _pairs(node: Int64Array, t0: Int64Array, alike: int) -> tuple[Int64Array, In
 def _solve(
     program: WindowProgram, t0_ns: Int64Array, similar_ns: int | None, solves: Counter[str]
 ) -> FloatArray | None:
-    """The delays of the program's visits in ms; None if no solver gets there."""
+    """The delays of the program's visits in ms; None if no solver converges."""
     unknowns = program.delay.shape[1]
     if not unknowns:
         return program.delay_known
@@ -261,7 +261,7 @@ def _around_means(program: WindowProgram) -> tuple[WindowProgram, sparse.csc_mat
 
 
 def _differences(program: WindowProgram, first: Int64Array, second: Int64Array) -> tuple[sparse.csc_matrix, FloatArray]:
-    """Eq. 8 as it stands: the pairs' Laplacian applied to the delays, on a scale of one visit."""
+    """Eq. 8 literally: the pairs' Laplacian applied to the delays, on a scale of one visit."""
     visits = len(program.visits)
     joined = sparse.csr_matrix((np.ones(len(first)), (first, second)), shape=(visits, visits))
     joined = joined + joined.T

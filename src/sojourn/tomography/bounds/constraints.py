@@ -4,14 +4,14 @@ Order (Domo, Eq. 5): a packet stays at a node for ω or longer. ω is given, or 
 to the sink, whose delay is known.
 FIFO (Eq. 1): packets leave a node in the order they entered its queue; forwarded packets enter up to ε after their
 arrival is stamped. The order is used where it is proved, never relaxed.
-Sums (Eq. 6 and 7): S of a local packet holds the delays of all packets that entered the queue after the local packet
-before it. If that one (the sequence number before) is missing, S still holds the packet's own delay. Nodes over-count
-when acknowledgements or packets get lost, so S is an upper bound, and an equation only for who says so (`Sums.EXACT`).
+Sums (Eq. 6 and 7): S of a local packet includes the delays of all packets that entered the queue after the local packet
+before it. If that one (the sequence number before) is missing, S still includes the packet's own delay. Nodes
+over-count when acknowledgements or packets get lost, so S is an upper bound, and an equation only on request (`Sums.EXACT`).
 A node that gives a packet up does not count it, though the next node may have it and the sink get it. Where anything
 was lost, that cannot be excluded, and S bounds its packet's own delay alone (`Sums.OWN`).
-Groups that share packets say more together (`combining`).
+Groups that share packets constrain more together (`propagation.combine_sums`).
 
-Guarantee: the true times lie within the bounds if these statements hold. Cost: see `propagation`.
+Guarantee: the true times lie within the bounds if these statements are true. Cost: see `propagation`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["Bounds", "ConstraintOptions", "Sums", "bound", "learn_omega", "problem_of", "tighten"]
 
-OMEGA_SHARE = 0.9
+OMEGA_SHARE = 0.9  # a margin: packets not in the trace may have been faster (constants: seeds 1 to 20, docs/maths)
 FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
-ROUNDS = 200
+ROUNDS = 200  # a bound on time
 COMBINATIONS = 6  # of sums; later ones find next to nothing
-GROUPS_PER_VISIT = 16
+GROUPS_PER_VISIT = 16  # a bound on memory
 # Of sums that would show it; where one packet in twenty lost an acknowledgement, so many show none 1 time in 20.
 FEWEST_TELLING = 60
 _WRITTEN, _WRITTEN_GROUPS = ("low_ns", "high_ns", "least_ns", "most_ns", "order"), ("is_sure", "is_out", "is_used")
@@ -77,7 +77,7 @@ class ConstraintOptions:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two packets (places of the trace) that a constraint of this kind cannot hold for together."""
+    """Two packets (places of the trace) that a constraint of this kind cannot be true for together."""
 
     kind: str
     packet: int
@@ -88,8 +88,8 @@ class Conflict:
 class Bounds:
     """Every place's arrival is within `low_ns` and `high_ns`, every visit's delay within `least_ns` and `most_ns`.
 
-    `believed`, if there, are narrower: those that hold if S lacks no packet that the sink has. Estimates rest on them,
-    as what S lacks is rare.
+    `believed`, if there, are narrower: valid if S lacks no packet that the sink has. Estimates rest on them, as
+    what S lacks is rare.
     """
 
     low_ns: Int64Array
@@ -115,7 +115,7 @@ def learn_omega(trace: CollectionTrace) -> int:
     Nodes further off may be faster than the sink's neighbours. Sums show it, as a packet's own delay is in its sum: ω
     stays below the smallest one. So do totals, where nodes clearly differ: ω falls as the fastest node's factor does.
     The smallest delay seen lies above the least possible one, by less than what separates the ten smallest but for 1 in
-    500 traces (near its end a density is flat, so the gaps there are alike): that much is taken off before the margin.
+    500 traces (near its end a density is flat, so gaps there are similar): that much is taken off before the margin.
     """
     direct = np.diff(trace.start) == 2
     delay = trace.sink_ns[direct] - trace.t0_ns[direct]
@@ -137,7 +137,7 @@ def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> B
     With `Sums.AUTO` estimates take sums as equations (`is_exact`) if no packet seems to be missing and no sum exceeds,
     or lies below, what its members can have waited. That is evidence, not proof, as a few lost acknowledgements may
     pass unseen. Where it is strong, bounds take sums as upper bounds of all their members. Otherwise a node may have
-    given up a packet that arrived, and bounds rest on what S holds whatever was lost: its packet's own delay.
+    given up a packet that arrived, and bounds rest on what S includes whatever was lost: its packet's own delay.
     """
     options = options or ConstraintOptions()
     if options.sums not in (Sums.AUTO, Sums.OWN):
@@ -158,7 +158,7 @@ def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> B
 
 
 def _seems_exact(trace: CollectionTrace, upper: Bounds, options: ConstraintOptions) -> bool:
-    """Whether nothing in the trace speaks against sums as equations."""
+    """Whether nothing in the trace contradicts sums as equations."""
     if not trace.is_complete or upper.conflict_count or not _sums_can_be_exact(upper, options.tolerance_ns):
         return False
     return not _bound(trace, replace(options, sums=Sums.EXACT)).conflict_count
@@ -170,7 +170,7 @@ def _sums_can_be_exact(bounds: Bounds, tolerance_ns: int) -> bool:
 
 
 def _would_show_losses(trace: CollectionTrace, bounds: Bounds) -> bool:
-    """Whether many sums that hold forwarded packets, or most, would have shown two usual delays counted too many."""
+    """Whether many sums with forwarded packets, or most, would have shown two usual delays counted too many."""
     groups = bounds.groups
     usual = int((trace.sink_ns - trace.t0_ns).sum()) // int(trace.is_visit.sum())
     room = _room(bounds)[groups.is_closed & (np.diff(groups.start) > 1)]
@@ -179,7 +179,7 @@ def _would_show_losses(trace: CollectionTrace, bounds: Bounds) -> bool:
 
 
 def _room(bounds: Bounds) -> Int64Array:
-    """By how much the members of each sum can have waited longer than it says."""
+    """By how much the members of each sum can have waited longer than that."""
     groups = bounds.groups
     possible = np.where(groups.is_out, 0, bounds.most_ns[groups.member])
     return np.asarray(np.add.reduceat(possible, groups.start[:-1]) - groups.sum_ns)
@@ -264,7 +264,7 @@ def _visits_by_node(trace: CollectionTrace, low: Int64Array) -> tuple[Int64Array
 def _groups(trace: CollectionTrace, low: Int64Array, high: Int64Array, options: ConstraintOptions) -> Groups:
     """A group for every local packet with a sum: what may have entered the queue since the local packet before it.
 
-    If that one is missing from the trace it is not known since when, and the group holds the packet alone; so does
+    If that one is missing from the trace it is not known since when, and the group has the packet alone; so does
     every group with `Sums.OWN`.
     """
     by_origin = np.lexsort((trace.sequence, trace.origin))

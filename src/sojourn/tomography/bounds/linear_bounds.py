@@ -13,7 +13,7 @@ would be quadratic). `partition` divides all unknowns into cores of about equal 
 then refine the cut by balanced label propagation (Ugander and Backstrom): vertices move to where more of their
 neighbours are, best first, as long as there is room; each move cuts fewer edges than before, so it ends.
 
-Guarantee: as that of the bounds they start from. A bound is what the solve's dual values prove, computed anew from the
+Guarantee: as that of the bounds they start from. A bound is what the solve's dual values prove, computed again from the
 rows, so that no tolerance of the solver can break it. Every solve's status is checked; an unsolved bound keeps what
 propagation gave and is counted.
 Cost: a few ms for a solve in a sub-graph of 10 000 unknowns, O(edges) for each of a few passes of partitioning; nothing
@@ -46,7 +46,7 @@ FRINGE = 1.2  # how far beyond a sub-graph's size its edge may move
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours of vertex u are `neighbour[start[u]:start[u + 1]]`; each edge stands at both its ends."""
+    """The neighbours of vertex u are `neighbour[start[u]:start[u + 1]]`; each edge is listed at both its ends."""
 
     start: Int64Array
     neighbour: Int64Array
@@ -56,7 +56,7 @@ class Graph:
 
 
 def constraint_graph(system: System) -> Graph:
-    """The unknowns that statements tie together."""
+    """The unknowns that constraints tie together."""
     counts = np.diff(system.start)
     first = np.repeat(system.column[system.later[system.start[:-1]]], counts)
     later, earlier = system.column[system.later], system.column[system.earlier]
@@ -75,7 +75,7 @@ def constraint_graph(system: System) -> Graph:
 def partition(graph: Graph, times: Int64Array, size: int) -> Int64Array:
     """The part of every vertex, each about as large as `size` or a little smaller, of few cut edges.
 
-    `times` says in which order vertices are sliced at first.
+    `times` gives the order in which vertices are sliced at first.
     """
     parts = -(-len(graph) // size)
     label = np.empty(len(graph), np.int64)
@@ -95,8 +95,8 @@ def surround(graph: Graph, core: Int64Array, size: int) -> Int64Array:
     inside, beyond = 0, 1
     label = np.full(len(graph), beyond)
     label[reached[:size]] = inside
-    limit, held = np.array([size, len(graph)]), np.array([size, len(graph) - size])
-    _balance(graph.start, graph.neighbour, reached[len(core) :], label, limit, held, PASSES)
+    limit, members = np.array([size, len(graph)]), np.array([size, len(graph) - size])
+    _balance(graph.start, graph.neighbour, reached[len(core) :], label, limit, members, PASSES)
     return np.sort(reached[label[reached] == inside])
 
 
@@ -132,12 +132,12 @@ def _balance(
     movable: Int64Array,
     label: Int64Array,
     limit: Int64Array,
-    held: Int64Array,
+    members: Int64Array,
     passes: int,
 ) -> int:
     """Move vertices to where more of their neighbours are, largest gain first; the number of moves.
 
-    No label holds more than its limit, or is left by its last vertex. Gains are looked at again before each move, as
+    No label has more than its limit, or is left by its last vertex. Gains are looked at again before each move, as
     earlier moves change them.
     """
     moves = 0
@@ -152,9 +152,9 @@ def _balance(
                 break
             vertex = movable[i]
             now, where = _best_move(vertex, start, neighbour, label, counts)
-            if now > 0 and held[where] < limit[where] and held[label[vertex]] > 1:
-                held[where] += 1
-                held[label[vertex]] -= 1
+            if now > 0 and members[where] < limit[where] and members[label[vertex]] > 1:
+                members[where] += 1
+                members[label[vertex]] -= 1
                 label[vertex] = where
                 moved += 1
         moves += moved

@@ -100,7 +100,7 @@ def _single(later: Int64Array, earlier: Int64Array, low: Int64Array, high: Int64
 
 
 def _delay_rows(trace: CollectionTrace, bounds: Bounds) -> _Rows:
-    """Least and most delay of a visit, where its times' bounds do not say as much."""
+    """Least and most delay of a visit, where its times' bounds do not imply it."""
     visit = np.flatnonzero(trace.is_visit)
     low, high, least, most = bounds.low_ns, bounds.high_ns, bounds.least_ns[visit], bounds.most_ns[visit]
     says_more = (least > low[visit + 1] - high[visit]) | (most < high[visit + 1] - low[visit])
@@ -189,7 +189,7 @@ class LinearProgram:
         """What the last solve proves the objective to be at least, whatever its tolerances.
 
         For any multipliers y, objective @ x = y @ (matrix @ x) + (objective - y @ matrix) @ x, and each term is at
-        least what its limits say. Multipliers of a limit that does not exist are rounding, and left out.
+        least what its limits are. Multipliers of a limit that does not exist are rounding, and left out.
         """
         y = np.asarray(self._highs.getSolution().row_dual)
         limit = np.where(y > 0, self._low, self._high)
@@ -199,7 +199,7 @@ class LinearProgram:
         return float(by_rows + rest @ np.where(rest > 0, self._least, self._most))
 
     def _rows(self, bounds: Bounds) -> tuple[sparse.csr_matrix, FloatArray, FloatArray]:
-        """The rows that touch the sub-graph and say more than the bounds of its unknowns."""
+        """The rows that touch the sub-graph and constrain more than the bounds of its unknowns."""
         system, inside = self._system, self._inside
         rows = np.unique(system.row[ranges(system.row_start[inside], np.diff(system.row_start)[inside])[0]])
         counts = np.diff(system.start)[rows]

@@ -1,6 +1,6 @@
 """Bounds on every arrival time, tightened to a fixpoint: order, FIFO queues, sums of delays one by one and combined.
 
-Guarantee: if the constraints hold for the true times, the true times lie within the bounds. No constraint is relaxed,
+Guarantee: if the constraints are true, the true times lie within the bounds. No constraint is relaxed,
 and none is used that is not proved: the order of two packets at a node is proved by intervals that do not overlap, at
 that node or at another of the sub-path that both share around it (a shared sub-path that reaches the sink settles it,
 as the order there is known). A constraint that contradicts the bounds is left out from then on and reported.
@@ -350,7 +350,7 @@ def propagate(at: Problem, groups: Groups, progress: Progress, rounds: int) -> i
     return rounds
 
 
-LARGEST_EXCESS = 1 << 40  # of a packet; more than any sum can hold, and little enough to add up millions of them
+LARGEST_EXCESS = 1 << 40  # of a packet; more than any sum can be, and little enough to add up millions of them
 
 
 class _Links(NamedTuple):

@@ -97,12 +97,12 @@ def _keep(
             visit += 1
 
 
-SHARE = 0.5  # of the posterior, for a packet that took no longer than usual
+SHARE = 0.5  # of the posterior, for a packet that took no longer than usual (seeds 1 to 20)
 LONGEST_WAIT = 0.1  # of a packet's time, for others; the posterior knows nothing of queues
 
 
 def blend(trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array) -> Int64Array:
-    """The arrivals given, drawn towards the posterior's means."""
+    """The arrivals given, shrunk towards the posterior's means."""
     posteriors = Posteriors(trace, bounds, arrival_ns)
     delay, is_visit = np.diff(arrival_ns, append=arrival_ns[-1]), trace.is_visit
     share = np.repeat(_shares(trace, arrival_ns), np.diff(trace.start))
@@ -130,7 +130,7 @@ WindowSolver = Callable[[Window], tuple[Int64Array | None, Counter[str]]]
 
 EXCESS = 4.0  # what a ms beyond S costs, in centres: more than its members can gain by it
 REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
-NARROW = 0.55
+NARROW = 0.55  # of the tolerance of sums, which leaves ± 0.3 ms
 SECONDS_PER_PLACE = 15e-6  # about, of one processor, to see whether workers are worth starting
 
 
@@ -234,7 +234,7 @@ class _WindowSolver:
         if not hasattr(self._here, "makers"):
             trace, bounds, options, factor = self._given
             believed = bounds.believed or bounds
-            # What a false sum made of the bounds must not bind where sums need not hold.
+            # What a false sum made of the bounds must not bind where sums may be exceeded.
             doubted = replace(bounds, groups=believed.groups, is_exact=False)
             # Sums pull their members to the edge of their tolerance: a narrow one is better, if it leaves a solution.
             narrow = int(NARROW * options.tolerance_ns)
@@ -273,7 +273,7 @@ def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Coun
 
 
 def _pull(program: WindowProgram, strength: float, scale: float, x: FloatArray, number: int) -> FloatArray:
-    """The linear cost of the unknowns that pulls groups up to their sums: the slope of the penalty where it stands."""
+    """The linear cost of the unknowns that pulls groups up to their sums: the penalty's slope at the last round."""
     remains = np.maximum(-(program.pull @ x + program.pull_known), 0) if number else 0.0
     slope = strength * scale**2 * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS * scale)
     return np.asarray(-(program.pull.T @ slope))

@@ -24,6 +24,8 @@ from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["LEVEL", "Intervals", "features", "intervals", "judge", "uncertain_visits"]
 
+# Quantile regressions over 80 simulated networks (seeds 1000 to 1079); `python -m bench.tomography_fit --write`
+# rewrites them. The logarithm of a factor is linear in `features`, here in the same order.
 BELOW = (0.255, -0.266, 0.659, 0.067, 0.268)
 ABOVE = (-0.111, -0.491, 0.328, 0.466, 0.111)
 
@@ -81,7 +83,7 @@ def uncertain_visits(trace: CollectionTrace, bounds: Bounds) -> BoolArray:
 def judge(
     trace: CollectionTrace, bounds: Bounds, likely: Intervals, truth_ns: Int64Array
 ) -> tuple[float | None, float | None]:
-    """The share of uncertain delays that their intervals hold, and the mean width in ms; None without any to judge."""
+    """The share of uncertain delays that their intervals contain, and the mean width in ms; None without any."""
     visit = np.flatnonzero(uncertain_visits(trace, bounds))
     visit = visit[(truth_ns[visit] >= 0) & (truth_ns[visit + 1] >= 0)]
     if not len(visit):
@@ -95,8 +97,8 @@ def judge(
 def features(answer: Posterior, bounds: Bounds) -> FloatArray:
     """What the factors follow, a row for each visit.
 
-    1; how little the trace tells of the delay; where the delay lies in its node's law; the bounds' width; whether the
-    packet has two hops, as what one of two delays has too little the other has too much.
+    1; how little evidence the trace has of the delay; where it lies in its node's distribution; the bounds' width;
+    whether the packet has two hops, as what one of two delays has too little the other has too much.
     """
     spread = np.maximum(answer.spread, TINY_MS)
     width = (bounds.most_ns - bounds.least_ns)[answer.place] / NS_PER_MS
@@ -111,7 +113,7 @@ def features(answer: Posterior, bounds: Bounds) -> FloatArray:
 
 
 def _around(answer: Posterior, bounds: Bounds) -> tuple[Int64Array, Int64Array]:
-    """The intervals around the means, in ns, before they are cut and stretched."""
+    """The intervals around the means, in ns, before they are cut and widened."""
     found = features(answer, bounds)
     below, above = (np.exp(found @ np.array(factors)) * answer.deviation for factors in (BELOW, ABOVE))
     low = np.floor((answer.mean - below) * NS_PER_MS).astype(np.int64)

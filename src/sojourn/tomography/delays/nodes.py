@@ -2,7 +2,7 @@
 
 Relative delays. A packet's time is the sum of its nodes' usual delays and of noise, which is a linear model with one
 unknown for each node. Nodes are random effects around one mean: the deviation τ between nodes and the noise σ of a hop
-are learnt together with the nodes' delays, and what the totals cannot tell apart is shrunk to the mean. Long packets
+are learnt together with the nodes' delays, and what the totals cannot distinguish is shrunk to the mean. Long packets
 are weighed by their hops, and a total far off counts no more than one at `ROBUST` of its noise. Only clear differences
 are used (τ at least half of σ): in a radio network nodes are mostly similar, and a factor for each then adds noise.
 Cost: a sparse system with a row for each node, a few times; linear in the trace.
@@ -23,7 +23,7 @@ from sojourn.tomography.trace import CollectionTrace
 
 __all__ = ["NodeDelays", "node_delays", "node_factors", "waits"]
 
-ROUNDS = 8
+ROUNDS = 8  # of re-weighting; constants were chosen on seeds 1 to 20 (docs/maths/tomography.md)
 ROBUST = 1.5
 CLEAR = 0.5
 LEAST_FACTOR = 0.1
@@ -32,7 +32,7 @@ NS_PER_MS = 1e6
 
 
 def node_factors(trace: CollectionTrace) -> FloatArray:
-    """The usual delay of every place's node as a multiple of the usual one of all; 1 where nodes are alike."""
+    """The usual delay of every place's node as a multiple of the usual one of all; 1 where nodes are similar."""
     visit = trace.is_visit
     nodes, number = np.unique(trace.node, return_inverse=True)
     hops = np.diff(trace.start) - 1.0

@@ -3,7 +3,7 @@
 A visit's delay is its node's centre plus noise; centres (one for a node and a few periods) scatter around the mean
 delay of a hop. What ties delays together is stated as observations with a variance: a packet's delays add up to its
 time in the network (exactly), a group's to S, each stays within its bounds (the first two moments of the truncated
-normal law). Spreads are not those of estimated delays, which are too alike, but come from what is known: a packet's
+normal law). Spreads are not those of estimated delays, which are too similar, but come from what is known: a packet's
 time in the network less its nodes' centres has the variance of all its delays together. Centres and spreads are found
 in rounds, each from the last one's answer. The model sees the estimates only in what remains of S where that may
 over-count, so it serves any estimator.
@@ -29,7 +29,7 @@ from sojourn.tomography.trace import CollectionTrace
 __all__ = ["Posterior", "Posteriors", "chunks_of"]
 
 NS_PER_MS = 1e6
-CHUNK_VISITS = 30_000
+CHUNK_VISITS = 30_000  # about 60 MB while it is solved; the constants below: seeds 1 to 20, docs/maths/tomography.md
 ROUNDS, PROBES, ROUND_PROBES = 3, 32, 8
 CENTRE_PERIODS = 4.0  # a node has one centre for so many periods, as in the windows of the estimates
 FIRST_CENTRE_SHARE = 0.45  # deviation of centres over that of delays, before the first round
@@ -37,8 +37,8 @@ LEAST_CENTRE_SHARE = 0.1
 POOLING = 100.0  # a node's variance counts its visits, and so many of the whole trace
 TAIL = 4.0  # degrees of freedom: a packet or visit far off has a larger variance
 CENTRE_TAIL = 2.0
-ARRIVAL_WEIGHT = 0.3  # of an arrival's bounds, most of whose news its delays' bounds tell already
-LARGEST_GROUP = 20  # larger ones say little about each and fill the matrix
+ARRIVAL_WEIGHT = 0.3  # of an arrival's bounds, most of whose evidence its delays' bounds have already
+LARGEST_GROUP = 20  # larger ones give little evidence of each and fill the matrix
 ROUNDING_MS, UPPER_MS, REMAINS_SHARE, MEMBER_MS = 0.3, 0.3, 0.7, 0.3  # deviation of S, see `Posteriors._sums`
 NARROWEST_MS, SMALLEST_VARIANCE = 1e-3, 0.01
 
@@ -101,7 +101,7 @@ class _Sums:
 
 
 class Posteriors:
-    """Makes the posteriors of a trace's chunks; holds its groups by packet."""
+    """Makes the posteriors of a trace's chunks; has its groups by packet."""
 
     def __init__(self, trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array) -> None:
         self._trace, self._bounds, self._arrival = trace, bounds, arrival_ns
@@ -218,7 +218,7 @@ def chunks_of(trace: CollectionTrace) -> Iterator[Int64Array]:
 def _spreads(visits: _Visits, centre: FloatArray, mean: FloatArray) -> tuple[float, FloatArray]:
     """The variance of delays around their centres: of all together, and of each visit.
 
-    A node's own share follows the means, which are too alike, scaled up to what the packets' totals say; the rest grows
+    A node's own share follows the means, which are too similar, scaled up to the packets' totals; the rest grows
     with the node's centre.
     """
     counts = np.bincount(visits.node)

@@ -37,12 +37,12 @@ from sojourn.tomography.trace import CollectionTrace
 __all__ = ["NS_PER_MS", "NodeCentres", "Programs", "Solver", "WindowProgram", "medians", "served_behind"]
 
 NS_PER_MS = 1e6
-LARGEST_PULL = 20  # groups with more members say little about each
+LARGEST_PULL = 20  # groups with more members give little evidence of each
 
 
 @dataclass(frozen=True)
 class WindowProgram:
-    """Delays are `delay @ x + delay_known`, and `low <= rows @ x <= high` holds (bounds of x first); all in ms.
+    """Delays are `delay @ x + delay_known`, and `low <= rows @ x <= high` (bounds of x first); all in ms.
 
     Every visit's departure, from some time on, is `departure @ x + departure_known`.
     `pull @ x + pull_known` is each whole group's sum of delays less S, which is at most 0 but for rounding. If sums are
@@ -52,7 +52,7 @@ class WindowProgram:
     visits: Int64Array
     node: Int64Array  # of every visit, numbered from 0 within the window
     nodes: int
-    is_summed: BoolArray  # of every visit: whether a sum speaks of its packet, at any node
+    is_summed: BoolArray  # of every visit: whether a sum includes its packet, at any node
     factor: FloatArray  # of every node: its usual delay over the whole trace, relative to the others'
     delay: sparse.csr_matrix
     delay_known: FloatArray
@@ -68,7 +68,7 @@ class WindowProgram:
 
 
 class _Times:
-    """A window's places as unknowns or known times; `local` is where each place of the trace stands in the window."""
+    """A window's places as unknowns or known times; `local` is the index of each place of the trace in the window."""
 
     def __init__(self, bounds: Bounds, places: Int64Array, local: Int64Array) -> None:
         base = int(bounds.low_ns[places].min())
@@ -113,7 +113,7 @@ class _Rows:
 
 
 class Programs:
-    """Makes the programs of a trace's windows; holds its proved pairs and its groups by packet."""
+    """Makes the programs of a trace's windows; has its proved pairs and its groups by packet."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Programs:
         places, offset = ranges(trace.start[packets], lengths)
         self._local[places] = np.arange(len(places))
         times = _Times(bounds, places, self._local)
-        # A packet that went straight to the sink has nothing unknown but says how long its node takes.
+        # A packet that went straight to the sink has nothing unknown but shows how long its node takes.
         visit = np.flatnonzero(offset < np.repeat(lengths - 1, lengths))
         delay, delay_known = times.differences(visit + 1, visit)
         departure, departure_known = times.matrix(np.arange(len(visit)), visit + 1, np.ones(len(visit)), len(visit))
@@ -228,7 +228,7 @@ class Programs:
         has_unknown = np.diff(at_most.indptr) > 0
         is_equation = has_unknown & whole & groups.is_closed[used] & is_exact
         is_settled = np.bincount(row[sure], minlength=len(used)) == members
-        # Where every member is sure one row says both; two rows of the same members would slow the solver down.
+        # Where every member is sure one row has both limits; two rows of the same members would slow the solver down.
         upper = np.flatnonzero(has_unknown)
         lower = np.flatnonzero(is_equation & ~is_settled)
         from_below = np.where(is_equation & is_settled, total - self._tolerance, -np.inf)
@@ -251,7 +251,7 @@ def _delay_rows(
     delay: sparse.csr_matrix,
     known: FloatArray,
 ) -> _Rows:
-    """Least and most delay of each visit, where its times' bounds do not say as much."""
+    """Least and most delay of each visit, where its times' bounds do not imply it."""
     least, most = bounds.least_ns[place] / NS_PER_MS, bounds.most_ns[place] / NS_PER_MS
     says_more = (least > times.low[visit + 1] - times.high[visit]) | (most < times.high[visit + 1] - times.low[visit])
     kept = np.flatnonzero(says_more & (np.diff(delay.indptr) > 0))
@@ -273,12 +273,13 @@ def _summed(times: _Times, row: Int64Array, member: Int64Array, rows: int) -> tu
     )
 
 
+# Chosen on seeds 1 to 20 of `sojourn lab wireless`; docs/maths/tomography.md has what each of them brings.
 PRIOR_VISITS = 60.0
 SPREAD_VISITS = 30.0
 HUBER, UNSUMMED_HUBER, BELOW = 0.45, 1.0, 2.5
 LARGEST_SPREAD = 4.0
 LEAST_CENTRE_MS = 0.1
-SETTLING = range(1, 4)  # the rounds after which it is seen anew who waited for whom
+SETTLING = range(1, 4)  # the rounds after which it is decided again who waited for whom
 CROWDED = 0.05  # where more visits than this waited for others, totals do not show how nodes differ
 TINY = 1e-6
 
@@ -380,7 +381,7 @@ class Solver:
         self._problem = None
 
     def solve(self, square: sparse.csc_matrix, linear: FloatArray) -> FloatArray | None:
-        """The unknowns that minimise the objective given; None if no solver gets there."""
+        """The unknowns that minimise the objective given; None if no solver converges."""
         program = self._program
         if self._problem is None:
             self._problem = _osqp(square, linear, program)
@@ -388,7 +389,7 @@ class Solver:
                 self._problem.warm_start(x=self._last.x, y=self._last.y)
         else:
             self._problem.update(Px=square.data, q=linear)
-        with interrupts_held():  # OSQP would take Ctrl-C for itself, and say so on stdout
+        with interrupts_held():  # OSQP would take Ctrl-C for itself, and print that to stdout
             result = self._problem.solve(raise_error=False)
         if result.info.status == "solved":
             self._solves["osqp"] += 1
@@ -413,7 +414,7 @@ def _osqp(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram)
 
 
 def _clarabel(square: sparse.csc_matrix, linear: FloatArray, program: WindowProgram) -> FloatArray | None:
-    """The program's solution by an interior-point method: slower, but it gets there."""
+    """The program's solution by an interior-point method: slower, but it converges."""
     try:
         import clarabel
     except ImportError:

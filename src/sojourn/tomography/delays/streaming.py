@@ -57,7 +57,7 @@ class PacketAnswer:
 class SolvedSpan:
     """Answers by packet; packets kept that are not among them could not be used.
 
-    `may_be_exact`: whether nothing spoke against sums as equations. `conflicts` are those of kept packets.
+    `may_be_exact`: whether nothing contradicts sums as equations. `conflicts` are those of kept packets.
     """
 
     answers: dict[PacketKey, PacketAnswer]
@@ -72,7 +72,7 @@ def packet_key(row: PacketRow) -> PacketKey:
 
 
 def period_of(rows: Sequence[PacketRow]) -> int | None:
-    """The usual time between two packets of one origin; None if too few follow each other to tell."""
+    """The usual time between two packets of one origin; None if too few follow each other."""
     if not rows:
         return None
     trace = make_trace(rows)
@@ -140,7 +140,7 @@ def solve_span(
 
 
 def _reaches_before(trace: CollectionTrace, since_ns: int) -> BoolArray:
-    """Packets whose sum may hold delays of packets that were not taken: the one before is older than the span."""
+    """Packets whose sum may include delays of packets that were not taken: the one before is older than the span."""
     order = np.lexsort((trace.sequence, trace.origin))
     follows = (np.diff(trace.origin[order]) == 0) & (np.diff(trace.sequence[order]) == 1)
     is_early = trace.t0_ns[order][:-1] < since_ns

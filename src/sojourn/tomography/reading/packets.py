@@ -74,20 +74,20 @@ LOOK_SECONDS = 0.2
 
 def growing_lines(file: IO[bytes], is_over: Callable[[], bool]) -> Iterator[bytes]:
     """Lines of a file and those that are added to it, until `is_over`; a last line without an end is not given."""
-    held = b""
+    partial = b""
     while not is_over():
         part = file.readline(LONGEST_LINE)
         if not part:
             time.sleep(LOOK_SECONDS)
             continue
-        held += part
-        if held.endswith(b"\n") or len(held) >= LONGEST_LINE:
-            yield held
-            held = b""
+        partial += part
+        if partial.endswith(b"\n") or len(partial) >= LONGEST_LINE:
+            yield partial
+            partial = b""
 
 
 def packets_of_lines(lines: Iterator[bytes], faults: Counter[str], *, where: str) -> Iterator[PacketRow]:
-    """The packets that the lines hold; the first line has the columns' names, unless it is a JSON object."""
+    """The packets in the lines; the first line has the columns' names, unless it is a JSON object."""
     names: list[str] | None = None
     is_first = True
     for line in lines:

@@ -97,7 +97,7 @@ def _on_disk(source: Any) -> Any:
 
 
 def _check_announced(metadata: Any, most_rows: int) -> None:
-    """Refuse what the file itself says would take too much.
+    """Refuse what, by its own metadata, would take too much.
 
     Row groups are asked as a whole: of a damaged file, pyarrow's description of a column ends the process.
     """
@@ -134,7 +134,7 @@ MOST_ROWS = 10_000_000
 LONGEST_LINE = 1 << 16
 ABSENT: Any = object()  # what a CSV row that ends early has in its last columns
 DAMAGED = "end of the file, which is damaged"
-_NO_TEXT = "\ufffd"  # what stands for bytes that are no UTF-8
+_NO_TEXT = "\ufffd"  # the replacement for bytes that are not UTF-8
 _ENDINGS = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -204,7 +204,7 @@ def _rows(
 
 
 def _kind(start: bytes) -> str:
-    """What a file that begins so holds.
+    """The format of a file that begins so.
 
     >>> _kind(b'  {"origin": 1}'), _kind(b"PAR1"), _kind(b"origin,seq")
     ('json', 'parquet', 'csv')
@@ -215,7 +215,7 @@ def _kind(start: bytes) -> str:
 
 
 def _lines(line: str, file: io.TextIOWrapper, faults: Counter[str]) -> Iterator[str]:
-    """The first line given and those that follow, but for lines too long to hold, or damaged."""
+    """The first line given and those that follow, but for lines too long, or damaged."""
     while line:
         if len(line) >= LONGEST_LINE and not line.endswith("\n"):
             faults[f"line of more than {LONGEST_LINE:,} characters"] += 1

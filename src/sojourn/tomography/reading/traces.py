@@ -3,7 +3,7 @@
 A trace has the columns origin, seq, path (`3-7-1`, or a list), t0_s, t_sink_s and sum_of_delays_s (may be missing);
 other columns are not looked at. A row that cannot be read is counted by reason and left out, as is one of a packet that
 was not delivered (no time at the sink). A sum that is no time is not used, but the packet is. A damaged file is read up
-to the damage; one without a usable row is an error that says why. A truth has one row for each hop: origin, seq,
+to the damage; one without a usable row is an error with the reasons. A truth has one row for each hop: origin, seq,
 hop_index, node and t_arrival_s.
 Cost: about 5 µs for a row. Rows and their size are bounded.
 """
