@@ -10,8 +10,7 @@ import pytest
 
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.estimation.lda import estimate_lda
-from sojourn.lab.queue_red import Red, make_queue_traffic
-from sojourn.lab.traffic import Traffic, make_traffic
+from sojourn.lab.traffic import Red, Traffic, make_queue_traffic, make_traffic
 from sojourn.sketches.lda import Lda, LdaParameters, tuned_share
 from worlds import DELAYS, World, recorded, world
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from sojourn.core.errors import UsageError
 from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import SegmentCounter
+from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
 from sojourn.mplane.planning.topology_files import read_topology
-from sojourn.mplane.planning.upgrade import Strategy, plan_upgrade
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 
 __all__ = ["DATA_VARIABLE", "EXPERIMENTS", "MAPS", "NOTES", "TITLE", "all_maps", "sprint"]

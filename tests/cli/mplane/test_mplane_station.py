@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from segment_worlds import MS, SECOND, START_NS, Fault, line_path, world
 from sojourn.cli.main import app
-from sojourn.cli.mplane.diagnose import RecentSegments
 from sojourn.core.errors import SojournError
 from sojourn.epochs.wire import encode
 from sojourn.mplane.measurements import SegmentKind, SegmentMeasurement, to_line
 from sojourn.mplane.router.epochs import RouterStream, Side, void_epoch
 from sojourn.mplane.station.diagnosis import Window
+from sojourn.mplane.station.paths import RecentSegments
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
 PATH = line_path()
@@ -150,7 +150,7 @@ def test_a_watch_asks_a_query_unit_for_what_is_new_and_keeps_the_baseline() -> N
         return [one for one in held if since <= one.start_ns <= until and one.end_ns <= now]
 
     before = Window(START_NS, START_NS + 20 * SECOND)
-    recent = RecentSegments(read, before, keep_ns=60 * SECOND)
+    recent = RecentSegments(read, (before.from_ns, before.to_ns), keep_ns=60 * SECOND)
     for now in (START_NS + 300 * SECOND, START_NS + 301 * SECOND, START_NS + 900 * SECOND):
         rows = recent.rows(now)
         numbers = {(one.start_ns - START_NS) // SECOND for one in rows}
@@ -164,7 +164,7 @@ def test_a_watch_asks_a_query_unit_for_what_is_new_and_keeps_the_baseline() -> N
     ("words", "text"),
     [
         ("diagnose --from a --to b -t {net} --undirected --watch --now now x", "leave --now or --watch out"),
-        ("diagnose --from a --to b -t {net} --undirected --watch --every 1ms x", "times of a watch are out of range"),
+        ("diagnose --from a --to b -t {net} --undirected --watch --every 1ms x", "--every: out of range"),
         ("diagnose --from a --to b -t {net} --undirected", "there are no measurements; give FILE"),
         ("diagnose --from a --to b -t {net} --undirected --baseline now x", "no range of time; write TIME..TIME"),
         ("diagnose --from a --to b -t {net} --undirected --baseline now..-5m x", "ends before it begins"),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.cli.mplane.planning import StrategyName
 from sojourn.core.errors import UsageError
-from sojourn.mplane.planning.upgrade import Strategy
+from sojourn.mplane.planning.segments import Strategy
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
 STAR = "source,target,weight\nhub,a,1\nhub,b,1\nhub,c,1\n"
@@ -136,7 +136,7 @@ def test_help_shows_an_example(command: str) -> None:
     [
         (["msets", "STAR", "--watch"], "a file does not change by itself; give a live router: frr:"),
         (["msets", "frr:", "--watch", "--failed", "a,b"], "--watch: a watched network fails by itself"),
-        (["msets", "frr:", "--watch", "--every", "1ms"], "--watch: times of a watch are out of range"),
+        (["msets", "frr:", "--watch", "--every", "1ms"], "--every: out of range; use 100ms to 24h"),
         (["msets", "frr:", "--watch", "--for", "0s"], "--for: no time to watch for; give more than 0"),
         (["upgrade", "frr:", "--directed"], "frr:: a live topology has its directions; leave --directed out"),
         (["upgrade", "STAR", "--names", "STAR"], "--names are for live routers; name routers in the file itself"),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.mplane.planning import WatchTimes
 from sojourn.cli.mplane.source import (
     DirectedOption,
     FilesArgument,
@@ -30,11 +29,11 @@ from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
     from sojourn.core.errors import SojournError
-    from sojourn.mplane.measurements import Segment, SegmentMeasurement
     from sojourn.mplane.planning.paths import PathSegments
-    from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan, Window
+    from sojourn.mplane.planning.watch import Patience
+    from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan
 
-__all__ = ["RecentSegments", "watch_verdicts"]
+__all__ = ["add_to"]
 
 _FOREVER_NS = 2**63 - 1
 _INTERVALS = 10
@@ -145,6 +144,7 @@ def diagnose(
     """
     from sojourn.cli.mplane.output import print_diagnosis
     from sojourn.core.units import parse_time
+    from sojourn.mplane.planning.watch import Patience
     from sojourn.mplane.station.diagnosis import DiagnosisPlan, Window
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
 
@@ -164,8 +164,7 @@ def diagnose(
     unit = UnitAccess(server, token, token_file, ca_file) if server else None
     read = path_reader(topology, source, target, upgraded, directed=directed, names=names)
     if watch:
-        times = _watch_times(every, duration)
-        _watch(read, plan, times, (files, unit), since, output_format)
+        _watch(read, plan, Patience.parse(every, duration), (files, unit), since, output_format)
         return
     known = read()
     from_ns = before.from_ns if before else parse_time(since) if server else 0
@@ -179,33 +178,36 @@ def diagnose(
 def _watch(
     read: Callable[[], PathSegments],
     plan: DiagnosisPlan,
-    times: WatchTimes,
+    patience: Patience,
     measured: tuple[list[Path] | None, UnitAccess | None],
     since: str,
-    output_format: str,
+    how: str,
 ) -> None:
-    """Diagnose again and again: files are read whole, of a query unit only what is new is asked for."""
-    from sojourn.cli.mplane.diagnose import RecentSegments, watch_verdicts
+    """Print the verdict, and then every other one; files are read whole, a query unit is asked for what is new."""
+    from sojourn.cli.mplane.output import print_verdict
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.core.units import parse_time
+    from sojourn.mplane.planning.watch import repeatedly
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
+    from sojourn.mplane.station.diagnosis import new_verdicts
+    from sojourn.mplane.station.paths import RecentSegments
 
     if plan.now_ns is not None:
         raise UsageError("a watch ends with the newest intervals", where="--now", action="leave --now or --watch out")
-    files = measured[0]
-    now_ns = time.time_ns()
-    recent = RecentSegments(
-        lambda a, b: read_segments(*measured, a, b), plan.before, keep_ns=now_ns - parse_time(since, now_ns=now_ns)
-    )
+    start_ns = time.time_ns()
+    baseline = (plan.before.from_ns, plan.before.to_ns) if plan.before else None
+    keep_ns = start_ns - parse_time(since, now_ns=start_ns)
+    recent = RecentSegments(lambda a, b: read_segments(*measured, a, b), baseline, keep_ns=keep_ns)
 
-    def measurements(now_ns: int) -> list[SegmentMeasurement]:
-        return read_segments(*measured, 0, _FOREVER_NS) if files else recent.rows(now_ns)
+    def look() -> Diagnosis:
+        known = read()
+        rows = read_segments(*measured, 0, _FOREVER_NS) if measured[0] else recent.rows(time.time_ns())
+        return diagnose_path(known, rows, plan)
 
-    watch_verdicts(lambda now_ns: diagnose_path(read(), measurements(now_ns), plan), times, output_format)
-
-
-def _watch_times(every: str, duration: str | None) -> WatchTimes:
-    for_ns = None if duration is None else parse_duration(duration)
-    return WatchTimes(every_ns=parse_duration(every), hold_ns=0, for_ns=for_ns)
+    with stopping_on_interrupt(patience.stop):
+        for result in new_verdicts(repeatedly(look, patience, _say_silent)):
+            print_verdict(result, how)
+            sys.stdout.flush()
 
 
 def _least(text: str) -> tuple[float, int]:
@@ -215,52 +217,6 @@ def _least(text: str) -> tuple[float, int]:
 def _check_format(text: str) -> None:
     if text not in ("table", "json"):
         raise UsageError(f"there is no format {text[:40]!r}", where="--format", action="use table or json")
-
-
-# What comes later than this after its interval is no longer waited for.
-LATE_NS = 60_000_000_000
-
-
-class RecentSegments:
-    """Measurements as they come, without reading all of them again: a baseline, and those of the last `keep_ns`.
-
-    `read` gives those whose intervals begin in a range of time. An interval that was incomplete is replaced.
-    """
-
-    def __init__(
-        self, read: Callable[[int, int], list[SegmentMeasurement]], before: Window | None, *, keep_ns: int
-    ) -> None:
-        self._read, self._before, self._keep_ns = read, before, keep_ns
-        self._rows: dict[tuple[Segment, int, str, int], SegmentMeasurement] = {}
-        self._read_ns: int | None = None
-
-    def rows(self, now_ns: int) -> list[SegmentMeasurement]:
-        """All that there is at a time, after one more reading."""
-        oldest = now_ns - self._keep_ns
-        since = oldest if self._before is None else min(oldest, self._before.from_ns)
-        fresh = self._read(max(since, 0) if self._read_ns is None else self._read_ns - LATE_NS, 2**63 - 1)
-        self._read_ns = now_ns
-        self._rows.update({(one.segment, one.dscp, one.method, one.start_ns): one for one in fresh})
-        self._rows = {place: one for place, one in self._rows.items() if self._is_kept(one, oldest)}
-        return list(self._rows.values())
-
-    def _is_kept(self, one: SegmentMeasurement, oldest_ns: int) -> bool:
-        in_baseline = self._before is not None and self._before.from_ns <= one.start_ns < self._before.to_ns
-        return in_baseline or one.start_ns >= oldest_ns
-
-
-def watch_verdicts(look: Callable[[int], Diagnosis], times: WatchTimes, how: str) -> None:
-    """Print the verdict, and then every other one, until the time is over or Ctrl-C."""
-    from sojourn.cli.mplane.output import print_verdict
-    from sojourn.core.executors.interrupts import stopping_on_interrupt
-    from sojourn.mplane.planning.watch import Patience, repeatedly
-    from sojourn.mplane.station.diagnosis import new_verdicts
-
-    patience = Patience(times.every_ns, times.for_ns)
-    with stopping_on_interrupt(patience.stop):
-        for result in new_verdicts(repeatedly(lambda: look(time.time_ns()), patience, _say_silent)):
-            print_verdict(result, how)
-            sys.stdout.flush()
 
 
 def _say_silent(error: SojournError) -> None:

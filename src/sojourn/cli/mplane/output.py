@@ -11,12 +11,11 @@ from sojourn.cli.output import Format, TableColumn, print_json, write_rows
 from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
 from sojourn.mplane.planning.paths import ShortestPaths
-from sojourn.mplane.planning.segments import MSets
-from sojourn.mplane.planning.upgrade import UpgradeStep
+from sojourn.mplane.planning.segments import MSets, UpgradeStep
 
 if TYPE_CHECKING:
     from sojourn.core.estimates import Estimate
-    from sojourn.mplane.station.diagnosis import Diagnosis, SegmentChange
+    from sojourn.mplane.station.diagnosis import Change, Diagnosis, SegmentChange
     from sojourn.mplane.station.paths import PathState, SegmentState
 
 __all__ = ["print_diagnosis", "print_m_sets", "print_state", "print_steps", "print_verdict", "write_plot"]
@@ -57,9 +56,7 @@ def print_state(state: PathState, how: str) -> None:
         "path": str(state.path),
         **_interval("mean_ns", state.mean),
         "std_ns": state.std_ns,
-        "loss": state.loss.value if state.loss else None,
-        "loss_low": state.loss.low if state.loss else None,
-        "loss_high": state.loss.high if state.loss else None,
+        **_interval("loss", state.loss, "loss_low", "loss_high"),
         "complete": not state.missing,
         "missing": list(state.missing),
         "end_to_end": _interval("mean_ns", state.end_to_end.mean) if state.end_to_end else None,
@@ -86,18 +83,18 @@ def _state_row(state: SegmentState, weight: float) -> dict[str, object]:
         "std_ns": state.variance**0.5 if state.variance is not None else None,
         "packets": state.packets,
         "lost": state.lost,
-        "loss": state.loss.value if state.loss else None,
-        "loss_low": state.loss.low if state.loss else None,
-        "loss_high": state.loss.high if state.loss else None,
+        **_interval("loss", state.loss, "loss_low", "loss_high"),
         "intervals": state.intervals,
         "void": state.void,
         "reason": state.reason,
     }
 
 
-def _interval(name: str, estimate: Estimate | None) -> dict[str, object]:
+def _interval(
+    name: str, estimate: Estimate | Change | None, low: str = "low_ns", high: str = "high_ns"
+) -> dict[str, object]:
     values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return dict(zip((name, "low_ns", "high_ns"), values, strict=True))
+    return dict(zip((name, low, high), values, strict=True))
 
 
 def _state_lines(state: PathState) -> list[str]:
@@ -131,9 +128,7 @@ def print_diagnosis(result: Diagnosis, how: str) -> None:
         print_json(
             {
                 "path": str(result.path),
-                "change_ns": result.delay.value if result.delay else None,
-                "low_ns": result.delay.low if result.delay else None,
-                "high_ns": result.delay.high if result.delay else None,
+                **_interval("change_ns", result.delay),
                 "verdict": str(result.verdict),
                 "cause": str(result.cause.segment) if result.cause else None,
                 "summary": result.summary,
@@ -166,17 +161,12 @@ def print_verdict(result: Diagnosis, how: str) -> None:
 
 
 def _change_row(change: SegmentChange) -> dict[str, object]:
-    delay, loss = change.delay, change.loss
     return {
         "segment": str(change.segment),
         "kind": str(change.segment.kind),
         "share": change.share,
-        "change_ns": delay.value if delay else None,
-        "low_ns": delay.low if delay else None,
-        "high_ns": delay.high if delay else None,
-        "loss_change": loss.value if loss else None,
-        "loss_low": loss.low if loss else None,
-        "loss_high": loss.high if loss else None,
+        **_interval("change_ns", change.delay),
+        **_interval("loss_change", change.loss, "loss_low", "loss_high"),
         "silent": change.is_silent,
         "evidence": change.evidence,
     }

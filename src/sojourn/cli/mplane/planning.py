@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,16 +22,16 @@ from sojourn.cli.mplane.source import (
 )
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, progress
-from sojourn.core.errors import ParameterError, SojournError, UsageError, harmless
+from sojourn.core.errors import SojournError, UsageError, harmless
 from sojourn.core.units import format_clock, parse_duration
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.paths import ShortestPaths
+    from sojourn.mplane.planning.segments import UpgradeStep
     from sojourn.mplane.planning.topology import Topology
-    from sojourn.mplane.planning.upgrade import UpgradeStep
-    from sojourn.mplane.planning.watch import Change
+    from sojourn.mplane.planning.watch import Change, Patience
 
-__all__ = ["StrategyName", "WatchTimes", "split_names", "watch_m_sets"]
+__all__ = ["StrategyName", "app", "split_names"]
 
 app = typer.Typer(
     help="Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
@@ -74,8 +73,7 @@ def upgrade(
     Example:  sojourn mplane upgrade 1239.weights.intra --count 45 --strategy best
     """
     from sojourn.cli.mplane.output import print_steps, write_plot
-    from sojourn.mplane.planning.segments import SegmentCounter
-    from sojourn.mplane.planning.upgrade import Strategy, plan_upgrade
+    from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
 
     if plot is not None:
         _check_plot(plot)
@@ -122,9 +120,12 @@ def msets(
     Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
     """
     if watch:
+        from sojourn.mplane.planning.watch import Patience
+
         if failed or directed is not None:
             raise UsageError("a watched network fails by itself", where="--watch", action="leave --failed out")
-        _watch(topology, upgraded or [], names, (every, hold, duration), output_format or Format.TABLE)
+        patience = Patience.parse(every, duration)
+        _watch(topology, upgraded or [], names, parse_duration(hold), patience, output_format or Format.TABLE)
         return
     import numpy as np
 
@@ -180,25 +181,6 @@ def _read(source: str, directed: bool | None, names: Path | None) -> ShortestPat
     return shortest_paths(read_source(source, directed=directed, names=names))
 
 
-def _watch(
-    source: str, upgraded: list[str], names: Path | None, times: tuple[str, str, str | None], how: Format
-) -> None:
-    from sojourn.cli.mplane.planning import WatchTimes, watch_m_sets
-
-    every, hold, duration = times
-    wanted = WatchTimes(
-        every_ns=parse_duration(every),
-        hold_ns=parse_duration(hold),
-        for_ns=None if duration is None else parse_duration(duration),
-    )
-    read = live_reader(source, names=names)
-    if read is None:
-        action = "give a live router: frr:, frr:/FOLDER or lab:ROUTER"
-        raise UsageError("a file does not change by itself", where=source, action=action)
-    known = read(True).index
-    watch_m_sets(read, [name for text in upgraded for name in split_names(text, known)], wanted, how)
-
-
 def _check_plot(path: Path) -> None:
     """Refuse what cannot be drawn before the work rather than after."""
     from sojourn.papers.reproduction import require_matplotlib
@@ -228,40 +210,24 @@ def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
         print(harmless(f"sojourn: {note}"), file=sys.stderr)
 
 
-_LEAST_EVERY_NS = 100_000_000
-_MOST_NS = 86_400 * 10**9
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchTimes:
-    """How often to read, how long old m-sets stay monitored, and when to end (None: never)."""
-
-    every_ns: int
-    hold_ns: int
-    for_ns: int | None
-
-    def __post_init__(self) -> None:
-        if not (_LEAST_EVERY_NS <= self.every_ns <= _MOST_NS and 0 <= self.hold_ns <= _MOST_NS):
-            raise ParameterError(
-                "times of a watch are out of range", where="--watch", action="use --every 100ms to 24h, --hold 0 to 24h"
-            )
-        if self.for_ns is not None and self.for_ns <= 0:
-            raise ParameterError("no time to watch for", where="--for", action="give more than 0")
-
-
-def watch_m_sets(read: Callable[[bool], Topology], upgraded: list[str], times: WatchTimes, how: Format) -> None:
+def _watch(source: str, upgraded: list[str], names: Path | None, hold_ns: int, patience: Patience, how: Format) -> None:
     """Print the m-sets, and then what changes, until the time is over or Ctrl-C."""
     from sojourn.core.executors.interrupts import stopping_on_interrupt
-    from sojourn.mplane.planning.watch import Patience, TopologyWatch
+    from sojourn.mplane.planning.watch import TopologyWatch
 
     if how not in (Format.TABLE, Format.JSON, Format.JSONL):
         raise UsageError(f"changes are not written as {how.value}", where="--format", action="use table or jsonl")
-    watch = TopologyWatch(lambda: read(False), upgraded, hold_ns=times.hold_ns)
+    read = live_reader(source, names=names)
+    if read is None:
+        action = "give a live router: frr:, frr:/FOLDER or lab:ROUTER"
+        raise UsageError("a file does not change by itself", where=source, action=action)
+    known = read(True).index
+    marked = [name for text in upgraded for name in split_names(text, known)]
     show = _print_text if how is Format.TABLE else _print_json
-    patience = Patience(times.every_ns, times.for_ns)
+    watch = TopologyWatch(lambda: read(False), marked, hold_ns=hold_ns)
     with stopping_on_interrupt(patience.stop):
         for change in watch.changes(patience, on_error=_say_silent):
-            show(change, times.hold_ns)
+            show(change, hold_ns)
             sys.stdout.flush()
 
 

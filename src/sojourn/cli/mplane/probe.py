@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -15,13 +14,14 @@ import typer
 
 from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.cli.mplane.source import DirectedOption
-from sojourn.core.errors import ServerError, SojournError, UsageError, harmless
+from sojourn.core.errors import ServerError, UsageError, harmless
 
 if TYPE_CHECKING:
-    from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.planning.topology import Topology
+    from sojourn.mplane.probing.kernel_stamps import Sent
     from sojourn.mplane.probing.plan import ProbedInterval, ProbeTarget
     from sojourn.mplane.probing.probes import Prober
+    from sojourn.mplane.probing.targets import MSetTargets
 
 
 PORT = 8621
@@ -85,8 +85,7 @@ def reflect(
         _say(f"reflecting probes on port {port}")
         with stopping_on_interrupt(reflector.stop):
             reflector.run(sockets)
-    for what, count in sorted(reflector.counts.items()):
-        _say(f"{what}: {count:,}")
+    _say_counts(reflector.counts)
 
 
 def probe(
@@ -145,42 +144,47 @@ def probe(
     """
     from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.core.units import parse_duration
-    from sojourn.mplane.probing.kernel_stamps import Sent
-    from sojourn.mplane.probing.plan import ProbePlan, measurement_of
+    from sojourn.mplane.probing.plan import ProbePlan
     from sojourn.mplane.probing.probes import Prober
 
-    if stamp not in set(Sent):
-        raise UsageError(f"{stamp[:40]!r} is not a moment of sending", where="--stamp", action="use wire or queue")
+    sent, key = _sent(stamp), _key(key_file)
     plan = ProbePlan(
-        interval_ns=parse_duration(interval),
-        rate=rate,
-        size=size,
-        dscp=dscp,
-        sent=Sent(stamp),
-        seed=seed,
-        key=_key(key_file),
+        interval_ns=parse_duration(interval), rate=rate, size=size, dscp=dscp, sent=sent, seed=seed, key=key
     )
-    source = _Targets(node, m_set, upgraded or [], names, port, directed) if m_set else None
+    source = _m_set_targets(node, m_set, upgraded or [], names, port, directed) if m_set else None
     targets = source.read() if source else [_target(node, to, via, address, port)]
     unit = UnitAccess(server, token, token_file, ca_file) if server else None
     with ExitStack() as stack:
-        put = stack.enter_context(_destination(unit, write))
-        rows = stack.enter_context(open(raw, "a", encoding="utf-8")) if raw else None
+        put = stack.enter_context(_destination(unit, write, raw))
         prober = stack.enter_context(Prober(plan, targets))
-        each_turn: Callable[[], None] = lambda: None  # noqa: E731
-        if source is not None and source.is_followed:
-            followed = stack.enter_context(_following(source, parse_duration(poll)))
-            each_turn = lambda: _retarget(prober, followed, parse_duration(hold))  # noqa: E731
-        stack.enter_context(stopping_on_interrupt(prober.stop))
+        each_turn = _nothing_new
+        if source is not None and source.is_live:
+            newest = stack.enter_context(source.followed(parse_duration(poll), _say))
+            each_turn = partial(_retarget, prober, newest, parse_duration(hold))
         _say(f"probing {', '.join(str(target.segment) for target in targets) or 'nothing yet'}")
+        stack.enter_context(stopping_on_interrupt(prober.stop))
         for probed in prober.intervals(count, each_turn=each_turn):
-            put(measurement_of(probed))
-            if probed.void:
-                _say(f"{probed.target.segment}: interval {probed.interval} is void: {probed.void}")
-            if rows is not None:
-                _write_probes(rows, probed)
-    for what, number in sorted(prober.counts.items()):
-        _say(f"{what}: {number:,}")
+            put(probed)
+    _say_counts(prober.counts)
+
+
+def _nothing_new() -> None:
+    """Targets given by hand stay."""
+
+
+def _retarget(prober: Prober, newest: Callable[[], list[ProbeTarget] | None], hold_ns: int) -> None:
+    if (targets := newest()) is None:
+        return
+    come, gone = prober.probe(targets, hold_ns=hold_ns)
+    for target in come:
+        _say(f"{target.segment}: probed from now on")
+    for target in gone:
+        _say(f"{target.segment}: off the m-set, probed for the hold time")
+
+
+def _say_counts(counts: Mapping[str, int]) -> None:
+    for what, count in sorted(counts.items()):
+        _say(f"{what}: {count:,}")
 
 
 def _say(line: str) -> None:
@@ -199,6 +203,14 @@ def _address(text: str) -> IPv4Address | IPv6Address:
         return ip_address(text.partition("%")[0])
     except ValueError:
         raise UsageError(f"{text[:60]!r} is not an address", where="--listen", action="write 10.0.0.1") from None
+
+
+def _sent(stamp: str) -> Sent:
+    from sojourn.mplane.probing.kernel_stamps import Sent
+
+    if stamp not in set(Sent):
+        raise UsageError(f"{stamp[:40]!r} is not a moment of sending", where="--stamp", action="use wire or queue")
+    return Sent(stamp)
 
 
 def _key(path: Path | None) -> bytes | None:
@@ -222,98 +234,57 @@ def _target(node: str, to: str | None, via: str | None, address: str | None, por
     return ProbeTarget(Segment.between(node, *between, to), address, port)
 
 
-class _Targets:
-    """A node's m-set as targets, read from a topology that may change; a live router's id is its address."""
+def _m_set_targets(
+    node: str, topology: str, upgraded: list[str], names: Path | None, port: int, directed: bool | None
+) -> MSetTargets:
+    from sojourn.cli.mplane.planning import split_names
+    from sojourn.cli.mplane.source import live_reader, live_source
+    from sojourn.mplane.planning.live_topology import read_router_names
+    from sojourn.mplane.planning.topology_files import read_topology
+    from sojourn.mplane.probing.targets import MSetTargets
 
-    def __init__(
-        self, node: str, topology: str, upgraded: list[str], names: Path | None, port: int, directed: bool | None
-    ) -> None:
-        from sojourn.cli.mplane.source import live_reader, live_source
-        from sojourn.mplane.planning.live_topology import read_router_names
-        from sojourn.mplane.planning.topology_files import read_topology
-        from sojourn.mplane.planning.watch import TopologyWatch
+    live, read = live_source(topology, names=names), live_reader(topology, names=names)
+    known = live[1] if live else read_router_names(names) if names else {}
 
-        self._node, self._port, self._upgraded = node, port, upgraded
-        live, read = live_source(topology, names=names), live_reader(topology, names=names)
-        self.is_followed = live is not None
-        known = live[1] if live else read_router_names(names) if names else {}
-        self._addresses = {name: router for router, name in known.items()}
+    def reader() -> Topology:
+        return read(False) if read else read_topology(Path(topology), directed=directed)
 
-        def reader() -> Topology:
-            return read(False) if read else read_topology(Path(topology), directed=directed)
-
-        self._watch = TopologyWatch(reader, self._marked(reader()), hold_ns=0)
-
-    def _marked(self, topology: Topology) -> list[str]:
-        from sojourn.cli.mplane.planning import split_names
-
-        return [name for text in self._upgraded for name in split_names(text, topology.index)]
-
-    def read(self) -> list[ProbeTarget]:
-        """What is to be probed now."""
-        from sojourn.mplane.probing.plan import m_set_targets
-
-        self._watch.poll(time.time_ns())
-        sets = self._watch.history[-1][1]
-        addresses = self._addresses or {name: name for name in sets.shortest.topology.names}
-        return m_set_targets(sets, self._node, addresses, port=self._port)
+    index = reader().index
+    marked = [name for text in upgraded for name in split_names(text, index)]
+    addresses = {name: router for router, name in known.items()}
+    return MSetTargets(node, reader, marked, addresses, port=port, is_live=live is not None)
 
 
 @contextmanager
-def _following(source: _Targets, every_ns: int) -> Iterator[list[list[ProbeTarget]]]:
-    """Read targets again and again in the background, so that probes leave in time; the newest is the last."""
-    found: list[list[ProbeTarget]] = []
-    over = threading.Event()
-
-    def follow() -> None:
-        while not over.wait(every_ns / 1e9):
-            try:
-                found.append(source.read())
-            except SojournError as error:
-                _say(f"{error}; the targets stay")
-
-    thread = threading.Thread(target=follow, name="routing", daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        over.set()
-        thread.join()
-
-
-def _retarget(prober: Prober, found: list[list[ProbeTarget]], hold_ns: int) -> None:
-    if not found:
-        return
-    targets = found.pop()
-    found.clear()
-    come, gone = prober.probe(targets, hold_ns=hold_ns)
-    for target in come:
-        _say(f"{target.segment}: probed from now on")
-    for target in gone:
-        _say(f"{target.segment}: off the m-set, probed for the hold time")
-
-
-@contextmanager
-def _destination(unit: UnitAccess | None, write: Path | None) -> Iterator[Callable[[SegmentMeasurement], None]]:
-    """Where measurements go."""
+def _destination(
+    unit: UnitAccess | None, write: Path | None, raw: Path | None
+) -> Iterator[Callable[[ProbedInterval], None]]:
+    """Where measurements go, and every probe if asked for; void intervals are reported."""
     from sojourn.mplane.measurements import to_line
+    from sojourn.mplane.probing.plan import measurement_of
 
     with ExitStack() as stack:
         file: TextIO | None = sys.stdout if unit is None else None
         if write is not None:
             file = stack.enter_context(open(write, "a", encoding="utf-8"))
+        rows = stack.enter_context(open(raw, "a", encoding="utf-8")) if raw else None
         outbox = None
         if unit is not None:
             from sojourn.client.outbox import SegmentOutbox
 
             outbox = stack.enter_context(SegmentOutbox(stack.enter_context(unit.client()), _say))
 
-        def put(measurement: SegmentMeasurement) -> None:
+        def put(probed: ProbedInterval) -> None:
+            measurement = measurement_of(probed)
             if file is not None:
                 file.write(to_line(measurement))
                 file.flush()
             if outbox is not None:
                 outbox.put(measurement)
+            if probed.void:
+                _say(f"{probed.target.segment}: interval {probed.interval} is void: {probed.void}")
+            if rows is not None:
+                _write_probes(rows, probed)
 
         yield put
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.units import parse_duration
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.planning.topology import Topology
@@ -28,6 +29,7 @@ __all__ = ["Change", "Patience", "TopologyWatch", "renumbered", "repeatedly"]
 
 _Seen = TypeVar("_Seen")
 _WAKE_SECONDS = 0.1
+_LEAST_EVERY_NS, _MOST_NS = 100_000_000, 86_400 * 10**9
 
 
 @dataclass
@@ -37,6 +39,16 @@ class Patience:
     every_ns: int
     for_ns: int | None = None
     is_over: bool = False
+
+    @classmethod
+    def parse(cls, every: str, duration: str | None) -> Patience:
+        """From texts such as ``1s``."""
+        patience = cls(parse_duration(every), None if duration is None else parse_duration(duration))
+        if not _LEAST_EVERY_NS <= patience.every_ns <= _MOST_NS:
+            raise ParameterError("out of range", where="--every", action="use 100ms to 24h")
+        if patience.for_ns is not None and patience.for_ns <= 0:
+            raise ParameterError("no time to watch for", where="--for", action="give more than 0")
+        return patience
 
     def stop(self) -> None:
         """End soon; may be called from a signal handler."""
@@ -93,8 +105,8 @@ class TopologyWatch:
     """Polls a topology; `upgraded` names the m-routers, which must be there at the first poll."""
 
     def __init__(self, read: Callable[[], Topology], upgraded: Sequence[str] = (), *, hold_ns: int) -> None:
-        if hold_ns < 0:
-            raise ParameterError(f"a hold time of {hold_ns} ns", action="use 0 or more")
+        if not 0 <= hold_ns <= _MOST_NS:
+            raise ParameterError(f"a hold time of {hold_ns} ns", where="--hold", action="use 0 to 24h")
         self._read = read
         self._upgraded = tuple(upgraded)
         self._hold_ns = hold_ns

@@ -15,18 +15,15 @@ J. R. Statist. Soc. B 54 (1992).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import stdtrit
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.errors import ParameterError
 from sojourn.core.estimates import Estimate
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
-from sojourn.mplane.planning.paths import path_segments
-from sojourn.mplane.planning.segments import MSets
 from sojourn.mplane.probing.kernel_stamps import Sent
 from sojourn.mplane.probing.messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES, SEAL_BYTES
 
@@ -34,8 +31,6 @@ __all__ = [
     "ProbePlan",
     "ProbeTarget",
     "ProbedInterval",
-    "m_set_segments",
-    "m_set_targets",
     "mean_of",
     "measurement_of",
     "poisson_times",
@@ -111,33 +106,6 @@ def poisson_times(random: np.random.Generator, rate: float, duration_ns: int) ->
     """When the probes of an interval leave, from 0 on: a Poisson process, at most `MAX_PROBES`."""
     count = min(int(random.poisson(rate * duration_ns / 1e9)), MAX_PROBES)
     return np.sort(random.integers(0, duration_ns, count))
-
-
-def m_set_segments(sets: MSets, node: str) -> list[Segment]:
-    """The links and virtual links from a node to its m-set, nearest first.
-
-    Where several equal-cost ones lead to a router, one stream of probes takes one of them, it is unknown which: the
-    segment is then named by its ends alone.
-    """
-    names = sets.shortest.topology.names
-    upgraded = {name for name, is_upgraded in zip(names, sets.upgraded, strict=True) if is_upgraded}
-    found: list[Segment] = []
-    for router in sets.of(sets.shortest.topology.router(node)).target.tolist():
-        paths = [hops for hops, _ in path_segments(sets.shortest, node, names[router], upgraded).paths]
-        own = [hops for hops in paths if not upgraded.intersection(hops[1:-1])]
-        found.append(Segment.between(*own[0]) if len(own) == 1 else Segment.between(node, names[router]))
-    return found
-
-
-def m_set_targets(sets: MSets, node: str, addresses: Mapping[str, str], *, port: int) -> list[ProbeTarget]:
-    """A node's segments with the addresses of the routers that they lead to."""
-    targets = []
-    for segment in m_set_segments(sets, node):
-        if segment.hops[-1] not in addresses:
-            action = "give it in the file of --names (router_id,name)"
-            raise UsageError(f"the address of {segment.hops[-1]} is not known", where="probe", action=action)
-        targets.append(ProbeTarget(segment, addresses[segment.hops[-1]], port))
-    return targets
 
 
 METHOD = "probes"

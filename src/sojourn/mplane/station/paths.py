@@ -12,14 +12,23 @@ A segment that was not measured, or only in void intervals, leaves the answer in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sojourn.core.estimates import Estimate
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
 from sojourn.mplane.planning.paths import PathSegments, pieces
 
-__all__ = ["PathState", "SegmentState", "by_segment", "path_state", "reached_ns", "segment_state", "wilson"]
+__all__ = [
+    "PathState",
+    "RecentSegments",
+    "SegmentState",
+    "by_segment",
+    "path_state",
+    "reached_ns",
+    "segment_state",
+    "wilson",
+]
 
 Z95 = 1.959963984540054
 LATEST_NS = 10_000_000_000
@@ -100,6 +109,37 @@ def reached_ns(found: Mapping[Segment, Sequence[SegmentMeasurement]], *, patienc
     """
     newest = [max(one.end_ns for one in some) for some in found.values() if some]
     return min((end for end in newest if end >= max(newest) - max(patience_ns, LATEST_NS)), default=0)
+
+
+# What comes later than this after its interval is no longer waited for.
+LATE_NS = 60_000_000_000
+
+
+class RecentSegments:
+    """Measurements as they come, without reading all of them again: a baseline, and those of the last `keep_ns`.
+
+    `read` gives those whose intervals begin in a range of time. An interval that was incomplete is replaced.
+    """
+
+    def __init__(
+        self, read: Callable[[int, int], list[SegmentMeasurement]], baseline: tuple[int, int] | None, *, keep_ns: int
+    ) -> None:
+        self._read, self._baseline, self._keep_ns = read, baseline or (0, 0), keep_ns
+        self._rows: dict[tuple[Segment, int, str, int], SegmentMeasurement] = {}
+        self._read_ns: int | None = None
+
+    def rows(self, now_ns: int) -> list[SegmentMeasurement]:
+        """All that there is at a time, after one more reading."""
+        oldest = now_ns - self._keep_ns
+        since = min(oldest, self._baseline[0]) if self._baseline[1] else oldest
+        fresh = self._read(max(since, 0) if self._read_ns is None else self._read_ns - LATE_NS, 2**63 - 1)
+        self._read_ns = now_ns
+        self._rows.update({(one.segment, one.dscp, one.method, one.start_ns): one for one in fresh})
+        self._rows = {place: one for place, one in self._rows.items() if self._is_kept(one, oldest)}
+        return list(self._rows.values())
+
+    def _is_kept(self, one: SegmentMeasurement, oldest_ns: int) -> bool:
+        return self._baseline[0] <= one.start_ns < self._baseline[1] or one.start_ns >= oldest_ns
 
 
 def segment_state(segment: Segment, measurements: Sequence[SegmentMeasurement]) -> SegmentState:

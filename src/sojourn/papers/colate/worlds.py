@@ -19,8 +19,7 @@ from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.joint.segments import estimate_colate_joint
 from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.estimation.sample import estimate_sample
-from sojourn.lab.queue_red import Queue, Red, serve
-from sojourn.lab.traffic import PACKET_BYTES, START_NS, TAIL, Traffic, make_traffic, traffic_of
+from sojourn.lab.traffic import PACKET_BYTES, START_NS, TAIL, Queue, Red, Traffic, make_traffic, serve, traffic_of
 from sojourn.papers.reproduction import Scale
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.sample import WAITING_SHARE, Sample, SampleParameters

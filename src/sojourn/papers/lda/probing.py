@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from sojourn.lab.queue_red import Red, make_queue_traffic
+from sojourn.lab.traffic import Red, make_queue_traffic
 from sojourn.papers.lda.loss import PAPER_BANKS, WORST, at_most
 from sojourn.papers.lda.trials import (
     INTERVAL_NS,

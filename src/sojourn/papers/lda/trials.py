@@ -22,8 +22,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch
 from sojourn.core.errors import SketchFullError
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.estimation.lda import estimate_lda
-from sojourn.lab.queue_red import queue_delay_ns
-from sojourn.lab.traffic import START_NS, lose_in_bursts
+from sojourn.lab.traffic import START_NS, lose_in_bursts, queue_delay_ns
 from sojourn.papers.reproduction import Scale
 from sojourn.sketches.lda import Lda, LdaParameters, tuned_share
 

@@ -6,7 +6,8 @@ FIFO (Eq. 1): packets leave a node in the order they entered its queue; forwarde
 arrival is stamped. The order is used where it is proved, never relaxed.
 Sums (Eq. 6 and 7): S of a local packet includes the delays of all packets that entered the queue after the local packet
 before it. If that one (the sequence number before) is missing, S still includes the packet's own delay. Nodes
-over-count when acknowledgements or packets get lost, so S is an upper bound, and an equation only on request (`Sums.EXACT`).
+over-count when acknowledgements or packets get lost, so S is an upper bound, and an equation only on request
+(`Sums.EXACT`).
 A node that gives a packet up does not count it, though the next node may have it and the sink get it. Where anything
 was lost, that cannot be excluded, and S bounds its packet's own delay alone (`Sums.OWN`).
 Groups that share packets constrain more together (`propagation.combine_sums`).

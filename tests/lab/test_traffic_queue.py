@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.errors import ParameterError
-from sojourn.lab.queue_red import Queue, Red, make_queue_traffic, queue_delay_ns, serve
+from sojourn.lab.traffic import Queue, Red, make_queue_traffic, queue_delay_ns, serve
 
 
 def plain_red(times, size, uniform, queue: Queue) -> list[float | None]:
