@@ -166,7 +166,7 @@ def test_a_watch_asks_a_query_unit_for_what_is_new_and_keeps_the_baseline() -> N
         ("diagnose --from a --to b -t {net} --undirected --watch --now now x", "leave --now or --watch out"),
         ("diagnose --from a --to b -t {net} --undirected --watch --every 1ms x", "--every: out of range"),
         ("diagnose --from a --to b -t {net} --undirected", "there are no measurements; give FILE"),
-        ("diagnose --from a --to b -t {net} --undirected --baseline now x", "no range of time; write TIME..TIME"),
+        ("diagnose --from a --to b -t {net} --undirected --baseline now x", "not a range of time; write TIME..TIME"),
         ("diagnose --from a --to b -t {net} --undirected --baseline now..-5m x", "ends before it begins"),
         ("diagnose --from a --to zz -t {net} --undirected x", "there is no router 'zz'"),
         ("path --from a --to b -t {net} --undirected --format xml x", "--format: there is no format 'xml'"),
