@@ -101,7 +101,7 @@ def test_old_and_new_sets_are_monitored_together_for_the_hold_time() -> None:
 
 def test_times_before_any_set_and_out_of_order_are_refused() -> None:
     sets = m_sets(shortest_paths(toy()), marks(toy(), "C"))
-    with pytest.raises(ParameterError, match="no m-sets hold yet"):
+    with pytest.raises(ParameterError, match="no m-sets are in force yet"):
         monitored_at([(10, sets)], 9, hold_ns=5)
     with pytest.raises(ParameterError, match="out of order"):
         monitored_at([(10, sets), (9, sets)], 12, hold_ns=5)
