@@ -24,8 +24,8 @@ from sojourn.capture.files.reader import CaptureReader, open_capture
 from sojourn.capture.files.source import FrameRows, Source
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import CaptureError
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.state import Kind
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import Kind, RttLimits
 from sojourn.rtt.summary import RttSummaries
 
 __all__ = ["CAPTURE", "COMPRESSED", "RTT"]

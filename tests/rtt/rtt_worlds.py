@@ -13,8 +13,8 @@ import numpy as np
 
 from sojourn.capture.decode.transport import ACK, HAS_SACK, HAS_TIMESTAMPS, TransportBatch
 from sojourn.core.keys import FlowKey, key_id
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.state import Kind, Note
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import Kind, Note, RttLimits
 
 CLIENT, SERVER = ("10.0.0.1", 50_000), ("10.0.0.2", 80)
 MS = 1_000_000

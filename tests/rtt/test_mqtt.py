@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rtt_worlds import MS, SMALL, Packet, Sample, batch_of, flow_id, samples_of
 
 from sojourn.capture.decode.transport import ACK, SYN
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.state import Kind
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import Kind, RttLimits
 
 DEVICE, BROKER = ("10.0.0.9", 50_001), ("10.0.0.2", 1883)
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"

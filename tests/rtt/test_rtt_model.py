@@ -14,8 +14,8 @@ from rtt_model import TcpModel
 from rtt_worlds import CLIENT, MS, SERVER, SMALL, Packet, Sample, batch_of, flow_id, samples_of
 
 from sojourn.capture.decode.transport import ACK, FIN, SYN
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.state import Kind
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import Kind, RttLimits
 
 ALL_TCP = (Kind.TIMESTAMPS, Kind.SEQ, Kind.HANDSHAKE)
 # What can happen next, drawn with these weights by repetition.

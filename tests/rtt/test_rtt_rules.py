@@ -7,8 +7,8 @@ from rtt_worlds import CLIENT, MS, SERVER, SMALL, Packet, Sample, batch_of, flow
 
 from sojourn.capture.decode.transport import ACK, FIN, RST, SYN
 from sojourn.core.errors import ParameterError
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.state import Kind, Note
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import Kind, Note, RttLimits
 
 PING, PONG = (8, 0)
 

@@ -27,19 +27,6 @@ from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
 from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.kernels import inlined, kernel
 
-__all__ = [
-    "ANCILLARY",
-    "LINK_ETHERNET",
-    "LINK_RAW_IP",
-    "MAX_INSTRUCTIONS",
-    "REJECT_ALL",
-    "VALID_CODES",
-    "FilterProgram",
-    "Instruction",
-    "PacketFilter",
-    "select_rows",
-]
-
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 MAX_INSTRUCTIONS = 4096  # the Linux kernel's BPF_MAXINSNS
 MEMORY_WORDS = 16

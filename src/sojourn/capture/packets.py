@@ -22,8 +22,6 @@ from sojourn.capture.live.reader import BLOCK_BYTES, DEFAULT_RING_BYTES, LiveRea
 from sojourn.core.errors import ParameterError
 from sojourn.core.executors.interrupts import stopping_on_interrupt
 
-__all__ = ["Interface", "filter_of", "open_packets"]
-
 
 @dataclass(frozen=True)
 class Interface:

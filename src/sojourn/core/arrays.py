@@ -15,17 +15,6 @@ from numpy.typing import NDArray
 
 from sojourn.core.errors import MismatchError, ParameterError
 
-__all__ = [
-    "BoolArray",
-    "FloatArray",
-    "Int64Array",
-    "MeasurementBatch",
-    "PacketBatch",
-    "UInt8Array",
-    "UInt64Array",
-    "ranges",
-]
-
 BoolArray: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.float64]
 Int64Array: TypeAlias = NDArray[np.int64]

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CompileStep", "cache_directory", "observe_compilation", "report_compilation", "use_cache_directory"]
-
 VARIABLE = "SOJOURN_CACHE_DIR"
 _NUMBA_VARIABLE = "NUMBA_CACHE_DIR"
 _PACKAGE = Path(__file__).resolve().parents[1]

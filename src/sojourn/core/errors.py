@@ -28,26 +28,6 @@ import logging
 import sys
 import unicodedata
 
-__all__ = [
-    "CaptureError",
-    "InputError",
-    "KeyTextError",
-    "LiveCaptureError",
-    "MismatchError",
-    "ParameterError",
-    "ServerError",
-    "SketchFullError",
-    "SojournError",
-    "SourceError",
-    "StoreError",
-    "TopologyError",
-    "UsageError",
-    "WireError",
-    "WorkerError",
-    "harmless",
-    "log_to_stderr",
-]
-
 # Control and format characters (escape sequences, changes of direction), halves of pairs, ends of lines.
 _HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 

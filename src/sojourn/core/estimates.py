@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 
 from sojourn.core.errors import ParameterError
 
-__all__ = ["Answer", "Estimate", "Reason", "Unanswered"]
-
 
 class Reason(StrEnum):
     """Why there is no estimate."""

@@ -11,19 +11,6 @@ from sojourn.core import hashing
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.kernels import address_of, byte_at, inlined, kernel, little_32, signed, word_at
 
-__all__ = [
-    "bucket",
-    "bucket_matrix",
-    "hash_at",
-    "hash_flow_4",
-    "hash_rows",
-    "hash_slice",
-    "mix",
-    "mix_column",
-    "salt_table",
-    "to_range",
-]
-
 _PRIME_1 = np.uint64(hashing.PRIME_1)
 _PRIME_2 = np.uint64(hashing.PRIME_2)
 _PRIME_3 = np.uint64(hashing.PRIME_3)

@@ -10,8 +10,6 @@ Cost: about 5 µs per key in CPython; O(length).
 
 from __future__ import annotations
 
-__all__ = ["bucket_of", "hash_bytes", "mix32", "mix64", "reduce_to_range", "salt_for"]
-
 MASK = (1 << 64) - 1
 HALF_MASK = (1 << 32) - 1
 

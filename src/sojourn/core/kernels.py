@@ -40,23 +40,6 @@ if TYPE_CHECKING:
 else:
     signed = np.int64
 
-__all__ = [
-    "address_of",
-    "big_16",
-    "big_32",
-    "borrowing_inlined",
-    "borrowing_kernel",
-    "byte_at",
-    "inlined",
-    "kernel",
-    "little_32",
-    "number_16",
-    "number_32",
-    "put_byte",
-    "put_word",
-    "word_at",
-]
-
 F = TypeVar("F", bound=Callable[..., object])
 
 

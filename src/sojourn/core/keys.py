@@ -34,37 +34,6 @@ from typing import TypeAlias
 from sojourn.core.errors import KeyTextError, ParameterError
 from sojourn.core.hashing import hash_bytes
 
-__all__ = [
-    "FEW_KEYS",
-    "KIND_DESTINATION_4",
-    "KIND_DESTINATION_6",
-    "KIND_FLOW_4",
-    "KIND_FLOW_6",
-    "KIND_PAIR_4",
-    "KIND_PAIR_6",
-    "KIND_VLAN_FLOW_4",
-    "KIND_VLAN_FLOW_6",
-    "MAX_NAME_BYTES",
-    "MAX_TEXT",
-    "NAME_RULE",
-    "PROTOCOLS",
-    "DestinationKey",
-    "FlowKey",
-    "HostPairKey",
-    "Key",
-    "NodeKey",
-    "ProcessKey",
-    "TrafficKey",
-    "VlanFlowKey",
-    "flow_fields",
-    "is_name",
-    "key_from_bytes",
-    "key_id",
-    "named_ids",
-    "parse_key",
-    "protocol_name",
-]
-
 KIND_FLOW_4, KIND_FLOW_6, KIND_PROCESS, KIND_NODE = 1, 2, 3, 4
 KIND_PAIR_4, KIND_PAIR_6, KIND_DESTINATION_4, KIND_DESTINATION_6 = 5, 6, 7, 8
 KIND_VLAN_FLOW_4, KIND_VLAN_FLOW_6 = 9, 10

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-__all__ = ["Columns", "Result", "arrow_table", "row_order", "take_rows"]
-
 Columns: TypeAlias = "Mapping[str, Sequence[object] | NDArray[Any]]"
 
 

@@ -13,23 +13,6 @@ from fractions import Fraction
 
 from sojourn.core.errors import ParameterError
 
-__all__ = [
-    "durations_apart",
-    "format_bytes",
-    "format_clock",
-    "format_duration",
-    "format_instant",
-    "format_rate",
-    "format_time",
-    "parse_bytes",
-    "parse_duration",
-    "parse_number",
-    "parse_rate",
-    "parse_share",
-    "parse_time",
-    "plural",
-]
-
 NS_PER_SECOND = 1_000_000_000
 _DURATIONS = {
     "ns": 1,

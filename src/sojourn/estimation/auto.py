@@ -41,8 +41,6 @@ from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.estimation.sample import MatchedSample
 
-__all__ = ["combine", "segment_delays", "shrink_means", "with_remainder", "within"]
-
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
 EXACT_WITHIN_NS = 2.0
 # Of an LDA: from fewer, in heavy tails, an interval holds less often than it claims, and a larger sample is better.

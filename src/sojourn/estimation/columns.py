@@ -9,8 +9,6 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 
-__all__ = ["FlowDelays", "flow_delays_of", "unanswered_flows"]
-
 _LISTS = ("reason", "method", "methods")
 
 

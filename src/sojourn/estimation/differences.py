@@ -32,17 +32,6 @@ from sojourn.sketches.lds import Lds
 from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample
 
-__all__ = [
-    "CellDifference",
-    "Losses",
-    "Parts",
-    "cell_difference",
-    "count_losses",
-    "delay_sums",
-    "poisson_95",
-    "with_extra",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class CellDifference:

@@ -31,8 +31,6 @@ from sojourn.estimation.joint.decoder import unlisted_share
 from sojourn.estimation.joint.messages import lds_incidence
 from sojourn.sketches.lds import Lds
 
-__all__ = ["HeavyCells", "HeavyHitters", "find_heavy_cells", "find_heavy_hitters", "heavy_threshold"]
-
 Unit = Literal["packets", "bytes"]
 _FIELDS: dict[Unit, str] = {"packets": "count", "bytes": "bytes"}
 

@@ -29,8 +29,6 @@ from sojourn.estimation.differences import CellDifference, Parts, cell_differenc
 from sojourn.estimation.quantiles import spread_95, student_95
 from sojourn.sketches.lda import Lda
 
-__all__ = ["LdaAnswer", "estimate_lda"]
-
 FIRST_KURTOSIS = 16.0
 PASSES = 2
 

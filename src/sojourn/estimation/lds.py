@@ -42,8 +42,6 @@ from sojourn.estimation.differences import CellDifference, cell_difference
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.lds import Lds
 
-__all__ = ["ALPHA", "RowLoads", "estimate_lds"]
-
 ALPHA = 0.1  # §2.3.4
 MOST_DEGREES = 1000  # beyond, Student's quantile is within 0.2 % of the normal one
 LIGHT = 0.5  # the less loaded half of the cells, in which few flows meet

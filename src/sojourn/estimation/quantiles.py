@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["NORMAL_95", "spread_95", "student_95"]
-
 NORMAL_95 = 1.959963984540054
 _STUDENT_FEW = {1: 12.7062, 2: 4.3027}
 

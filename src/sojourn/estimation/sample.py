@@ -40,8 +40,6 @@ from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.quantiles import NORMAL_95, spread_95, student_95
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
-__all__ = ["MatchedSample", "estimate_sample", "match_samples", "usual_variance"]
-
 MOST_DEGREES = 1000.0
 _ASYMPTOTIC = 6.0
 

@@ -57,18 +57,6 @@ from sojourn.matching.clock.correction import ClockReading, TimedPairs, estimate
 if TYPE_CHECKING:
     from sojourn.matching.exact import MeasuredFlows
 
-__all__ = [
-    "OFFLOAD_ACTION",
-    "CaptureSpan",
-    "Crossing",
-    "Edges",
-    "comparable_packets",
-    "find_edges",
-    "forward_flows",
-    "resegmented",
-    "resegmented_flows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Crossing:

@@ -45,8 +45,6 @@ from sojourn.matching.clock.correction import (
 from sojourn.matching.crossing import CaptureSpan, Crossing, Edges, comparable_packets, find_edges, forward_flows
 from sojourn.matching.pairing import DUPLICATE, MATCHED, PacketPairs, index_ids, pair_packets
 
-__all__ = ["IGNORED_TEXTS", "ExactMatch", "Fate", "MeasuredFlows", "match_exact"]
-
 
 @dataclass(frozen=True, eq=False)
 class DelayStatistics:

@@ -29,8 +29,6 @@ from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.kernels import inlined, kernel
 
-__all__ = ["DUPLICATE", "MATCHED", "SLACK_NS", "UNMATCHED", "PacketPairs", "index_ids", "pair_packets"]
-
 Rows: TypeAlias = NDArray[np.uint32]
 Side: TypeAlias = tuple[UInt64Array, Rows, Int64Array, UInt8Array]
 

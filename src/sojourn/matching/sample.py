@@ -16,8 +16,6 @@ from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.hash_kernels import mix, mix_column
 from sojourn.core.kernels import kernel
 
-__all__ = ["PacketSample", "common_sample"]
-
 EVERYTHING = 2**64 - 1
 _SALT = np.uint64(hashing.salt_for(1 << 23, 0))
 

@@ -36,8 +36,6 @@ from sojourn.rtt.state import (
     write_sample,
 )
 
-__all__ = ["MQTT_PORT", "read_messages"]
-
 MQTT_PORT = 1883
 _PUBLISH, _PUBACK, _PUBREL, _SUBSCRIBE, _UNSUBSCRIBE, _PINGREQ, _PINGRESP = 3, 4, 6, 8, 10, 12, 13
 _MQTT = int(Kind.MQTT)

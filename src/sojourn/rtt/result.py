@@ -24,11 +24,9 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.keys import flow_fields
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import format_duration, plural
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
-from sojourn.rtt.state import Kind, Note, RttSamples
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import Kind, Note, RttLimits, RttSamples
 from sojourn.rtt.summary import RttSummaries
-
-__all__ = ["KINDS", "RttResult", "RttRun", "open_rtt", "rtt"]
 
 KINDS = tuple(kind.name.lower() for kind in Kind)
 _NOTES = tuple("" if note is Note.NONE else note.name.lower().replace("_", "-") for note in Note)

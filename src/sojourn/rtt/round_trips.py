@@ -48,8 +48,6 @@ from sojourn.rtt.state import (
 )
 from sojourn.rtt.tcp import acknowledge, echo_timestamp, open_connection, send_segment
 
-__all__ = ["RttLimits", "RttMeter", "RttOptions", "RttSamples"]
-
 _ICMP, _TCP, _ICMP6 = 1, 6, 58
 _ECHO_REQUEST = (8, 128)
 

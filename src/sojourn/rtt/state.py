@@ -27,8 +27,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import mix
 from sojourn.core.kernels import borrowing_inlined
 
-__all__ = ["COUNT_TEXTS", "Count", "Kind", "Note", "RttLimits", "RttSamples", "RttTables", "UInt32Array"]
-
 UInt32Array: TypeAlias = NDArray[np.uint32]
 
 

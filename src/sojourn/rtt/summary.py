@@ -24,8 +24,6 @@ from sojourn.core.hash_kernels import mix, to_range
 from sojourn.core.kernels import inlined, kernel
 from sojourn.rtt.state import Note, RttSamples, signed
 
-__all__ = ["QUANTILES", "FlowRtt", "RttSummaries"]
-
 QUANTILES = (0.5, 0.95, 0.99)
 
 _BINS = 64

@@ -65,8 +65,6 @@ from sojourn.rtt.state import (
     write_sample,
 )
 
-__all__ = ["DELAYED_ACK_NS", "acknowledge", "echo_timestamp", "open_connection", "send_segment"]
-
 # The shortest time for which a common receiver holds an ACK back (Linux' TCP_DELACK_MIN).
 DELAYED_ACK_NS = 40_000_000
 # What a SYN may carry (TCP fast open) and its answer may leave unacknowledged.

@@ -34,8 +34,6 @@ from sojourn.core.errors import ParameterError, SourceError
 from sojourn.core.kernels import inlined, kernel
 from sojourn.sources.processes import ProcessFiles
 
-__all__ = ["DEFAULT_RING_KIB", "BlockTrace", "PageLayout", "check_ring", "parse_pages", "tracefs_folder"]
-
 COMM_BYTES = 16
 # One block IO: its thread, the time on the trace's clock, where it goes and what it is (the first two letters of the
 # kernel's description, which begins with F for one that flushes first).

@@ -34,8 +34,6 @@ from sojourn.sources.block_trace import DEFAULT_RING_KIB, BlockTrace, check_ring
 from sojourn.sources.processes import NS_PER_TICK, Process, ProcessDirectory, ProcessFiles, ProcessTotals
 from sojourn.sources.source import Metric, Source, SourceBatch
 
-__all__ = ["OVERRUN", "DiskIo", "Method", "SystemCalls", "TracedDiskIo", "on_top"]
-
 _MINOR_BITS = 20
 _EVERYTHING = (0, 1 << 62)
 

@@ -17,8 +17,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.keys import MAX_TEXT, Key, key_id
 from sojourn.sources.source import B, Source, SourceBatch
 
-__all__ = ["InstancePatterns", "SelectedInstances"]
-
 MOST_PATTERNS = 100
 MOST_INSTANCES = 1 << 20
 NOT_SELECTED = "measurements of instances that were not asked for"

@@ -30,19 +30,6 @@ from sojourn.core.errors import SourceError
 from sojourn.core.keys import Key, ProcessKey, key_id
 from sojourn.sources.source import Metric, Source, SourceBatch
 
-__all__ = [
-    "ENDED",
-    "NS_PER_TICK",
-    "WENT_BACK",
-    "CpuTime",
-    "Process",
-    "ProcessDirectory",
-    "ProcessFiles",
-    "ProcessTotals",
-    "ResidentMemory",
-    "clean_name",
-]
-
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STAT_BYTES = 4096
 _MOST_NAME_BYTES = 64

@@ -25,8 +25,6 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 from sojourn.core.errors import ParameterError, SojournError, SourceError
 from sojourn.sources.source import Metric, Source, Values
 
-__all__ = ["AnySource", "is_own", "metric_names", "new_source", "source_type", "values_of"]
-
 _WORDS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",

@@ -31,8 +31,6 @@ from sojourn.core.arrays import MeasurementBatch, PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import Key, key_id
 
-__all__ = ["Granularity", "Metric", "ReadingSource", "Source", "SourceBatch", "Values"]
-
 Granularity = Literal["process", "flow", "node"]
 Values = Literal["increments", "samples"]
 

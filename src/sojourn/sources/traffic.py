@@ -31,10 +31,9 @@ from sojourn.capture.live.reader import DEFAULT_RING_BYTES, LiveReader, rehearsa
 from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch, UInt64Array
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.core.keys import Key
-from sojourn.rtt.round_trips import RttMeter, RttOptions, RttSamples
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import RttSamples
 from sojourn.sources.source import B, Metric, Source, SourceBatch
-
-__all__ = ["UNNAMED", "FlowBytes", "FlowPackets", "FlowRtt", "InterfacePackets"]
 
 DEFAULT_MAX_FLOWS = 1 << 16
 FLOW_BYTES = 150

@@ -9,7 +9,8 @@ from packet_builders import PcapngSection, ethernet, ipv4
 
 from sojourn.capture.files.reader import CaptureReader
 from sojourn.capture.files.source import PlainStream, StreamedSource
-from sojourn.rtt.round_trips import RttLimits, RttMeter, RttOptions
+from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.state import RttLimits
 
 FAR = 1 << 62  # seconds, further away than 64 bits of nanoseconds reach
 LIMITS = RttLimits(connections=64, pending=64, max_rtt_ns=FAR - 1)

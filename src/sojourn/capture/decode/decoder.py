@@ -42,8 +42,6 @@ from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError, UsageError
 from sojourn.core.keys import TrafficKey, key_from_bytes
 
-__all__ = ["DecodeOptions", "DecodedPackets", "Decoder"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions:

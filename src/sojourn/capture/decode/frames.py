@@ -18,19 +18,6 @@ from numpy.typing import NDArray
 
 from sojourn.core.arrays import Int64Array, UInt8Array
 
-__all__ = [
-    "MAX_TAGS",
-    "NOTE_TEXTS",
-    "REASON_TEXTS",
-    "Frames",
-    "Located",
-    "Note",
-    "SkipReason",
-    "counts_by_text",
-    "empty_counts",
-    "empty_rows",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Frames:

@@ -43,21 +43,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import hash_at, hash_flow_4
 from sojourn.core.kernels import address_of, byte_at, inlined, kernel, little_32, put_byte, put_word, signed, word_at
 
-__all__ = [
-    "DEFAULT_IDENTITY_BYTES",
-    "KEY_BYTES",
-    "MAX_IDENTITY_BYTES",
-    "MIN_IDENTITY_BYTES",
-    "FlowKeying",
-    "Keying",
-    "flow_ids",
-    "held_by_most",
-    "identity_bytes_for",
-    "key_bytes",
-    "packet_ids",
-    "scratch_bytes",
-]
-
 DEFAULT_IDENTITY_BYTES = 68
 MIN_IDENTITY_BYTES = 20
 MAX_IDENTITY_BYTES = 1 << 16

@@ -29,8 +29,6 @@ from sojourn.capture.decode.network import OFFSET_BITS, parse_ipv4, parse_ipv6, 
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import address_of, big_16, big_32, byte_at, inlined, kernel, little_32, signed
 
-__all__ = ["locate"]
-
 IPV4, IPV6 = 0x0800, 0x86DD
 # Formats without an ether type of their own.
 ETHERNET, IP_BY_VERSION, PPP = 0x10001, 0x10002, 0x10003

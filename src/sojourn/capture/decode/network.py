@@ -14,16 +14,6 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.hash_kernels import mix
 from sojourn.core.kernels import big_16, big_32, byte_at, inlined, kernel, signed, word_at
 
-__all__ = [
-    "OFFSET_BITS",
-    "FragmentTable",
-    "has_ports",
-    "parse_ipv4",
-    "parse_ipv6",
-    "read_ports",
-    "share_ports",
-]
-
 OFFSET_BITS = 0x1FFF
 _IPV4_BYTES, _IPV6_BYTES = 20, 40
 _CUT = -1 - int(SkipReason.IP_HEADER_CUT)

@@ -17,19 +17,6 @@ from sojourn.capture.decode.network import OFFSET_BITS
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.kernels import address_of, big_16, big_32, byte_at, inlined, kernel
 
-__all__ = [
-    "ACK",
-    "FIN",
-    "HAS_SACK",
-    "HAS_TIMESTAMPS",
-    "RST",
-    "SYN",
-    "ForwardingBatch",
-    "TransportBatch",
-    "forwarding_batch",
-    "transport_batch",
-]
-
 # Bits of ``flags``: TCP's own, and two that say which options the segment had.
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 HAS_TIMESTAMPS, HAS_SACK = 0x100, 0x200

@@ -31,8 +31,6 @@ from sojourn.capture.files.source import MAX_CAPTURED, MIN_CAPTURED_LIMIT, Frame
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import address_of, inlined, kernel, number_16, number_32, signed
 
-__all__ = ["PcapReader", "PcapngReader", "SectionInterfaces", "is_pcap", "is_pcapng", "ticks_to_ns"]
-
 FILE_HEADER_BYTES = 24
 _PACKET_HEADER_BYTES = 16
 _MODIFIED_HEADER_BYTES = 24

@@ -24,8 +24,6 @@ from sojourn.capture.files.source import FrameReader, Source, open_source
 from sojourn.capture.filters import PacketFilter
 from sojourn.core.errors import CaptureError
 
-__all__ = ["CaptureReader", "open_capture", "open_frames"]
-
 
 def open_frames(source: Source, *, strict: bool = False) -> FrameReader:
     """The reader for a source's format, told by its first bytes."""

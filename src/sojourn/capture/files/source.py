@@ -34,19 +34,6 @@ from sojourn.capture.decode.frames import Frames
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import CaptureError
 
-__all__ = [
-    "MAX_CAPTURED",
-    "MIN_CAPTURED_LIMIT",
-    "WINDOW_BYTES",
-    "FrameReader",
-    "FrameRows",
-    "PlainStream",
-    "Source",
-    "StreamedSource",
-    "Window",
-    "open_source",
-]
-
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_PIECE = 1 << 16

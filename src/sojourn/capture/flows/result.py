@@ -21,8 +21,6 @@ from sojourn.core.keys import flow_fields
 from sojourn.core.results import Columns, Result, row_order
 from sojourn.core.units import plural
 
-__all__ = ["FlowTableResult", "flows"]
-
 _BLOCK_ROWS = 1 << 14
 _BATCHES_PER_STEP = 8
 _ENDS = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")

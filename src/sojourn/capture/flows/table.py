@@ -26,17 +26,6 @@ from sojourn.core.hash_kernels import hash_rows, mix
 from sojourn.core.kernels import inlined, kernel
 from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey, VlanFlowKey, key_from_bytes
 
-__all__ = [
-    "DEFAULT_MAX_FLOWS",
-    "Conversations",
-    "FlowTable",
-    "FlowWindows",
-    "empty_slots",
-    "fill_slots",
-    "find_slot",
-    "opposite_key",
-]
-
 DEFAULT_MAX_FLOWS = 1 << 20
 LARGEST_MAX_FLOWS = 1 << 27
 _FIRST_CAPACITY = 1 << 10

@@ -63,8 +63,6 @@ from sojourn.capture.live.ring import (
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import LiveCaptureError, ParameterError
 
-__all__ = ["Direction", "LiveCapture", "ProgramKind", "bpf_call", "load_program", "start_together"]
-
 _SYSTEM_CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351, "armv7l": 386, "i686": 357}
 _LOAD = 5
 _ATTRIBUTES = 128  # the kernel takes zeros beyond what it knows

@@ -35,8 +35,6 @@ from sojourn.capture.live.interface import Direction, LiveCapture
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 
-__all__ = ["DEFAULT_RING_BYTES", "DROPPED", "LiveReader", "longest_frame", "rehearsal"]
-
 DROPPED = "dropped by the kernel"
 DEFAULT_RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 18
 RETIRE_MS = 60

@@ -28,30 +28,6 @@ from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
 from sojourn.core.errors import LiveCaptureError
 from sojourn.core.kernels import inlined, kernel
 
-__all__ = [
-    "AFTER_STOP",
-    "BEFORE_START",
-    "DAMAGED",
-    "DIRECTION",
-    "INCOMING",
-    "OUTGOING",
-    "Ring",
-    "RingCounts",
-    "RingShape",
-    "attach_program",
-    "begin",
-    "interface_index",
-    "interface_link",
-    "interface_problem",
-    "keep",
-    "map_ring",
-    "open_packet_socket",
-    "set_ignore_outgoing",
-    "set_promiscuous",
-    "take_counts",
-    "with_tagged_frames",
-]
-
 ETH_P_ALL = 0x0003
 SOL_PACKET = 263
 PACKET_ADD_MEMBERSHIP, PACKET_DROP_MEMBERSHIP, PACKET_RX_RING, PACKET_STATISTICS = 1, 2, 5, 6

@@ -39,9 +39,6 @@ import sojourn
 from sojourn.core.errors import ParameterError, UsageError, WorkerError
 from sojourn.core.executors.interrupts import interrupts_held
 
-__all__ = ["ClusterExecutor", "Executor", "LocalExecutor", "open_executor", "portable_error", "usable_processors"]
-
-
 CONNECT_SECONDS = 5
 WORKER_SECONDS = 15
 ATTEMPTS = 3  # workers that one piece may cost before it is given up

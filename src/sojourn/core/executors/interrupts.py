@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["handlers_held", "interrupts_held", "stopping_on_interrupt"]
-
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:

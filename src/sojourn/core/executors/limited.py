@@ -39,8 +39,6 @@ from typing import Any, TypeVar
 from sojourn.core.errors import ParameterError, WorkerError
 from sojourn.core.executors.executor import portable_error
 
-__all__ = ["Ended", "LimitedProcess", "ProcessEndedError", "ProcessLimits"]
-
 START_SECONDS = 120.0  # for the interpreter and the imports, on a machine that has other things to do
 END_SECONDS = 5.0
 NICENESS = 5

@@ -10,8 +10,6 @@ import threading
 from collections import deque
 from types import TracebackType
 
-__all__ = ["FairLock"]
-
 
 class FairLock:
     """A context manager for several threads; `TimeoutError` where the lock does not come in time."""

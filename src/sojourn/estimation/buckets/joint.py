@@ -36,8 +36,6 @@ from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters, shared_steps
 
-__all__ = ["Amounts", "Scales", "decode_amounts", "estimate_sums_jointly", "shares_of"]
-
 METHOD = "iotm joint"
 METHOD_INCOMPLETE = "iotm joint, list incomplete"
 MOST_SHARES = 1 << 24

@@ -30,21 +30,6 @@ from sojourn.estimation.buckets.joint import estimate_sums_jointly
 from sojourn.estimation.buckets.rtt import estimate_round_trips
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
-__all__ = [
-    "FOREVER_NS",
-    "NO_LIMIT_BYTES",
-    "RangeAnswer",
-    "RangeQuery",
-    "RangeSelection",
-    "Stat",
-    "answer_instances",
-    "answer_total",
-    "combined",
-    "estimate_means_jointly",
-    "joined_spans",
-    "too_large",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class _CountedValues:

@@ -31,8 +31,6 @@ from sojourn.estimation.buckets.queries import (
 )
 from sojourn.sources.instances import InstancePatterns
 
-__all__ = ["GROUPS", "Found", "Group", "Question", "StreamEpochs", "answer_streams"]
-
 Group = Literal["name", "port", "instance", "pattern", "node"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 MOST_ANSWERS = 10_000

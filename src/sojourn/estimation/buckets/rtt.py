@@ -35,8 +35,6 @@ from sojourn.estimation.buckets.joint import METHOD, METHOD_INCOMPLETE, Amounts,
 from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray
 
-__all__ = ["SummedEpoch", "estimate_round_trips"]
-
 PASSES = 3
 # μ, ν and τ² are learned from the buckets; so few (or two for each flow) can tell them, fewer cannot.
 LEARNED, FEWEST_BUCKETS = 3, 15

@@ -41,8 +41,6 @@ from sojourn.estimation.joint.messages import (
     predict_group,
 )
 
-__all__ = ["FULL", "Sizes", "decode_sizes", "size_bounds", "spread_sizes"]
-
 MOST_PASSES = 200
 FULL = 1 - 1e-9
 

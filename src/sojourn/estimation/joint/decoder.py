@@ -46,17 +46,6 @@ from sojourn.estimation.joint.messages import Incidence
 from sojourn.estimation.joint.mixture import learn_mixture, posterior, solve_mixed
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 
-__all__ = [
-    "FEWEST_CELLS",
-    "FlowCounts",
-    "JointMeans",
-    "correct_survivor_bias",
-    "decode_counts",
-    "flow_deviations",
-    "joint_means",
-    "unlisted_share",
-]
-
 BY_SIZE = 0.1
 
 

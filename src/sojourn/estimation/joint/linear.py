@@ -37,18 +37,6 @@ from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.estimation.joint.counts import FULL
 from sojourn.estimation.joint.messages import Cells, Incidence, Messages, new_messages, pass_normal, pass_single
 
-__all__ = [
-    "DelayCells",
-    "DelayMessages",
-    "DelayProblem",
-    "DenseCells",
-    "calibrated_precision",
-    "draw_cells",
-    "draw_excess",
-    "error_ratios",
-    "solve_normal",
-]
-
 # Flows are alike if the cells leave a like share of their prior variance.
 EDGES = np.array([1e-4, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95])
 FEWEST = 50

@@ -45,20 +45,6 @@ from sojourn.sketches.lds import LdsParameters
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "Cells",
-    "Incidence",
-    "Messages",
-    "all_but",
-    "counter_incidence",
-    "flow_message",
-    "lds_incidence",
-    "new_messages",
-    "pass_normal",
-    "pass_single",
-    "predict_group",
-]
-
 MOST_EDGES = 1 << 26
 
 

@@ -46,8 +46,6 @@ from sojourn.estimation.joint.linear import (
 from sojourn.estimation.joint.messages import Cells, Messages, all_but, flow_message, new_messages, predict_group
 from sojourn.estimation.quantiles import NORMAL_95
 
-__all__ = ["Mixture", "Normals", "learn_mixture", "pass_mixture", "posterior", "solve_mixed"]
-
 COMPONENTS = 72
 WIDTH = 0.6
 LEARN_FLOWS = 5_000

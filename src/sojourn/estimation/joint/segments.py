@@ -52,8 +52,6 @@ from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lds import Lds
 
-__all__ = ["estimate_colate_joint", "estimate_lds_joint", "estimate_stack"]
-
 LDS_METHOD = "lds joint"
 INCOMPLETE = "lds (key list incomplete)"
 FEW = "lds (few usable cells)"

@@ -46,17 +46,6 @@ from sojourn.matching.clock.lines import (
     lower_hull,
 )
 
-__all__ = [
-    "ClockEstimate",
-    "ClockMode",
-    "ClockReading",
-    "TimedPairs",
-    "estimate_clock",
-    "explain_negative",
-    "parse_clock",
-    "resolution_of",
-]
-
 NOTHING_SEEN = "No packet was seen at both points, so nothing is known about the clocks."
 NOT_CORRECTED = "Times are left as captured."
 

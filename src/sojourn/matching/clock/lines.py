@@ -47,18 +47,6 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import kernel
 
-__all__ = [
-    "ClockStep",
-    "Corridor",
-    "Trend",
-    "block_minima",
-    "confirmed_steps",
-    "find_steps",
-    "floor_trend",
-    "line_under",
-    "lower_hull",
-]
-
 SEARCH_STEPS = 200
 
 
