@@ -6,9 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from query_unit import make_epoch, running_unit
+
+from sojourn.store.epochs import StreamRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -38,9 +42,21 @@ def shell_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 def folder(tmp_path: Path, shared_data: Path) -> Path:
     """A folder with the captures and topologies that the documents name."""
     captures = [*(shared_data / "two-point").glob("*.gz"), *(shared_data / "captures").iterdir()]
+    captures += (shared_data / "collection").glob("*.gz")
     for file in [*captures, *(shared_data / "topologies").rglob("*.*")]:
         (tmp_path / file.name).symlink_to(file)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def query_unit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of whoever asks a query unit that has a node with a metric."""
+    running = running_unit(tmp_path_factory.mktemp("unit"))
+    unit = next(running)
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    unit.store.add([make_epoch(sequence, time_ns=10**18 + sequence) for sequence in range(3)])
+    yield {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens["viewer"]}
+    next(running, None)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
@@ -60,9 +76,16 @@ def test_shell_examples_run(page: Path, shell_environment: dict[str, str], folde
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
-def test_python_examples_run_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+def test_python_examples_run_from_top_to_bottom(page: Path, folder: Path, query_unit: dict[str, str]) -> None:
     code = "\n".join(blocks(page, "python"))
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **query_unit},
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
 
 
