@@ -17,6 +17,7 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.stack import Stack, StackParameters
 
 __all__ = ["can_merge", "merged_epoch", "merging_key"]
 
@@ -25,14 +26,30 @@ WIDEST = 64
 
 
 def _widths(parameters: Parameters) -> dict[str, int]:
-    """The widths of the counters that a sketch has."""
+    """The widths of the counters that a sketch has; those of a stack's parts behind the part's name."""
+    if isinstance(parameters, StackParameters):
+        return {f"{part}.{name}": bits for part, p in parameters.parts for name, bits in _widths(p).items()}
     found = {name: getattr(parameters, name, 0) for name in WIDTHS}
     return {name: bits for name, bits in found.items() if bits}
 
 
 def _with_widths(parameters: Parameters, widths: dict[str, int]) -> Parameters:
+    if isinstance(parameters, StackParameters):
+        return StackParameters(parts=tuple((part, _with_widths(p, _of(part, widths))) for part, p in parameters.parts))
     changed: Any = widths
     return replace(parameters, **changed)
+
+
+def _of(part: str, widths: dict[str, int]) -> dict[str, int]:
+    return {name.removeprefix(f"{part}."): bits for name, bits in widths.items() if name.startswith(f"{part}.")}
+
+
+def _without_widths(parameters: Parameters) -> list[tuple[str, object]]:
+    """All parameters but the widths of counters."""
+    if isinstance(parameters, StackParameters):
+        return [(part, (p.kind, sorted(_widths(p)), _without_widths(p))) for part, p in parameters.parts]
+    widths = _widths(parameters)
+    return [(f.name, getattr(parameters, f.name)) for f in fields(parameters) if f.name not in widths]
 
 
 def can_merge(one: Epoch, other: Epoch | EncodedEpoch) -> bool:
@@ -47,9 +64,7 @@ def can_merge(one: Epoch, other: Epoch | EncodedEpoch) -> bool:
 def merging_key(epoch: EncodedEpoch) -> str:
     """What epochs that can be merged have in common, and others not: an index of it finds them without decoding."""
     parameters = epoch.parameters
-    widths = _widths(parameters)
-    others = [(f.name, getattr(parameters, f.name)) for f in fields(parameters) if f.name not in widths]
-    text = repr((epoch.node, epoch.stream, parameters.kind, sorted(widths), others))
+    text = repr((epoch.node, epoch.stream, parameters.kind, sorted(_widths(parameters)), _without_widths(parameters)))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
@@ -63,7 +78,7 @@ def merged_epoch(one: Epoch, other: Epoch) -> Epoch:
             merged = left.merge(right)
             break
         except SketchFullError:
-            if min(widths.values()) >= WIDEST:
+            if min(widths.values(), default=WIDEST) >= WIDEST:
                 raise
             widths = {name: min(WIDEST, bits + 1) for name, bits in widths.items()}
     return Epoch(one.node, one.stream, max(one.sequence, other.sequence), merged.freeze(), _all_keys(one, other))
@@ -73,6 +88,9 @@ def _widened(sketch: AnySketch, widths: dict[str, int]) -> AnySketch:
     """The sketch as one with wider counters, for merging: the counters themselves are the same, and not copied."""
     wide = copy(sketch)
     wide.parameters = _with_widths(sketch.parameters, widths)
+    if isinstance(wide, Stack) and isinstance(sketch, Stack):
+        wide = Stack(wide.parameters, {n: _widened(part, _of(n, widths)) for n, part in sketch.parts.items()})
+        wide.recorded, wide.first_ns, wide.last_ns = sketch.recorded, sketch.first_ns, sketch.last_ns
     return wide
 
 

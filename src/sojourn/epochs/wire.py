@@ -5,7 +5,8 @@
     epoch = [version, body, check]          version 1; body a byte string; check = XXH64(body) mod 2³²
     body  = [kind, parameters, node, stream, sequence, frame, recorded, counters, keys]
 
-``parameters`` maps the papers' symbols to values, defaults left out; ``frame`` is ``[first_ns, span_ns]``
+``parameters`` maps the papers' symbols to values, defaults left out (those of a ``segment``, which has several sketches
+of the same packets, map a part's name to ``[kind, parameters]``); ``frame`` is ``[first_ns, span_ns]``
 or null; ``counters`` holds all tables packed to their bit widths (`packing`); ``keys`` is a list of
 canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one after the other.
 
@@ -62,6 +63,7 @@ MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = 9
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
+BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
 
@@ -292,7 +294,7 @@ def _checked_body(outer: object) -> bytes:
 
 def _body_items(body: bytes) -> list[object]:
     stream = io.BytesIO(body)
-    items = load_item(stream, "body", depth=3)
+    items = load_item(stream, "body", depth=BODY_DEPTH)
     if stream.read(1):
         raise WireError("bytes follow the body", where="body")
     if not isinstance(items, list) or len(items) != BODY_FIELDS:

@@ -229,6 +229,9 @@ class Lds(Sketch[LdsParameters, PacketBatch]):
         """Record one packet, or raise `SketchFullError` and change nothing."""
         self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns], [size_bytes]))
 
+    def emptied(self) -> Self:
+        return type(self)(self.parameters, self.weights)
+
     def _combined(self, other: Self, *, sign: int) -> Self:
         combined = super()._combined(other, sign=sign)
         combined.weights = self.weights or other.weights

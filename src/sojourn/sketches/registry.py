@@ -13,13 +13,14 @@ from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import Sample
 from sojourn.sketches.sds import Sds
 from sojourn.sketches.sketch import Sketch
+from sojourn.sketches.stack import Stack
 
 __all__ = ["SKETCHES", "AnySketch", "new_sketch", "sketch_type"]
 
 AnySketch: TypeAlias = Sketch[Any, Any]
 
 SKETCHES: dict[str, type[AnySketch]] = {
-    sketch.parameters_type.kind: sketch for sketch in (BucketArray, CounterVector, Lda, Lds, Sample, Sds)
+    sketch.parameters_type.kind: sketch for sketch in (BucketArray, CounterVector, Lda, Lds, Sample, Sds, Stack)
 }
 
 

@@ -36,12 +36,15 @@ class Sketch(ABC, Generic[P, B]):
 
     def __init__(self, parameters: P) -> None:
         self.parameters = parameters
-        self.arrays = [table.zeros() for table in parameters.tables()]
+        self.arrays = self._new_arrays()
         self.recorded = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self._refused = False
         self._frozen = False
+
+    def _new_arrays(self) -> list[Int64Array]:
+        return [table.zeros() for table in self.parameters.tables()]
 
     @abstractmethod
     def _record(self, batch: B) -> int:
@@ -144,6 +147,10 @@ class Sketch(ABC, Generic[P, B]):
     def copy(self) -> Self:
         """An independent sketch with the same contents."""
         return self.merge(type(self)(self.parameters))
+
+    def emptied(self) -> Self:
+        """A new sketch that records as this one does, and holds nothing."""
+        return type(self)(self.parameters)
 
     def snapshot(self) -> Self:
         """A copy that never changes: what an epoch holds; a sketch that is frozen already is its own."""
