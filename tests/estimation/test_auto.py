@@ -15,9 +15,11 @@ from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import make_traffic
 from sojourn.matching.clock.correction import ClockMode
-from sojourn.segments.measurement import SEGMENT, SegmentPlan, estimate_streams, measure_segment, plan_segment
-from sojourn.segments.points import CaptureOptions, CapturePoint, with_common_identity
-from sojourn.segments.survey import Survey, survey_segment
+from sojourn.segments.answer import estimate_streams
+from sojourn.segments.plan import SEGMENT, SPREAD, SegmentPlan, plan_segment
+from sojourn.segments.points import CaptureOptions, CapturePoint, survey_captures
+from sojourn.segments.survey import Survey
+from sojourn.segments.surveyed import measure_surveyed
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.registry import new_sketch
 
@@ -27,14 +29,14 @@ SALTS = range(6)
 @pytest.fixture(scope="module")
 def segment(shared_data: Path) -> tuple[tuple[CapturePoint, CapturePoint], Survey]:
     paths = tuple(str(shared_data / "two-point" / f"{name}.pcap.gz") for name in ("ingress", "egress"))
-    options = with_common_identity(paths, CaptureOptions(DecodeOptions()))
+    options = CaptureOptions(DecodeOptions())
     points = CapturePoint(paths[0], options), CapturePoint(paths[1], options)
-    return points, survey_segment(*points, clock=ClockMode(), keep_all=True)
+    return points, survey_captures(points, clock=ClockMode(), keep_all=True)
 
 
 def answers(segment, plan: SegmentPlan) -> FlowDelays:
     points, survey = segment
-    whole, _ = measure_segment(*points, survey, plan)
+    whole, _ = measure_surveyed(*points, survey, plan)
     assert whole.flows is not None
     return whole.flows
 
@@ -88,7 +90,7 @@ def decoded(truth, plan: SegmentPlan) -> FlowDelays:
     flow = truth.truth
     ends = []
     for batch in (truth.sender, truth.receiver):
-        sketches = {stream: new_sketch(parameters) for stream, parameters in plan.streams.items()}
+        sketches = {stream: new_sketch(parameters) for stream, parameters in plan.parts.items()}
         for sketch in sketches.values():
             assert sketch.record_batch(batch) == len(batch)
         ends.append(sketches)
@@ -128,7 +130,7 @@ def test_with_few_cells_counters_answer_all_large_flows(loss: float, bits: int) 
     truth = make_traffic(seed=31, flows=3000, loss=loss)
     large = truth.truth.sent >= 100
     plan = auto_plan(truth, bits * len(truth.sender) // 8, loss=loss, salt=2)
-    assert isinstance(plan.spread, CounterVectorParameters)
+    assert isinstance(plan.parts[SPREAD], CounterVectorParameters)
     flows = decoded(truth, plan)
     assert flows.answered[large].mean() > 0.98
     spread = auto_answers(truth, bits * len(truth.sender) // 8, loss=loss, salt=2, joint=False)
@@ -175,8 +177,8 @@ def test_counters_in_microseconds_say_what_finer_ones_say() -> None:
     truth = make_traffic(seed=33, flows=2000, loss=0.001)
     memory = len(truth.sender) // 8
     plan = auto_plan(truth, memory, loss=0.001, salt=1)
-    assert isinstance(plan.spread, CounterVectorParameters)
-    fine = replace(plan, spread=replace(plan.spread, bits=56, resolution_ns=1))
+    assert isinstance(plan.parts[SPREAD], CounterVectorParameters)
+    fine = replace(plan, parts={**plan.parts, SPREAD: replace(plan.parts[SPREAD], bits=56, resolution_ns=1)})
     coarse, finer = decoded(truth, plan), decoded(truth, fine)
     known = coarse.answered & finer.answered & (truth.truth.sent >= 100)
     assert np.median(np.abs(coarse.mean_ns / finer.mean_ns - 1)[known]) < 1e-3
@@ -186,7 +188,7 @@ def test_memory_goes_to_what_the_loss_leaves_standing() -> None:
     def streams(loss: float, memory_bytes: int, *, joint: bool = True) -> set[str]:
         plan = plan_segment("auto", memory_bytes, flows=10_000, loss=loss, packets=400_000, joint=joint)
         assert plan.memory_bits <= 8 * memory_bytes
-        return set(plan.streams) - {SEGMENT}
+        return set(plan.parts) - {SEGMENT}
 
     assert streams(0.0, 200_000) == {"flows"}
     assert streams(0.001, 40_000) == {"flows", "spread"}

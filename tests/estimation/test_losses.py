@@ -7,9 +7,12 @@ import pytest
 
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.estimates import Estimate, Unanswered
+from sojourn.epochs.epoch import merge_epochs
 from sojourn.estimation.differences import Parts, count_losses, poisson_95
 from sojourn.estimation.sample import match_samples
-from sojourn.segments.measurement import Interval, PointRecorder, SegmentPlan, answer_interval, plan_segment
+from sojourn.segments.answer import Interval, answer_interval
+from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.record import PointRecorder
 from sojourn.segments.sizing import fit_lda
 from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import MS, World, world
@@ -32,11 +35,10 @@ def with_copies(one: World, share: float, seed: int) -> tuple[PacketBatch, int]:
 def measured(plan: SegmentPlan, sender: PacketBatch, receiver: PacketBatch) -> Interval:
     ends = []
     for batch in (sender, receiver):
-        point = PointRecorder("point", plan, None)
-        point.record(batch)
-        ends.append(point.finish())
+        point = PointRecorder("point", "segment", plan.stream)
+        ends.append(merge_epochs([*point.record(batch), *point.finish()]))
     ids, sizes = np.unique(sender.flow_id, return_counts=True)
-    return answer_interval(plan, *ends, 0, ids, sizes, whole=True)
+    return answer_interval(*ends, ids, sizes=sizes, joint=plan.joint)
 
 
 def test_counts_without_a_contradiction_are_exact() -> None:

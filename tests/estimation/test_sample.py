@@ -14,9 +14,8 @@ from sojourn.core.estimates import Reason
 from sojourn.estimation.sample import estimate_sample, match_samples
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.matching.exact import MeasuredFlows
-from sojourn.segments.points import CaptureOptions, CapturePoint, with_common_identity
+from sojourn.segments.points import CaptureOptions, CapturePoint, survey_captures
 from sojourn.segments.sizing import fit_sample
-from sojourn.segments.survey import survey_segment
 from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import DELAYS, recorded, world
 
@@ -193,12 +192,11 @@ def test_sizes_fill_the_memory_and_never_exceed_it() -> None:
 def segment(shared_data: Path) -> tuple[PacketBatch, PacketBatch, MeasuredFlows]:
     """The packets of both points that can be judged, on one clock: a real bottleneck that loses 19 %."""
     paths = tuple(str(shared_data / "two-point" / f"{end}.pcap.gz") for end in ("ingress", "egress"))
-    options = with_common_identity(paths, CaptureOptions(DecodeOptions()))
-    points = [CapturePoint(path, options) for path in paths]
-    survey = survey_segment(*points, clock=parse_clock("auto"), keep_all=True)
+    points = tuple(CapturePoint(path, CaptureOptions(DecodeOptions())) for path in paths)
+    survey = survey_captures(points, clock=parse_clock("auto"), keep_all=True)
     windows = (survey.sender_windows, survey.receiver_windows)
     sent, received = (
-        PacketBatch.concatenate([window.select(batch) for batch in point.batches()])
+        PacketBatch.concatenate([window.select(batch) for batch in point.batches(again=True)])
         for point, window in zip(points, windows, strict=True)
     )
     return sent, received, survey.match.flows

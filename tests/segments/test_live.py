@@ -20,7 +20,7 @@ from sojourn.core.errors import InputError, LiveCaptureError, ParameterError
 from sojourn.core.estimates import Estimate
 from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
 from sojourn.segments.live import NOTICE_NS, EdgeLog, LiveAnswer, LiveSegment
-from sojourn.segments.measurement import SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_segment
 from waiting import PATIENCE_SECONDS
 
 needs_root = pytest.mark.skipif(

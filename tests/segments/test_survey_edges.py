@@ -13,8 +13,9 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.core.errors import InputError
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments import survey as surveying
-from sojourn.segments.measurement import measure_segment, plan_survey
-from sojourn.segments.points import CaptureOptions, survey_captures
+from sojourn.segments.plan import plan_survey
+from sojourn.segments.points import CaptureOptions, CapturePoint, survey_captures
+from sojourn.segments.surveyed import measure_surveyed
 
 HEADER = bytes.fromhex("4d3cb2a1 02000400 00000000 00000000 00000400 01000000")
 SENT, FLOWS, SPAN_NS = 30_000, 400, 60_000_000_000
@@ -47,7 +48,8 @@ def write_captures(folder: Path) -> tuple[Path, Path]:
 
 def surveyed(paths: tuple[Path, Path]):
     options = CaptureOptions(DecodeOptions())
-    return survey_captures((str(paths[0]), str(paths[1])), options, clock=parse_clock("auto"))
+    points = CapturePoint(str(paths[0]), options), CapturePoint(str(paths[1]), options)
+    return points, survey_captures(points, clock=parse_clock("auto"))
 
 
 @pytest.mark.parametrize("kept", ["1-1500", "12000-16000", "20000-29000"])
@@ -62,7 +64,7 @@ def test_what_one_capture_alone_could_see_is_no_loss(
     subprocess.run(["editcap", "-r", paths[longer == "sender"], short, kept], check=True)
     points, survey = surveyed((paths[0], short) if longer == "sender" else (short, paths[1]))
     assert not survey.is_complete
-    whole, _ = measure_segment(*points, survey, plan_survey(survey, "auto", 1_000_000))
+    whole, _ = measure_surveyed(*points, survey, plan_survey(survey, "auto", 1_000_000))
     first, last = map(int, kept.split("-"))
     assert 0.4 * (last - first) < whole.totals.received <= 1.02 * (last - first)
     # 1 % was lost, and at each cut a packet of some flows is in flight.
@@ -74,7 +76,7 @@ def test_a_capture_that_is_cut_between_two_readings_is_refused(tmp_path: Path) -
     points, survey = surveyed(paths)
     os.truncate(paths[1], paths[1].stat().st_size // 2)
     with pytest.raises(InputError, match=r"[\d,]+ packets to measure when it was read first, and [\d,]+ the"):
-        measure_segment(*points, survey, plan_survey(survey, "lda", 100_000))
+        measure_surveyed(*points, survey, plan_survey(survey, "lda", 100_000))
 
 
 def test_a_capture_that_grows_counts_as_far_as_it_was_surveyed(tmp_path: Path) -> None:
@@ -85,5 +87,5 @@ def test_a_capture_that_grows_counts_as_far_as_it_was_surveyed(tmp_path: Path) -
     paths[1].write_bytes(content[: 24 + record * (survey_packets // 2)])
     points, survey = surveyed(paths)
     paths[1].write_bytes(content)
-    whole, _ = measure_segment(*points, survey, plan_survey(survey, "lda", 100_000))
+    whole, _ = measure_surveyed(*points, survey, plan_survey(survey, "lda", 100_000))
     assert whole.totals.received <= survey_packets // 2

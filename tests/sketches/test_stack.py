@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import MismatchError, ParameterError, WireError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import can_merge, merged_epoch, merging_key
@@ -15,7 +15,7 @@ from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import new_sketch
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.stack import MOST_PARTS, Stack, StackParameters
 
 

@@ -24,7 +24,8 @@ from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
-from sojourn.segments.measurement import SEGMENT, SegmentPlan, estimate_streams, plan_segment
+from sojourn.segments.answer import estimate_streams
+from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
 from sojourn.sketches.registry import AnySketch, new_sketch
 
 __all__ = ["EXPERIMENTS", "METHODS", "TITLE", "Bench", "compare"]
@@ -114,7 +115,7 @@ class Bench:
     def _recorded(self, plan: SegmentPlan) -> list[dict[str, AnySketch]]:
         ends = []
         for batch in (self.traffic.sender, self.traffic.receiver):
-            sketches = {stream: new_sketch(parameters) for stream, parameters in plan.streams.items()}
+            sketches = {stream: new_sketch(parameters) for stream, parameters in plan.parts.items()}
             for sketch in sketches.values():
                 sketch.record_batch(batch)
             ends.append(sketches)

@@ -37,22 +37,15 @@ from sojourn.capture.live.interface import start_together
 from sojourn.capture.live.reader import LiveReader, rehearsal
 from sojourn.core.arrays import BoolArray, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
-from sojourn.core.estimates import Reason
-from sojourn.estimation.differences import Losses, Parts
+from sojourn.epochs.epoch import Epoch, merge_epochs
 from sojourn.matching.clock.correction import ClockMode
 from sojourn.matching.crossing import resegmented
 from sojourn.matching.exact import ExactMatch, match_exact
 from sojourn.matching.pairing import MATCHED, pair_packets
-from sojourn.segments.measurement import (
-    SEGMENT,
-    Interval,
-    PointRecorder,
-    SegmentPlan,
-    SegmentTotals,
-    answer_streams,
-    packets_of,
-)
-from sojourn.segments.two_step import without_other_way
+from sojourn.segments.answer import CountedFlows, Interval, answer_interval
+from sojourn.segments.plan import SEGMENT, SegmentPlan
+from sojourn.segments.record import PointRecorder
+from sojourn.segments.surveyed import packets_of
 from sojourn.sketches.registry import AnySketch
 
 __all__ = ["EDGE_PACKETS", "LiveAnswer", "LiveSegment"]
@@ -96,7 +89,8 @@ class LivePoint:
         self.first_ns, self.last_ns = _NEVER, _NEVER
         self.longest = 0
         self._hold_ns = hold_ns
-        self._recorder = PointRecorder(reader.name, plan, None) if plan is not None else None
+        self._recorder = PointRecorder("point", SEGMENT, plan.stream) if plan is not None else None
+        self._epochs: list[Epoch] = []
 
     def take(self, batch: PacketBatch) -> None:
         """Sort in the next packets."""
@@ -121,12 +115,14 @@ class LivePoint:
         if self.kept is not None:
             self.kept.append(batch)
         if self._recorder is not None:
-            self._recorder.record(batch)
+            self._epochs += self._recorder.record(batch)
+            if len(self._epochs) > 1:  # a sketch that is full again and again takes no more memory
+                self._epochs = [replace(self._epochs[0], sketch=merge_epochs(self._epochs))]
 
-    def sketches(self) -> dict[str, AnySketch]:
-        """What was recorded, by stream."""
-        recorded = self._recorder.finish() if self._recorder is not None else {}
-        return {stream: sketch for (stream, _), sketch in recorded.items()}
+    def sketch(self) -> AnySketch:
+        """All that was recorded."""
+        finished = self._recorder.finish() if self._recorder is not None else []
+        return merge_epochs([*self._epochs, *finished])
 
     def packets(self) -> PacketBatch:
         """The columns of all packets that count, where they were kept."""
@@ -148,8 +144,7 @@ class LiveAnswer:
     @property
     def other_way(self) -> int:
         """How many flows were recorded that travel from the receiver to the sender."""
-        reasons = self.whole.flows.reason if self.whole is not None and self.whole.flows is not None else []
-        return sum(reason is Reason.OTHER_WAY for reason in reasons)
+        return 0 if self.whole is None else self.whole.other_way
 
 
 class LiveSegment:
@@ -282,26 +277,17 @@ class LiveSegment:
         return match_exact(self.sender.packets(), self.receiver.packets(), clock=ClockMode("none"), trim=False)
 
     def _estimate(self, plan: SegmentPlan, flow_id: UInt64Array, one_sided: UInt64Array, split: BoolArray) -> Interval:
-        sender, receiver = (point.sketches() for point in self.points)
-        before, after = sender[SEGMENT], receiver[SEGMENT]
-        foreign = tuple(int(packets_of(point.counts, one_sided).sum()) for point in self.points)
+        tables = self.sender.counts, self.receiver.counts
+        foreign = tuple(int(packets_of(table, one_sided).sum()) for table in tables)
+        own = [packets_of(table, flow_id) for table in tables]
         # Joint decoding needs every flow that was recorded, also those that are not answered.
         everything = np.concatenate([flow_id, one_sided])
-        sizes = packets_of(self.sender.counts, everything)
-        answers = answer_streams(sender, receiver, everything, sizes=sizes, joint=plan.joint)
-        counts = before.recorded - foreign[0], after.recorded - foreign[1]
-        own = Parts(packets_of(self.sender.counts, flow_id), packets_of(self.receiver.counts, flow_id))
-        losses = answers.losses(*counts, parts=[own], foreign=(foreign[0], foreign[1]))
-        if split.any():
-            losses = Losses(None, Parts(own.sent[~split], own.received[~split]).lost, counts[0], losses.extra)
-        flows = answers.flows
-        if flows is not None:
-            # Both interfaces count every flow: nothing of that has to be estimated.
-            flows = replace(
-                flows.at(np.arange(len(flow_id))),
-                packets=own.sent.astype(np.float64),
-                lost=np.where(split, np.nan, own.lost_of_each),
-            )
-            flows = without_other_way(flows)
-        totals = SegmentTotals(*counts, answers.delays, losses)
-        return Interval(self.sender.first_ns, self.sender.last_ns, totals, flows)
+        whole = answer_interval(
+            self.sender.sketch(),
+            self.receiver.sketch(),
+            everything,
+            sizes=packets_of(self.sender.counts, everything),
+            joint=plan.joint,
+            counted=CountedFlows(own[0], own[1], split, (foreign[0], foreign[1])),
+        )
+        return replace(whole, first_ns=self.sender.first_ns, last_ns=self.sender.last_ns)

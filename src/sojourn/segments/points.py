@@ -1,14 +1,24 @@
 """Observation points to measure between: capture files, which can be read as often as needed.
 
 Packets are told apart by a prefix that both captures hold (`decode.identity`). How much that is, files do not tell
-reliably (`editcap -s` leaves no trace in the header): the first batch of each shows it and, where later packets are cut
-shorter, the survey does, which is then repeated once.
+reliably (`editcap -s` leaves no trace in the header): where their headers promise more than the packets hold, the
+survey shows it and is repeated once.
+
+A pipe can be read only once, and measuring reads each capture twice: what comes through one is kept in a temporary file
+of at most `MOST_PIPED_BYTES`.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import IO
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import MIN_IDENTITY_BYTES, held_by_most, identity_bytes_for
@@ -16,14 +26,17 @@ from sojourn.capture.files.reader import CaptureReader, open_capture
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.flows.table import FlowTable
 from sojourn.core.arrays import PacketBatch
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import CaptureError, InputError, UsageError
+from sojourn.core.units import format_bytes
 from sojourn.matching.clock.correction import ClockMode
-from sojourn.segments.survey import Survey, conclude, read_points
+from sojourn.segments.survey import PointSurvey, Survey, conclude, read_points
 
-__all__ = ["CaptureOptions", "CapturePoint", "survey_captures", "with_common_identity"]
+__all__ = ["CaptureOptions", "CapturePoint", "kept_pipes", "survey_captures"]
 
 # The snap length of 64 bytes that tcpdump had by default for years, behind an Ethernet header.
 SOUND_IDENTITY_BYTES = 50
+MOST_PIPED_BYTES = 4 << 30
+PIPE_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,82 +51,141 @@ class CaptureOptions:
 class CapturePoint:
     """A capture file as an observation point; what the first pass found stays with it."""
 
-    def __init__(self, path: str, options: CaptureOptions) -> None:
-        self.path = path
+    def __init__(self, path: str, options: CaptureOptions, *, name: str = "") -> None:
+        self.path, self.name = path, name or path
         self.options = options
         self._reader: CaptureReader | None = None
 
-    @property
-    def name(self) -> str:
-        return self.path
+    def _open(self, decode: DecodeOptions) -> CaptureReader:
+        options = self.options
+        try:
+            return open_capture(self.path, decode, strict=options.strict, packet_filter=options.packet_filter)
+        except CaptureError as error:
+            raise CaptureError(error.what, where=self.named(error.where), action=error.action) from None
+
+    def named(self, text: str) -> str:
+        """A text with the name that the user knows instead of the file's that a pipe is kept in."""
+        return text.replace(self.path, self.name)
+
+    def open(self) -> CaptureReader:
+        """Begin the first pass; the header is read."""
+        self._reader = self._open(self.options.decode)
+        return self._reader
 
     def batches(self, *, again: bool = False) -> Iterator[PacketBatch]:
         """One pass over the capture; `again` is quicker and leaves what the first pass found."""
-        options = self.options
-        decode = replace(options.decode, flow_table=False) if again else options.decode
-        with open_capture(self.path, decode, strict=options.strict, packet_filter=options.packet_filter) as reader:
-            if not again:
-                self._reader = reader
+        first = self._reader or self.open() if not again else None
+        with first or self._open(replace(self.options.decode, flow_table=False)) as reader:
             yield from reader
 
     @property
     def reader(self) -> CaptureReader:
         """The reader of the first pass: its counts, warnings and flows."""
         if self._reader is None:
-            raise UsageError("the capture has not been read", where=self.path)
+            raise UsageError("the capture has not been read", where=self.name)
         return self._reader
 
     @property
     def flows(self) -> FlowTable:
         return self.reader.flows
 
-
-def with_common_identity(paths: tuple[str, str], options: CaptureOptions) -> CaptureOptions:
-    """Options under which packets have the same identity in both captures, whatever their snap lengths."""
-    if "-" in paths:
-        raise UsageError(
-            "a capture on stdin can be read only once, and measuring reads each twice",
-            action="save it to a file, or use record and estimate",
-        )
-    snaps, held = [], []
-    for path in paths:
-        with open_capture(path, options.decode, packet_filter=options.packet_filter) as reader:
-            next(iter(reader), None)
-            snaps.append(reader.snap_length)
-            held.append(held_by_most(reader.cut, reader.ip_packets))
-    return _shortened(options, min(identity_bytes_for(*snaps), *held))
+    def identify_by(self, identity_bytes: int) -> None:
+        """Tell packets apart by so many bytes, in this pass and the next."""
+        decode = replace(self.options.decode, identity_bytes=identity_bytes)
+        self.options = replace(self.options, decode=decode)
+        if self._reader is not None:
+            self._reader.identify_by(identity_bytes)
 
 
-def _shortened(options: CaptureOptions, held: int) -> CaptureOptions:
-    """The options with an identity of at most `held` bytes, as far as that tells packets apart."""
-    wanted = min(options.decode.identity_bytes, max(held, MIN_IDENTITY_BYTES))
-    return replace(options, decode=replace(options.decode, identity_bytes=wanted))
+def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str], list[str]]:
+    """Paths that can be read again, and a note for each pipe; what was kept of pipes goes when the stack is closed."""
+    if paths == ("-", "-"):
+        raise UsageError("both captures cannot come from stdin", where="measure", action="save one to a file")
+    kept = [_temporary_file(stack) if _is_pipe(path) else None for path in paths]
+    with ThreadPoolExecutor(2) as pool:  # whoever writes both may write them in turns
+        sizes = list(pool.map(_keep, paths, kept))
+    first, second = (path if file is None else file.name for path, file in zip(paths, kept, strict=True))
+    notes = [
+        f"{_shown(path)} is a pipe: {format_bytes(size)} of it were kept in a temporary file, to be read twice"
+        for path, size in zip(paths, sizes, strict=True)
+        if size
+    ]
+    return (first, second), notes
+
+
+def _temporary_file(stack: ExitStack) -> tempfile._TemporaryFileWrapper[bytes]:
+    return stack.enter_context(tempfile.NamedTemporaryFile(suffix=".pcap"))
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode if path == "-" else os.stat(path).st_mode
+    except (OSError, ValueError):
+        return path == "-"
+    return path == "-" or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+
+
+def _shown(path: str) -> str:
+    return "stdin" if path == "-" else path
+
+
+def _keep(path: str, file: IO[bytes] | None) -> int:
+    """Copy a pipe to a file; how many bytes came."""
+    if file is None:
+        return 0
+    size = 0
+    with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
+        while block := pipe.read(PIPE_BLOCK_BYTES):
+            size += len(block)
+            if size > MOST_PIPED_BYTES:
+                raise InputError(
+                    f"more than {format_bytes(MOST_PIPED_BYTES)} come through this pipe",
+                    where=_shown(path),
+                    action="save it to a file, or use record and estimate",
+                )
+            file.write(block)
+    file.flush()
+    return size
 
 
 def survey_captures(
-    paths: tuple[str, str],
-    options: CaptureOptions,
+    points: tuple[CapturePoint, CapturePoint],
     *,
     clock: ClockMode,
     keep_all: bool = False,
     advance: Callable[[str, float], None] = lambda _step, _share: None,
-) -> tuple[tuple[CapturePoint, CapturePoint], Survey]:
-    """Survey two captures with the longest identity that both hold; the points to go on with, and what was found."""
-    options = with_common_identity(paths, options)
+) -> Survey:
+    """Survey two captures with the longest identity that both hold."""
     advance("surveying", 0.0)
-    points = CapturePoint(paths[0], options), CapturePoint(paths[1], options)
-    found = read_points(*points, keep_all=keep_all)
+    found = _read(points, keep_all)
     held = min(held_by_most(point.reader.cut, point.reader.ip_packets) for point in points)
-    shorter = _shortened(options, held)
-    if shorter != options:
-        points = CapturePoint(paths[0], shorter), CapturePoint(paths[1], shorter)
-        found = read_points(*points, keep_all=keep_all)
+    wanted = min(held, identity_bytes_for(*(point.reader.snap_length for point in points)))
+    if _shorten(points, wanted):
+        found = _read(points, keep_all)
     for point, seen in zip(points, found, strict=True):
         seen.cut_packets = int(point.reader.cut.sum())
     advance("matching packets", 0.4)
     survey = conclude(*found, clock=clock, keep_all=keep_all)
-    survey.warnings.extend(_identity_warnings(shorter.decode.identity_bytes, survey))
-    return points, survey
+    survey.warnings.extend(_identity_warnings(points[0].options.decode.identity_bytes, survey))
+    return survey
+
+
+def _read(points: tuple[CapturePoint, CapturePoint], keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
+    """One pass over both captures, by the identity that their headers allow."""
+    with ExitStack() as stack:
+        snaps = [stack.enter_context(point.open()).snap_length for point in points]
+        _shorten(points, identity_bytes_for(*snaps))
+        return read_points(*points, keep_all=keep_all)
+
+
+def _shorten(points: tuple[CapturePoint, CapturePoint], held: int) -> bool:
+    """Tell packets apart by at most `held` bytes, as far as that suffices; whether that is a change."""
+    before = points[0].options.decode.identity_bytes
+    wanted = min(before, max(held, MIN_IDENTITY_BYTES))
+    if wanted < before:
+        for point in points:
+            point.identify_by(wanted)
+    return wanted < before
 
 
 def _identity_warnings(identity_bytes: int, survey: Survey) -> list[str]:

@@ -29,6 +29,7 @@ from sojourn.sketches.lda import Lda
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample, SampleParameters
+from sojourn.sketches.stack import Stack
 
 __all__ = [
     "IN_RANGE_NS",
@@ -104,6 +105,10 @@ def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
     if not offset_ns:
         return sketch
+    if isinstance(sketch, Stack):
+        later: AnySketch = Stack(sketch.parameters, {n: shifted(part, offset_ns) for n, part in sketch.parts.items()})
+        later.recorded, later.first_ns, later.last_ns = sketch.recorded, sketch.first_ns, sketch.last_ns
+        return later
     if isinstance(sketch, Sample):
         return sketch.shifted(-offset_ns)
     counts = sketch.column("count")

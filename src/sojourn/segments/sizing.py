@@ -31,7 +31,17 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 
-__all__ = ["AutoShares", "changed", "fit_auto", "fit_blind", "fit_colate", "fit_lda", "fit_lds", "fit_sample"]
+__all__ = [
+    "AutoShares",
+    "TooSmallError",
+    "changed",
+    "fit_auto",
+    "fit_blind",
+    "fit_colate",
+    "fit_lda",
+    "fit_lds",
+    "fit_sample",
+]
 
 LADDER = tuple(2.0**-i for i in range(8))
 RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
@@ -69,6 +79,10 @@ SLOTS_PER_GROUP = 8
 P = TypeVar("P", bound=Parameters)
 
 
+class TooSmallError(ParameterError):
+    """The memory holds not even the smallest sketch."""
+
+
 def changed(parameters: P, changes: Mapping[str, str]) -> P:
     """The parameters with some set from text: numbers, words, true or false, lists with commas.
 
@@ -101,7 +115,7 @@ def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
     """How many times the memory holds the cells of `one`."""
     cells = memory_bytes * 8 // one.memory_bits
     if cells < least:
-        raise ParameterError(
+        raise TooSmallError(
             f"{memory_bytes} bytes are too few",
             where=one.kind,
             action=f"give at least {-(-least * one.memory_bits // 8)}",
@@ -276,4 +290,4 @@ def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParamet
         if fitted.memory_bits <= bits:
             return fitted
         slots = min(slots - 1, slots * bits // fitted.memory_bits)
-    raise ParameterError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")
+    raise TooSmallError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")

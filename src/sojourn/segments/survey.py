@@ -15,7 +15,7 @@ Memory: two flow tables and two samples, whatever the length of the captures. Ti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,7 +35,7 @@ from sojourn.matching.sample import PacketSample, common_sample
 from sojourn.segments.plausibility import Capture, judge_captures
 from sojourn.segments.ranges import DelayRange, surveyed_range
 
-__all__ = ["Point", "PointSurvey", "Survey", "conclude", "read_points", "survey_segment"]
+__all__ = ["Point", "PointSurvey", "Survey", "conclude", "read_points"]
 
 SAMPLE_PACKETS = 1 << 18
 # Captures begin, or end, apart from each other by more than a second and this share of the time that they share.
@@ -158,21 +158,6 @@ class Survey:
         marker = np.unique(np.searchsorted(sent, nominal))
         marker = marker[marker < len(sent)]
         return sent[marker], np.maximum.accumulate(arrived[marker])
-
-
-def survey_segment(
-    sender: Point,
-    receiver: Point,
-    *,
-    clock: ClockMode,
-    keep_all: bool = False,
-    advance: Callable[[str, float], None] = lambda _step, _share: None,
-) -> Survey:
-    """Read both points once. `keep_all` keeps every packet, for exact answers."""
-    advance("surveying", 0.0)
-    first, second = read_points(sender, receiver, keep_all=keep_all)
-    advance("matching packets", 0.4)
-    return conclude(first, second, clock=clock, keep_all=keep_all)
 
 
 def read_points(sender: Point, receiver: Point, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:

@@ -1,7 +1,7 @@
 """Stack: several sketches of the same packets as one, so that a stream that needs them is one stream.
 
-Guarantee: a packet is recorded in all parts or in none, every part has seen the same packets, and the stack is linear as
-its parts are: merging, subtracting and resetting are theirs. Its tables are those of the parts, one after the other
+Guarantee: a packet is recorded in all parts or in none, every part has seen the same packets, and the stack is linear
+as its parts are: merging, subtracting and resetting are theirs. Its tables are those of the parts, one after the other
 (``flows.cells``, ``segment.cells`` …), so that packing, size checks and stores need not know of it.
 Memory and time: the sums of the parts'. A batch that one part has no room for is taken back from the parts before it,
 which costs one more sketch of each for a moment.
@@ -15,13 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from sojourn.core.arrays import Int64Array
-from sojourn.core.batches import PacketBatch
+from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import MismatchError, WireError
-from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.samples.sample import SampleParameters
+from sojourn.sketches.parameters import Parameters, Table
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.tables import Table
 
 __all__ = ["Stack", "StackParameters"]
 
@@ -77,8 +75,8 @@ class StackParameters(Parameters):
                 mine.require_equal(others)
             return
         if isinstance(other, StackParameters):
-            mine, others = (", ".join(name for name, _ in stack.parts) for stack in (self, other))
-            raise MismatchError(f"one holds {mine}, the other {others}", action="record both with the same --sketch")
+            names = [", ".join(name for name, _ in stack.parts) for stack in (self, other)]
+            raise MismatchError(f"one holds {names[0]}, the other {names[1]}", action="record both with one --sketch")
         super().require_equal(other)
 
     def to_mapping(self) -> dict[str, object]:

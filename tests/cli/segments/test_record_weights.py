@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.cli.segments.heavy import parse_threshold
 from sojourn.core.errors import UsageError
+from sojourn.segments.heavy import parse_threshold
 from sojourn.sketches.lds import Lds, LdsParameters
 
 FLOW = "10.81.0.2:44244 > 10.82.0.2:5202 udp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
 from sojourn.node.agent.configuration import read_configuration
+from sojourn.node.agent.stream_limits import checked_stream
+from sojourn.segments.plan import plan_segment
 
 GOOD = """
 node = "gateway-7"
@@ -85,3 +88,41 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path) -> None:
     path.write_bytes(b"\x00\xff")
     with pytest.raises(SojournError, match="not TOML"):
         read_configuration(path)
+
+
+PLANNED = """
+[streams.segment]
+metric = "packets"
+interface = "lo"
+sketch = "auto"
+memory = "64KB"
+flows = 200
+loss = 0.1
+"""
+
+
+def test_auto_records_what_record_records_for_the_same_memory() -> None:
+    table = tomllib.loads(PLANNED)["streams"]["segment"]
+    stream = checked_stream("segment", table, where="here")
+    assert stream.parameters == plan_segment("auto", 64_000, flows=200, loss=0.1, joint=True).stream
+    assert not stream.salted
+    assert stream.flows == 200
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('memory = "100"', "auto: 100 bytes are too few; give at least"),
+        ('memory = "100TB"', "100TB"),
+        ("flows = 0", "flows is 0; use a whole number in 1 …"),
+        ("loss = 2", "loss is 2; use a share from 0 to 1"),
+        ("salted = true", "both ends need one salt"),
+        ("rows = 4", "rows"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_in_words(line: str, message: str) -> None:
+    name = line.partition(" ")[0]
+    text = "\n".join(old for old in PLANNED.splitlines() if not old.startswith(name)) + f"\n{line}"
+    with pytest.raises(SojournError) as caught:
+        checked_stream("segment", tomllib.loads(text)["streams"]["segment"], where="here")
+    assert message in str(caught.value)

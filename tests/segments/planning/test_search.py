@@ -7,8 +7,9 @@ import pytest
 
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
+from sojourn.epochs.epoch import merge_epochs
 from sojourn.lab.traffic import DELAY_LAWS, make_traffic
-from sojourn.segments.measurement import PointRecorder, answer_interval
+from sojourn.segments.answer import answer_interval
 from sojourn.segments.planning.capture import read_traffic
 from sojourn.segments.planning.search import MemoryPlan, Wish, plan_memory, predict_error
 from sojourn.segments.planning.world import (
@@ -19,6 +20,7 @@ from sojourn.segments.planning.world import (
     draw_world,
     pareto_sizes,
 )
+from sojourn.segments.record import PointRecorder
 
 WISH = Wish(error=0.05, confidence=0.95, least_packets=100)
 
@@ -36,11 +38,10 @@ def errors_in(
     world = make_traffic(seed=seed, flows=traffic.flows, delays=law, loss=loss, sizes=sizes)
     ends = []
     for batch in (world.sender, world.receiver):
-        recorder = PointRecorder("point", plan.plan, None)
-        recorder.record(batch)
-        ends.append(recorder.finish())
+        recorder = PointRecorder("point", "segment", plan.plan.stream)
+        ends.append(merge_epochs([*recorder.record(batch), *recorder.finish()]))
     sent = np.bincount(world.flow, minlength=len(world.truth.flow_id))
-    answers = answer_interval(plan.plan, ends[0], ends[1], 0, world.truth.flow_id, sent, whole=True).flows
+    answers = answer_interval(*ends, world.truth.flow_id, sizes=sent, joint=plan.plan.joint).flows
     counted = (sent >= wish.least_packets) & ~np.isnan(world.truth.mean_ns)
     error = np.abs(answers.mean_ns[counted] / world.truth.mean_ns[counted] - 1)
     return np.nan_to_num(error, nan=np.inf)

@@ -13,9 +13,9 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
 from sojourn.matching.clock.correction import ClockMode
-from sojourn.segments.measurement import measure_segment
 from sojourn.segments.planning.survey import achieved_share, expect_surveyed, plan_surveyed, promised_size
-from sojourn.segments.survey import survey_segment
+from sojourn.segments.survey import conclude, read_points
+from sojourn.segments.surveyed import measure_surveyed
 
 
 class WorldPoint:
@@ -37,7 +37,7 @@ class WorldPoint:
 def surveyed(seed: int, **change: float):
     world = make_two_point_world(seed=seed, **({"flows": 300, "packets": 60_000} | change))
     points = WorldPoint("in", world.sender, world), WorldPoint("out", world.receiver, world)
-    return points, survey_segment(*points, clock=ClockMode(), keep_all=True)
+    return points, conclude(*read_points(*points, keep_all=True), clock=ClockMode(), keep_all=True)
 
 
 @pytest.mark.parametrize(("sketch", "load"), [("auto", 0.9), ("sample", 0.9), ("colate", 0.3)])
@@ -46,7 +46,7 @@ def test_the_surveyed_flows_are_within_the_error_as_promised(sketch: str, load: 
     points, survey = surveyed(5, load=load)
     assert (survey.loss > 0) == (load == 0.9)
     wish, chosen = plan_surveyed(sketch, survey, error=0.1, confidence=0.9, joint=True)
-    whole, _ = measure_segment(*points, survey, chosen.plan)
+    whole, _ = measure_surveyed(*points, survey, chosen.plan)
     count, share = achieved_share(whole.flows, survey, wish)
     assert wish.least_packets == 100
     assert count == np.sum(survey.sender.flows.packets >= 100)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self, cast
 
 import numpy as np
@@ -190,6 +190,10 @@ class DecodedPackets(ABC):
         self.name = name
         self._decoder = Decoder(options)
         self._latest: Frames | None = None
+
+    def identify_by(self, identity_bytes: int) -> None:
+        """Tell packets apart by so many bytes; to be called before any is read."""
+        self._decoder = Decoder(replace(self._decoder.options, identity_bytes=identity_bytes))
 
     @abstractmethod
     def _accepted(self) -> Iterator[Frames]:

@@ -21,8 +21,10 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.mplane.router.control_messages import ControlKind
-from sojourn.mplane.router.epochs import Void
-from sojourn.sketches.lda import Lda, LdaParameters
+from sojourn.mplane.router.epochs import Side, Void
+from sojourn.segments.record import PointRecorder
+from sojourn.sketches.lda import LdaParameters
+from sojourn.sketches.registry import AnySketch
 
 __all__ = ["DATA", "NO_INTERVAL", "ClosedInterval", "SegmentRecorder", "mark_of"]
 
@@ -48,8 +50,8 @@ class ClosedInterval:
     """What an interval came to; the egress is of no use where it is void."""
 
     number: int
-    ingress: Lda
-    egress: Lda
+    ingress: AnySketch
+    egress: AnySketch
     void: Void | None
 
     @property
@@ -63,8 +65,8 @@ class _Open:
     """An interval under way; times are those of its messages: injected, at the ingress, at the egress."""
 
     number: int
-    ingress: Lda
-    egress: Lda
+    ingress: PointRecorder
+    egress: PointRecorder
     sent: dict[ControlKind, int]
     entered: dict[ControlKind, int]
     left: dict[ControlKind, int]
@@ -89,6 +91,10 @@ class _Open:
             if self.void is None and kind not in self.left:
                 self.void = lost
         return self.void
+
+    def closed(self) -> ClosedInterval:
+        ingress, egress = (side.finish()[-1].sketch for side in (self.ingress, self.egress))
+        return ClosedInterval(self.number, ingress, egress, self.reason())
 
 
 class _Edges:
@@ -143,7 +149,8 @@ class SegmentRecorder:
         """A message was injected; with Start an interval begins."""
         if kind is ControlKind.START:
             parameters = replace(self._parameters, salt=interval)
-            self._open[interval] = _Open(interval, Lda(parameters), Lda(parameters), {}, {}, {})
+            ingress, egress = (PointRecorder("router", side, parameters) for side in Side)
+            self._open[interval] = _Open(interval, ingress, egress, {}, {}, {})
         self._open[interval].sent[kind] = time_ns
 
     def enter(self, batch: PacketBatch, marks: Int64Array) -> None:
@@ -186,8 +193,7 @@ class SegmentRecorder:
             if found is None:
                 continue
             rows = batch.select((intervals == number) & (marks == DATA))
-            sketch = found.ingress if at_ingress else found.egress
-            if sketch.record_batch(rows) < len(rows):
+            if (found.ingress if at_ingress else found.egress).record(rows):  # an epoch that closed was full
                 found.void = found.void or Void.SKETCH_FULL
 
     def spoil(self, void: Void) -> None:
@@ -200,7 +206,7 @@ class SegmentRecorder:
         ready = [found for found in self._open.values() if found.ready(until_ns, self._max_delay_ns)]
         for found in ready:
             del self._open[found.number]
-        return [ClosedInterval(found.number, found.ingress, found.egress, found.reason()) for found in ready]
+        return [found.closed() for found in ready]
 
     @property
     def is_idle(self) -> bool:

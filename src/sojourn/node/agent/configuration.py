@@ -38,8 +38,10 @@ from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import parse_bytes, parse_duration
 from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
+from sojourn.segments.plan import plan_segment
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
+from sojourn.sketches.stack import StackParameters
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -65,6 +67,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 # Room for some fifty instances in half a kilobyte; the counts make means possible.
 DEFAULT_BUCKETS: Mapping[str, object] = {"buckets": 64, "per_instance": 4, "bits": 40, "count_bits": 24}
+# What a stream that is planned, as `record` plans, is made for.
+PLANNED = {"memory", "flows", "loss", "salt"}
+DEFAULT_FLOWS, MOST_FLOWS, MOST_MEMORY = 1000, 10**7, 1 << 30
 _OWN = ("metric", "epoch", "instances", "sketch", "salted")
 
 
@@ -79,6 +84,7 @@ class StreamConfiguration:
     instances: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
     salted: bool = True
+    flows: int = DEFAULT_FLOWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,21 +136,15 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         raise UsageError("metric is missing", where=place, action='write metric = "disk_io"')
     metric = str(table["metric"])
     kind = str(table.get("sketch", "bucket_array"))
-    if kind not in SKETCHES:
-        raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(SKETCHES)}")
-    parameters_type = SKETCHES[kind].parameters_type
-    known = {f.name for f in fields(parameters_type)}
-    values = dict(DEFAULT_BUCKETS) if kind == "bucket_array" else {}
-    values |= {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key in known}
-    if missing := [f.name for f in fields(parameters_type) if f.name not in values and _is_needed(f)]:
-        raise UsageError(f"{' and '.join(missing)} of the {kind} is missing", where=place, action="give it a number")
+    known = PLANNED if kind == "auto" else {f.name for f in fields(_parameters_type(kind, place))}
     try:
-        parameters = parameters_type(**values)
+        parameters = _planned(table) if kind == "auto" else _parameters(kind, table, place)
     except ParameterError as error:
-        raise UsageError(error.what, where=f"{place}, {error.where}", action=error.action) from None
+        where = f"{place}{', ' if error.where else ''}{error.where}"
+        raise UsageError(error.what, where=where, action=error.action) from None
     salted = table.get("salted", kind == "bucket_array")
-    if not isinstance(salted, bool):
-        raise UsageError("salted is true or false", where=place)
+    if not isinstance(salted, bool) or (salted and kind == "auto"):
+        raise UsageError("salted is true or false, and false for auto: both ends need one salt", where=place)
     epoch_ns = _duration(table, "epoch", DEFAULT_EPOCH, place)
     if not LEAST_EPOCH_NS <= epoch_ns <= LONGEST_EPOCH_NS:
         raise UsageError("an epoch lasts from 100 ms to 7 days", where=place)
@@ -160,7 +160,39 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         instances=tuple(instances),
         options=options,
         salted=salted,
+        flows=int(table.get("flows", DEFAULT_FLOWS)) if kind == "auto" else DEFAULT_FLOWS,
     )
+
+
+def _parameters_type(kind: str, place: str) -> type[Parameters]:
+    if kind not in SKETCHES or kind == StackParameters.kind:
+        names = ["auto", *(name for name in SKETCHES if name != StackParameters.kind)]
+        raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(names)}")
+    return SKETCHES[kind].parameters_type
+
+
+def _parameters(kind: str, table: Mapping[str, Any], place: str) -> Parameters:
+    """One sketch, from the parameters in the stream's table."""
+    parameters_type = _parameters_type(kind, place)
+    known = {f.name for f in fields(parameters_type)}
+    values = dict(DEFAULT_BUCKETS) if kind == "bucket_array" else {}
+    values |= {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key in known}
+    if missing := [f.name for f in fields(parameters_type) if f.name not in values and _is_needed(f)]:
+        raise UsageError(f"{' and '.join(missing)} of the {kind} is missing", where=place, action="give it a number")
+    return parameters_type(**values)
+
+
+def _planned(table: Mapping[str, Any]) -> Parameters:
+    """What `sojourn record --sketch auto` records for the same memory, flows, loss and salt."""
+    flows, loss, salt = table.get("flows", DEFAULT_FLOWS), table.get("loss", 0.01), table.get("salt", 0)
+    if not isinstance(flows, int) or not 1 <= flows <= MOST_FLOWS:
+        raise ParameterError(f"flows is {flows!r}", action=f"use a whole number in 1 … {MOST_FLOWS}")
+    if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss <= 1:
+        raise ParameterError(f"loss is {loss!r}", action="use a share from 0 to 1")
+    memory = parse_bytes(str(table.get("memory", "1MB")))
+    if memory > MOST_MEMORY:
+        raise ParameterError(f"memory is {memory} bytes", action=f"use at most {MOST_MEMORY}")
+    return plan_segment("auto", memory, flows=flows, loss=loss, salt=salt, joint=True).stream
 
 
 def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:

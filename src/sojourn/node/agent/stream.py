@@ -9,22 +9,20 @@ Open epochs can be asked for at any time (`snapshots`), which changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sojourn.core.arrays import PacketBatch, UInt64Array
+from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import UsageError
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import Key, key_id
-from sojourn.epochs.epoch import MAX_KEYS, Epoch
-from sojourn.epochs.recorder import Recorder, every
+from sojourn.epochs.epoch import Epoch
 from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration
 from sojourn.node.agent.stream_limits import checked_source
 from sojourn.node.agent.watched import WatchedSource
+from sojourn.segments.record import KeyReports, PointRecorder, every
 from sojourn.sketches.bucket_array import BucketArrayParameters
-from sojourn.sketches.registry import AnySketch, new_sketch
 
 __all__ = ["SALTS", "AgentStream"]
 
@@ -32,22 +30,6 @@ SALTS = 16
 # Rounds of salts that nodes choose from; a salt then fits 16 bits.
 ROUNDS = 4096
 MOST_NAMES = 1 << 18
-
-
-class _SeenKeys:
-    """The keys of one epoch: the instances that had a measurement, by the names that the stream knows."""
-
-    def __init__(self, names: dict[int, Key]) -> None:
-        self._names = names
-        self._ids: set[int] = set()
-
-    def see(self, batch: Any) -> None:
-        ids: UInt64Array = batch.flow_id if isinstance(batch, PacketBatch) else batch.instance_id
-        self._ids.update(np.unique(ids).tolist())
-
-    def keys(self) -> tuple[Key, ...]:
-        known = sorted(self._ids & self._names.keys())
-        return tuple(self._names[i] for i in known[:MAX_KEYS])
 
 
 class AgentStream:
@@ -64,26 +46,26 @@ class AgentStream:
         self.configuration = configuration
         source, self.memory_bytes = checked_source(configuration, most_bytes=most_bytes)
         self.source = WatchedSource(source, name=configuration.name)
-        self._first_salt = SALTS * (hash_bytes(node.encode()) % ROUNDS)
+        first_salt = SALTS * (hash_bytes(node.encode()) % ROUNDS)
         self._is_of_values = configuration.parameters.kind == BucketArrayParameters.kind
         self._names: dict[int, Key] = {}
+        self._ids: Any = np.empty(0, np.uint64)
         # All that was measured until then is recorded.
         self.until_ns = 0
-        self._recorder = Recorder(
+        self._recorder = PointRecorder(
             node,
             configuration.name,
-            self._new_sketch,
+            configuration.parameters,
             slot_of=every(configuration.epoch_ns),
-            keys_for=lambda: _SeenKeys(self._names),
+            keys=KeyReports(self._keys_at, flows=configuration.flows),
+            keys_at=self._keys_at,
+            salt_of=(lambda sequence: first_salt + sequence % SALTS) if configuration.salted else None,
             first_sequence=first_sequence,
         )
 
-    def _new_sketch(self, sequence: int) -> AnySketch:
-        parameters = self.configuration.parameters
-        if self.configuration.salted:
-            salted: Any = {"salt": self._first_salt + sequence % SALTS}
-            parameters = replace(parameters, **salted)
-        return new_sketch(parameters)
+    def _keys_at(self, rows: Int64Array) -> list[Key | None]:
+        """The keys of rows of the batch that is recorded, as far as the source has named them."""
+        return [self._names.get(i) for i in self._ids[rows].tolist()]
 
     @property
     def next_sequence(self) -> int:
@@ -101,9 +83,10 @@ class AgentStream:
             raise UsageError(
                 f"a {kind} records {what}, which metric {self.configuration.metric} does not give",
                 where=f"stream {self.configuration.name}",
-                action="use lda, lds, sample or counter_vector for packets, bucket_array for all else",
+                action="use auto, lda, lds, sample or counter_vector for packets, bucket_array for all else",
             )
         self._learn(found.keys)
+        self._ids = found.batch.flow_id if isinstance(found.batch, PacketBatch) else found.batch.instance_id
         self.until_ns = now_ns
         return [*self._recorder.record(found.batch), *self._recorder.close_before(now_ns)]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.units import format_bytes
-from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, stream_of
+from sojourn.node.agent.configuration import DEFAULT_LIMITS, PLANNED, StreamConfiguration, stream_of
 from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.stack import StackParameters
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
 from sojourn.sources.registry import AnySource, is_own, new_source
 
@@ -84,7 +85,8 @@ def _source_of(configuration: StreamConfiguration) -> AnySource:
         return new_source(configuration.metric, **configuration.options)
     except ParameterError as error:
         where = f"stream {configuration.name}{', ' if error.where else ''}{error.where}"
-        names = ", ".join(sorted(f.name for f in fields(configuration.parameters)))
+        planned = isinstance(configuration.parameters, StackParameters)
+        names = ", ".join(sorted(PLANNED if planned else (f.name for f in fields(configuration.parameters))))
         action = error.action
         if configuration.options:
             action = f"{action}; the sketch's parameters are {names}"

@@ -22,8 +22,11 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.errors import ParameterError
 from sojourn.core.units import format_bytes
-from sojourn.segments.measurement import PointRecorder, SegmentPlan, answer_interval, plan_segment
+from sojourn.epochs.epoch import merge_epochs
+from sojourn.segments.answer import answer_interval
+from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
 from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw_world
+from sojourn.segments.record import PointRecorder
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
@@ -250,12 +253,13 @@ def _decode(plan: SegmentPlan, world: World) -> FloatArray:
     """Each flow's mean as the plan answers it."""
     ends = []
     for batch in (world.sender, world.receiver):
-        recorder = PointRecorder("plan", plan, None)
-        recorder.record(batch)
-        ends.append(recorder.finish())
+        recorder = PointRecorder("plan", SEGMENT, plan.stream)
+        ends.append(merge_epochs([*recorder.record(batch), *recorder.finish()]))
     if not len(world.receiver):
         return np.full(len(world.flow_id), np.nan)
-    whole = answer_interval(plan, ends[0], ends[1], 0, world.flow_id, world.packets, whole=True)
+    whole = answer_interval(
+        ends[0], ends[1], world.flow_id, sizes=world.packets, joint=plan.joint, base_ns=plan.base_ns
+    )
     return np.full(len(world.flow_id), np.nan) if whole.flows is None else whole.flows.mean_ns
 
 
@@ -263,8 +267,7 @@ def _part_of(plan: SegmentPlan, share: float) -> SegmentPlan:
     """The plan with this part of its cells, slots and counters; the flow-blind LDA stays."""
     if share >= 1:
         return plan
-    parts = {"flows": plan.flows, "spread": plan.spread, "elephants": plan.elephants, "samples": plan.samples}
-    return replace(plan, **{name: None if p is None else _shrunk(p, share) for name, p in parts.items()})  # type: ignore[arg-type]
+    return replace(plan, parts={name: p if name == SEGMENT else _shrunk(p, share) for name, p in plan.parts.items()})
 
 
 def _shrunk(parameters: Parameters, share: float) -> Parameters:

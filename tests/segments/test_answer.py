@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.files.reader import open_capture
-from sojourn.core.errors import MismatchError, UsageError
+from sojourn.core.errors import InputError, MismatchError, UsageError
 from sojourn.core.keys import key_id
 from sojourn.epochs.wire import decode, encode
-from sojourn.segments.measurement import FLOWS, plan_segment
-from sojourn.segments.two_step import KeyReports, estimate_epochs, record_epochs
+from sojourn.segments.answer import answer_epochs
+from sojourn.segments.plan import SEGMENT, plan_segment
+from sojourn.segments.record import KeyReports, PointRecorder, epochs_of, every
 
 INTERVAL_NS = 2_000_000_000
 
@@ -22,7 +24,9 @@ def record(path: Path, *, sketch: str = "sample", interval_ns: int = 0, with_key
     plan = plan_segment(sketch, 128_000, flows=50, loss=0.1)
     with open_capture(path, DecodeOptions(flow_table=False)) as reader:
         reports = KeyReports(reader.keys_at, flows=200) if with_keys else None
-        epochs = list(record_epochs(reader, plan, node=path.name, interval_ns=interval_ns, keys=reports))
+        slot_of = every(interval_ns) if interval_ns else None
+        recorder = PointRecorder(path.name, SEGMENT, plan.stream, slot_of=slot_of, keys=reports)
+        epochs = list(epochs_of(reader, recorder))
     return [decode(encode(epoch)) for epoch in epochs], reports
 
 
@@ -44,20 +48,28 @@ def test_every_epoch_names_exactly_the_flows_that_it_saw(ingress: Path, interval
         names = dict(zip(reader.flows.ids.tolist(), reader.flows.keys(), strict=True))
     ids = np.concatenate([batch.flow_id for batch in batches])
     slots = np.concatenate([batch.time_ns for batch in batches]) // (interval_ns or 2**62)
-    of_flows = [epoch for epoch in epochs if epoch.stream == FLOWS]
-    assert len(of_flows) == len(np.unique(slots))
-    for epoch in of_flows:
+    assert len(epochs) == len(np.unique(slots))
+    for epoch in epochs:
         seen = np.unique(ids[slots == epoch.first_ns // (interval_ns or 2**62)]).tolist()
         assert set(epoch.keys) == {names[flow_id] for flow_id in seen}
         assert len(epoch.keys) == len(seen)
-    assert reports.reported == sum(len(epoch.keys) for epoch in of_flows)
+    assert reports.reported == sum(len(epoch.keys) for epoch in epochs)
     assert reports.expected_missed < 1e-3
     assert 0 < reports.memory_bits <= 3 * 8 * 6000
 
 
-def test_other_streams_carry_no_keys(ingress: Path) -> None:
-    epochs, _ = record(ingress)
-    assert [epoch.keys is None for epoch in epochs if epoch.stream != FLOWS] == [True]
+def test_a_point_records_one_stream_whatever_its_plan(ingress: Path) -> None:
+    for sketch in ("auto", "lds", "colate", "sample", "lda"):
+        epochs, _ = record(ingress, sketch=sketch)
+        assert [(epoch.stream, epoch.sequence) for epoch in epochs] == [(SEGMENT, 0)]
+
+
+def test_points_that_recorded_differently_are_not_compared(ingress: Path, egress: Path) -> None:
+    one, other = record(ingress, sketch="lds")[0], record(egress, sketch="auto")[0]
+    with pytest.raises(MismatchError, match="one holds flows, segment, the other"):
+        answer_epochs(one, other)
+    with pytest.raises(InputError, match="not one stream of a segment"):
+        answer_epochs(one, [*record(egress)[0], *[replace(epoch, stream="other") for epoch in one]])
 
 
 @pytest.mark.parametrize("sketch", ["lds", "sample"])
@@ -66,20 +78,20 @@ def test_without_keys_named_flows_are_answered_and_unnamed_ones_are_asked_for(
 ) -> None:
     silent = [record(path, sketch=sketch, with_keys=False)[0] for path in (ingress, egress)]
     with pytest.raises(UsageError, match="name the flows with --flow, or record at least one point with --keys"):
-        estimate_epochs(*silent)
+        answer_epochs(*silent)
     told = [record(path, sketch=sketch)[0] for path in (ingress, egress)]
-    everything = estimate_epochs(*told, method="literal")
+    everything = answer_epochs(*told, method="literal")
     answered = everything.whole.flows.flow_id[everything.whole.flows.answered]
     key = everything.keys[int(answered[0])]
-    one = estimate_epochs(*silent, keys=[key]).whole.flows
+    one = answer_epochs(*silent, keys=[key]).whole.flows
     assert one.mean_ns[0] == everything.whole.flows.mean_ns[everything.whole.flows.flow_id == key_id(key)][0]
-    half = estimate_epochs(told[0], silent[1])
+    half = answer_epochs(told[0], silent[1])
     assert set(half.keys) == {key_id(key) for epoch in told[0] for key in epoch.keys or ()}
 
 
 def test_a_known_clock_offset_shifts_samples(ingress: Path, egress: Path) -> None:
     told = [record(path)[0] for path in (ingress, egress)]
-    plain, shifted = (estimate_epochs(*told, offset_ns=offset).whole.flows for offset in (0, 1_000_000))
+    plain, shifted = (answer_epochs(*told, offset_ns=offset).whole.flows for offset in (0, 1_000_000))
     both = plain.answered & shifted.answered
     assert both.sum() > 30
     np.testing.assert_allclose(plain.mean_ns[both] - shifted.mean_ns[both], 1_000_000, rtol=1e-9)

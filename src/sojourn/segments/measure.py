@@ -1,0 +1,407 @@
+"""The road of a measurement, for files, interfaces and epochs: plan, record both points, answer.
+
+- `measure_files`: a survey of both captures finds the flows, the clock and the loss; the plan follows; a second pass
+  records both points.
+- `measure_interfaces`: the same recorder and the same answer, on two interfaces of this machine at once.
+- `estimate`: the answer from epochs, of which each point recorded its own (`record.record`). What the survey does for
+  captures cannot be done here: flows of both directions are recorded (filter one), captures are not trimmed to each
+  other (start and stop them around the traffic, or cut intervals), and clocks are taken as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sojourn.capture.filters import PacketFilter
+from sojourn.capture.flows.table import FlowTable
+from sojourn.core.errors import InputError, UsageError, WireError
+from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
+from sojourn.core.units import format_bytes, parse_share, plural
+from sojourn.epochs.epoch import Epoch
+from sojourn.estimation.columns import FlowDelays
+from sojourn.matching.clock.correction import parse_clock
+from sojourn.segments.answer import EpochsAnswer, answer_epochs
+from sojourn.segments.plan import SegmentPlan, plan_segment, plan_survey
+from sojourn.segments.points import CaptureOptions, CapturePoint, kept_pipes, survey_captures
+from sojourn.segments.record import (
+    EXACT,
+    Advance,
+    Method,
+    bytes_of,
+    decode_options,
+    ns_of,
+    silent,
+)
+from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
+from sojourn.segments.sizing import MOST_JOINT_FLOWS
+from sojourn.segments.survey import Survey
+from sojourn.segments.surveyed import measure_surveyed
+
+if TYPE_CHECKING:
+    from sojourn.capture.files.reader import CaptureReader
+    from sojourn.capture.live.reader import LiveReader
+    from sojourn.capture.packets import Interface
+    from sojourn.segments.live import LiveAnswer
+    from sojourn.segments.planning.search import MemoryPlan, Wish
+
+__all__ = ["estimate", "flow_keys", "measure_files", "measure_interfaces", "read_epoch_file"]
+
+
+def measure_files(
+    sender: str | Path,
+    receiver: str | Path,
+    *,
+    sketch: str = "auto",
+    method: Method = "joint",
+    memory: str | int | None = None,
+    error: str | float | None = None,
+    confidence: str | float = "95%",
+    parameters: Mapping[str, str] | None = None,
+    interval: str | int | None = None,
+    markers: bool = False,
+    truth: bool = False,
+    clock: str = "auto",
+    reverse: bool = False,
+    key: str = "five-tuple",
+    inner: bool = False,
+    where: str = "",
+    strict: bool = False,
+    advance: Advance = silent,
+) -> SegmentResult:
+    """Delay, jitter and loss of every flow between two captures.
+
+    ``sketch`` is auto, lds, colate, sample, lda or exact; the memory of each point's sketches is ``memory`` (1 MB), or
+    follows from the ``error`` that a share (``confidence``) of the flows shall stay within. ``interval`` also answers
+    for every stretch of that length, with ``markers`` ended by packets that both points saw. ``truth`` matches every
+    packet, too. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow.
+    """
+    wanted = _wanted_error(error, confidence, memory, sketch)
+    if sketch == EXACT and (interval or markers or parameters):
+        raise UsageError(
+            "exact matching has neither intervals nor parameters", where="measure", action="use another --sketch"
+        )
+    mode = parse_clock(clock)
+    names = (str(receiver), str(sender)) if reverse else (str(sender), str(receiver))
+    options = CaptureOptions(decode_options(key, inner), PacketFilter(where) if where else None, strict)
+    with ExitStack() as stack:
+        paths, notes = kept_pipes(names, stack)
+        first, second = (CapturePoint(path, options, name=n) for path, n in zip(paths, names, strict=True))
+        points = first, second
+        survey = survey_captures(
+            points,
+            clock=mode.reversed() if reverse else mode,
+            keep_all=truth or sketch == EXACT,
+            advance=advance,
+        )
+        key_of = _key_lookup(survey.receiver.flows, survey.sender.flows)
+        if sketch == EXACT:
+            result = exact_result(survey.match, key_of, resegmented=survey.resegmented.tolist())
+        else:
+            joint = method == "joint"
+            memory_bytes, chosen = bytes_of(memory or "1MB"), None
+            if wanted is not None:
+                from sojourn.segments.planning.survey import plan_surveyed
+
+                chosen = plan_surveyed(
+                    sketch, survey, error=wanted[0], confidence=wanted[1], joint=joint, advance=advance
+                )
+                memory_bytes = chosen[1].budget_bytes
+            plan = plan_survey(survey, sketch, memory_bytes, changes=parameters, joint=joint)
+            whole, parts = measure_surveyed(
+                *points, survey, plan, interval_ns=ns_of(interval), markers=markers, advance=advance
+            )
+            match = survey.match if truth else None
+            result = sketch_result(
+                plan.name, plan.memory_bits, whole, parts, key_of, parameters=plan.parameters, truth=match
+            )
+            result = replace(result, notes=_joint_notes(plan, whole.flows))
+            if chosen is not None:
+                result = _with_planned(result, chosen, whole.flows, survey)
+        return _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey)
+
+
+def _wanted_error(
+    error: str | float | None, confidence: str | float, memory: str | int | None, sketch: str
+) -> tuple[float, float] | None:
+    """The error and confidence to choose the memory by, or None where the memory is given."""
+    if error is None:
+        return None
+    if memory is not None:
+        raise UsageError("--error chooses the memory", where="measure", action="give --memory or --error, not both")
+    if sketch in (EXACT, "lda"):
+        raise UsageError(
+            "--error is for sketches of flows in captures", where="measure", action="size with `sojourn plan`"
+        )
+    wanted, certain = (parse_share(v) if isinstance(v, str) else v for v in (error, confidence))
+    if not 0 < wanted < 1 or not 0 < certain < 1:
+        raise UsageError(f"{wanted} at {certain}", where="--error", action="give shares between 0 and 1, such as 5%")
+    return wanted, certain
+
+
+def _key_lookup(*tables: FlowTable) -> Callable[[int], TrafficKey]:
+    """A flow's key, from any of the points' flow tables."""
+    rows = {flow_id: (table, row) for table in tables for row, flow_id in enumerate(table.ids.tolist())}
+
+    def key_of(flow_id: int) -> TrafficKey:
+        if flow_id not in rows:
+            most = max(table.max_flows for table in tables)
+            raise InputError(
+                f"there are more than {most:,} flows",
+                action="use a filter, or a wider --key such as host-pair",
+            )
+        table, row = rows[flow_id]
+        return table.key(row)
+
+    return key_of
+
+
+def _joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
+    """A word where there were too many flows to decode jointly."""
+    if not plan.joint or flows is None or len(flows.flow_id) <= MOST_JOINT_FLOWS:
+        return []
+    return [f"more than {MOST_JOINT_FLOWS:,} flows are not decoded jointly but one by one; a filter makes them fewer"]
+
+
+def _with_planned(
+    result: SegmentResult, chosen: tuple[Wish, MemoryPlan], flows: FlowDelays | None, survey: Survey
+) -> SegmentResult:
+    """The result with the wish, the memory and the expected (with the truth: the achieved) share of flows."""
+    wish, plan = chosen
+    planned: dict[str, object] = {
+        "error": wish.error,
+        "confidence": wish.confidence,
+        "least_packets": wish.least_packets,
+        "memory_bytes": plan.memory_bytes,
+        "expected_share": plan.prediction.share,
+        "baseline_share": plan.prediction.baseline,
+    }
+    note = (
+        f"planned: {format_bytes(plan.memory_bytes)} per point for an error of {100 * wish.error:.3g} % in "
+        f"{100 * wish.confidence:.3g} % of the flows of {plural(wish.least_packets, 'packet')} or more "
+        f"(simulated: {plan.prediction.share:.1%})"
+    )
+    if result.truth is not None and flows is not None:
+        from sojourn.segments.planning.survey import achieved_share
+
+        count, share = achieved_share(flows, survey, wish)
+        planned |= {"promised_flows": count, "achieved_share": share}
+        note += f"; achieved: {share:.1%} of {plural(count, 'flow')}"
+    return replace(result, sketch={**result.sketch, "planned": planned}, notes=[*result.notes, note])
+
+
+def _with_survey_notes(
+    result: SegmentResult, points: tuple[CapturePoint, CapturePoint], survey: Survey
+) -> SegmentResult:
+    """The result with what reading and matching the captures found beside the answer."""
+    clock = survey.clock
+    notes = [*result.notes, f"clock: {survey.match.explanation}"]
+    if count := len(survey.match.unmatched_flows):
+        notes.append(f"{_flows_were(count)} seen at one point only and not measured")
+    result = replace(
+        result,
+        clock={
+            "offset_ns": rounded(clock.offset_ns),
+            "skew_ppm": clock.skew_ppm,
+            "uncertainty_ns": rounded(clock.uncertainty_ns),
+            "corrected": clock.corrected,
+        },
+        ignored=_ignored(points[0].reader, points[1].reader) | (survey.match.ignored() if survey.is_complete else {}),
+        direction={"sender": points[0].name, "receiver": points[1].name, "other_way": survey.other_way},
+        warnings=[*(p.named(text) for p in points for text in p.reader.warnings), *survey.warnings],
+        notes=notes,
+    )
+    return result.with_loss_warnings(survey.resegmented)
+
+
+def _flows_were(count: int) -> str:
+    return f"{plural(count, 'flow')} {'was' if count == 1 else 'were'}"
+
+
+def _ignored(sender: CaptureReader | LiveReader, receiver: CaptureReader | LiveReader) -> dict[str, int]:
+    sides = (sender, "sender"), (receiver, "receiver")
+    return {f"{text} at {side}": count for reader, side in sides for text, count in reader.ignored.items()}
+
+
+_ONE_CLOCK = "clock: this machine's one clock stamps both interfaces; there is nothing to correct"
+
+
+def measure_interfaces(
+    sender: Interface,
+    receiver: Interface,
+    *,
+    max_delay: str | int = "1s",
+    sketch: str = "auto",
+    method: Method = "joint",
+    memory: str | int | None = None,
+    flows: int = 1000,
+    loss: float = 0.01,
+    parameters: Mapping[str, str] | None = None,
+    truth: bool = False,
+    reverse: bool = False,
+    key: str = "five-tuple",
+    inner: bool = False,
+    where: str = "",
+    advance: Advance = silent,
+) -> SegmentResult:
+    """The same between two interfaces of this machine, while packets pass: for the sender's seconds, or until Ctrl-C.
+
+    None may be longer on its way than ``max_delay``. ``flows`` and ``loss`` are what to expect: the sketches are made
+    for that. ``reverse`` exchanges the interfaces, and leaves their directions.
+    """
+    from sojourn.capture.live.reader import LiveReader
+    from sojourn.core.executors.interrupts import stopping_on_interrupt
+    from sojourn.segments.live import LiveSegment
+
+    plan = None
+    if sketch != EXACT:
+        size = bytes_of(memory or "1MB")
+        plan = plan_segment(sketch, size, flows=flows, loss=loss, changes=parameters, joint=method == "joint")
+    names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
+    options, packet_filter = decode_options(key, inner), PacketFilter(where) if where else None
+    with ExitStack() as stack:
+        readers = [
+            stack.enter_context(
+                LiveReader(
+                    name,
+                    options,
+                    packet_filter=packet_filter,
+                    direction=end.direction,
+                    promiscuous=end.promiscuous,
+                    ring_bytes=end.ring_bytes,
+                )
+            )
+            for name, end in zip(names, (sender, receiver), strict=True)
+        ]
+        known: dict[str, Any] = {"max_delay_ns": ns_of(max_delay), "keep_all": plan is None or truth}
+        segment = LiveSegment(readers[0], readers[1], plan, seconds=sender.seconds, **known)
+        with stopping_on_interrupt(segment.stop):
+            answer = segment.run(advance)
+        return _live_result(answer, plan, readers)
+
+
+def _live_result(answer: LiveAnswer, plan: SegmentPlan | None, readers: list[LiveReader]) -> SegmentResult:
+    key_of = _key_lookup(*(reader.flows for reader in readers))
+    whole, match = answer.whole, answer.match
+    if plan is not None and whole is not None:
+        result = sketch_result(plan.name, plan.memory_bits, whole, [], key_of, parameters=plan.parameters, truth=match)
+        notes = _joint_notes(plan, whole.flows)
+    elif match is not None:
+        result, notes = exact_result(match, key_of, resegmented=answer.resegmented.tolist()), []
+    else:
+        raise UsageError("nothing was measured", where="measure")
+    warnings = [text for reader in readers for text in reader.warnings]
+    if answer.other_way and whole is not None and not whole.answered:
+        warnings.append(
+            f"everything that was answered travels from {readers[1].name} to {readers[0].name}: to measure that way, "
+            "exchange the interfaces or give --reverse"
+        )
+    notes.append(_ONE_CLOCK)
+    if count := len(answer.one_sided):
+        notes.append(f"{_flows_were(count)} seen at one interface only and not measured")
+    if answer.other_way:
+        notes.append(
+            f"{_travel_back(answer.other_way)} the other way and part of the aggregate; "
+            "choose --directions, or a filter such as 'src net 10.0.0.0/8'"
+        )
+    result = replace(
+        result,
+        aggregate={**result.aggregate, "start_ns": answer.first_ns, "end_ns": answer.last_ns},
+        clock={"offset_ns": 0, "skew_ppm": 0.0, "uncertainty_ns": 0, "corrected": False},
+        ignored=_ignored(*readers) | answer.left_out | (match.ignored() if match is not None else {}),
+        direction={"sender": readers[0].name, "receiver": readers[1].name},
+        warnings=warnings,
+        notes=notes,
+    )
+    return result.with_loss_warnings(answer.resegmented)
+
+
+def _travel_back(count: int) -> str:
+    return f"{plural(count, 'flow')} {'travels' if count == 1 else 'travel'}"
+
+
+def estimate(
+    sender: str | Path | list[Epoch],
+    receiver: str | Path | list[Epoch],
+    *,
+    flows: Sequence[str | TrafficKey] | None = None,
+    sizes: str | Path | Mapping[int, int] | None = None,
+    method: Method = "joint",
+    clock: str = "none",
+    interval: str | int | None = None,
+) -> SegmentResult:
+    """The answer from two points' epochs, or the files that `record` wrote.
+
+    ``flows`` are those to answer for (all that were reported). ``sizes`` are flows' packets at the sender, by flow id
+    or as the JSON of ``sojourn flows`` (COLATE needs them). ``interval`` is the epochs' length, to answer for each.
+    """
+    if clock == "auto":
+        raise UsageError("epochs do not tell clocks", where="--clock", action="use none or offset=TIME")
+    answer = answer_epochs(
+        sender if isinstance(sender, list) else read_epoch_file(sender),
+        receiver if isinstance(receiver, list) else read_epoch_file(receiver),
+        keys=None if flows is None else flow_keys(flows),
+        packets=_sizes(Path(sizes)) if isinstance(sizes, str | Path) else dict(sizes or {}),
+        offset_ns=parse_clock(clock).offset_ns,
+        interval_ns=ns_of(interval),
+        method=method,
+    )
+    result = sketch_result(answer.kind, answer.memory_bits, answer.whole, answer.intervals, answer.keys.__getitem__)
+    return replace(result, warnings=answer.warnings, notes=_estimate_notes(answer)).with_loss_warnings()
+
+
+def _estimate_notes(answer: EpochsAnswer) -> list[str]:
+    notes = []
+    if answer.literal_because:
+        notes.append(f"flows are answered one by one: {answer.literal_because}")
+    if answer.whole.other_way:
+        notes.append(
+            f"{_travel_back(answer.whole.other_way)} the other way (or the clocks differ) and part of the aggregate; "
+            "record with a filter such as 'src net 10.0.0.0/8' to measure one direction"
+        )
+    return notes
+
+
+def read_epoch_file(path: str | Path) -> list[Epoch]:
+    """All epochs of a file that `record` wrote."""
+    from sojourn.epochs.wire import read_epochs
+
+    with Path(path).open("rb") as file:
+        try:
+            epochs = list(read_epochs(file))
+        except WireError as error:
+            action = error.action or "give a file written by sojourn record"
+            raise WireError(error.what, where=f"{path}, {error.where}", action=action) from None
+    if not epochs:
+        raise InputError("there is no epoch in it", where=str(path), action="write it with sojourn record")
+    return epochs
+
+
+def flow_keys(flows: Sequence[str | TrafficKey]) -> list[TrafficKey]:
+    """Keys of flows, from their texts."""
+    keys = [parse_key(flow) if isinstance(flow, str) else flow for flow in flows]
+    found = [key for key in keys if isinstance(key, TrafficKey)]
+    if len(found) != len(keys):
+        raise UsageError(f"{flows[0]!r} is no flow", where="--flow", action="write 'SRC:PORT > DEST:PORT tcp'")
+    return found
+
+
+def _sizes(path: Path) -> dict[int, int]:
+    """Packets by flow id, from the JSON that `sojourn flows` writes."""
+    from ipaddress import ip_address
+
+    try:
+        sizes = {}
+        for row in json.loads(path.read_text())["flows"]:
+            protocol = PROTOCOLS.get(str(row["protocol"])) or int(row["protocol"])
+            ends = ip_address(row["src_ip"]), row["src_port"], ip_address(row["dest_ip"]), row["dest_port"]
+            sizes[key_id(FlowKey(*ends, protocol))] = int(row["packets"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"this is no flow table ({error})", where=str(path), action="write it with sojourn flows --format json"
+        ) from None
+    return sizes

@@ -1,0 +1,448 @@
+"""`PointRecorder`: one point's batches in, epochs out, for captures, interfaces, agents and routers.
+
+Nothing is lost at an edge: a batch that does not fit is split, the front goes into the old epoch and the rest into the
+next. With time slots, the two latest slots stay open, because captures are not in time order; a packet that is later
+still gets an epoch of its own.
+
+A point that reports keys keeps no flow table: a key reporter (`sketches.key_reporter`) per open epoch tells which rows
+are the first of their instance, and only their keys are read. Memory: the sketches and reporters of the open epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import numpy as np
+
+from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.ids import FlowKeying, held_by_most
+from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch, UInt64Array
+from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.keys import FlowKey, Key
+from sojourn.core.units import format_bytes, parse_bytes, parse_duration, plural
+from sojourn.epochs.epoch import MAX_KEYS, Epoch
+from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
+from sojourn.sketches.key_reporter import KeyReporter
+from sojourn.sketches.lds import Lds, LdsParameters
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sketches.stack import Stack, StackParameters
+from sojourn.sketches.weights import FlowWeights
+
+if TYPE_CHECKING:
+    from sojourn.capture.files.reader import CaptureReader
+    from sojourn.capture.live.reader import LiveReader
+    from sojourn.capture.packets import Interface
+
+__all__ = ["KeyReports", "PointRecorder", "Recording", "SlotOf", "epochs_of", "every", "record"]
+
+OPEN_SLOTS = 2
+LEAST_KEYS = 1024
+
+SlotOf = Callable[[Int64Array], Int64Array]
+KeysAt = Callable[[Int64Array], list[Any]]
+
+
+def every(length_ns: int) -> SlotOf:
+    """Slots of a fixed length, from the Unix epoch on."""
+    if length_ns <= 0:
+        raise ParameterError(f"epoch length {length_ns} ns", action="use a positive length")
+    return lambda time_ns: time_ns // length_ns
+
+
+class KeyReports:
+    """The keys of all epochs of a point, each reported once per epoch; `keys_at` reads those of rows of the current
+    batch (None where a row's is not known).
+
+    ``expected_missed`` is how many keys the reporters' false positives hid; ``beyond`` counts keys over what an epoch
+    can carry.
+    """
+
+    def __init__(self, keys_at: KeysAt, *, flows: int) -> None:
+        self.keys_at = keys_at
+        self.flows = max(LEAST_KEYS, flows)
+        self.reported = self.beyond = 0
+        self.expected_missed = 0.0
+        self.memory_bits = 0
+        self._open = 0
+
+    def begin(self) -> _KeysOfEpoch:
+        """The keys of a new epoch."""
+        epoch = _KeysOfEpoch(self)
+        self._open += 1
+        self.memory_bits = max(self.memory_bits, self._open * epoch.reporter.memory_bits)
+        return epoch
+
+    def end(self, epoch: _KeysOfEpoch) -> None:
+        """An epoch is closed: what it reported counts."""
+        self._open -= 1
+        self.reported += len(epoch.found)
+        self.expected_missed += epoch.reporter.expected_missed
+
+
+class _KeysOfEpoch:
+    def __init__(self, reports: KeyReports) -> None:
+        self._reports, self.reporter = reports, KeyReporter(reports.flows)
+        self.found: dict[int, Key] = {}
+
+    def see(self, ids: UInt64Array, rows: Int64Array) -> None:
+        """Note the keys that the reporter calls new; after a rotation it may call one new again."""
+        new = np.flatnonzero(self.reporter.first_seen(ids))
+        fresh = [i for i, known in zip(new.tolist(), ids[new].tolist(), strict=True) if known not in self.found]
+        room = MAX_KEYS - len(self.found)
+        self._reports.beyond += max(0, len(fresh) - room)
+        chosen = fresh[: max(room, 0)]
+        if chosen:
+            keys = zip(ids[chosen].tolist(), self._reports.keys_at(rows[chosen]), strict=True)
+            self.found.update((i, key) for i, key in keys if key is not None)
+
+
+@dataclass(eq=False)
+class _Open:
+    """An epoch under construction."""
+
+    sequence: int
+    sketch: AnySketch
+    keys: _KeysOfEpoch | None
+
+    def reported(self) -> tuple[Key, ...] | None:
+        return None if self.keys is None else tuple(self.keys.found.values())
+
+
+class PointRecorder:
+    """One stream of one point, from packets (or other measurements) to epochs.
+
+    ``slot_of`` says in which time slot a row belongs (None: all in one); ``keys`` reports which instances were active;
+    ``salt_of`` gives each epoch its own salt by its number. Flows that are weighted need ``keys_at``, which reads the
+    keys of the current batch.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        stream: str,
+        parameters: Parameters,
+        *,
+        slot_of: SlotOf | None = None,
+        keys: KeyReports | None = None,
+        keys_at: KeysAt | None = None,
+        salt_of: Callable[[int], int] | None = None,
+        first_sequence: int = 0,
+    ) -> None:
+        self.node, self.stream, self.parameters = node, stream, parameters
+        self.sequence = self._first_sequence = first_sequence
+        self._slot_of, self._keys, self._salt_of = slot_of, keys, salt_of
+        self._weights = _Weights.of(parameters, keys_at)
+        self._open: dict[int, _Open] = {}
+
+    def record(self, batch: Any) -> list[Epoch]:
+        """Record a batch; the epochs that it closed."""
+        if self._weights is not None:
+            self._weights.learn(batch)
+        closed: list[Epoch] = []
+        for part, rows, slot in self._by_slot(batch):
+            self._record_part(part, rows, slot, closed)
+            while len(self._open) > OPEN_SLOTS:
+                closed.append(self._close(min(self._open)))
+        return closed
+
+    def _by_slot(self, batch: Any) -> Iterable[tuple[Any, Int64Array, int]]:
+        """The batch cut where its time slots change, with the rows of each part in it."""
+        rows = np.arange(len(batch))
+        if self._slot_of is None or not len(batch):
+            return [(batch, rows, 0)]
+        slots = self._slot_of(batch.time_ns)
+        if (slots == slots[0]).all():
+            return [(batch, rows, int(slots[0]))]
+        order = np.argsort(slots, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(slots[order])) + 1)
+        return [(batch.select(part), part, int(slots[part[0]])) for part in parts]
+
+    def _begin(self, slot: int) -> _Open:
+        if slot not in self._open:
+            keys = self._keys.begin() if self._keys is not None else None
+            self._open[slot] = _Open(self.sequence, self._new_sketch(), keys)
+            self.sequence += 1
+        return self._open[slot]
+
+    def _new_sketch(self) -> AnySketch:
+        parameters = self.parameters
+        if self._salt_of is not None:
+            salted: Any = {"salt": self._salt_of(self.sequence)}
+            parameters = replace(parameters, **salted)
+        sketch = new_sketch(parameters)
+        if self._weights is not None:
+            self._weights.give(sketch)
+        return sketch
+
+    def _record_part(self, part: Any, rows: Int64Array, slot: int, closed: list[Epoch]) -> None:
+        while len(part):
+            begun = self._begin(slot)
+            taken = begun.sketch.record_batch(part)
+            if begun.keys is not None and taken:
+                begun.keys.see(_ids_of(part)[:taken], rows[:taken])
+            if taken == len(part):
+                return
+            if not begun.sketch.recorded:
+                raise ParameterError(
+                    "a measurement does not fit even an empty sketch", where=self.stream, action="use wider counters"
+                )
+            closed.append(self._close(slot))
+            part, rows = part.select(slice(taken, None)), rows[taken:]
+
+    def _close(self, slot: int) -> Epoch:
+        ended = self._open.pop(slot)
+        if self._keys is not None and ended.keys is not None:
+            self._keys.end(ended.keys)
+        # Nobody else has the sketch: no copy is needed.
+        return Epoch(self.node, self.stream, ended.sequence, ended.sketch.freeze(), ended.reported())
+
+    def snapshots(self) -> list[Epoch]:
+        """The epochs under construction as they are now, oldest first; recording goes on."""
+        return [
+            Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported())
+            for _, begun in sorted(self._open.items())
+            if begun.sketch.recorded
+        ]
+
+    def close_before(self, time_ns: int) -> list[Epoch]:
+        """Close the slots that ended before a time, oldest first; without slots nothing does."""
+        if self._slot_of is None:
+            return []
+        current = int(self._slot_of(np.array([time_ns], np.int64))[0])
+        return [self._close(slot) for slot in sorted(self._open) if slot < current]
+
+    def finish(self) -> list[Epoch]:
+        """Close what is open, oldest first; an empty epoch if nothing was ever recorded."""
+        if not self._open and self.sequence == self._first_sequence:
+            self._begin(0)
+        return [self._close(slot) for slot in sorted(self._open)]
+
+
+def epochs_of(
+    batches: Iterable[PacketBatch], recorder: PointRecorder, *, complete_until: Callable[[], int] | None = None
+) -> Iterator[Epoch]:
+    """All batches recorded; epochs as they close.
+
+    `complete_until` tells, after each batch, the time before which no packet will come any more: epochs that end before
+    it close at once, although nothing follows them.
+    """
+    for batch in batches:
+        yield from recorder.record(batch)
+        if complete_until is not None:
+            yield from recorder.close_before(complete_until())
+    yield from recorder.finish()
+
+
+def _ids_of(batch: PacketBatch | MeasurementBatch) -> UInt64Array:
+    return batch.flow_id if isinstance(batch, PacketBatch) else batch.instance_id
+
+
+@dataclass(eq=False)
+class _Weights:
+    """What flows weigh by the policy of an LDS; all epochs share one table."""
+
+    parameters: LdsParameters
+    keys_at: KeysAt
+    table: FlowWeights
+
+    @classmethod
+    def of(cls, parameters: Parameters, keys_at: KeysAt | None) -> _Weights | None:
+        parts = [p for _, p in parameters.parts] if isinstance(parameters, StackParameters) else [parameters]
+        weighted = [p for p in parts if isinstance(p, LdsParameters) and p.weights]
+        if not weighted:
+            return None
+        if keys_at is None:
+            raise UsageError("weights need the flows' keys", where="record", action="give keys_at")
+        return cls(weighted[0], keys_at, FlowWeights({}))
+
+    def learn(self, batch: PacketBatch) -> None:
+        """The weights of flows that a batch is the first to show."""
+        self.table.cover(batch.flow_id, lambda rows: self.parameters.policy.weigh(self.keys_at(rows)))
+
+    def give(self, sketch: AnySketch) -> None:
+        for part in sketch.parts.values() if isinstance(sketch, Stack) else (sketch,):
+            if isinstance(part, Lds) and part.parameters.weights:
+                part.weights = self.table
+
+
+EXACT = "exact"
+Method = Literal["joint", "literal"]
+Advance = Callable[[str, float], None]
+
+
+def silent(_step: str, _share: float) -> None:
+    """No progress is shown."""
+
+
+def bytes_of(memory: str | int) -> int:
+    return parse_bytes(memory) if isinstance(memory, str) else memory
+
+
+def ns_of(time: str | int | None) -> int:
+    return parse_duration(time) if isinstance(time, str) else time or 0
+
+
+def decode_options(key: str, inner: bool, **more: Any) -> DecodeOptions:
+    return DecodeOptions(keying=FlowKeying.parse(key), inner=inner, **more)
+
+
+def record(
+    source: str | Path | Interface,
+    *,
+    sketch: str = "auto",
+    method: Method = "joint",
+    memory: str | int | None = None,
+    flows: int = 1000,
+    loss: float = 0.01,
+    salt: int = 0,
+    parameters: Mapping[str, str] | None = None,
+    weights: str | Path | None = None,
+    interval: str | int | None = None,
+    node: str | None = None,
+    keys: bool = True,
+    key: str = "five-tuple",
+    inner: bool = False,
+    identity_bytes: int = 68,
+    where: str = "",
+    strict: bool = False,
+) -> Recording:
+    """The packets of one point, a capture or an interface, as epochs: iterate, or `write` them.
+
+    Both points need the same ``sketch``, ``memory``, ``flows``, ``loss``, ``salt``, ``weights`` and ``identity_bytes``:
+    parameters follow from that alone.
+    ``weights`` is a file of rules by which some flows count for more (LDS).
+    """
+    from sojourn.capture.packets import Interface, open_packets
+
+    if sketch == EXACT:
+        raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
+    joint, size = method == "joint" and keys, bytes_of(memory or "1MB")
+    plan = plan_segment(sketch, size, flows=flows, loss=loss, salt=salt, changes=parameters, joint=joint)
+    if weights is not None:
+        plan = plan.weighted(_policy(Path(weights)))
+    options = decode_options(key, inner, identity_bytes=identity_bytes, flow_table=False)
+    if isinstance(source, Interface):
+        _rehearse(plan)
+    packets = open_packets(source, options, where=where, strict=strict)
+    return Recording(packets, plan, node=node, interval_ns=ns_of(interval), key_flows=2 * flows if keys else 0)
+
+
+def _policy(path: Path) -> str:
+    """The canonical text of a file of weights."""
+    from sojourn.sketches.weights import MAX_TEXT, WeightPolicy
+
+    with path.open("rb") as file:
+        text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")
+    return WeightPolicy.from_text(text, where=str(path)).to_text()
+
+
+def _rehearse(plan: SegmentPlan) -> None:
+    """Compile what recording needs, before there are packets to lose."""
+    from ipaddress import IPv4Address
+
+    from sojourn.capture.live.reader import rehearsal
+
+    made_up = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0)
+    recorder = PointRecorder("rehearsal", SEGMENT, plan.stream, keys_at=lambda rows: [made_up] * len(rows))
+    for _ in epochs_of([rehearsal()[0]], recorder):
+        pass
+
+
+class Recording:
+    """The epochs of one point as they close; iterate once, or `write` them.
+
+    Afterwards ``epochs`` says how many there were, ``summary`` what was seen and ``warnings`` what is doubtful.
+    """
+
+    def __init__(
+        self,
+        packets: AbstractContextManager[CaptureReader | LiveReader],
+        plan: SegmentPlan,
+        *,
+        node: str | None,
+        interval_ns: int,
+        key_flows: int,
+    ) -> None:
+        self._packets, self._plan, self._node = packets, plan, node
+        self._slot_of = every(interval_ns) if interval_ns else None
+        self._key_flows = key_flows
+        self._keys: KeyReports | None = None
+        self._reader: CaptureReader | LiveReader | None = None
+        self.epochs = self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return self._recorded(silent)
+
+    def _recorded(self, advance: Advance) -> Iterator[Epoch]:
+        with self._packets as reader:
+            self._reader = reader
+            self._keys = KeyReports(reader.keys_at, flows=self._key_flows) if self._key_flows else None
+            node = self._node or Path(reader.name).name
+            recorder = PointRecorder(
+                node,
+                SEGMENT,
+                self._plan.stream,
+                slot_of=self._slot_of,
+                keys=self._keys,
+                keys_at=reader.keys_at,
+            )
+            live: Any = reader if hasattr(reader, "complete_until_ns") else None
+            complete_until = (lambda: live.complete_until_ns) if live is not None else None
+            for epoch in epochs_of(_advancing(reader, advance), recorder, complete_until=complete_until):
+                self.epochs += 1
+                yield epoch
+
+    def write(self, file: BinaryIO, *, advance: Advance = silent) -> None:
+        """Write every epoch as it closes, so that what ends the program takes only the open one with it."""
+        from sojourn.epochs.wire import encode
+
+        for epoch in self._recorded(advance):
+            self.size_bytes += file.write(encode(epoch))
+            file.flush()
+
+    @property
+    def _read(self) -> CaptureReader | LiveReader:
+        if self._reader is None:
+            raise UsageError("nothing was recorded yet", where="record", action="iterate over it first, or write it")
+        return self._reader
+
+    @property
+    def summary(self) -> str:
+        reader, keys = self._read, self._keys
+        size = f", {format_bytes(self.size_bytes)}" if self.size_bytes else ""
+        lines = [f"{plural(reader.ip_packets, 'packet')} in {plural(self.epochs, 'epoch')}{size}"]
+        if keys is not None and self._plan.name != "lda":
+            lines.append(
+                f"{plural(keys.reported, 'key')} reported, {keys.expected_missed:.2g} missed in expectation; "
+                f"the key reporter took {format_bytes(keys.memory_bits / 8)} beside the sketches"
+            )
+        if ignored := sum(reader.ignored.values()):
+            lines.append(f"{ignored:,} of {plural(reader.packets, 'frame')} ignored; sojourn flows -v tells why")
+        return "\n".join(lines)
+
+    @property
+    def warnings(self) -> list[str]:
+        reader = self._read
+        warnings = list(reader.warnings)
+        if self._keys is not None and self._keys.beyond:
+            warnings.append(f"{plural(self._keys.beyond, 'key')} exceed what epochs can carry; shorten --interval")
+        wanted = len(reader.cut)
+        by_header = reader.snap_length - 14 if reader.snap_length else wanted
+        held = min(by_header, held_by_most(reader.cut, reader.ip_packets))
+        if held < wanted:
+            warnings.append(
+                f"the capture holds only {held} bytes of a packet, fewer than the {wanted} that identify it; "
+                f"record both points with --identity-bytes {max(20, held)}"
+            )
+        return warnings
+
+
+def _advancing(reader: CaptureReader | LiveReader, advance: Advance) -> Iterator[PacketBatch]:
+    for batch in reader:
+        advance(reader.name, reader.share_read)
+        yield batch

@@ -1,0 +1,185 @@
+"""The second pass of a measurement of captures: what the survey chose is recorded at both points, and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sojourn.capture.flows.table import FlowTable, FlowWindows
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array
+from sojourn.core.errors import InputError
+from sojourn.core.estimates import Estimate
+from sojourn.epochs.epoch import Epoch
+from sojourn.estimation.auto import within
+from sojourn.estimation.columns import FlowDelays
+from sojourn.estimation.differences import Losses, Parts, with_extra
+from sojourn.estimation.lda import LdaAnswer
+from sojourn.segments.answer import Interval, answer_interval
+from sojourn.segments.plan import SAMPLES, SEGMENT, SegmentPlan
+from sojourn.segments.record import PointRecorder, SlotOf
+from sojourn.segments.survey import Point, Survey
+from sojourn.sketches.registry import AnySketch
+
+__all__ = ["measure_surveyed", "packets_of"]
+
+
+def measure_surveyed(
+    sender: Point,
+    receiver: Point,
+    survey: Survey,
+    plan: SegmentPlan,
+    *,
+    interval_ns: int = 0,
+    markers: bool = False,
+    advance: Callable[[str, float], None] = lambda _step, _share: None,
+) -> tuple[Interval, list[Interval]]:
+    """Record both points and answer: for the whole, and for each interval if any are asked for."""
+    slots: tuple[SlotOf | None, SlotOf | None] = (None, None)
+    if interval_ns:
+        slots = tuple(_slot_by(b) for b in survey.boundaries(interval_ns, markers=markers))  # type: ignore[assignment]
+    advance("recording", 0.5)
+    correct = _receivers_clock(survey, plan.base_ns)
+    with ThreadPoolExecutor(2) as pool:
+        sent, received = pool.map(
+            _record_point,
+            (sender, receiver),
+            (plan, plan),
+            slots,
+            (survey.sender_windows, survey.receiver_windows.earlier(plan.base_ns)),
+            (None, correct),
+            survey.uncounted,
+            (survey.sender.packets, survey.receiver.packets),
+        )
+    advance("estimating", 0.9)
+    counts = [packets_of(point.counts, survey.flow_id) for point in (sent, received)]
+
+    def answered(before: AnySketch, after: AnySketch, *, whole: bool) -> Interval:
+        known: dict[str, Any] = {"sizes": counts[0], "joint": plan.joint, "base_ns": plan.base_ns}
+        return answer_interval(before, after, survey.flow_id, whole=whole, **known)
+
+    both = sorted(sent.sketches.keys() & received.sketches.keys()) if interval_ns else []
+    parts = [answered(sent.sketches[slot], received.sketches[slot], whole=False) for slot in both]
+    whole = answered(sent.merged(), received.merged(), whole=True)
+    return _with_survey(whole, plan, survey, counts), parts
+
+
+def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: list[Int64Array]) -> Interval:
+    """The answer, where the survey knows more: each delay's bounds, losses despite copies, the flows' own counts."""
+    totals, flows = whole.totals, whole.flows
+    if flows is not None and not plan.joint and SAMPLES not in plan.parts:
+        flows = replace(flows, packets=counts[0].astype(np.float64), lost=np.minimum(flows.lost, counts[0]))
+    if survey.is_complete and len(survey.match.packets):
+        delays = within(totals.delays, survey.match.aggregate.min_ns, survey.match.aggregate.max_ns)
+        totals = replace(totals, delays=delays)
+    if survey.extra is not None:
+        totals = replace(totals, losses=with_extra(totals.sent, totals.received, survey.extra))
+    if flows is not None:
+        flows = _with_known_counts(flows, *counts)
+    if len(survey.resegmented):
+        split = np.isin(survey.flow_id, survey.resegmented)
+        others = Parts(counts[0][~split], counts[1][~split]).lost
+        totals = replace(totals, losses=Losses(None, others, totals.sent), delays=_unbounded(totals.delays))
+        # Only packets that offloading left alone have a delay, and they need not be like the others.
+        if flows is not None:
+            low, high = (
+                np.where(split, far, bound) for far, bound in ((-np.inf, flows.low_ns), (np.inf, flows.high_ns))
+            )
+            flows = replace(flows, lost=np.where(split, np.nan, flows.lost), low_ns=low, high_ns=high)
+    return replace(whole, totals=totals, flows=flows)
+
+
+def _unbounded(delays: LdaAnswer) -> LdaAnswer:
+    mean = delays.mean
+    return replace(delays, mean=replace(mean, low=-np.inf, high=np.inf)) if isinstance(mean, Estimate) else delays
+
+
+def _with_known_counts(flows: FlowDelays, sent: Int64Array, received: Int64Array) -> FlowDelays:
+    """The flows' packets and losses from what both points counted of each, where the sketch does not know them."""
+    packets = np.where(np.isnan(flows.packets), sent, flows.packets)
+    lost = np.where(np.isnan(flows.lost), Parts(sent, received).lost_of_each, flows.lost)
+    return replace(flows, packets=packets, lost=lost)
+
+
+def _receivers_clock(survey: Survey, base_ns: int) -> Callable[[Int64Array], Int64Array] | None:
+    """The receiver's times on the sender's clock, less the base of the delays; None where they are so already."""
+    if not survey.clock.corrected and not base_ns:
+        return None
+    return lambda time_ns: survey.clock.correct(time_ns) - base_ns
+
+
+def _slot_by(boundaries: Int64Array) -> SlotOf:
+    return lambda time_ns: np.searchsorted(boundaries, time_ns, side="right")
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedPoint:
+    """A point's sketches by slot, and the packets of each flow that they hold."""
+
+    sketches: dict[int, AnySketch]
+    counts: FlowTable
+
+    def merged(self) -> AnySketch:
+        """All slots added up."""
+        first, *others = self.sketches.values()
+        for sketch in others:
+            first = first.merge(sketch)
+        return first
+
+
+def _record_point(
+    point: Point,
+    plan: SegmentPlan,
+    slot_of: SlotOf | None,
+    windows: FlowWindows,
+    correct: Callable[[Int64Array], Int64Array] | None,
+    uncounted: BoolArray | None,
+    packets: int,
+) -> _RecordedPoint:
+    """The second pass over a point: what the survey chose of its packets, by the sender's clock."""
+    recorder = PointRecorder("point", SEGMENT, plan.stream, slot_of=slot_of)
+    sketches: dict[int, AnySketch] = {}
+    everything = windows.hold_all(point.flows.ids) and uncounted is None
+    counts = point.flows if everything else FlowTable(point.flows.max_flows)
+    seen = 0
+    for found in point.batches(again=True):
+        # A capture that is still being written counts as far as the survey knows it.
+        batch = found if seen + len(found) <= packets else found.select(slice(0, packets - seen))
+        seen += len(batch)
+        if uncounted is not None:
+            batch = batch.select(~uncounted[seen - len(batch) : seen])
+        if correct is not None:
+            batch = PacketBatch(batch.flow_id, batch.packet_id, correct(batch.time_ns), batch.size_bytes)
+        if not everything:
+            batch = windows.select(batch)
+            counts.update(batch.flow_id, batch.time_ns, batch.size_bytes)
+        _merge_by_slot(sketches, recorder.record(batch), slot_of)
+    if seen < packets:
+        raise InputError(
+            f"it had {packets:,} packets to measure when it was read first, and {seen:,} the second time",
+            where=point.name,
+            action="measure a capture that is complete, or a copy of it",
+        )
+    _merge_by_slot(sketches, recorder.finish(), slot_of)
+    return _RecordedPoint(sketches, counts)
+
+
+def _merge_by_slot(sketches: dict[int, AnySketch], epochs: list[Epoch], slot_of: SlotOf | None) -> None:
+    for epoch in epochs:
+        slot = 0
+        if slot_of is not None and epoch.first_ns is not None:
+            slot = int(slot_of(np.array([epoch.first_ns]))[0])
+        sketches[slot] = sketches[slot].merge(epoch.sketch) if slot in sketches else epoch.sketch
+
+
+def packets_of(counts: FlowTable, flow_id: UInt64Array) -> Int64Array:
+    """The packets of each flow in a table; 0 where it is not there."""
+    if not len(counts):
+        return np.zeros(len(flow_id), np.int64)
+    order = np.argsort(counts.ids)
+    at = np.minimum(np.searchsorted(counts.ids[order], flow_id), len(order) - 1)
+    rows = order[at]
+    return np.where(counts.ids[rows] == flow_id, counts.packets[rows], 0)
