@@ -85,3 +85,10 @@ def test_no_module_is_longer_than_600_lines(module: Path) -> None:
 def test_every_package_is_a_known_layer() -> None:
     packages = {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert packages <= set(LAYERS)
+
+
+@pytest.mark.parametrize("module", sorted((SOURCE / "cli").rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_function_of_a_command_is_longer_than_80_lines(module: Path) -> None:
+    functions = [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.FunctionDef)]
+    lengths = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    assert {name: length for name, length in lengths.items() if length > 80} == {}

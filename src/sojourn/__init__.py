@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from sojourn.core.estimates import Unanswered as Unanswered
     from sojourn.rtt.result import RttResult as RttResult
     from sojourn.rtt.result import rtt as rtt
+    from sojourn.segments.measure import estimate as estimate
+    from sojourn.segments.measure import measure as measure
     from sojourn.segments.planning.result import plan as plan
+    from sojourn.segments.record import record as record
+    from sojourn.segments.result import SegmentResult as SegmentResult
     from sojourn.tomography.result import TomographyResult as TomographyResult
     from sojourn.tomography.result import tomography as tomography
 
@@ -35,12 +39,16 @@ _HOMES = {
     "FlowTableResult": "capture.flows.result",
     "Interface": "capture.packets",
     "RttResult": "rtt.result",
+    "SegmentResult": "segments.result",
     "SojournError": "core.errors",
     "TomographyResult": "tomography.result",
     "Unanswered": "core.estimates",
+    "estimate": "segments.measure",
     "flows": "capture.flows.result",
+    "measure": "segments.measure",
     "open_capture": "capture.files.reader",
     "plan": "segments.planning.result",
+    "record": "segments.record",
     "rtt": "rtt.result",
     "tomography": "tomography.result",
 }

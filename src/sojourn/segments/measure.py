@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.flows.table import FlowTable
@@ -49,7 +49,15 @@ if TYPE_CHECKING:
     from sojourn.segments.live import LiveAnswer
     from sojourn.segments.planning.search import MemoryPlan, Wish
 
-__all__ = ["estimate", "flow_keys", "measure_files", "measure_interfaces", "read_epoch_file"]
+__all__ = [
+    "MeasureOptions",
+    "estimate",
+    "flow_keys",
+    "measure",
+    "measure_files",
+    "measure_interfaces",
+    "read_epoch_file",
+]
 
 
 def measure_files(
@@ -322,6 +330,49 @@ def _live_result(answer: LiveAnswer, plan: SegmentPlan | None, readers: list[Liv
 
 def _travel_back(count: int) -> str:
     return f"{plural(count, 'flow')} {'travels' if count == 1 else 'travel'}"
+
+
+class MeasureOptions(TypedDict, total=False):
+    """The options of `measure`, as `measure_files` and `measure_interfaces` have them."""
+
+    sketch: str
+    method: Method
+    memory: str | int | None
+    parameters: Mapping[str, str] | None
+    truth: bool
+    reverse: bool
+    key: str
+    inner: bool
+    where: str
+    advance: Advance
+    error: str | float | None  # of captures, as the next five
+    confidence: str | float
+    interval: str | int | None
+    markers: bool
+    clock: str
+    strict: bool
+    max_delay: str | int  # of interfaces, as the rest
+    flows: int
+    loss: float
+
+
+def measure(
+    sender: str | Path | Interface, receiver: str | Path | Interface, **options: Unpack[MeasureOptions]
+) -> SegmentResult:
+    """Measure delay, jitter and loss of every flow between two captures, or two interfaces of this machine.
+
+    `sketch` is auto, lds, colate, sample, lda or exact; `memory` is that of each point's sketches (1 MB). `where` is a
+    filter in tcpdump's syntax, `key` what makes a flow. With `truth` every packet is matched, too. Captures can be
+    answered per `interval` and by the `error` wanted; see `measure_files` and `measure_interfaces`.
+    """
+    from sojourn.capture.packets import Interface
+
+    given: dict[str, Any] = dict(options)
+    if isinstance(sender, Interface) and isinstance(receiver, Interface):
+        return measure_interfaces(sender, receiver, **given)
+    if isinstance(sender, Interface) or isinstance(receiver, Interface):
+        raise UsageError("a capture and an interface", where="measure", action="give two captures or two interfaces")
+    return measure_files(sender, receiver, **given)
 
 
 def estimate(
