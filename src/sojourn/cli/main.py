@@ -10,29 +10,70 @@ import os
 import re
 import sys
 import time
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from sojourn import __version__
-from sojourn.cli import plan, reproduce, tomography, warm_up
-from sojourn.cli.capture import flows, rtt
-from sojourn.cli.fleet import agent, nodes, query, serve, sink, token
-from sojourn.cli.lab import demo
-from sojourn.cli.lab import routed as lab_routed
-from sojourn.cli.lab import worlds as lab
-from sojourn.cli.mplane import diagnose as mplane_diagnose
-from sojourn.cli.mplane import planning as mplane
-from sojourn.cli.mplane import probe as mplane_probe
-from sojourn.cli.segments.estimate import estimate
-from sojourn.cli.segments.measure import measure
-from sojourn.cli.segments.record import record
 from sojourn.core.compiling import CompileStep, cache_directory, observe_compilation
 from sojourn.core.errors import SojournError, harmless
 
-__all__ = ["app", "main"]
+# The commands in the order of `--help`, each with its module in `cli`; a group may have further modules that add to it.
+COMMANDS = {
+    "demo": ("lab.demo",),
+    "measure": ("segments.measure",),
+    "record": ("segments.record",),
+    "estimate": ("segments.estimate",),
+    "rtt": ("capture.rtt",),
+    "flows": ("capture.flows",),
+    "tomography": ("tomography",),
+    "reproduce": ("reproduce",),
+    "agent": ("fleet.agent",),
+    "serve": ("fleet.serve",),
+    "query": ("fleet.query",),
+    "warm-up": ("warm_up",),
+    "plan": ("plan",),
+    "mplane": ("mplane.planning", "mplane.probe", "mplane.diagnose"),
+    "lab": ("lab.worlds", "lab.routed"),
+    "nodes": ("fleet.nodes",),
+    "token": ("fleet.token",),
+    "sink": ("fleet.sink",),
+}
+
+
+class _Commands(TyperGroup):
+    """Imports a command's module when the command is asked for, and no other's."""
+
+    def list_commands(self, _context: object) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _context: object, name: str) -> Any:
+        if name in COMMANDS:
+            return _load(name)
+        self.commands = {known: _load(known) for known in COMMANDS}  # which similar names are suggested from
+        return None
+
+
+@cache
+def _load(name: str) -> Any:
+    first, *others = (import_module(f"sojourn.cli.{module}") for module in COMMANDS[name])
+    only = typer.Typer()
+    if hasattr(first, "app"):
+        for module in others:
+            module.add_to(first.app)
+        only.add_typer(first.app, name=name)
+    else:
+        function = getattr(first, name.replace("-", "_"))
+        only.command(name=name, help=getattr(first, "HELP", None), epilog=getattr(first, "EXAMPLE", None))(function)
+    return get_group(only).commands[name]
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="sojourn",
     help="Passive, fine-grained measurement of latency, loss and resource use.",
     no_args_is_help=True,
@@ -41,27 +82,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     epilog="Start with:  sojourn demo",
 )
-app.command(name="demo", help=demo.HELP, epilog=demo.EXAMPLE)(demo.demo)
-app.command()(measure)
-app.command()(record)
-app.command()(estimate)
-app.command(name="rtt", help=rtt.HELP, epilog=rtt.EXAMPLE)(rtt.rtt)
-app.command(name="flows", help=flows.HELP, epilog=flows.EXAMPLE)(flows.flows)
-app.command(name="tomography", help=tomography.HELP, epilog=tomography.EXAMPLE)(tomography.tomography)
-app.add_typer(plan.app, name="plan")
-mplane_probe.add_to(mplane.app)
-mplane_diagnose.add_to(mplane.app)
-app.add_typer(mplane.app, name="mplane")
-lab_routed.add_to(lab.app)
-app.add_typer(lab.app, name="lab")
-app.command(name="reproduce", help=reproduce.HELP, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
-app.command(name="agent", help=agent.HELP, epilog=agent.EXAMPLE)(agent.agent)
-app.command(name="serve", help=serve.HELP, epilog=serve.EXAMPLE)(serve.serve)
-app.command(name="query", help=query.HELP, epilog=query.EXAMPLE)(query.query)
-app.command(name="warm-up", help=warm_up.HELP, epilog=warm_up.EXAMPLE)(warm_up.warm_up)
-app.add_typer(nodes.app, name="nodes")
-app.add_typer(token.app, name="token")
-app.add_typer(sink.app, name="sink")
 
 
 def _print_version(wanted: bool) -> None:

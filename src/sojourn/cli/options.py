@@ -23,25 +23,6 @@ if TYPE_CHECKING:
     from sojourn.capture.packets import Interface
     from sojourn.core.results import Result
 
-__all__ = [
-    "BufferOption",
-    "CountOption",
-    "ForOption",
-    "FormatOption",
-    "InnerOption",
-    "InterfaceOption",
-    "KeyOption",
-    "Live",
-    "Output",
-    "PromiscuousOption",
-    "StrictOption",
-    "VerboseOption",
-    "WordsArgument",
-    "WriteOption",
-    "grouped",
-    "refuse_files",
-]
-
 TABLE_ROWS = 20
 
 InnerOption: TypeAlias = Annotated[

@@ -33,24 +33,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
     from rich.text import Text
 
-__all__ = [
-    "Advance",
-    "Block",
-    "Format",
-    "TableColumn",
-    "TableView",
-    "cell",
-    "choose_format",
-    "console",
-    "loss_style",
-    "opened",
-    "print_json",
-    "progress",
-    "rows",
-    "warn",
-    "write_rows",
-]
-
 # Formats by the ending of a file.
 _ENDINGS = {"": "table", ".txt": "table", ".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 _GAP = 2  # blanks between two columns of a table

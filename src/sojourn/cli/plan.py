@@ -14,8 +14,6 @@ from sojourn.cli.output import Format, TableColumn, print_json, progress, write_
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_number
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Size a sketch: the memory for a wanted error, or the error that a memory buys.",
     no_args_is_help=True,

@@ -15,8 +15,6 @@ from sojourn.core.errors import UsageError
 from sojourn.papers.reproduction import Scale, claims_json
 from sojourn.papers.reproduction import reproduce as run
 
-__all__ = ["EXAMPLE", "HELP", "reproduce"]
-
 HELP = "Run a paper's experiments again: its claims, its method, ours and the baselines side by side."
 EXAMPLE = "Example:  sojourn reproduce lda --out lda --scale small"
 

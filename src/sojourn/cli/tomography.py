@@ -16,8 +16,6 @@ from sojourn.core.units import format_duration, plural
 if TYPE_CHECKING:
     from sojourn.tomography.result import TomographyResult
 
-__all__ = ["EXAMPLE", "HELP", "NODE_TABLE", "PACKET_TABLE", "tomography"]
-
 HELP = "Show where each packet waited: the delay at every hop, within guaranteed bounds, from the sink's trace alone."
 EXAMPLE = """\
 [bold]Examples[/bold]

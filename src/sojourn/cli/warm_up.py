@@ -15,8 +15,6 @@ from sojourn.cli.output import progress
 from sojourn.core.compiling import cache_directory
 from sojourn.core.errors import StoreError, UsageError
 
-__all__ = ["EXAMPLE", "HELP", "warm_up"]
-
 HELP = "Compile for this machine what commands need, once: after an installation, in an image, before a service starts."
 EXAMPLE = "Example:  sojourn warm-up"
 

@@ -22,8 +22,6 @@ from sojourn.node.transports.transport import TransportError
 from sojourn.tomography.reading.packets import encode_packets
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["PacketSender", "SendOptions", "SinkClient"]
-
 LEAST_WAIT, MOST_WAIT = 0.25, 30.0
 CBOR = {"Content-Type": "application/cbor"}
 PAGE_PACKETS = 2000

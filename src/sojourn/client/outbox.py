@@ -16,8 +16,6 @@ from sojourn.client.query_unit import Client
 from sojourn.core.errors import ServerError
 from sojourn.mplane.measurements import SegmentMeasurement
 
-__all__ = ["SegmentOutbox"]
-
 MAX_WAITING = 20_000
 BATCH = 500
 PAUSE_SECONDS = 1.0

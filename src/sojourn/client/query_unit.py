@@ -22,8 +22,6 @@ from sojourn.node.transports.exchange import (
 )
 from sojourn.node.transports.transport import TransportError
 
-__all__ = ["Client", "NodeInfo", "QueryAnswer", "Question", "Span", "token_from"]
-
 TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
 NARROW = "narrow --from/--to, ask for one node, or raise --timeout"
 MOST_ANSWER_BYTES = 128 << 20

@@ -10,8 +10,6 @@ from sojourn.core.keys import MAX_NAME_BYTES, Key
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["MAX_KEYS", "Epoch", "check_names", "merge_epochs", "overlaps"]
-
 MAX_KEYS = 1 << 20
 MAX_SEQUENCE = (1 << 63) - 1
 

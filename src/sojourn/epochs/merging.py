@@ -19,8 +19,6 @@ from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.stack import Stack, StackParameters
 
-__all__ = ["can_merge", "merged_epoch", "merging_key"]
-
 WIDTHS = ("bits", "count_bits", "byte_bits")
 WIDEST = 64
 

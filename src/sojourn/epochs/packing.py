@@ -13,8 +13,6 @@ from sojourn.core.errors import WireError
 from sojourn.core.kernels import kernel
 from sojourn.sketches.parameters import Field, Table
 
-__all__ = ["pack_table", "packed_size", "unpack_into"]
-
 _BYTE = np.uint64(255)
 
 

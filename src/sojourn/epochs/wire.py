@@ -42,20 +42,6 @@ from sojourn.epochs.packing import pack_table, packed_size, unpack_into
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES, AnySketch
 
-__all__ = [
-    "MAX_EPOCH_BYTES",
-    "VERSION",
-    "EncodedEpoch",
-    "check_intact",
-    "decode",
-    "encode",
-    "encoded",
-    "encoded_sequence",
-    "load_item",
-    "read_epochs",
-    "write_epochs",
-]
-
 VERSION = 1
 MAX_EPOCH_BYTES = 64 << 20
 # A counter of one bit on the wire takes 64 in memory; what a message may cost is bounded, too.

@@ -20,8 +20,6 @@ from sojourn.sketches.counter_vector import CounterVector, CounterVectorParamete
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import Lds, LdsParameters
 
-__all__ = ["Demo", "FlowAnswer", "SketchResult", "run_demo"]
-
 SHOWN_FLOWS = 10
 SMALLEST_SHOWN = 400
 

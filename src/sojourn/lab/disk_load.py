@@ -27,8 +27,6 @@ from sojourn.sources.disk_io import DiskIo, Method
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
 from sojourn.sources.source import SourceBatch
 
-__all__ = ["Tally", "mounted_tracefs", "writers"]
-
 
 class Tally:
     """Sums and counts of all batches so far."""

@@ -23,8 +23,6 @@ from sojourn.lab.namespaces import Host
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 
-__all__ = ["Fleet", "agent", "query_unit"]
-
 START_SECONDS = 90.0
 STOP_SECONDS = 90.0
 SOJOURN = (sys.executable, "-m", "sojourn.cli.main")

@@ -17,8 +17,6 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, MeasurementBa
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
-__all__ = ["MINUTE_NS", "START_NS", "DiskWorld", "MessageWorld", "disk_world", "message_world"]
-
 MINUTE_NS = 60_000_000_000
 START_NS = 1_700_000_040_000_000_000 // MINUTE_NS * MINUTE_NS
 DEFAULT_ARRAY = BucketArrayParameters(buckets=20, per_instance=5)

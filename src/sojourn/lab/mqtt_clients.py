@@ -20,8 +20,6 @@ from typing import Any
 from paho.mqtt.client import Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-__all__ = ["MqttClient", "run_clients"]
-
 PAYLOAD = bytes(100)
 ANSWER_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 600

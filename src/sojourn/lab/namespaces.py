@@ -35,24 +35,6 @@ from typing import IO, Self
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.executors.interrupts import handlers_held
 
-__all__ = [
-    "NAMESPACES",
-    "PREFIX",
-    "Bottleneck",
-    "Host",
-    "HostProcess",
-    "Network",
-    "check_can_build",
-    "own_prefix",
-    "remove_leftovers",
-    "remove_namespace",
-    "run_command",
-    "shape_by_port",
-    "start_time",
-    "token_bucket",
-    "two_hosts",
-]
-
 PREFIX = "sojourn"
 NAMESPACES = Path("/run/netns")
 COMMAND_SECONDS = 60.0

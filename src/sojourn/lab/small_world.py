@@ -8,8 +8,6 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array, UInt8Array
 
-__all__ = ["write_small_world"]
-
 FLOWS, PACKETS_EACH, LOSS = 60, 40, 0.02
 ANSWERED = 4  # every so many packets that arrive
 START_NS, GAP_NS, DELAY_NS, REPLY_NS = 1_700_000_000_000_000_000, 50_000, 3_000_000, 10_000

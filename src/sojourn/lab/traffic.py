@@ -27,20 +27,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import kernel
 from sojourn.lab.two_point import FlowTruth, flow_truth
 
-__all__ = [
-    "DELAY_LAWS",
-    "Queue",
-    "Red",
-    "Traffic",
-    "draw_flow_sizes",
-    "lose_in_bursts",
-    "make_queue_traffic",
-    "make_traffic",
-    "queue_delay_ns",
-    "serve",
-    "traffic_of",
-]
-
 START_NS = 1_700_000_000_000_000_000
 MS = 1_000_000
 TAIL, SCALE, LARGEST = 0.9, 1.6, 300_000

@@ -20,8 +20,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import kernel
 from sojourn.core.keys import FlowKey, key_id
 
-__all__ = ["FlowTruth", "TwoPointWorld", "flow_truth", "make_two_point_world"]
-
 START_NS = 1_700_000_000_000_000_000
 LOST = -1
 PACKET_SIZES = (64, 576, 1500)

@@ -30,8 +30,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import inlined, kernel
 from sojourn.core.results import Columns
 
-__all__ = ["ARRIVE", "ATTEMPT", "DONE", "GENERATE", "RECEIVED", "CollectionRun", "WirelessNetwork", "run_collection"]
-
 _BLOCK_PACKETS = 1 << 14  # written at once
 LONGEST_PATH = 64
 GENERATE, ATTEMPT, ARRIVE = 0, 1, 2

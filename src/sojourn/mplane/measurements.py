@@ -30,18 +30,6 @@ from typing import Any
 
 from sojourn.core.errors import InputError, ParameterError
 
-__all__ = [
-    "MAX_HOPS",
-    "Segment",
-    "SegmentKind",
-    "SegmentMeasurement",
-    "from_row",
-    "measured_by",
-    "read_measurements",
-    "to_line",
-    "to_row",
-]
-
 _HOPS_OF_ROUTER = 3
 _HOPS_OF_LINK = 2
 

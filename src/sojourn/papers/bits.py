@@ -28,8 +28,6 @@ from sojourn.segments.answer import estimate_streams
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
 from sojourn.sketches.registry import AnySketch, new_sketch
 
-__all__ = ["EXPERIMENTS", "METHODS", "TITLE", "Bench", "compare"]
-
 TITLE = "Accuracy per bit"
 LOSSES = (0.0, 0.001, 0.01, 0.15)
 BITS = (0.1, 0.4, 1.0, 3.0, 8.0, 16.0)

@@ -19,8 +19,6 @@ from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgr
 from sojourn.mplane.planning.topology_files import read_topology
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 
-__all__ = ["DATA_VARIABLE", "EXPERIMENTS", "MAPS", "NOTES", "TITLE", "all_maps", "sprint"]
-
 TITLE = "MPlane: incremental deployment (Router Support for Fine-Grained Latency Measurements, §VI)"
 NOTES = """\
 *Literal* is Algorithm 1 (the most-crossed router first), *joint* our `best` strategy (the best set found for each

@@ -21,20 +21,6 @@ from typing import Literal
 from sojourn import __version__
 from sojourn.core.errors import UsageError
 
-__all__ = [
-    "PAPERS",
-    "Claim",
-    "Figure",
-    "Kind",
-    "Line",
-    "Outcome",
-    "Scale",
-    "claims_json",
-    "claims_table",
-    "reproduce",
-    "require_matplotlib",
-]
-
 # The papers by the name their command has, and the module of each.
 PAPERS = {name: f"sojourn.papers.{name}" for name in ("lda", "lds", "colate", "mplane", "bits", "iotm", "domo")}
 COLUMNS = ("experiment", "quantity", "unit", "paper", "literal", "joint", "baseline", "reproduced")

@@ -35,18 +35,6 @@ from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample
 from sojourn.sketches.stack import Stack
 
-__all__ = [
-    "CountedFlows",
-    "EpochsAnswer",
-    "Interval",
-    "SegmentTotals",
-    "answer_epochs",
-    "answer_interval",
-    "estimate_streams",
-    "parts_of",
-    "without_other_way",
-]
-
 CELLS = (FLOWS, SPREAD, ELEPHANTS)
 # Decoded losses are estimates: half a packet below none is none.
 ROUNDING = 0.5

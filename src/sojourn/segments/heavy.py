@@ -26,8 +26,6 @@ from sojourn.segments.plan import FLOWS
 from sojourn.segments.result import key_columns
 from sojourn.sketches.lds import Lds
 
-__all__ = ["HeavyResult", "find_heavy", "parse_threshold"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeavyResult(Result):

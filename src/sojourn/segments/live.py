@@ -48,8 +48,6 @@ from sojourn.segments.record import PointRecorder
 from sojourn.segments.surveyed import packets_of
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["EDGE_PACKETS", "LiveAnswer", "LiveSegment"]
-
 EDGE_PACKETS = 1 << 21
 # A stop is announced so long before: no thread has already worked on later packets.
 NOTICE_NS = 100_000_000

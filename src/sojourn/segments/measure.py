@@ -49,16 +49,6 @@ if TYPE_CHECKING:
     from sojourn.segments.live import LiveAnswer
     from sojourn.segments.planning.search import MemoryPlan, Wish
 
-__all__ = [
-    "MeasureOptions",
-    "estimate",
-    "flow_keys",
-    "measure",
-    "measure_files",
-    "measure_interfaces",
-    "read_epoch_file",
-]
-
 
 def measure_files(
     sender: str | Path,

@@ -32,8 +32,6 @@ from sojourn.sketches.stack import StackParameters
 if TYPE_CHECKING:
     from sojourn.segments.survey import Survey
 
-__all__ = ["ELEPHANTS", "FLOWS", "SAMPLES", "SEGMENT", "SPREAD", "SegmentPlan", "plan_segment", "plan_survey"]
-
 FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
 BLIND_SHARE = 8
 BLIND_BYTES = 16 << 10

@@ -29,8 +29,6 @@ from sojourn.core.units import format_duration
 from sojourn.estimation.differences import CellDifference
 from sojourn.matching.crossing import Crossing
 
-__all__ = ["Capture", "judge_captures", "judge_epochs", "refuse_negative"]
-
 FEWEST_PAIRS = 100
 REFUSED_SHARE = 0.05
 # Lost packets that are the same as others that arrived: so many, and such a share of all losses, may be copies.

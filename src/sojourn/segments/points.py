@@ -31,8 +31,6 @@ from sojourn.core.units import format_bytes
 from sojourn.matching.clock.correction import ClockMode
 from sojourn.segments.survey import PointSurvey, Survey, conclude, read_points
 
-__all__ = ["CaptureOptions", "CapturePoint", "kept_pipes", "survey_captures"]
-
 # The snap length of 64 bytes that tcpdump had by default for years, behind an Ethernet header.
 SOUND_IDENTITY_BYTES = 50
 MOST_PIPED_BYTES = 4 << 30

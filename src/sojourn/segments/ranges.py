@@ -31,17 +31,6 @@ from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample, SampleParameters
 from sojourn.sketches.stack import Stack
 
-__all__ = [
-    "IN_RANGE_NS",
-    "DelayRange",
-    "moved",
-    "moved_flows",
-    "recorded_base",
-    "shifted",
-    "surveyed_range",
-    "widened",
-]
-
 IN_RANGE_NS = 10_000_000_000  # max_delay_ns of every sketch by default
 MARGIN = 2  # of a sample's spread of delays, for those that it did not draw
 WIDEST_SUM_BITS = 64

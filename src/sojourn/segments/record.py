@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from sojourn.capture.live.reader import LiveReader
     from sojourn.capture.packets import Interface
 
-__all__ = ["KeyReports", "PointRecorder", "Recording", "SlotOf", "epochs_of", "every", "record"]
-
 OPEN_SLOTS = 2
 LEAST_KEYS = 1024
 

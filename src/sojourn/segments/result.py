@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from sojourn.core.arrays import FloatArray
     from sojourn.segments.answer import Interval
 
-__all__ = [
-    "SegmentResult",
-    "bounds_text",
-    "exact_result",
-    "is_exact",
-    "key_columns",
-    "rounded",
-    "sketch_result",
-]
-
 LARGE_FLOW = 100
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
 EXACT_WITHIN_NS = 2

@@ -31,18 +31,6 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 
-__all__ = [
-    "AutoShares",
-    "TooSmallError",
-    "changed",
-    "fit_auto",
-    "fit_blind",
-    "fit_colate",
-    "fit_lda",
-    "fit_lds",
-    "fit_sample",
-]
-
 LADDER = tuple(2.0**-i for i in range(8))
 RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
 MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for some minutes, half of it lost

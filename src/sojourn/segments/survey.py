@@ -35,8 +35,6 @@ from sojourn.matching.sample import PacketSample, common_sample
 from sojourn.segments.plausibility import Capture, judge_captures
 from sojourn.segments.ranges import DelayRange, surveyed_range
 
-__all__ = ["Point", "PointSurvey", "Survey", "conclude", "read_points"]
-
 SAMPLE_PACKETS = 1 << 18
 # Captures begin, or end, apart from each other by more than a second and this share of the time that they share.
 APART_NS, APART_SHARE = 1_000_000_000, 0.01

@@ -24,8 +24,6 @@ from sojourn.segments.record import PointRecorder, SlotOf
 from sojourn.segments.survey import Point, Survey
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["measure_surveyed", "packets_of"]
-
 
 def measure_surveyed(
     sender: Point,

@@ -42,8 +42,6 @@ from sojourn.store.epochs import EpochStore
 from sojourn.store.segments import SegmentStore
 from sojourn.store.tokens import TokenStore
 
-__all__ = ["create_app"]
-
 DESK_THREADS = 4
 
 

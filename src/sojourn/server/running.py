@@ -16,8 +16,6 @@ from sojourn.server.door.limits import Limits
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.tokens import Role, TokenStore, write_token
 
-__all__ = ["ServeOptions", "first_token", "make_server", "serve"]
-
 TOKEN_NAME = "admin-token"
 
 

@@ -14,8 +14,6 @@ from sojourn.server.door.access import problems, readers
 from sojourn.server.models.fleet import Health
 from sojourn.store.tokens import Token
 
-__all__ = ["RequestCounter", "Telemetry", "router"]
-
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STORED = {
     "epochs": "Epochs stored",

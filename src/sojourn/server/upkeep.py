@@ -21,8 +21,6 @@ from sojourn.server.telemetry import Telemetry
 from sojourn.store.epochs import EpochStore
 from sojourn.store.segments import SegmentStore
 
-__all__ = ["EpochRetention", "KeyLister", "Periodic"]
-
 JOIN_SECONDS = 30.0
 KEYS_SECONDS = 1.0
 # After each transaction: other writers, and other threads of this process, have at least as much time as it took.

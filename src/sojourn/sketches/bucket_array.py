@@ -34,8 +34,6 @@ from sojourn.core.kernels import inlined, kernel
 from sojourn.sketches.parameters import Field, Kind, Parameters, Table, choice, counter_limit, flag, integer
 from sojourn.sketches.sketch import Sketch
 
-__all__ = ["HASHED_STEPS", "SPREADINGS", "BucketArray", "BucketArrayParameters", "shared_steps"]
-
 SPREADINGS = ("random", "sequence", "round-robin", "hashed-steps")
 _RANDOM, _SEQUENCE = 0, 1
 HASHED_STEPS = 64

@@ -50,8 +50,6 @@ from sojourn.sketches.parameters import (
 )
 from sojourn.sketches.sketch import Sketch
 
-__all__ = ["CounterVector", "CounterVectorParameters"]
-
 PACKET_FUNCTION = 1 << 21
 PACKET_COUNTER_BITS = 48
 _DRAW_GAMMA = np.uint64(hashing.GOLDEN_GAMMA)

@@ -25,16 +25,6 @@ from sojourn.core.arrays import UInt64Array
 from sojourn.core.kernels import inlined
 from sojourn.sketches.parameters import Field, Kind, Parameters, counter_limit, integer
 
-__all__ = [
-    "DelayCellParameters",
-    "bank_of",
-    "disjoint_thresholds",
-    "is_sampled",
-    "modular_capacity",
-    "nested_thresholds",
-    "threshold",
-]
-
 DIGEST_FUNCTION = 1 << 20
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 

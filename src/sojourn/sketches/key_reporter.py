@@ -26,8 +26,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import mix
 from sojourn.core.kernels import inlined, kernel
 
-__all__ = ["KeyReporter"]
-
 KEY_FUNCTION = 1 << 25
 MOST_KEYS = 1 << 24
 _LOW_HALF = np.uint64(0xFFFFFFFF)

@@ -27,8 +27,6 @@ from sojourn.sketches.delay_cells import DelayCellParameters, bank_of, disjoint_
 from sojourn.sketches.parameters import Table, flag, integer, probabilities
 from sojourn.sketches.sketch import Sketch
 
-__all__ = ["Lda", "LdaParameters", "tuned_share"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LdaParameters(DelayCellParameters):

@@ -32,8 +32,6 @@ from sojourn.sketches.parameters import Field, Kind, Table, checked_text, counte
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.weights import FlowWeights, WeightPolicy
 
-__all__ = ["Lds", "LdsParameters", "packet_cells"]
-
 PACKET_FUNCTION = 1 << 21
 _WORD_BITS = np.uint64(64)
 _NO_COLUMN = np.empty(0, np.int64)

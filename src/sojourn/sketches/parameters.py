@@ -37,19 +37,6 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import MismatchError, ParameterError, SojournError, WireError
 
-__all__ = [
-    "Field",
-    "Kind",
-    "Parameters",
-    "Table",
-    "checked_text",
-    "choice",
-    "counter_limit",
-    "flag",
-    "integer",
-    "probabilities",
-]
-
 MAX_CELLS = 1 << 28
 MAX_BANKS = 32
 _MISSING: Any = dataclasses.MISSING

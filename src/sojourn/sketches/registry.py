@@ -15,8 +15,6 @@ from sojourn.sketches.sds import Sds
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.stack import Stack
 
-__all__ = ["SKETCHES", "AnySketch", "new_sketch", "sketch_type"]
-
 AnySketch: TypeAlias = Sketch[Any, Any]
 
 SKETCHES: dict[str, type[AnySketch]] = {

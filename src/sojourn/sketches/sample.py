@@ -37,8 +37,6 @@ from sojourn.core.kernels import inlined, kernel, signed
 from sojourn.sketches.parameters import Field, Kind, Parameters, Table, counter_limit, integer
 from sojourn.sketches.sketch import Sketch
 
-__all__ = ["PACKETS", "WAITING_SHARE", "KeptPackets", "Sample", "SampleParameters"]
-
 FLOW_FUNCTION = 1 << 24
 PACKET_FUNCTION = FLOW_FUNCTION + 1
 WAITING_SHARE = 16  # one waiting packet for so many slots: sorting in then costs a merge per sixteenth of the pool

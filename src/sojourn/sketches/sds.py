@@ -23,8 +23,6 @@ from sojourn.core.kernels import kernel
 from sojourn.sketches.parameters import Field, Kind, Parameters, Table, integer
 from sojourn.sketches.sketch import Sketch
 
-__all__ = ["Sds", "SdsParameters"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SdsParameters(Parameters):

@@ -17,8 +17,6 @@ from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
 from sojourn.sketches.parameters import Kind, Parameters
 
-__all__ = ["Sketch"]
-
 BLOCK_CELLS = 1 << 16
 
 P = TypeVar("P", bound=Parameters)

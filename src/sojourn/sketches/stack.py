@@ -21,8 +21,6 @@ from sojourn.sketches.parameters import Parameters, Table
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sketch import Sketch
 
-__all__ = ["Stack", "StackParameters"]
-
 MOST_PARTS = 8
 PACKET_KINDS = ("counter_vector", "lda", "lds", "sample")
 _NAME = re.compile(r"[a-z]{1,16}")

@@ -33,8 +33,6 @@ from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.kernels import inlined, kernel, signed
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, protocol_name
 
-__all__ = ["MAX_RULES", "MAX_TEXT", "FlowWeights", "WeightPolicy", "WeightRule"]
-
 MAX_TEXT = 1 << 16
 MAX_RULES = 256
 MAX_WEIGHT = 1 << 20

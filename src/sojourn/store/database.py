@@ -20,8 +20,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, Operationa
 from sojourn.core.errors import StoreError
 from sojourn.core.executors.turns import FairLock
 
-__all__ = ["Database", "engine_at", "is_store", "reading_engine"]
-
 BUSY_SECONDS = 10
 DATABASE_NAME = "sojourn.sqlite"
 PRIVATE = 0o600

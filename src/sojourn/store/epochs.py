@@ -60,8 +60,6 @@ from sojourn.store.tables import (
     widen_spans,
 )
 
-__all__ = ["EpochStore", "NodeRecord", "Status", "StreamRecord", "open_store", "read_store"]
-
 MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
 # Keys that one transaction enters in the directory: tens of milliseconds, in which other writers wait.

@@ -36,8 +36,6 @@ from sojourn.mplane.router.epochs import RouterStream, segment_measurements
 from sojourn.store.epochs import EpochStore, Status
 from sojourn.store.tables import EPOCHS
 
-__all__ = ["MAX_ROWS", "SegmentStore"]
-
 # Rows that one answer may hold; epochs that it may rest on.
 MAX_ROWS = 20_000
 MAX_EPOCHS = 40_000

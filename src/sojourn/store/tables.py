@@ -30,24 +30,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
 
-__all__ = [
-    "EPOCHS",
-    "INSTANCES",
-    "METADATA",
-    "NODES",
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "SET_ASIDE",
-    "SIGHTINGS",
-    "STREAMS",
-    "TAGS",
-    "UNLISTED",
-    "add_missing_columns",
-    "insert_missing",
-    "insert_new",
-    "widen_spans",
-]
-
 SCHEMA_VERSION = 1
 _NAME = String(200)
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")

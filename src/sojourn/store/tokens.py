@@ -23,8 +23,6 @@ from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.store.epochs import EpochStore
 
-__all__ = ["Role", "Token", "TokenStore", "digest_of", "write_token"]
-
 PREFIX = "sojourn"
 MAX_TEXT = 200
 _LOG = logging.getLogger("sojourn.access")

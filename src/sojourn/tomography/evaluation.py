@@ -16,8 +16,6 @@ from sojourn.core.errors import InputError
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Evaluation", "displacement", "displacements", "evaluate", "unknown_visits"]
-
 CLOSE_NS = 4_000_000
 ROUNDING_NS = 1_000
 NS_PER_MS = 1e6

@@ -27,8 +27,6 @@ from sojourn.tomography.reading.traces import read_trace, read_truth
 from sojourn.tomography.trace import CollectionTrace, make_trace
 from sojourn.tomography.windows import WindowOptions
 
-__all__ = ["NodesResult", "TomographyResult", "tomography"]
-
 _BLOCK_ROWS = 1 << 14
 
 Advance = Callable[[str, float], None]

@@ -17,8 +17,6 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import InputError
 
-__all__ = ["MISSING", "SUM_LIMIT_NS", "UNREADABLE", "CollectionTrace", "PacketRow", "make_trace", "packet_fault"]
-
 MISSING = -1  # a sum of delays that was not recorded or does not fit its two bytes
 UNREADABLE = -2  # a sum of delays that is no time: counted apart, not used either
 SUM_LIMIT_NS = 65_535_000_000

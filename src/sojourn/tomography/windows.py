@@ -15,8 +15,6 @@ import numpy as np
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError
 
-__all__ = ["Window", "WindowOptions", "windows"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOptions:

@@ -21,8 +21,6 @@ from sojourn.cli.options import (
 from sojourn.cli.output import Format, TableColumn, progress, warn
 from sojourn.core.units import format_bytes, plural
 
-__all__ = ["EXAMPLE", "HELP", "flows"]
-
 HELP = "Show the flows of a capture or an interface: packets, bytes, first and last time."
 EXAMPLE = """\
 [bold]Examples[/bold]

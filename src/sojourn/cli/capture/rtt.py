@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sojourn.core.results import Columns
     from sojourn.rtt.result import RttResult, RttRun
 
-__all__ = ["EXAMPLE", "HELP", "rtt"]
-
 HELP = "Measure round-trip times passively: TCP, ICMP echo and MQTT, named by the host that answered."
 EXAMPLE = """\
 [bold]Examples[/bold]

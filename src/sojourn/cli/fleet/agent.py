@@ -15,8 +15,6 @@ from sojourn.core.errors import UsageError, harmless
 if TYPE_CHECKING:
     from sojourn.node.agent.configuration import AgentConfiguration
 
-__all__ = ["EXAMPLE", "HELP", "agent"]
-
 HELP = "Measure on this machine and send epochs to the query unit; answers about the current epoch, too."
 EXAMPLE = (
     "Example:  sojourn agent --node gateway-7 --server http://127.0.0.1:8080 --token-file token --spool spool "

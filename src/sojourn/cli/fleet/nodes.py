@@ -11,8 +11,6 @@ from sojourn.cli.options import FormatOption, grouped
 from sojourn.cli.output import Format, TableColumn, write_rows
 from sojourn.core.errors import harmless
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="List the nodes that a query unit knows, when they were heard of last, and what they measure or cannot.",
     epilog="Example:  sojourn nodes --server http://127.0.0.1:8080 --tag east",

@@ -20,8 +20,6 @@ from sojourn.core.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from sojourn.client.query_unit import QueryAnswer
 
-__all__ = ["EXAMPLE", "HELP", "query"]
-
 HELP = "Ask how much of a metric instances used, or their mean, between two times; the current epoch included."
 EXAMPLE = "Example:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto*' --from -10m --group name"
 

@@ -12,8 +12,6 @@ import typer
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
-__all__ = ["EXAMPLE", "HELP", "DataOption", "default_data", "serve"]
-
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
 LEAST_KEPT_NS = 10**9
 EXAMPLE = "Example:  sojourn serve --data /var/lib/sojourn --port 8080"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sojourn.client.collections import PacketSender
     from sojourn.tomography.trace import PacketRow
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Send a sink's packets to a query unit as they come, and ask where they waited.",
     no_args_is_help=True,

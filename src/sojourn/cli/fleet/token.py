@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sojourn.store.tokens import TokenStore
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Make, list and revoke the tokens of a query unit.", no_args_is_help=True)
 
 

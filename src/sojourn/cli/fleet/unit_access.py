@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from sojourn.client.query_unit import Client
     from sojourn.node.transports.http import HttpTransport
 
-__all__ = ["CaFileOption", "ServerOption", "TokenFileOption", "TokenOption", "UnitAccess"]
-
 ServerOption: TypeAlias = Annotated[
     str,
     typer.Option("--server", envvar="SOJOURN_SERVER", metavar="URL", help="The query unit's address."),

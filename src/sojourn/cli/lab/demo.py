@@ -15,8 +15,6 @@ from sojourn.core.units import format_bytes, format_duration, plural
 if TYPE_CHECKING:
     from sojourn.lab.demo import Demo, FlowAnswer, SketchResult
 
-__all__ = ["EXAMPLE", "HELP", "demo"]
-
 HELP = "Measure generated traffic with LDA, LDS and COLATE, and show the truth beside every answer."
 EXAMPLE = "Example:  sojourn demo --seed 3 --format json | jq '.sketches[].memory_bytes'"
 _TABLE = [

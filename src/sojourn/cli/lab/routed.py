@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sojourn.lab.routed.traffic import TrafficReport
     from sojourn.mplane.planning.topology import Topology
 
-__all__ = ["add_to", "removed_on_failure"]
-
 NameOption = Annotated[
     str, typer.Option("--name", metavar="NAME", envvar=LAB_VARIABLE, help="Which lab, where there are several.")
 ]

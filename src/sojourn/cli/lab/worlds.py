@@ -12,8 +12,6 @@ from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, choose_format, progress, write_rows
 from sojourn.core.units import parse_duration, parse_share, plural
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Worlds to try the other commands on: generated with their truth, or a network of real routers.",
     no_args_is_help=True,

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sojourn.mplane.planning.watch import Patience
     from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan
 
-__all__ = ["add_to"]
-
 _FOREVER_NS = 2**63 - 1
 _INTERVALS = 10
 ServerOption = Annotated[

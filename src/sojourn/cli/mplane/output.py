@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sojourn.mplane.station.diagnosis import Change, Diagnosis, SegmentChange
     from sojourn.mplane.station.paths import PathState, SegmentState
 
-__all__ = ["print_diagnosis", "print_m_sets", "print_state", "print_steps", "print_verdict", "write_plot"]
-
 _STATE_TABLE = [
     TableColumn("segment", "segment", justify="left"),
     TableColumn("weight", "traffic", "{:.0%}".format),

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sojourn.mplane.planning.topology import Topology
     from sojourn.mplane.planning.watch import Change, Patience
 
-__all__ = ["StrategyName", "app", "split_names"]
-
 app = typer.Typer(
     help="Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
     no_args_is_help=True,

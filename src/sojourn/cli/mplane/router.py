@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sojourn.node.agent.router_unit import RouterUnit
     from sojourn.node.transports.http import HttpTransport
 
-__all__ = ["router"]
-
 _TABLE = [
     TableColumn("segment", "segment", justify="left"),
     TableColumn("dscp", "dscp"),

@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from sojourn.mplane.planning.paths import PathSegments
     from sojourn.mplane.planning.topology import Topology
 
-__all__ = [
-    "DEFAULT_LAB",
-    "LAB_VARIABLE",
-    "DirectedOption",
-    "FilesArgument",
-    "FromOption",
-    "NamesOption",
-    "ToOption",
-    "TopologyArgument",
-    "TopologyOption",
-    "UpgradedOption",
-    "live_reader",
-    "live_source",
-    "path_reader",
-    "read_path",
-    "read_range",
-    "read_segments",
-    "read_source",
-    "title_of",
-]
-
 TopologyArgument: TypeAlias = Annotated[
     str,
     typer.Argument(

@@ -12,8 +12,6 @@ from sojourn.cli.output import TableColumn
 from sojourn.cli.segments.options import Method
 from sojourn.cli.segments.output import FLOW_COLUMNS, print_result, print_segment
 
-__all__ = ["estimate"]
-
 _EXAMPLE = """\
 [bold]Example[/bold]
 

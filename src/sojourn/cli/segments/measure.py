@@ -30,8 +30,6 @@ from sojourn.core.units import plural
 if TYPE_CHECKING:
     from sojourn.capture.packets import Interface
 
-__all__ = ["measure"]
-
 _EXAMPLE = """\
 [bold]Example[/bold]
 

@@ -10,8 +10,6 @@ import typer
 
 from sojourn.core.errors import ParameterError
 
-__all__ = ["Method", "SketchName", "SketchOptions", "parse_changes"]
-
 
 class Method(StrEnum):
     """How a flow sketch is decoded."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sojourn.core.results import Result
     from sojourn.segments.result import SegmentResult
 
-__all__ = ["FLOW_COLUMNS", "print_result", "print_segment"]
-
 
 def _port(port: object) -> str:
     return str(port) if port else ""

@@ -15,8 +15,6 @@ from sojourn.cli.output import progress, warn
 from sojourn.cli.segments.options import SketchOptions
 from sojourn.core.errors import UsageError, harmless
 
-__all__ = ["record"]
-
 _EXAMPLE = """\
 [bold]Example[/bold]
 

@@ -45,15 +45,6 @@ from sojourn.estimation.published.moment import SharedCounters
 from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.counter_vector import CounterVector
 
-__all__ = [
-    "UsableVector",
-    "all_repetitions",
-    "estimate_flow_means",
-    "estimate_means_between",
-    "estimate_time_sums",
-    "usable_vector",
-]
-
 # With fewer packets expected in the vector that answers, what it has of a flow is chance.
 FEWEST_EXPECTED = 10
 

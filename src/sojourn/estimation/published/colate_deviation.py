@@ -60,8 +60,6 @@ from sojourn.estimation.published.moment import SharedCounters
 from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.counter_vector import CounterVector
 
-__all__ = ["estimate_centred_deviations", "estimate_flow_deviations", "stranger_part", "virtual_repetitions"]
-
 PUBLISHED, CENTRED = "colate theorem 4", "colate count-centred"
 FEWEST_COUNTERS = 2
 MOST_STRANGERS = 0.5

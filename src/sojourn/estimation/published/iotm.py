@@ -29,16 +29,6 @@ from sojourn.estimation.published.moment import SharedCounters, moment_ratio, ra
 from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray
 
-__all__ = [
-    "EXACT_UP_TO",
-    "estimate_means",
-    "estimate_means_literally",
-    "estimate_sums",
-    "estimate_sums_literally",
-    "log_likelihood",
-    "most_likely_sums",
-]
-
 METHOD = "iotm moment"
 
 

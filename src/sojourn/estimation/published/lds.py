@@ -41,8 +41,6 @@ from sojourn.estimation.quantiles import NORMAL_95, spread_95
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.sds import Sds
 
-__all__ = ["FlowDeviations", "FlowSizes", "estimate_lds_deviation", "estimate_losses", "estimate_sds", "estimate_sizes"]
-
 SUPPORT = 513  # quantiles that represent all row sums
 LEVEL = 0.95
 

@@ -24,8 +24,6 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
 from sojourn.estimation.quantiles import student_95
 
-__all__ = ["SharedCounters", "moment_ratio", "ratio_of"]
-
 
 class SharedCounters:
     """Counters of one or two fields with their running totals, so that one instance costs O(m)."""

@@ -43,8 +43,6 @@ from sojourn.mplane.planning.live_topology import SCHEME, read_live_topology
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
-__all__ = ["RoutedLab", "build_lab", "routed_lab"]
-
 
 def what_lacks(plan: LabPlan, links_up: set[frozenset[str]], routers: Sequence[Router]) -> str | None:
     """The first route that a router's kernel lacks, has at another cost or over other next hops, or has too much.

@@ -25,8 +25,6 @@ from typing import Any
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.mplane.planning.topology import Topology
 
-__all__ = ["End", "LabPlan", "Link", "Node", "plan_lab"]
-
 MAX_ROUTERS = 64
 MAX_LINKS = 1024
 MAX_HOSTS = 64

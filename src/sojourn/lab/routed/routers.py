@@ -23,8 +23,6 @@ from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab.namespaces import Host, run_command
 from sojourn.lab.routed.plan import LabPlan, Node
 
-__all__ = ["DAEMONS", "Router", "check_frr", "daemon_pids"]
-
 DAEMONS = ("zebra", "ospfd")
 DEAD_SECONDS = 20
 VTYSH_SECONDS = 20.0

@@ -24,8 +24,6 @@ from sojourn.lab.namespaces import NAMESPACES, PREFIX, own_prefix, remove_namesp
 from sojourn.lab.routed.plan import LabPlan, Node
 from sojourn.lab.routed.routers import daemon_pids
 
-__all__ = ["FOLDER", "LabState", "labs", "read_lab", "remove_lab", "remove_named_lab", "remove_stale_labs"]
-
 FOLDER = Path("/run/sojourn/lab")
 STATE = "state.json"
 MAX_STATE_BYTES = 4_000_000

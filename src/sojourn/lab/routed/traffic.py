@@ -19,8 +19,6 @@ from typing import Any
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.lab.namespaces import Host, HostProcess
 
-__all__ = ["Traffic", "TrafficReport", "send_traffic"]
-
 MAX_SECONDS = 86_400
 MAX_RATE = 10**11
 MAX_DSCP = 63

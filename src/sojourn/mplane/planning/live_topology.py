@@ -42,8 +42,6 @@ from typing import Any
 from sojourn.core.errors import TopologyError, UsageError
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
-__all__ = ["SCHEME", "is_live", "read_live_topology", "read_router_names", "topology_of_database"]
-
 MAX_AGE_SECONDS = 3600
 MAX_COST = 65_535
 _POINT_TO_POINT = "another Router (point-to-point)"

@@ -26,8 +26,6 @@ from sojourn.core.kernels import kernel
 from sojourn.mplane.measurements import Segment
 from sojourn.mplane.planning.topology import Adjacency, Topology
 
-__all__ = ["PathSegments", "ShortestPaths", "after_change", "path_segments", "pieces", "shortest_paths"]
-
 MAX_ROUTERS = 5_000
 MAX_WORK = 200_000_000
 

@@ -37,18 +37,6 @@ from sojourn.core.kernels import kernel
 from sojourn.mplane.planning.paths import ShortestPaths, after_change
 from sojourn.mplane.planning.topology import Adjacency, Topology
 
-__all__ = [
-    "MSets",
-    "SegmentCounter",
-    "Segments",
-    "Strategy",
-    "UpgradeStep",
-    "m_sets",
-    "m_sets_after_change",
-    "monitored_at",
-    "plan_upgrade",
-]
-
 _LIMIT = 2**61
 
 

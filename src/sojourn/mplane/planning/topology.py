@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from sojourn.core.errors import ParameterError, TopologyError, UsageError
 from sojourn.core.units import parse_rate
 
-__all__ = ["Adjacency", "Topology", "TopologyBuilder"]
-
 MAX_ROUTERS = 200_000
 MAX_LINKS = 2_000_000
 MAX_NAME = 200

@@ -32,8 +32,6 @@ from typing import Any
 from sojourn.core.errors import TopologyError, UsageError
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
-__all__ = ["read_topology"]
-
 FORMATS = "*.weights.intra (Rocketfuel), *.graphml, *.gml, *.csv (source,target,weight[,latency_ms][,rate])"
 MAX_BYTES = 64_000_000
 MAX_GRAPH_BYTES = 16_000_000

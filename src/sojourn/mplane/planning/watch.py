@@ -25,8 +25,6 @@ from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change, monitored_at
 from sojourn.mplane.planning.topology import Topology
 
-__all__ = ["Change", "Patience", "TopologyWatch", "renumbered", "repeatedly"]
-
 _Seen = TypeVar("_Seen")
 _WAKE_SECONDS = 0.1
 _LEAST_EVERY_NS, _MOST_NS = 100_000_000, 86_400 * 10**9

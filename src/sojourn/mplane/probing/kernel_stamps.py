@@ -18,8 +18,6 @@ from typing import Self
 
 from sojourn.core.errors import ServerError
 
-__all__ = ["Sent", "StampedSocket"]
-
 # From linux/net_tstamp.h, linux/errqueue.h and asm-generic/socket.h.
 _SO_TIMESTAMPING_NEW = 65
 _TX_SOFTWARE, _RX_SOFTWARE, _SOFTWARE, _TX_SCHED = 1 << 1, 1 << 3, 1 << 4, 1 << 8

@@ -33,29 +33,6 @@ from pathlib import Path
 
 from sojourn.core.errors import UsageError, WireError
 
-__all__ = [
-    "FETCH_STAMPS",
-    "HEADER_BYTES",
-    "MAGIC",
-    "MAX_MESSAGE",
-    "MAX_PROBES",
-    "MOST_AGE_NS",
-    "SEAL_BYTES",
-    "Flaw",
-    "Kind",
-    "Message",
-    "Report",
-    "Way",
-    "pack",
-    "pack_report",
-    "read_probe_key",
-    "report_bytes",
-    "sealed",
-    "unpack",
-    "unpack_report",
-    "unsealed",
-]
-
 TAG_BYTES = 16
 _TIME = struct.Struct(">Q")
 SEAL_BYTES = _TIME.size + TAG_BYTES

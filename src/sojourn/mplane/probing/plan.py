@@ -27,15 +27,6 @@ from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.mplane.probing.kernel_stamps import Sent
 from sojourn.mplane.probing.messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES, SEAL_BYTES
 
-__all__ = [
-    "ProbePlan",
-    "ProbeTarget",
-    "ProbedInterval",
-    "mean_of",
-    "measurement_of",
-    "poisson_times",
-]
-
 MAX_RATE = 1000.0
 SHORTEST_NS, LONGEST_NS = 50_000_000, 600_000_000_000
 

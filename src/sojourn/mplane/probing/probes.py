@@ -55,8 +55,6 @@ from sojourn.mplane.probing.messages import (
 )
 from sojourn.mplane.probing.plan import ProbedInterval, ProbePlan, ProbeTarget, poisson_times
 
-__all__ = ["Prober"]
-
 MAX_TARGETS = 256
 FETCH_TRIES = 4
 # A report is asked for this long after the End, and again after this long without one.

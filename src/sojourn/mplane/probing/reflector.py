@@ -40,8 +40,6 @@ from sojourn.mplane.probing.messages import (
     unsealed,
 )
 
-__all__ = ["Reflector"]
-
 MAX_SESSIONS = 256
 INTERVALS_KEPT = 8
 PREFIX_BITS = {4: 24, 6: 64}  # what one sender may have for itself

@@ -15,8 +15,6 @@ from sojourn.mplane.planning.topology import Topology
 from sojourn.mplane.planning.watch import TopologyWatch
 from sojourn.mplane.probing.plan import ProbeTarget
 
-__all__ = ["MSetTargets", "m_set_segments", "m_set_targets"]
-
 
 def m_set_segments(sets: MSets, node: str) -> list[Segment]:
     """The links and virtual links from a node to its m-set, nearest first.

@@ -32,8 +32,6 @@ from sojourn.capture.filters import LINK_ETHERNET
 from sojourn.capture.live.interface import ProgramKind, bpf_call, load_program
 from sojourn.core.errors import LiveCaptureError
 
-__all__ = ["ControlKind", "Injector", "MessageWriter", "packet_id_of"]
-
 ETHERTYPE_IPV4 = b"\x08\x00"
 ICMP, ECHO_REPLY = 1, 0
 HOPS = 2

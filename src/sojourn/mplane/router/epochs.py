@@ -36,8 +36,6 @@ from sojourn.estimation.lda import estimate_lda
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.sketches.lda import Lda, LdaParameters
 
-__all__ = ["MS_NS", "RouterStream", "Side", "Void", "segment_measurements", "summarise", "void_epoch"]
-
 MS_NS = 1_000_000
 MOST_DSCP = 63
 _NAME = r"[^:>/\s](?:[^:>/]*[^:>/\s])?"

@@ -30,8 +30,6 @@ from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.errors import LiveCaptureError, UsageError
 from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey
 
-__all__ = ["NOWHERE", "RouteLookup", "RouterInterface", "keying_of_routes", "look_up", "parse_facing"]
-
 _FACING = re.compile(r"([^=\s]+)=([^@]+)(?:@(.+))?")
 _COMMAND_SECONDS = 10
 _POINT_TO_POINT = 30  # prefix length from which on there is one other address

@@ -45,8 +45,6 @@ from sojourn.mplane.router.forwarding import NOWHERE, RouteLookup, RouterInterfa
 from sojourn.mplane.router.segment import DATA, ClosedInterval, SegmentRecorder, mark_of
 from sojourn.sketches.lda import LdaParameters
 
-__all__ = ["BLOCK_BYTES", "IngressTap", "RouterRecorder", "RouterSettings", "Seen", "Tap"]
-
 BLOCK_BYTES = 1 << 16
 SNAP_BYTES = 128  # two tags, and the bytes of a packet's identity
 _MOST_READS = 64

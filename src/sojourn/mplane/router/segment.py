@@ -26,8 +26,6 @@ from sojourn.segments.record import PointRecorder
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.registry import AnySketch
 
-__all__ = ["DATA", "NO_INTERVAL", "ClosedInterval", "SegmentRecorder", "mark_of"]
-
 EDGE_NS = 20_000_000
 # An injected message has surely been tapped after so long, and a packet that it overtook has followed it.
 SURELY_NS = 1_000_000_000

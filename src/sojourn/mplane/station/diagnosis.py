@@ -36,17 +36,6 @@ from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.mplane.planning.paths import PathSegments
 from sojourn.mplane.station.paths import Z95, by_segment, reached_ns, wilson
 
-__all__ = [
-    "Diagnosis",
-    "DiagnosisPlan",
-    "SegmentChange",
-    "Verdict",
-    "Window",
-    "delay_change",
-    "diagnose",
-    "new_verdicts",
-]
-
 LEAST_BEFORE, LEAST_NOW = 6, 2
 # Packets that an interval's mean has to rest on.
 LEAST_PACKETS = 5

@@ -19,17 +19,6 @@ from sojourn.core.estimates import Estimate
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement
 from sojourn.mplane.planning.paths import PathSegments, pieces
 
-__all__ = [
-    "PathState",
-    "RecentSegments",
-    "SegmentState",
-    "by_segment",
-    "path_state",
-    "reached_ns",
-    "segment_state",
-    "wilson",
-]
-
 Z95 = 1.959963984540054
 LATEST_NS = 10_000_000_000
 

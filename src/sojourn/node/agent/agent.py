@@ -49,8 +49,6 @@ from sojourn.node.transports.transport import (
 )
 from sojourn.sources.registry import source_type
 
-__all__ = ["Agent", "AgentCounts"]
-
 CHECKPOINT_NS = 5_000_000_000
 # Of the time that passes, checkpoints take at most this share: they come later where the disk is slow.
 CHECKPOINT_SHARE = 10

@@ -43,18 +43,6 @@ from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import SKETCHES
 from sojourn.sketches.stack import StackParameters
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "MOST_STREAMS",
-    "AgentConfiguration",
-    "MemoryLimits",
-    "StreamConfiguration",
-    "configuration_of",
-    "instance_of",
-    "read_configuration",
-    "stream_of",
-]
-
 MAX_FILE_BYTES = 1 << 20
 MOST_STREAMS = 100
 LEAST_POLL_NS = 10_000_000

@@ -21,8 +21,6 @@ from sojourn.node.spool.earlier import earlier_files
 from sojourn.node.spool.file import FILE_NAME, reading
 from sojourn.sources.registry import source_type
 
-__all__ = ["ask_spool", "spooled_epochs"]
-
 
 @dataclass(frozen=True)
 class _Spooled:

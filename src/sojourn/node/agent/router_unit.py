@@ -23,8 +23,6 @@ from sojourn.node.spool.spool import Spool
 from sojourn.node.transports.sending import SpoolSender
 from sojourn.node.transports.transport import Announcement, Transport
 
-__all__ = ["METRIC", "RouterUnit"]
-
 METRIC = "segment_delay"
 LAST_SECONDS = 5.0
 

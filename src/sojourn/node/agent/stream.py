@@ -24,8 +24,6 @@ from sojourn.node.agent.watched import WatchedSource
 from sojourn.segments.record import KeyReports, PointRecorder, every
 from sojourn.sketches.bucket_array import BucketArrayParameters
 
-__all__ = ["SALTS", "AgentStream"]
-
 SALTS = 16
 # Rounds of salts that nodes choose from; a salt then fits 16 bits.
 ROUNDS = 4096

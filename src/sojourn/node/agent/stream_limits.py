@@ -19,8 +19,6 @@ from sojourn.sketches.stack import StackParameters
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
 from sojourn.sources.registry import AnySource, is_own, new_source
 
-__all__ = ["checked_source", "checked_stream", "sketch_bytes"]
-
 # Of a stream there are at once two open epochs, one more while the oldest closes, and a copy that is written down.
 SKETCHES_AT_ONCE = 4
 COUNTER_BYTES = 8

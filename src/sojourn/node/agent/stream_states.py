@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from sojourn.node.transports.sending import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from sojourn.node.transports.transport import StreamState
 
-__all__ = ["StreamStates", "reason_of"]
-
 MOST_REASON = 300
 # Reasons that differ in their numbers alone are one.
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789.,"))

@@ -18,8 +18,6 @@ from sojourn.core.errors import SourceError
 from sojourn.sources.registry import AnySource
 from sojourn.sources.source import SourceBatch
 
-__all__ = ["WatchedSource"]
-
 # A first poll may compile for a while; one that takes longer never comes back.
 SILENT_SECONDS = 60.0
 # Opening compiles more than anything else.

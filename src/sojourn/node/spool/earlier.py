@@ -19,8 +19,6 @@ from sojourn.core.errors import WireError
 from sojourn.epochs.wire import MAX_EPOCH_BYTES, encoded, hash_bytes_fast
 from sojourn.node.spool.file import SpooledEpoch, State, insert, spooled
 
-__all__ = ["EarlierFile", "earlier_files", "put_aside", "remove_taken_over", "take_over"]
-
 WAITING, SENT, MERGE, OPEN, DAMAGED = ".epoch", ".sent", ".merge", ".open", ".damaged"
 _STATES = {WAITING: State.WAITING, MERGE: State.WAITING, SENT: State.SENT, OPEN: State.OPEN}
 # Where two files have an epoch of one number: the one that may have arrived is the one that has to arrive again, and a

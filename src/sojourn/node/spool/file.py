@@ -34,24 +34,6 @@ from sojourn.epochs.epoch import Epoch, overlaps
 from sojourn.epochs.merging import merging_key
 from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
 
-__all__ = [
-    "COLUMNS",
-    "FILE_NAME",
-    "DamagedError",
-    "Label",
-    "SpoolFile",
-    "SpooledEpoch",
-    "Start",
-    "State",
-    "close_checkpoints",
-    "insert",
-    "label_of",
-    "reading",
-    "sign_of_life",
-    "spooled",
-    "take_up",
-]
-
 FILE_NAME = "spool.sqlite3"
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 5.0

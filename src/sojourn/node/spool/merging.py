@@ -15,8 +15,6 @@ from sojourn.epochs.merging import merged_epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.node.spool.file import Label, SpooledEpoch, State, spooled
 
-__all__ = ["MergeQueue", "merge_until"]
-
 # A merged epoch has to be accepted in one request; beyond this it may hardly be larger than the larger of the two.
 MOST_MERGED_BYTES = 4 << 20
 

@@ -45,8 +45,6 @@ from sojourn.node.spool.file import (
 )
 from sojourn.node.spool.merging import merge_until
 
-__all__ = ["LEAST_BYTES", "Spool", "SpooledEpoch", "StreamState"]
-
 LEAST_BYTES = 4096
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
 # Merges in one transaction: enough that finding them costs little, and few enough not to keep a stream from recording.

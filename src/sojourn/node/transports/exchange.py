@@ -23,18 +23,6 @@ from sojourn import __version__
 from sojourn.core.errors import UsageError
 from sojourn.node.transports.transport import RefusedError, TransportError
 
-__all__ = [
-    "Exchange",
-    "NoAnswerError",
-    "checked_address",
-    "checked_list",
-    "checked_object",
-    "connect",
-    "exchange",
-    "read_token",
-    "trusting",
-]
-
 MOST_DETAIL = 300
 MOST_TOKEN = 1000
 JSON = "application/json"

@@ -25,8 +25,6 @@ from sojourn.node.transports.transport import (
     UnacceptableError,
 )
 
-__all__ = ["INSTANCE_HEADER", "HttpTransport"]
-
 TIMEOUT_SECONDS = 10.0
 MOST_ANSWER_BYTES = 4 << 20
 MOST_SEQUENCE = 2**63 - 1

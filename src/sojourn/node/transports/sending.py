@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 
 from sojourn.core.errors import SojournError, StoreError
-from sojourn.node.spool.spool import Spool, SpooledEpoch
+from sojourn.node.spool.file import SpooledEpoch
+from sojourn.node.spool.spool import Spool
 from sojourn.node.transports.transport import (
     Receipt,
     RefusedError,
@@ -20,8 +21,6 @@ from sojourn.node.transports.transport import (
     TransportError,
     UnacceptableError,
 )
-
-__all__ = ["BATCH_BYTES", "BATCH_EPOCHS", "FIRST_PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS", "SpoolSender", "pause_about"]
 
 BATCH_EPOCHS, BATCH_BYTES = 100, 4 << 20
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0

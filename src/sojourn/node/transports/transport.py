@@ -13,19 +13,6 @@ from typing import Protocol
 
 from sojourn.core.errors import ServerError
 
-__all__ = [
-    "Announcement",
-    "Asked",
-    "NameTakenError",
-    "Receipt",
-    "RefusedError",
-    "StreamState",
-    "TooLargeError",
-    "Transport",
-    "TransportError",
-    "UnacceptableError",
-]
-
 
 class TransportError(ServerError):
     """The query unit cannot be reached, is too busy, or something else answers in its place."""

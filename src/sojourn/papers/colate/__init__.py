@@ -9,7 +9,5 @@ from __future__ import annotations
 from sojourn.papers.colate.accuracy import accuracy, deviation
 from sojourn.papers.colate.guarantee import costs, counter_model, guarantee, loss_variant, several_peers
 
-__all__ = ["EXPERIMENTS", "TITLE"]
-
 TITLE = "COLATE: per-flow latency from noisy counters"
 EXPERIMENTS = (counter_model, accuracy, guarantee, deviation, loss_variant, several_peers, costs)

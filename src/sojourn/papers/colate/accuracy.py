@@ -37,18 +37,6 @@ from sojourn.papers.colate.worlds import (
 )
 from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 
-__all__ = [
-    "REQUIREMENTS",
-    "DeviationResult",
-    "accuracy",
-    "accuracy_claims",
-    "deviation",
-    "deviation_claims",
-    "distribution",
-    "measure_deviation",
-    "measure_law",
-]
-
 BITS = (0.1, 0.25, 1.0, 4.0, 16.0)
 CLAIMED_BITS = (0.1, 1.0, 4.0)
 PAPER_BITS = 0.1

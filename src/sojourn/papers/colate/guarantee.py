@@ -59,17 +59,6 @@ from sojourn.sketches.sizing.colate import (
     published_sizing,
 )
 
-__all__ = [
-    "costs",
-    "counter_model",
-    "guarantee",
-    "loss_variant",
-    "measure_guarantee",
-    "measure_loss",
-    "several_peers",
-    "size_as_published",
-]
-
 # The paper's 10 MB for the 37.3 M packets of its largest link.
 BITS = 8 * 10 * 2**20 / 37_300_000
 UNITS_NS = (1_000_000, 1000, 1)

@@ -24,25 +24,6 @@ from sojourn.papers.reproduction import Scale
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.sample import WAITING_SHARE, Sample, SampleParameters
 
-__all__ = [
-    "LAWS",
-    "LEAST_PACKETS",
-    "TRACES",
-    "Reading",
-    "Trace",
-    "counted_pair",
-    "grand_mean",
-    "law_world",
-    "only_large",
-    "published_pair",
-    "read_joint",
-    "read_sample",
-    "read_theorem_2",
-    "record_both",
-    "trace_world",
-    "values_of",
-]
-
 LAWS = ("per-flow", "weibull", "pareto", "bimodal")
 LEAST_PACKETS = 1000
 SMALL_FLOWS = 36_000

@@ -8,8 +8,6 @@ from __future__ import annotations
 from sojourn.papers.domo.experiments import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
 from sojourn.papers.domo.semidefinite import relaxation
 
-__all__ = ["EXPERIMENTS", "NOTES", "TITLE"]
-
 TITLE = "Domo: the delay of every packet at every hop"
 NOTES = """\
 The paper's TOSSIM traces are not at hand and their period is not given. Networks are those of `sojourn lab wireless`

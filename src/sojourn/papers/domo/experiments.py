@@ -44,8 +44,6 @@ from sojourn.tomography.delays.estimate import EstimateOptions, Estimates, estim
 from sojourn.tomography.reading.traces import read_trace, read_truth
 from sojourn.tomography.windows import WindowOptions
 
-__all__ = ["TRACES", "accuracy", "graph_cut", "is_near", "network_scale", "packet_loss", "real_traces", "window_ratio"]
-
 NODES = 400
 SLOW_PERIOD_S = 60.0
 METHODS = ("literal", "joint", "mnt")

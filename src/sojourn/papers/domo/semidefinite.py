@@ -28,8 +28,6 @@ from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scal
 from sojourn.tomography.baselines.published import mnt_bounds, published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, learn_omega
 
-__all__ = ["MARGIN", "Fifo", "P", "SmallWindow", "relaxation", "small_windows", "solve", "widths", "witness"]
-
 EXPERIMENT = "relaxation"
 P = np.array([[0, 0, 1, -1], [0, 0, -1, 1], [1, -1, 0, 0], [-1, 1, 0, 0]]) / 2  # uᵀPu = (u1 - u2)(u3 - u4)
 MARGIN = 1.0  # ms², for the ">" of Eq. 2

@@ -29,8 +29,6 @@ from sojourn.tomography.evaluation import displacements, unknown_visits
 from sojourn.tomography.trace import CollectionTrace, make_trace
 from sojourn.tomography.windows import WindowOptions
 
-__all__ = ["NS_PER_MS", "PERIOD_S", "SEEDS", "Judged", "World", "judge", "judge_networks", "literal_bounds", "simulate"]
-
 PERIOD_S = 10.0
 SEEDS = {Scale.SMALL: (81, 82, 83, 84), Scale.PAPER: tuple(range(81, 93))}
 BUFFER = 64

@@ -17,8 +17,6 @@ from sojourn.papers.iotm.synthetic import (
     number_of_flows,
 )
 
-__all__ = ["EXPERIMENTS", "NOTES", "TITLE"]
-
 TITLE = "IoTm: sums and means of many instances in a few buckets"
 NOTES = """\
 The paper's traces are not at hand. *Disk*: ten processes with 10 000, 5 000, … 1 000 accesses in ten minutes, 20

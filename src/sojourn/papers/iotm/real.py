@@ -38,8 +38,6 @@ from sojourn.sources.disk_io import Method
 from sojourn.sources.instances import InstancePatterns, SelectedInstances
 from sojourn.sources.traffic import FlowRtt
 
-__all__ = ["DiskRecording", "FlowRecording", "real_disk", "real_flows", "record_disk", "record_flows"]
-
 DISK = "real disk"
 PROCESSES = 10
 BUSIEST_PER_SECOND = 150.0

@@ -28,8 +28,6 @@ from sojourn.core.arrays import BoolArray, Int64Array, MeasurementBatch, UInt64A
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
-__all__ = ["PublishedRttRecorder", "RttEpoch", "RttRecorder", "choices_of", "rtt_parameters"]
-
 NUMBER_FUNCTION = 1 << 23
 _NUMBER = np.uint64(hashing.HALF_MASK)
 _HALF = np.uint64(32)

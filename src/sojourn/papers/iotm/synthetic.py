@@ -25,23 +25,6 @@ from sojourn.papers.iotm.rtt_buckets import PublishedRttRecorder, RttRecorder, r
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.sketches.bucket_array import BucketArrayParameters
 
-__all__ = [
-    "DECODERS",
-    "EPOCHS",
-    "FlowTrials",
-    "Trials",
-    "buckets_in_array",
-    "buckets_in_subarray",
-    "disk_accuracy",
-    "disk_memory",
-    "epochs_of_a_query",
-    "flow_accuracy",
-    "flow_memory",
-    "number_of_flows",
-    "try_disk",
-    "try_flows",
-]
-
 UNIT = "operations"
 WITHIN = 0.05
 MINUTES = 10

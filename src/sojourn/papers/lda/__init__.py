@@ -13,8 +13,6 @@ from sojourn.papers.lda.trials import COUNTERS, LAWS, PROBE_BITS, lda_cells, mak
 from sojourn.papers.reproduction import Claim, Outcome, Scale
 from sojourn.sketches.lda import Lda, LdaParameters
 
-__all__ = ["EXPERIMENTS", "NOTES", "TITLE", "overhead"]
-
 TITLE = "LDA: Router Support for Fine-Grained Latency Measurements"
 NOTES = """\
 Errors are means of |estimate/truth − 1| over the trials of a point: 4 traces × 25 hash salts for the tuned bank, the

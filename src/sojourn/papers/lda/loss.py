@@ -33,17 +33,6 @@ from sojourn.papers.lda.trials import (
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.sketches.lda import tuned_share
 
-__all__ = [
-    "BANKS",
-    "PAPER_BANKS",
-    "at_most",
-    "bursts_of_loss",
-    "delays_and_loss_rates",
-    "try_laws",
-    "try_unknown_loss",
-    "unknown_loss_rate",
-]
-
 _claim = partial(Claim, "tuned bank")
 LOSSES = (0.0001, 0.001, 0.01, 0.02, 0.05, 0.06, 0.1, 0.2)
 PUBLISHED, OURS = "α = ½", "α = 1"

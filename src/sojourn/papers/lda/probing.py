@@ -32,8 +32,6 @@ from sojourn.papers.lda.trials import (
 )
 from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 
-__all__ = ["active_probing", "router_queue", "try_probing", "try_queue"]
-
 HERTZ = (1, 7, 144, 10_000)
 LOSSES = (0.0001, 0.001, 0.0016, 0.005, 0.01, 0.02, 0.05, 0.1)
 LITTLE = tuple(loss for loss in LOSSES if loss <= 0.01)

@@ -26,30 +26,6 @@ from sojourn.lab.traffic import START_NS, lose_in_bursts, queue_delay_ns
 from sojourn.papers.reproduction import Scale
 from sojourn.sketches.lda import Lda, LdaParameters, tuned_share
 
-__all__ = [
-    "LAWS",
-    "PROBE_BITS",
-    "Crossing",
-    "DelayLaw",
-    "Plan",
-    "Shares",
-    "Trial",
-    "Trials",
-    "cross",
-    "crossings",
-    "lda_cells",
-    "make_trace",
-    "mean_of",
-    "plan_of",
-    "probe_queue",
-    "probe_trace",
-    "relative_error",
-    "send_times",
-    "try_banks",
-    "try_lda",
-    "tuned_banks",
-]
-
 INTERVAL_NS = 1_000_000_000
 MEAN_NS = 200_000
 COUNTERS = 1024

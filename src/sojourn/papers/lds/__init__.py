@@ -25,8 +25,6 @@ from sojourn.papers.lds.practice import (
     tolerance,
 )
 
-__all__ = ["EXPERIMENTS", "TITLE"]
-
 TITLE = "Sketching the Delay (SDS and LDS)"
 EXPERIMENTS = (
     collisions,

@@ -26,14 +26,6 @@ from sojourn.papers.lds.worlds import (
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.sketches.lds import LdsParameters
 
-__all__ = [
-    "accuracy_by_flow_size",
-    "accuracy_by_memory",
-    "collisions",
-    "comparison_with_interpolation",
-    "exact_decoding",
-]
-
 LAWS = ("per-flow", "bimodal", "weibull")
 # Median errors that §5.1 states for 70 000 counters, in per cent.
 PUBLISHED = {"500–999": 1.2, "1000–4999": 0.4, "≥ 5000": 0.06}

@@ -36,8 +36,6 @@ from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
 from sojourn.sketches.lds import LdsParameters, packet_cells
 from sojourn.sketches.weights import FlowWeights
 
-__all__ = ["deviations", "flow_weights", "multi_bank_under_loss", "sizes_losses_and_heavy_hitters", "tolerance"]
-
 ALPHAS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
 NEAR_BEST = 1.15
 SPREAD = 5

@@ -50,24 +50,6 @@ from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.weights import FlowWeights
 
-__all__ = [
-    "ROWS",
-    "SIZE_CLASSES",
-    "Errors",
-    "Methods",
-    "Trial",
-    "count_min",
-    "flows_of",
-    "grand_mean",
-    "law_worlds",
-    "make_queue_traffic",
-    "median_percent",
-    "multi_point",
-    "pool",
-    "reference_interpolation",
-    "run",
-]
-
 FLOWS = {Scale.SMALL: 20_000, Scale.PAPER: 146_000}
 PACKETS_PER_SECOND = 27_000
 ROWS = 4

@@ -14,8 +14,6 @@ import numpy as np
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError
 
-__all__ = ["CapturedTraffic", "read_traffic"]
-
 
 @dataclass(frozen=True, eq=False)
 class CapturedTraffic:

@@ -19,8 +19,6 @@ from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share
 
-__all__ = ["PlanResult", "Traffic", "plan"]
-
 DEFAULT_ERROR = 0.05
 MOST_PACKETS = 1e15
 MOST_FLOWS = 100_000_000

@@ -32,8 +32,6 @@ from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 
-__all__ = ["MemoryPlan", "Prediction", "Wish", "plan_memory", "predict_error"]
-
 DOUBT = 1.28
 LEAST_MEMORY = 1 << 11
 FIRST_STEP = 2.0

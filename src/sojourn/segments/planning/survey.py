@@ -17,8 +17,6 @@ from sojourn.segments.planning.search import MemoryPlan, Wish, plan_memory
 from sojourn.segments.planning.world import ExpectedTraffic, SurveyedDelays
 from sojourn.segments.survey import Survey
 
-__all__ = ["achieved_share", "expect_surveyed", "plan_surveyed", "promised_size"]
-
 SIZES_TO_PROMISE = (100, 10, 1)
 LEAST_FLOWS = 5
 MOST_VARIATION = 10.0

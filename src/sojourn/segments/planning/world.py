@@ -23,19 +23,6 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 
-__all__ = [
-    "UNKNOWN_DELAYS",
-    "AlikeDelays",
-    "Delays",
-    "ExpectedTraffic",
-    "PathDelays",
-    "SpreadDelays",
-    "SurveyedDelays",
-    "World",
-    "draw_world",
-    "pareto_sizes",
-]
-
 PACKET_BUDGET = 400_000
 # Decoders solve small problems by dense matrices, at cubic cost: as many flows as are beyond that, or few.
 MANY_FLOWS, FEW_FLOWS = 3000, 400

@@ -24,8 +24,6 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, 
 from sojourn.store.epochs import EpochStore
 from sojourn.store.tables import insert_missing
 
-__all__ = ["OwnerStore", "TakenError"]
-
 _METADATA = MetaData()
 _NAME = String(200)
 

@@ -16,8 +16,6 @@ from sojourn.server.models.fleet import StreamState
 from sojourn.store.epochs import EpochStore
 from sojourn.store.tables import insert_missing
 
-__all__ = ["AssignmentStore", "StreamStateStore"]
-
 _METADATA = MetaData()
 
 ASSIGNMENTS = Table(

@@ -14,21 +14,6 @@ from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.server.models.fleet import Problem
 from sojourn.store.tokens import Role, Token
 
-__all__ = [
-    "Instance",
-    "admins",
-    "bearer",
-    "checked_name",
-    "everyone",
-    "log_action",
-    "must_be_node",
-    "must_have_role",
-    "nodes",
-    "problems",
-    "readers",
-    "roles_of",
-]
-
 Instance = Annotated[
     str | None,
     Header(

@@ -23,8 +23,6 @@ from sojourn.core.keys import FEW_KEYS, NodeKey, named_ids
 from sojourn.epochs.wire import KERNEL_BYTES, EncodedEpoch, encoded_sequence, hash_bytes_fast
 from sojourn.server.door.limits import Limits
 
-__all__ = ["CBOR", "CBOR_BODY", "BusyError", "IngestDesk", "checked_epochs", "load_kernels"]
-
 CBOR = "application/cbor"
 CBOR_BODY = {"requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}}
 RETRY_SECONDS = 5

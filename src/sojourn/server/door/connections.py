@@ -32,8 +32,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sojourn.core.errors import ServerError
 from sojourn.server.door.sign_in import address_group
 
-__all__ = ["BACKLOG", "BoundedProtocol", "Door", "Phase", "UnitConfiguration", "UnitServer", "raise_descriptors"]
-
 MOST_CONNECTIONS = 4096  # with TLS each takes some 100 KB
 TLS_BUFFER_BYTES = 32 << 10
 RESERVED_DESCRIPTORS = 256  # the store's connections have three each, and solvers have pipes

@@ -26,8 +26,6 @@ from sojourn.server.door.sign_in import SignIn, too_many
 from sojourn.server.queries.workers import TooLongError
 from sojourn.store.tokens import Token
 
-__all__ = ["Gate", "explain_error", "explain_faults"]
-
 OPEN_PATHS = frozenset({"/health", "/openapi.json"})
 MOST_FAULTS, MOST_TEXT = 5, 100
 MOST_DETAIL = 1000

@@ -12,8 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Limits", "RateLimiter"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

@@ -20,8 +20,6 @@ from fastapi import HTTPException
 from sojourn.server.door.limits import Limits, RateLimiter
 from sojourn.store.tokens import Token, TokenStore, digest_of
 
-__all__ = ["SignIn", "address_group", "too_many"]
-
 REFRESH_SECONDS = 1.0
 LOG_SECONDS = 10.0
 _LOG = logging.getLogger("sojourn.access")

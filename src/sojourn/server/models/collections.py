@@ -6,17 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "AppendResult",
-    "Collection",
-    "Hop",
-    "HopPage",
-    "NodeTable",
-    "NodeWaits",
-    "PacketHops",
-    "TracePacket",
-]
-
 PacketStatus = Literal["solved", "open", "late", "left out", "set aside"]
 
 

@@ -8,30 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sojourn.estimation.buckets.questions import Group
 
-__all__ = [
-    "MOST_TAGS",
-    "Assignment",
-    "Assignments",
-    "EpochInfo",
-    "EpochResult",
-    "EpochResults",
-    "Health",
-    "KeyInfo",
-    "LiveAsked",
-    "Node",
-    "Problem",
-    "Query",
-    "QueryAnswer",
-    "Released",
-    "Span",
-    "Stream",
-    "StreamInfo",
-    "StreamState",
-    "StreamStates",
-    "TagChange",
-    "Tags",
-]
-
 MOST_TAGS = 100  # of one node
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 TagList = Annotated[list[Name], Field(max_length=MOST_TAGS)]

@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from sojourn.mplane.measurements import MAX_HOPS
 from sojourn.server.models.fleet import Name
 
-__all__ = ["MAX_BATCH", "SegmentResults", "SegmentRow", "SegmentRows"]
-
 MAX_BATCH = 20_000
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Real = Annotated[float, Field(gt=-(2.0**63), lt=2.0**63)]

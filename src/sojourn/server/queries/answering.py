@@ -21,8 +21,6 @@ from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.store.epochs import EpochStore, StreamRecord, read_store
 from sojourn.store.segments import SegmentStore
 
-__all__ = ["Work", "answer_question", "known_keys", "measured_segments"]
-
 MOST_LEFT_OUT = 5
 STORES = 4
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from sojourn.core.errors import ServerError
 from sojourn.epochs.wire import EncodedEpoch
 
-__all__ = ["LiveDesk", "LiveReply", "LiveRequest"]
-
 # A node that answers, or has been told that nobody asked, waits again within this time.
 AWAY_SECONDS = 5.0
 MOST_NODES = 10_000

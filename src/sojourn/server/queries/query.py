@@ -23,8 +23,6 @@ from sojourn.server.queries.workers import QueryWorkers
 from sojourn.sources.registry import values_of
 from sojourn.store.epochs import EpochStore, StreamRecord
 
-__all__ = ["QueryEngine", "while_connected"]
-
 LOOK_SECONDS = 0.5
 CLIENT_GONE = 499  # nobody reads it; counters do
 

@@ -19,8 +19,6 @@ from sojourn.core.executors.limited import Ended, LimitedProcess, ProcessEndedEr
 from sojourn.server.door.admission import BusyError
 from sojourn.server.door.limits import Limits
 
-__all__ = ["QueryWorkers", "TooLongError"]
-
 PRELOAD = ("sojourn.server.queries.answering",)
 NARROW = "ask for a shorter range, or for one node"
 

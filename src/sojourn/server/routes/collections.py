@@ -36,8 +36,6 @@ from sojourn.tomography.reading.packets import decode_packets
 from sojourn.tomography.reading.traces import packet_row
 from sojourn.tomography.trace import MISSING, PacketRow, packet_fault
 
-__all__ = ["router"]
-
 LINES = ("application/x-ndjson", "application/jsonl")
 AHEAD_NS = 86_400 * 10**9  # a sink's clock may be that far ahead of ours
 LATEST_NS = 2**63 - 1

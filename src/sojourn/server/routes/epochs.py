@@ -12,8 +12,6 @@ from sojourn.server.door.admission import CBOR, CBOR_BODY, checked_epochs
 from sojourn.server.models.fleet import EpochInfo, EpochResult, EpochResults
 from sojourn.store.tokens import Token
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1", tags=["epochs"], responses=problems(400, 401, 403, 409, 413, 429, 503))
 
 

@@ -38,8 +38,6 @@ from sojourn.server.queries.query import while_connected
 from sojourn.store.epochs import StreamRecord
 from sojourn.store.tokens import Role, Token
 
-__all__ = ["router"]
-
 LOOK_SECONDS = 1.0
 
 router = APIRouter(prefix="/api/v1", tags=["nodes"], responses=problems(400, 401, 403, 409, 429))

@@ -11,8 +11,6 @@ from sojourn.server.models.fleet import Query, QueryAnswer
 from sojourn.server.queries.query import QueryEngine, while_connected
 from sojourn.store.tokens import Token
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1", tags=["queries"])
 
 

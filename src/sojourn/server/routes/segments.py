@@ -17,8 +17,6 @@ from sojourn.server.queries.answering import measured_segments
 from sojourn.server.queries.query import while_connected
 from sojourn.store.tokens import Token
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1", tags=["segments"], responses=problems(400, 401, 403, 429, 503, 504))
 
 _BODY = {

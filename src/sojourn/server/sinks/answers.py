@@ -18,8 +18,6 @@ from sojourn.store.epochs import EpochStore
 from sojourn.tomography.delays.nodes import NodeDelays, node_delays
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["AnsweredHop", "AnsweredPacket", "SinkAnswers", "unpacked"]
-
 MOST_NAMED = 100  # packets of one name: sequence numbers wrap
 MOST_PACKETS = 200_000  # that one table of nodes rests on
 

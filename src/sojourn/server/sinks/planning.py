@@ -15,8 +15,6 @@ from sojourn.server.door.limits import Limits
 from sojourn.server.sinks.store import CollectionState, LatePackets, SinkStore, StoredPacket
 from sojourn.tomography.delays.streaming import WindowSpan, next_span, period_of
 
-__all__ = ["PlannedWindow", "WindowPlanner"]
-
 SAMPLE_PACKETS = 2_000
 LEAST_SHARE = 1e-6
 

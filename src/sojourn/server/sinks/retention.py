@@ -26,8 +26,6 @@ from sojourn.server.sinks.tables import ANSWERS, COLLECTIONS, LATE, PACKETS, REC
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import EpochStore
 
-__all__ = ["SinkRetention"]
-
 LOOK_SECONDS = 3600.0
 CHUNK = 500
 PAUSE_SECONDS = 0.02

@@ -15,8 +15,6 @@ from sojourn.tomography.bounds.constraints import ConstraintOptions
 from sojourn.tomography.delays.streaming import PacketAnswer, PacketKey, WindowSpan, solve_span
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["LONG", "SolvedWindow", "solve_window"]
-
 LONG = np.dtype("<i8")
 
 

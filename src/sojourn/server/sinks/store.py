@@ -34,8 +34,6 @@ from sojourn.store.epochs import EpochStore
 from sojourn.tomography.delays.streaming import WindowSpan, packet_key
 from sojourn.tomography.trace import PacketRow
 
-__all__ = ["Appended", "CollectionState", "LatePackets", "SinkStore", "StoredPacket", "to_row"]
-
 WORD = np.dtype("<u4")
 CHUNK = 500
 REASONS_SHOWN = 5

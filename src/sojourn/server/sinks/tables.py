@@ -22,19 +22,6 @@ from sqlalchemy import Connection as DatabaseConnection
 
 from sojourn.store.tables import add_missing_columns
 
-__all__ = [
-    "ANSWERS",
-    "COLLECTIONS",
-    "COUNTERS",
-    "LATE",
-    "METADATA",
-    "PACKETS",
-    "RECEIVED",
-    "SET_ASIDE",
-    "SET_ASIDE_WINDOWS",
-    "prepare",
-]
-
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 METADATA = MetaData()
 

@@ -29,8 +29,6 @@ from sojourn.server.telemetry import Telemetry
 from sojourn.tomography.bounds.constraints import learn_omega
 from sojourn.tomography.trace import make_trace
 
-__all__ = ["FairTurns", "SinkWorker", "Turn"]
-
 HALF_LIFE_SECONDS = 60.0
 FORGOTTEN_SECONDS = 0.001
 RETRY_SECONDS = 30.0

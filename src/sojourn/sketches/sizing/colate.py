@@ -31,16 +31,6 @@ from statistics import NormalDist
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.counter_vector import CounterVectorParameters
 
-__all__ = [
-    "ColateSizing",
-    "FlowSums",
-    "individual_interval",
-    "individual_reliability",
-    "published_interval",
-    "published_sizing",
-    "reliability_factor",
-]
-
 LEAST_BITS, MOST_BITS = 1.0, 63.0
 BISECTIONS = 100
 

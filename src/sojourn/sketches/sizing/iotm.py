@@ -29,16 +29,6 @@ from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.bucket_array import HASHED_STEPS, SPREADINGS, BucketArrayParameters
 
-__all__ = [
-    "IotmPlan",
-    "Workload",
-    "best_per_instance",
-    "error_at",
-    "plan_bucket_array",
-    "predicted_deviations",
-    "published_deviation",
-]
-
 MOST_INSTANCES = 2000
 # Arrays drawn to compare candidates, and to check the one that looks good: the luckiest of many is not that good.
 DRAWS, CHECK_DRAWS = 16, 200

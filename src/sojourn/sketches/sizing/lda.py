@@ -24,16 +24,6 @@ from statistics import NormalDist
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.lda import LdaParameters
 
-__all__ = [
-    "LdaSizing",
-    "best_share",
-    "expected_error",
-    "expected_samples",
-    "needed_samples",
-    "published_lda",
-    "smallest_lda",
-]
-
 PUBLISHED_ALPHA = 0.5
 BEST_ALPHA = 1.0
 MOST_ROWS = 1 << 24

@@ -32,8 +32,6 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 
-__all__ = ["LdsSizing", "ParetoFit", "fit_pareto", "published_lds", "sampling_rate", "small_collisions"]
-
 CHI_SQUARE_95 = 3.841
 KOLMOGOROV_95 = 1.358
 LEAST_SHAPE, MOST_SHAPE = 1e-3, 50.0

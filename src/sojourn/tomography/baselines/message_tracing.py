@@ -23,8 +23,6 @@ from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.kernels import kernel
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NodeLogs", "logs_of", "trace_messages"]
-
 
 @dataclass(frozen=True)
 class NodeLogs:

@@ -47,16 +47,6 @@ from sojourn.tomography.evaluation import displacement, evaluate
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions
 
-__all__ = [
-    "PublishedOptions",
-    "evaluate_baselines",
-    "mnt_arrivals",
-    "mnt_bounds",
-    "published",
-    "published_bounds",
-    "similar_pairs",
-]
-
 
 def mnt_bounds(trace: CollectionTrace, options: ConstraintOptions | None = None) -> Bounds:
     """Bounds from order and FIFO queues alone."""

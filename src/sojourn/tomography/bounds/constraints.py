@@ -39,8 +39,6 @@ from sojourn.tomography.bounds.propagation import (
 from sojourn.tomography.delays.nodes import node_factors
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Bounds", "ConstraintOptions", "Sums", "bound", "learn_omega", "problem_of", "tighten"]
-
 OMEGA_SHARE = 0.9  # a margin: packets not in the trace may have been faster (constants: seeds 1 to 20, docs/maths)
 FEWEST_DIRECT, FEWEST_NEIGHBOURS, SMALLEST = 20, 5, 10
 ROUNDS = 200  # a bound on time

@@ -37,8 +37,6 @@ from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, tig
 from sojourn.tomography.bounds.linear_program import NS_PER_MS, LinearProgram, System, linear_system
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Graph", "bound_linear", "constraint_graph", "cut_edges", "partition", "surround"]
-
 PASSES = 20
 ROOM = 1.05  # a part may become larger than its share by this
 FRINGE = 1.2  # how far beyond a sub-graph's size its edge may move

@@ -26,8 +26,6 @@ from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sum
 from sojourn.tomography.bounds.propagation import ROUNDING_NS
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NS_PER_MS", "LinearProgram", "System", "linear_system"]
-
 UNLIMITED_NS = 1 << 62
 
 

@@ -33,20 +33,6 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, inlined, kernel
 
-__all__ = [
-    "CONFLICT_LIMIT",
-    "FIFO",
-    "ORDER",
-    "SUM",
-    "Groups",
-    "Problem",
-    "Progress",
-    "combine_sums",
-    "decided",
-    "find_pairs",
-    "propagate",
-]
-
 ORDER, FIFO, SUM = 0, 1, 2
 CONFLICT_LIMIT = 1_000
 ROUNDING_NS = 1_000  # times that disagree by less than this are equal

@@ -39,8 +39,6 @@ from sojourn.tomography.delays.program import NS_PER_MS, NodeCentres, Programs, 
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions, windows
 
-__all__ = ["EstimateOptions", "Estimates", "blend", "estimate", "solve_windows"]
-
 
 def keep_window(
     trace: CollectionTrace, bounds: Bounds, window: Window, delay_ns: Int64Array, arrival_ns: Int64Array

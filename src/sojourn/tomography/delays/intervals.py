@@ -22,8 +22,6 @@ from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.delays.posterior import Posterior, Posteriors, chunks_of
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["LEVEL", "Intervals", "features", "intervals", "judge", "uncertain_visits"]
-
 # Quantile regressions over 80 simulated networks (seeds 1000 to 1079); `python -m bench.tomography_fit --write`
 # rewrites them. The logarithm of a factor is linear in `features`, here in the same order.
 BELOW = (0.255, -0.266, 0.659, 0.067, 0.268)

@@ -21,8 +21,6 @@ from scipy import sparse
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NodeDelays", "node_delays", "node_factors", "waits"]
-
 ROUNDS = 8  # of re-weighting; constants were chosen on seeds 1 to 20 (docs/maths/tomography.md)
 ROBUST = 1.5
 CLEAR = 0.5

@@ -26,8 +26,6 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["Posterior", "Posteriors", "chunks_of"]
-
 NS_PER_MS = 1e6
 CHUNK_VISITS = 30_000  # about 60 MB while it is solved; the constants below: seeds 1 to 20, docs/maths/tomography.md
 ROUNDS, PROBES, ROUND_PROBES = 3, 32, 8

@@ -34,8 +34,6 @@ from sojourn.core.executors.interrupts import interrupts_held
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
-__all__ = ["NS_PER_MS", "NodeCentres", "Programs", "Solver", "WindowProgram", "medians", "served_behind"]
-
 NS_PER_MS = 1e6
 LARGEST_PULL = 20  # groups with more members give little evidence of each
 

@@ -24,8 +24,6 @@ from sojourn.tomography.delays.intervals import Intervals, intervals
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 from sojourn.tomography.windows import WindowOptions
 
-__all__ = ["PacketAnswer", "WindowSpan", "next_span", "packet_key", "period_of", "solve_span"]
-
 FEWEST_STEPS = 5
 
 PacketKey = tuple[int, int, int]

@@ -30,8 +30,6 @@ from sojourn.tomography.reading.row_files import LONGEST_LINE
 from sojourn.tomography.reading.traces import TRACE_COLUMNS, packet_row
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, PacketRow
 
-__all__ = ["decode_packets", "encode_packets", "growing_lines", "packets_of_lines"]
-
 FIELDS = 6
 NS_PER_MS = 1_000_000
 LARGEST = 1 << 62

@@ -26,8 +26,6 @@ from typing import Any
 
 from sojourn.core.errors import InputError
 
-__all__ = ["ABSENT", "DAMAGED", "LONGEST_LINE", "MOST_ROWS", "read_rows", "shown_name"]
-
 BATCH_ROWS = 256
 LONGEST_VALUE = 1 << 16  # characters of a text, values of a list
 MOST_FILE_BYTES = 1 << 30  # of a file that has to be decompressed first, or comes from a pipe

@@ -23,8 +23,6 @@ from sojourn.core.errors import InputError
 from sojourn.tomography.reading.row_files import ABSENT, read_rows, shown_name
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, UNREADABLE, CollectionTrace, PacketRow, make_trace
 
-__all__ = ["TRACE_COLUMNS", "packet_row", "read_packets", "read_trace", "read_truth"]
-
 LATEST_S = 1e10
 TRACE_COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
 _TRUTH_COLUMNS = ("origin", "seq", "hop_index", "node", "t_arrival_s")
