@@ -121,8 +121,9 @@ def test_a_closed_pipe_ends_every_command_as_it_ends_other_tools(shared_data: Pa
 
 
 def commands_of(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
         yield (*path, name)
+        command = group.get_command(None, name)
         if hasattr(command, "commands"):
             yield from commands_of(command, *path, name)
 
