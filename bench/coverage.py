@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.core.arrays import MeasurementBatch
-from sojourn.core.estimates import Answer, Estimate
+from sojourn.core.estimates import Answer, Estimate, FlowDelays, flow_delays_of
 from sojourn.estimation.auto import combine
-from sojourn.estimation.columns import FlowDelays, flow_delays_of
 from sojourn.estimation.joint.segments import estimate_colate_joint, estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.lds import estimate_lds

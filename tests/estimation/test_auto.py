@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.core.estimates import FlowDelays
 from sojourn.estimation.auto import shrink_means
-from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import make_traffic
 from sojourn.matching.clock.correction import ClockMode
 from sojourn.segments.answer import estimate_streams
 from sojourn.segments.plan import SEGMENT, SPREAD, SegmentPlan, plan_segment
-from sojourn.segments.points import CaptureOptions, CapturePoint, survey_captures
-from sojourn.segments.survey import Survey
+from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.registry import new_sketch

@@ -11,9 +11,8 @@ from sojourn.epochs.epoch import merge_epochs
 from sojourn.estimation.differences import Parts, count_losses, poisson_95
 from sojourn.estimation.sample import match_samples
 from sojourn.segments.answer import Interval, answer_interval
-from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, fit_lda, plan_segment
 from sojourn.segments.record import PointRecorder
-from sojourn.segments.sizing import fit_lda
 from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import MS, World, world
 
@@ -153,8 +152,7 @@ def test_where_every_packet_was_sampled_the_whole_is_exact() -> None:
 def test_flows_without_a_delay_come_last_and_those_without_a_packet_before_them() -> None:
     from dataclasses import replace
 
-    from sojourn.core.estimates import Reason
-    from sojourn.estimation.columns import unanswered_flows
+    from sojourn.core.estimates import Reason, unanswered_flows
 
     none = unanswered_flows(np.arange(4, dtype=np.uint64), Reason.NO_USABLE_CELLS, "lds")
     mean = np.array([np.nan, 5.0, 5.0, 5.0])

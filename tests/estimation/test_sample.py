@@ -14,8 +14,8 @@ from sojourn.core.estimates import Reason
 from sojourn.estimation.sample import estimate_sample, match_samples
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.matching.exact import MeasuredFlows
-from sojourn.segments.points import CaptureOptions, CapturePoint, survey_captures
-from sojourn.segments.sizing import fit_sample
+from sojourn.segments.plan import fit_sample
+from sojourn.segments.survey import CaptureOptions, CapturePoint, survey_captures
 from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import DELAYS, recorded, world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sojourn.core.arrays import PacketBatch
-from sojourn.matching.sample import PacketSample, common_sample
+from sojourn.matching.pairing import PacketSample, common_sample
 
 
 def packets(count: int, seed: int = 1) -> PacketBatch:

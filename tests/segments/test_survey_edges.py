@@ -14,7 +14,7 @@ from sojourn.core.errors import InputError
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments import survey as surveying
 from sojourn.segments.plan import plan_survey
-from sojourn.segments.points import CaptureOptions, CapturePoint, survey_captures
+from sojourn.segments.survey import CaptureOptions, CapturePoint, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
 
 HEADER = bytes.fromhex("4d3cb2a1 02000400 00000000 00000000 00000400 01000000")

@@ -15,8 +15,7 @@ from sojourn.core.errors import MismatchError, ParameterError, WireError
 from sojourn.core.keys import FlowKey, key_id
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
-from sojourn.sketches.delay_cells import disjoint_thresholds, nested_thresholds
-from sojourn.sketches.lda import Lda, LdaParameters
+from sojourn.sketches.lda import Lda, LdaParameters, disjoint_thresholds, nested_thresholds
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.registry import SKETCHES, new_sketch, sketch_type
 from sojourn.sketches.sample import SampleParameters
@@ -75,7 +74,7 @@ def test_parameters_survive_their_mapping(parameters) -> None:
 @given(st.dictionaries(st.text(max_size=6), st.one_of(st.integers(), st.text(), st.none(), st.lists(st.floats()))))
 def test_untrusted_mappings_give_parameters_or_a_wire_error(kind: str, mapping) -> None:
     with contextlib.suppress(WireError):
-        parameters = SKETCHES[kind].parameters_type.from_mapping(mapping)
+        parameters = sketch_type(kind).parameters_type.from_mapping(mapping)
         assert parameters.kind == kind
 
 

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.files.reader import CaptureReader, open_capture
-from sojourn.capture.filters import PacketFilter
+from sojourn.capture.files.reader import CaptureReader, filter_of, open_capture
 from sojourn.capture.live.interface import Direction
 from sojourn.capture.live.reader import BLOCK_BYTES, DEFAULT_RING_BYTES, LiveReader
 from sojourn.core.errors import ParameterError
@@ -44,11 +43,6 @@ class Interface:
                 where="--buffer",
                 action=f"give {2 * BLOCK_BYTES} or more",
             )
-
-
-def filter_of(where: str) -> PacketFilter | None:
-    """The filter of tcpdump's syntax, if there is one."""
-    return PacketFilter(where) if where.strip() else None
 
 
 @contextmanager

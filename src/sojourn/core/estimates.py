@@ -1,12 +1,25 @@
-"""What an estimator answers: a value with an interval that is true, or the reason there is none."""
+"""What an estimator answers: a value with an interval that is true, or the reason there is none.
+
+`FlowDelays` holds the estimates of many flows as columns, without a Python object per flow. The quantiles at the end
+are those that 95 % intervals are made of: Student's t by its expansion around the normal quantile (Fisher and Cornish):
+within 1 % for three degrees of freedom or more, and exact values below. χ² by the cube of a normal (Wilson and
+Hilferty): within 4 % from five degrees of freedom on; with fewer its lower quantile is too low (0 for one), so that
+intervals err to the wide side.
+
+Not SciPy's ``stdtrit`` and ``chdtri``: importing scipy.special takes 0.15 s of CPU in a `sojourn measure` that needs
+nothing else of it (scipy.stats 0.8 s).
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
 
 
@@ -86,3 +99,123 @@ class Unanswered:
 
 
 Answer: TypeAlias = Estimate | Unanswered
+
+
+NORMAL_95 = 1.959963984540054
+_STUDENT_FEW = {1: 12.7062, 2: 4.3027}
+
+
+def student_95(degrees: int) -> float:
+    """The two-sided 95 % quantile of Student's t; infinite without a degree of freedom.
+
+    >>> round(student_95(10), 3)
+    2.228
+    """
+    if degrees < 1:
+        return math.inf
+    if degrees in _STUDENT_FEW:
+        return _STUDENT_FEW[degrees]
+    z, v = NORMAL_95, float(degrees)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / v + second / v**2 + third / v**3
+
+
+def spread_95(degrees: float) -> tuple[float, float]:
+    """What a variance estimated with so many degrees of freedom is multiplied by for its 95 % interval.
+
+    The degrees need not be whole; the upper factor is infinite where they are too few.
+
+    >>> [round(factor, 3) for factor in spread_95(100)]
+    [0.772, 1.347]
+    """
+    if not degrees > 0:
+        return 0.0, math.inf
+    width = 2 / (9 * degrees)
+    lower, upper = (max(0.0, 1 - width + sign * NORMAL_95 * math.sqrt(width)) ** 3 for sign in (-1, 1))
+    return 1 / upper, 1 / lower if lower > 0 else math.inf
+
+
+_LISTS = ("reason", "method", "methods")
+
+
+@dataclass(frozen=True, eq=False)
+class FlowDelays:
+    """One row per asked flow; NaN and a reason where there is no answer.
+
+    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing). ``methods``
+    names each flow's own method where flows are answered by different ones.
+    """
+
+    flow_id: UInt64Array
+    mean_ns: FloatArray
+    low_ns: FloatArray
+    high_ns: FloatArray
+    std_ns: FloatArray
+    samples: Int64Array
+    packets: FloatArray
+    lost: FloatArray
+    reason: list[Reason | None]
+    method: str
+    methods: list[str] | None = None
+
+    @property
+    def method_of_flow(self) -> list[str]:
+        """The method that answered each flow."""
+        return self.methods if self.methods is not None else [self.method] * len(self.flow_id)
+
+    @property
+    def answered(self) -> BoolArray:
+        return ~np.isnan(self.mean_ns)
+
+    def at(self, rows: Int64Array) -> FlowDelays:
+        """The answers of some of the rows, in this order; a row may be asked for twice."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _LISTS}
+        reason = [self.reason[row] for row in rows.tolist()]
+        methods = None if self.methods is None else [self.methods[row] for row in rows.tolist()]
+        return FlowDelays(**columns, reason=reason, method=self.method, methods=methods)
+
+    def largest(self, limit: int | None) -> FlowDelays:
+        """The flows with most packets, largest first; all of them without a limit.
+
+        Flows without a delay come last, and before them those whose delay rests on no packet of theirs.
+        """
+        doubt = np.where(self.answered, self.samples == 0, 2)
+        return self.at(np.lexsort((-np.nan_to_num(self.packets), doubt))[: limit or None])
+
+    def answers(self) -> list[Answer]:
+        """One object per flow."""
+        return [
+            Unanswered(reason) if reason is not None else Estimate(mean, low, high, samples, method)
+            for reason, mean, low, high, samples, method in zip(
+                self.reason,
+                self.mean_ns.tolist(),
+                self.low_ns.tolist(),
+                self.high_ns.tolist(),
+                self.samples.tolist(),
+                self.method_of_flow,
+                strict=True,
+            )
+        ]
+
+
+def flow_delays_of(
+    flow_id: UInt64Array, answers: list[Answer], packets: Int64Array, lost: FloatArray, method: str
+) -> FlowDelays:
+    """Columns from one answer object per flow."""
+    unknown = (np.nan, np.nan, np.nan, 0)
+    values = [(a.value, a.low, a.high, a.samples) if isinstance(a, Estimate) else unknown for a in answers]
+    mean, low, high, samples = (np.array([row[i] for row in values], np.float64) for i in range(4))
+    reasons = [None if isinstance(a, Estimate) else a.reason for a in answers]
+    std = np.full(len(flow_id), np.nan)
+    sizes = packets.astype(np.float64)
+    return FlowDelays(flow_id, mean, low, high, std, samples.astype(np.int64), sizes, lost, reasons, method)
+
+
+def unanswered_flows(flow_id: UInt64Array, reason: Reason, method: str) -> FlowDelays:
+    """No answer for any of the flows, for one reason."""
+    unknown = np.full(len(flow_id), np.nan)
+    none = np.zeros(len(flow_id), np.int64)
+    reasons: list[Reason | None] = [reason] * len(flow_id)
+    return FlowDelays(flow_id, unknown, unknown, unknown, unknown, none, unknown, unknown, reasons, method)

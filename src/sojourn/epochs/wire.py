@@ -40,7 +40,7 @@ from sojourn.core.keys import key_from_bytes
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names, overlaps
 from sojourn.epochs.packing import pack_table, packed_size, unpack_into
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import SKETCHES, AnySketch
+from sojourn.sketches.registry import SKETCHES, AnySketch, new_sketch, sketch_type
 
 VERSION = 1
 MAX_EPOCH_BYTES = 64 << 20
@@ -338,12 +338,12 @@ def _layout(kind: str, mapping: bytes) -> tuple[Parameters, int, int]:
     """Parameters, and the bytes of their counters, packed and in memory; epochs of a stream have the same ones."""
     if kind not in SKETCHES:
         raise WireError(f"kind {kind[:40]!r} is unknown", where="kind", action=f"known are {', '.join(SKETCHES)}")
-    parameters = SKETCHES[kind].parameters_type.from_mapping(cbor2.loads(mapping))
+    parameters = sketch_type(kind).parameters_type.from_mapping(cbor2.loads(mapping))
     return parameters, sum(packed_size(table) for table in parameters.tables()), parameters.decoded_bytes
 
 
 def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
-    sketch = SKETCHES[parameters.kind](parameters)
+    sketch = new_sketch(parameters)
     offset = 0
     for table, array in zip(parameters.tables(), sketch.arrays, strict=True):
         size = packed_size(table)

@@ -35,10 +35,8 @@ from typing import TypeGuard
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.core.estimates import Answer, Estimate, Reason
-from sojourn.estimation.columns import FlowDelays
+from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95
 from sojourn.estimation.lda import LdaAnswer
-from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.estimation.sample import MatchedSample
 
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.

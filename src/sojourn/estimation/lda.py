@@ -24,9 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, spread_95, student_95
 from sojourn.estimation.differences import CellDifference, Parts, cell_difference, count_losses
-from sojourn.estimation.quantiles import spread_95, student_95
 from sojourn.sketches.lda import Lda
 
 FIRST_KURTOSIS = 16.0

@@ -34,12 +34,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Reason
+from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, student_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import CellDifference, cell_difference
-from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.lds import Lds
 
 ALPHA = 0.1  # §2.3.4

@@ -34,10 +34,8 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
-from sojourn.estimation.columns import FlowDelays
+from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
 from sojourn.estimation.differences import poisson_95
-from sojourn.estimation.quantiles import NORMAL_95, spread_95, student_95
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
 MOST_DEGREES = 1000.0

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.core.estimates import Estimate
-from sojourn.estimation.columns import FlowDelays
+from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale

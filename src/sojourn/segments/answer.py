@@ -16,18 +16,16 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError, UsageError
-from sojourn.core.estimates import Estimate, Reason
+from sojourn.core.estimates import Estimate, FlowDelays, Reason, flow_delays_of, unanswered_flows
 from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.estimation.auto import combine, segment_delays, shrink_means, with_remainder
-from sojourn.estimation.columns import FlowDelays, flow_delays_of, unanswered_flows
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.sample import MatchedSample, match_samples
-from sojourn.segments.plan import ELEPHANTS, FLOWS, SAMPLES, SEGMENT, SPREAD
+from sojourn.segments.plan import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
 from sojourn.segments.plausibility import Capture, judge_epochs, refuse_negative
 from sojourn.segments.ranges import moved, moved_flows, recorded_base, shifted
-from sojourn.segments.sizing import MOST_JOINT_FLOWS
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
 from sojourn.sketches.parameters import Parameters

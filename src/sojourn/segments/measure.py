@@ -17,17 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from sojourn.capture.filters import PacketFilter
+from sojourn.capture.files.reader import filter_of
 from sojourn.capture.flows.table import FlowTable
 from sojourn.core.errors import InputError, UsageError, WireError
+from sojourn.core.estimates import FlowDelays
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.units import format_bytes, parse_share, plural
 from sojourn.epochs.epoch import Epoch
-from sojourn.estimation.columns import FlowDelays
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments.answer import EpochsAnswer, answer_epochs
-from sojourn.segments.plan import SegmentPlan, plan_segment, plan_survey
-from sojourn.segments.points import CaptureOptions, CapturePoint, kept_pipes, survey_captures
+from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
 from sojourn.segments.record import (
     EXACT,
     Advance,
@@ -38,8 +37,7 @@ from sojourn.segments.record import (
     silent,
 )
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
-from sojourn.segments.sizing import MOST_JOINT_FLOWS
-from sojourn.segments.survey import Survey
+from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, kept_pipes, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ def measure_files(
         )
     mode = parse_clock(clock)
     names = (str(receiver), str(sender)) if reverse else (str(sender), str(receiver))
-    options = CaptureOptions(decode_options(key, inner), PacketFilter(where) if where else None, strict)
+    options = CaptureOptions(decode_options(key, inner), filter_of(where), strict)
     with ExitStack() as stack:
         paths, notes = kept_pipes(names, stack)
         first, second = (CapturePoint(path, options, name=n) for path, n in zip(paths, names, strict=True))
@@ -260,7 +258,7 @@ def measure_interfaces(
         size = bytes_of(memory or "1MB")
         plan = plan_segment(sketch, size, flows=flows, loss=loss, changes=parameters, joint=method == "joint")
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
-    options, packet_filter = decode_options(key, inner), PacketFilter(where) if where else None
+    options, packet_filter = decode_options(key, inner), filter_of(where)
     with ExitStack() as stack:
         readers = [
             stack.enter_context(

@@ -19,13 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
-from sojourn.core.estimates import Answer, Estimate
-from sojourn.estimation.columns import FlowDelays
+from sojourn.core.estimates import Answer, Estimate, FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.sketches.counter_vector import CounterVectorParameters
-from sojourn.sketches.delay_cells import DelayCellParameters
-from sojourn.sketches.lda import Lda
+from sojourn.sketches.lda import DelayCellParameters, Lda
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample, SampleParameters

@@ -26,7 +26,6 @@ from sojourn.core.keys import FlowKey, Key
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration, plural
 from sojourn.epochs.epoch import MAX_KEYS, Epoch
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
-from sojourn.sketches.key_reporter import KeyReporter
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.registry import AnySketch, new_sketch
@@ -84,6 +83,8 @@ class KeyReports:
 
 class _KeysOfEpoch:
     def __init__(self, reports: KeyReports) -> None:
+        from sojourn.sketches.key_reporter import KeyReporter
+
         self._reports, self.reporter = reports, KeyReporter(reports.flows)
         self.found: dict[int, Key] = {}
 

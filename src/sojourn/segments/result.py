@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sojourn.core.estimates import Unanswered
+from sojourn.core.estimates import FlowDelays, Unanswered
 from sojourn.core.keys import TrafficKey, flow_fields
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import durations_apart, format_bytes, format_duration, plural
-from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import Losses
 from sojourn.matching.crossing import OFFLOAD_ACTION
 from sojourn.matching.exact import ExactMatch

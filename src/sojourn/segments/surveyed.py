@@ -12,10 +12,9 @@ import numpy as np
 from sojourn.capture.flows.table import FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError
-from sojourn.core.estimates import Estimate
+from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
-from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import Losses, Parts, with_extra
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.segments.answer import Interval, answer_interval

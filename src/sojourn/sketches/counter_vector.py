@@ -36,7 +36,7 @@ from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import kernel
-from sojourn.sketches.delay_cells import DIGEST_FUNCTION, bank_of, disjoint_thresholds, modular_capacity
+from sojourn.sketches.lda import DIGEST_FUNCTION, bank_of, disjoint_thresholds, modular_capacity
 from sojourn.sketches.parameters import (
     Field,
     Kind,

@@ -27,7 +27,7 @@ from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, MismatchError, ParameterError, UsageError
 from sojourn.core.hash_kernels import bucket, mix, salt_table, to_range
 from sojourn.core.kernels import inlined, kernel
-from sojourn.sketches.delay_cells import DelayCellParameters, is_sampled, nested_thresholds
+from sojourn.sketches.lda import DelayCellParameters, is_sampled, nested_thresholds
 from sojourn.sketches.parameters import Field, Kind, Table, checked_text, counter_limit, integer, probabilities
 from sojourn.sketches.sketch import Sketch
 from sojourn.sketches.weights import FlowWeights, WeightPolicy

@@ -1,32 +1,37 @@
-"""All sketches by the name that epochs and commands give them."""
+"""All sketches by the name that epochs and commands give them; a sketch's module is imported when it is first used."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from sojourn.core.errors import ParameterError
-from sojourn.sketches.bucket_array import BucketArray
-from sojourn.sketches.counter_vector import CounterVector
-from sojourn.sketches.lda import Lda
-from sojourn.sketches.lds import Lds
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.sample import Sample
-from sojourn.sketches.sds import Sds
 from sojourn.sketches.sketch import Sketch
-from sojourn.sketches.stack import Stack
 
 AnySketch: TypeAlias = Sketch[Any, Any]
 
-SKETCHES: dict[str, type[AnySketch]] = {
-    sketch.parameters_type.kind: sketch for sketch in (BucketArray, CounterVector, Lda, Lds, Sample, Sds, Stack)
+# The module and the class of each kind.
+SKETCHES = {
+    "bucket_array": ("bucket_array", "BucketArray"),
+    "counter_vector": ("counter_vector", "CounterVector"),
+    "lda": ("lda", "Lda"),
+    "lds": ("lds", "Lds"),
+    "sample": ("sample", "Sample"),
+    "sds": ("sds", "Sds"),
+    "segment": ("stack", "Stack"),
 }
 
 
+@cache
 def sketch_type(kind: str) -> type[AnySketch]:
     """The sketch class of a kind."""
     if kind not in SKETCHES:
         raise ParameterError(f"{kind[:40]!r} is no sketch", action=f"use one of {', '.join(SKETCHES)}")
-    return SKETCHES[kind]
+    module, name = SKETCHES[kind]
+    found: type[AnySketch] = getattr(import_module(f"sojourn.sketches.{module}"), name)
+    return found
 
 
 def new_sketch(parameters: Parameters) -> AnySketch:

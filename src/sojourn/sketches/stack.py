@@ -92,11 +92,11 @@ class StackParameters(Parameters):
 
 
 def _part_of(part: object) -> Parameters:
-    from sojourn.sketches.registry import SKETCHES
+    from sojourn.sketches.registry import sketch_type
 
     if not isinstance(part, list) or len(part) != 2 or part[0] not in PACKET_KINDS or not isinstance(part[1], dict):
         raise WireError("expected [kind, parameters] of a part", where="segment parameters")
-    return SKETCHES[part[0]].parameters_type.from_mapping(part[1])
+    return sketch_type(part[0]).parameters_type.from_mapping(part[1])
 
 
 class Stack(Sketch[StackParameters, PacketBatch]):

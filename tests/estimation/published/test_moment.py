@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import MismatchError
-from sojourn.core.estimates import Estimate, Reason
+from sojourn.core.estimates import Estimate, Reason, student_95
 from sojourn.estimation.published.iotm import estimate_means, estimate_sums
 from sojourn.estimation.published.moment import SharedCounters
-from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 PROCESSES = np.arange(1, 11, dtype=np.uint64)

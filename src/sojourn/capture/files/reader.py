@@ -16,13 +16,25 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from sojourn.capture.decode.decoder import DecodedPackets, DecodeOptions
 from sojourn.capture.decode.frames import Frames
 from sojourn.capture.files.pcap import PcapngReader, PcapReader, is_pcap, is_pcapng
 from sojourn.capture.files.source import FrameReader, Source, open_source
-from sojourn.capture.filters import PacketFilter
 from sojourn.core.errors import CaptureError
+
+if TYPE_CHECKING:
+    from sojourn.capture.filters import PacketFilter
+
+
+def filter_of(where: str) -> PacketFilter | None:
+    """The filter of tcpdump's syntax, if there is one; libpcap is loaded only then."""
+    if not where.strip():
+        return None
+    from sojourn.capture.filters import PacketFilter
+
+    return PacketFilter(where)
 
 
 def open_frames(source: Source, *, strict: bool = False) -> FrameReader:

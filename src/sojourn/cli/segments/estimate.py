@@ -9,8 +9,7 @@ import typer
 
 from sojourn.cli.options import Output, grouped
 from sojourn.cli.output import TableColumn
-from sojourn.cli.segments.options import Method
-from sojourn.cli.segments.output import FLOW_COLUMNS, print_result, print_segment
+from sojourn.cli.segments.measure import FLOW_COLUMNS, Method, print_result, print_segment
 
 _EXAMPLE = """\
 [bold]Example[/bold]

@@ -12,7 +12,7 @@ import typer
 
 from sojourn.cli.options import InnerOption, KeyOption, Live, StrictOption, WordsArgument, grouped
 from sojourn.cli.output import progress, warn
-from sojourn.cli.segments.options import SketchOptions
+from sojourn.cli.segments.measure import SketchOptions
 from sojourn.core.errors import UsageError, harmless
 
 _EXAMPLE = """\

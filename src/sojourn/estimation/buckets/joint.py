@@ -31,9 +31,8 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
 from sojourn.core.hash_kernels import bucket_matrix
-from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters, shared_steps
 
 METHOD = "iotm joint"

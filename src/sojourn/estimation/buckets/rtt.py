@@ -30,9 +30,8 @@ from typing import Protocol
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
 from sojourn.estimation.buckets.joint import METHOD, METHOD_INCOMPLETE, Amounts, Scales, decode_amounts, shares_of
-from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray
 
 PASSES = 3

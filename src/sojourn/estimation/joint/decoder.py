@@ -38,13 +38,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.estimates import NORMAL_95, student_95
 from sojourn.core.kernels import kernel
 from sojourn.estimation.differences import CellDifference
 from sojourn.estimation.joint.counts import Sizes, decode_sizes
 from sojourn.estimation.joint.linear import DelayCells, DelayMessages
 from sojourn.estimation.joint.messages import Incidence
 from sojourn.estimation.joint.mixture import learn_mixture, posterior, solve_mixed
-from sojourn.estimation.quantiles import NORMAL_95, student_95
 
 BY_SIZE = 0.1
 

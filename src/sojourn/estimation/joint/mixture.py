@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.linear import (
     DelayCells,
@@ -44,7 +45,6 @@ from sojourn.estimation.joint.linear import (
     solve_normal,
 )
 from sojourn.estimation.joint.messages import Cells, Messages, all_but, flow_message, new_messages, predict_group
-from sojourn.estimation.quantiles import NORMAL_95
 
 COMPONENTS = 72
 WIDTH = 0.6

@@ -33,8 +33,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError
-from sojourn.core.estimates import Reason
-from sojourn.estimation.columns import FlowDelays, unanswered_flows
+from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, unanswered_flows
 from sojourn.estimation.differences import CellDifference, cell_difference
 from sojourn.estimation.joint.counts import Sizes, spread_sizes
 from sojourn.estimation.joint.decoder import (
@@ -48,7 +47,6 @@ from sojourn.estimation.joint.decoder import (
 )
 from sojourn.estimation.joint.messages import Incidence, counter_incidence, lds_incidence
 from sojourn.estimation.lds import estimate_lds
-from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lds import Lds
 

@@ -38,11 +38,10 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import NORMAL_95, Answer, Estimate, Reason, Unanswered, student_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.estimation.differences import delay_sums
 from sojourn.estimation.published.moment import SharedCounters
-from sojourn.estimation.quantiles import NORMAL_95, student_95
 from sojourn.sketches.counter_vector import CounterVector
 
 # With fewer packets expected in the vector that answers, what it has of a flow is chance.

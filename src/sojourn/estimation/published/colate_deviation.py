@@ -52,12 +52,11 @@ from scipy.special import digamma
 
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import NORMAL_95, Answer, Estimate, Reason, Unanswered
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
 from sojourn.estimation.published.colate import UsableVector, all_repetitions, estimate_flow_means, usable_vector
 from sojourn.estimation.published.moment import SharedCounters
-from sojourn.estimation.quantiles import NORMAL_95
 from sojourn.sketches.counter_vector import CounterVector
 
 PUBLISHED, CENTRED = "colate theorem 4", "colate count-centred"

@@ -22,11 +22,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.published.moment import SharedCounters, moment_ratio, ratio_of
-from sojourn.estimation.quantiles import student_95
 from sojourn.sketches.bucket_array import BucketArray
 
 METHOD = "iotm moment"

@@ -31,13 +31,11 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
-from sojourn.core.estimates import Reason
+from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, spread_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
-from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lds import RowLoads
-from sojourn.estimation.quantiles import NORMAL_95, spread_95
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.sds import Sds
 

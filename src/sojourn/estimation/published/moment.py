@@ -21,8 +21,7 @@ import math
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
-from sojourn.estimation.quantiles import student_95
+from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
 
 
 class SharedCounters:

@@ -40,7 +40,7 @@ from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
 from sojourn.segments.plan import plan_segment
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import SKETCHES
+from sojourn.sketches.registry import SKETCHES, sketch_type
 from sojourn.sketches.stack import StackParameters
 
 MAX_FILE_BYTES = 1 << 20
@@ -156,7 +156,7 @@ def _parameters_type(kind: str, place: str) -> type[Parameters]:
     if kind not in SKETCHES or kind == StackParameters.kind:
         names = ["auto", *(name for name in SKETCHES if name != StackParameters.kind)]
         raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(names)}")
-    return SKETCHES[kind].parameters_type
+    return sketch_type(kind).parameters_type
 
 
 def _parameters(kind: str, table: Mapping[str, Any], place: str) -> Parameters:

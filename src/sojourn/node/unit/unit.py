@@ -352,7 +352,7 @@ class NodeUnit:
 
 
 def _student(degrees: int) -> float:
-    """The two-sided 95 % quantile of Student's t (see `sojourn.estimation.quantiles`)."""
+    """The two-sided 95 % quantile of Student's t (see `sojourn.core.estimates`)."""
     if degrees < 3:
         return 12.7062 if degrees < 2 else 4.3027
     return 1.959964 + 2.372271 / degrees + 2.822503 / degrees**2 + 2.555851 / degrees**3

@@ -36,16 +36,15 @@ from typing import Literal
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Estimate
+from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.core.hash_kernels import bucket_matrix, mix_column, salt_table
 from sojourn.core.kernels import kernel
-from sojourn.estimation.columns import FlowDelays
 from sojourn.estimation.joint.segments import estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.lds import ALPHA, estimate_lds
 from sojourn.lab.traffic import MS, START_NS, Traffic, draw_flow_sizes, make_traffic, traffic_of
 from sojourn.papers.reproduction import Scale
-from sojourn.segments.sizing import fit_lda
+from sojourn.segments.plan import fit_lda
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.weights import FlowWeights

@@ -12,7 +12,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
-from sojourn.estimation.columns import FlowDelays
+from sojourn.core.estimates import FlowDelays
 from sojourn.segments.planning.search import MemoryPlan, Wish, plan_memory
 from sojourn.segments.planning.world import ExpectedTraffic, SurveyedDelays
 from sojourn.segments.survey import Survey
