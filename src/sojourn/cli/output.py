@@ -112,6 +112,7 @@ def progress(title: str, *, shown: bool = True) -> Iterator[Advance]:
 
 def _bar() -> Progress:
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
     from rich.text import Text
 
     class TimeLeft(ProgressColumn):
@@ -128,11 +129,13 @@ def _bar() -> Progress:
 
     # Without the redirections Rich would take over what is written to stdout meanwhile, even if that is a file.
     return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeLeft(),
+        # A long path gives way, so that the times stay on the line.
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TimeLeft(table_column=Column(no_wrap=True, min_width=9)),
         console=console(stderr=True),
+        expand=True,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
