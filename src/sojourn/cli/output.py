@@ -210,6 +210,11 @@ def _joined(blocks: Iterable[Block]) -> Block:
     return joined
 
 
+def is_known_ending(path: Path) -> bool:
+    """Whether a file's ending tells its format."""
+    return path.suffix.lower() in _ENDINGS
+
+
 def choose_format(asked: Format | None, path: Path | None) -> Format:
     """The format asked for, else that of the file's ending, else a table.
 

@@ -18,7 +18,7 @@ from sojourn.sketches.bucket_array import SPREADINGS
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
 PORT = ROOT / ".venv" / "micropython" / "node_modules" / "@micropython" / "micropython-webassembly-pyscript"
-SOURCE = ROOT / "src" / "sojourn" / "node"
+SOURCE = ROOT / "src" / "sojourn" / "node" / "unit"
 START_NS = 1_700_000_000_000_000_000
 
 # The paper's arrays: disk IO with 20 and 40 buckets of 16 bits, round trips with sums and counts of 32.

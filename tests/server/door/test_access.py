@@ -45,6 +45,7 @@ ENDPOINTS = {
     ("GET", "/api/v1/nodes/alpha/streams/disk/epochs/{sequence}"): (READERS, {}),
     ("GET", "/api/v1/nodes"): (READERS, {}),
     ("PUT", "/api/v1/nodes/alpha/tags"): ({"admin"}, {"json": {"tags": ["east"]}}),
+    ("POST", "/api/v1/nodes/alpha/tags"): ({"admin"}, {"json": {"add": ["east"], "remove": []}}),
     ("GET", "/api/v1/nodes/alpha/streams"): (READERS, {}),
     ("PUT", "/api/v1/nodes/alpha/streams/disk"): (OWN_NODE, {"json": STREAM}),
     ("GET", "/api/v1/nodes/alpha/states"): (READERS, {}),

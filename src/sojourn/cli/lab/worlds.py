@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Format, choose_format, progress, write_rows
+from sojourn.cli.output import Format, choose_format, is_known_ending, progress, write_rows
 from sojourn.core.units import parse_duration, parse_share, plural
 
 app = typer.Typer(
@@ -59,7 +59,8 @@ def wireless(
         run = run_collection(network, seed)
     write_rows(run.packets(), _rows_format(output_format, output), path=output, name="packets")
     if truth is not None:
-        write_rows(run.hops(), _rows_format(None, truth), path=truth, name="hops")
+        asked = None if is_known_ending(truth) else output_format
+        write_rows(run.hops(), _rows_format(asked, truth), path=truth, name="hops")
     lost = "".join(f", {count:,} lost ({reason})" for reason, count in run.lost.items() if count)
     print(f"{plural(len(run), 'packet')} of {plural(nodes - 1, 'node')} at the sink{lost}", file=sys.stderr)
 
