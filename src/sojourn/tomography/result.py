@@ -277,9 +277,9 @@ class _Solver:
             return mnt_arrivals(bounds), 0
         work: dict[str, Any] = {"executor": self.executor, "advance": self.advance}
         if self.method == "published":
-            from sojourn.tomography.baselines.published import PublishedOptions, published
+            from sojourn.tomography.baselines.published import published
 
-            literal = published(self.trace, bounds, self.options, PublishedOptions(window=self.windows), **work)
+            literal = published(self.trace, bounds, self.options, self.windows, **work)
             return literal.arrival_ns, literal.solves.get("unsolved", 0)
         how = EstimateOptions(
             window=self.windows, tolerance_ns=self.options.tolerance_ns, epsilon_ns=self.options.epsilon_ns

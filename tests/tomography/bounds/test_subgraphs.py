@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 
 from collection_worlds import simulated
 from sojourn.tomography.bounds.constraints import ConstraintOptions, bound
-from sojourn.tomography.bounds.linear_bounds import ROOM, Graph, constraint_graph, cut_edges, partition, surround
+from sojourn.tomography.bounds.linear_bounds import ROOM, Graph, constraint_graph, partition, surround
 from sojourn.tomography.bounds.linear_program import linear_system
 
 Edges = list[tuple[int, int]]
+
+
+def cut_edges(graph: Graph, label: np.ndarray) -> int:
+    """How many edges join vertices of different labels."""
+    one = np.repeat(np.arange(len(graph)), np.diff(graph.start))
+    return int((label[one] != label[graph.neighbour]).sum()) // 2
 
 
 def graph_of(vertices: int, edges: Edges) -> Graph:

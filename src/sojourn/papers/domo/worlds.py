@@ -17,7 +17,6 @@ from sojourn.lab.wireless import WirelessNetwork, run_collection
 from sojourn.papers.reproduction import Scale
 from sojourn.tomography.baselines.message_tracing import logs_of, trace_messages
 from sojourn.tomography.baselines.published import (
-    PublishedOptions,
     mnt_arrivals,
     mnt_bounds,
     published,
@@ -102,7 +101,7 @@ def judge(world: World, window: WindowOptions | None = None) -> Judged:
     ours, mnt = bound(trace), mnt_bounds(trace)
     bounds = {"literal": literal_bounds(trace), "joint": ours, "mnt": mnt}
     arrivals = {
-        "literal": published(trace, published_bounds(trace), options=PublishedOptions(window=window)).arrival_ns,
+        "literal": published(trace, published_bounds(trace), window=window).arrival_ns,
         "joint": estimate(trace, ours, EstimateOptions(window=window)).arrival_ns,
         "mnt": mnt_arrivals(mnt),
     }

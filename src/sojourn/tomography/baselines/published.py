@@ -16,33 +16,31 @@ the effective ratio of Section IV.B. Where the paper cannot be implemented liter
   packets only D(p) <= S(p) is kept.
 - Eq. 6 holds "if there is no packet loss": it is used if no packet seems to be missing, and left out of a window that
   has no solution with it (nodes over-count where acknowledgements are lost).
-- ε_t is not given. A window is short, so all of it is the default; shorter ones do worse. S is rounded, so sums have a
-  tolerance.
+- ε_t is not given. A window is short, so it is taken to be as long; shorter ones do worse. S is rounded, so sums have
+  a tolerance.
 
 Guarantee: every answer lies within MNT's bounds. Every solve's status is checked, as `estimate` does.
-Cost: about 0.1 ms for a delay. With an ε_t of one's own it is several times that: pairs are then a visit's next ones at
-its node, `PAIRS_PER_VISIT` at most.
+Cost: about 0.1 ms for a delay.
 Gao et al., "Domo: Passive Per-Packet Delay Tomography in Wireless Ad-hoc Networks", Section IV.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy import sparse
 
 from sojourn.core.arrays import FloatArray, Int64Array, ranges
 from sojourn.core.executors.executor import Executor
-from sojourn.core.kernels import kernel
 from sojourn.tomography.baselines.message_tracing import logs_of, trace_messages
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.bounds.propagation import Groups
 from sojourn.tomography.delays.estimate import Estimates, solve_windows
-from sojourn.tomography.delays.program import NS_PER_MS, Programs, Solver, WindowProgram
+from sojourn.tomography.delays.program import NS_PER_MS, Programs, Solver, ThreadPrograms, WindowProgram
 from sojourn.tomography.evaluation import displacement, evaluate
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions
@@ -59,73 +57,40 @@ def mnt_arrivals(bounds: Bounds) -> Int64Array:
 
 
 TINY = 1e-6  # on the squares of the unknowns, for those that nothing else constrains
-PAIRS_PER_VISIT = 512  # more of a node within ε_t add time, not knowledge
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedOptions:
-    """How to solve; `alike_periods` is the paper's ε_t in generation periods, None for as long as the window."""
-
-    window: WindowOptions = field(default_factory=WindowOptions)
-    alike_periods: float | None = None
 
 
 def published(
     trace: CollectionTrace,
     bounds: Bounds,
     constraints: ConstraintOptions | None = None,
-    options: PublishedOptions | None = None,
+    window: WindowOptions | None = None,
     *,
     executor: Executor | None = None,
     advance: Callable[[str, float], None] | None = None,
 ) -> Estimates:
     """The arrival time of every place as the paper estimates it, within the `published_bounds` given."""
-    constraints, options = constraints or ConstraintOptions(), options or PublishedOptions()
-    solver = _WindowSolver(trace, bounds, constraints, options)
-    return solve_windows(trace, bounds, solver, options.window, executor=executor, advance=advance)
+    solver = partial(_solve_window, ThreadPrograms(_programs, trace, bounds, constraints or ConstraintOptions()))
+    return solve_windows(trace, bounds, solver, window or WindowOptions(), executor=executor, advance=advance)
 
 
-class _WindowSolver:
-    """Solves one window: the delays of its packets' visits in ns, and what the solves came to.
+def _solve_window(programs: ThreadPrograms, window: Window) -> tuple[Int64Array | None, Counter[str]]:
+    solves: Counter[str] = Counter()
+    makers = programs()
+    for maker in makers:
+        delay = _solve(maker.make(window.packets), solves)
+        if delay is not None:
+            return np.rint(delay * NS_PER_MS).astype(np.int64), solves
+        solves["relaxed" if maker is not makers[-1] else "unsolved"] += 1
+    return None, solves
 
-    Travels to workers without its programs; each thread there makes its own, as making one uses scratch space.
-    """
 
-    def __init__(
-        self, trace: CollectionTrace, bounds: Bounds, constraints: ConstraintOptions, options: PublishedOptions
-    ) -> None:
-        self._given = trace, bounds, constraints, options
-        self._here = threading.local()
-
-    def __reduce__(
-        self,
-    ) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, ConstraintOptions, PublishedOptions]]:
-        return _WindowSolver, self._given
-
-    def __call__(self, window: Window) -> tuple[Int64Array | None, Counter[str]]:
-        trace, _bounds, _constraints, options = self._given
-        similar_ns = None if options.alike_periods is None else int(options.alike_periods * trace.period_ns)
-        solves: Counter[str] = Counter()
-        makers = self._makers()
-        for programs in makers:
-            program = programs.make(window.packets)
-            delay = _solve(program, trace.t0_ns[trace.owner[program.visits]], similar_ns, solves)
-            if delay is not None:
-                return np.rint(delay * NS_PER_MS).astype(np.int64), solves
-            solves["relaxed" if programs is not makers[-1] else "unsolved"] += 1
-        return None, solves
-
-    def _makers(self) -> list[Programs]:
-        """Of programs with Eq. 6, if it is used, and of those without it."""
-        if not hasattr(self._here, "makers"):
-            trace, bounds, constraints, _options = self._given
-            readings = [bounds, replace(bounds, is_exact=False)] if bounds.is_exact else [bounds]
-            self._here.makers = [
-                Programs(trace, reading, tolerance_ns=constraints.tolerance_ns, epsilon_ns=constraints.epsilon_ns)
-                for reading in readings
-            ]
-        makers: list[Programs] = self._here.makers
-        return makers
+def _programs(trace: CollectionTrace, bounds: Bounds, constraints: ConstraintOptions) -> list[Programs]:
+    """Of programs with Eq. 6, if it is used, and of those without it."""
+    readings = [bounds, replace(bounds, is_exact=False)] if bounds.is_exact else [bounds]
+    return [
+        Programs(trace, reading, tolerance_ns=constraints.tolerance_ns, epsilon_ns=constraints.epsilon_ns)
+        for reading in readings
+    ]
 
 
 def published_bounds(trace: CollectionTrace, constraints: ConstraintOptions | None = None) -> Bounds:
@@ -191,48 +156,14 @@ def _candidates(trace: CollectionTrace, own: Int64Array, previous: Int64Array) -
     return np.concatenate(groups), np.concatenate(members)
 
 
-def similar_pairs(node: Int64Array, t0_ns: Int64Array, similar_ns: int) -> tuple[Int64Array, Int64Array]:
-    """The pairs of visits that Eq. 8 sums over: at one node, generated less than `similar_ns` apart."""
-    order = np.lexsort((t0_ns, node))
-    first, second = _pairs(node[order], t0_ns[order], similar_ns)
-    return order[first], order[second]
-
-
-@kernel
-def _pairs(node: Int64Array, t0: Int64Array, alike: int) -> tuple[Int64Array, Int64Array]:
-    """Pairs of places whose delays are similar; visits come by node and time."""
-    until = np.empty(len(node), np.int64)
-    end, count = 0, 0
-    for i in range(len(node)):
-        end = max(end, i + 1)
-        while end < len(node) and node[end] == node[i] and t0[end] - t0[i] < alike:
-            end += 1
-        until[i] = min(end, i + 1 + PAIRS_PER_VISIT)
-        count += until[i] - i - 1
-    first, second = np.empty(count, np.int64), np.empty(count, np.int64)
-    count = 0
-    for i in range(len(node)):
-        for j in range(i + 1, until[i]):
-            first[count], second[count] = i, j
-            count += 1
-    return first, second
-
-
-def _solve(
-    program: WindowProgram, t0_ns: Int64Array, similar_ns: int | None, solves: Counter[str]
-) -> FloatArray | None:
+def _solve(program: WindowProgram, solves: Counter[str]) -> FloatArray | None:
     """The delays of the program's visits in ms; None if no solver converges."""
     unknowns = program.delay.shape[1]
     if not unknowns:
         return program.delay_known
-    if similar_ns is None:
-        program, square, linear = _around_means(program)
-    else:
-        square, linear = _differences(program, *similar_pairs(program.node, t0_ns, similar_ns))
+    program, square, linear = _around_means(program)
     x = Solver(program, solves).solve(square, linear)
-    if x is None:
-        return None
-    return np.asarray(program.delay @ x[:unknowns] + program.delay_known)
+    return None if x is None else np.asarray(program.delay @ x[:unknowns] + program.delay_known)
 
 
 def _around_means(program: WindowProgram) -> tuple[WindowProgram, sparse.csc_matrix, FloatArray]:
@@ -245,28 +176,11 @@ def _around_means(program: WindowProgram) -> tuple[WindowProgram, sparse.csc_mat
     deviation = sparse.hstack([program.delay, -member], format="csr")
     weight = np.bincount(program.node, minlength=program.nodes)[program.node]
     rows = sparse.hstack([program.rows, sparse.csc_matrix((program.rows.shape[0], program.nodes))], format="csc")
-    return replace(program, rows=rows), *_quadratic(
-        deviation, sparse.diags(weight / weight.mean()), program.delay_known
-    )
-
-
-def _differences(program: WindowProgram, first: Int64Array, second: Int64Array) -> tuple[sparse.csc_matrix, FloatArray]:
-    """Eq. 8 literally: the pairs' Laplacian applied to the delays, on a scale of one visit."""
-    visits = len(program.visits)
-    joined = sparse.csr_matrix((np.ones(len(first)), (first, second)), shape=(visits, visits))
-    joined = joined + joined.T
-    degree = np.asarray(joined.sum(axis=1)).ravel()
-    laplacian = (sparse.diags(degree) - joined) / max(float(degree.mean()), 1.0)
-    return _quadratic(program.delay, laplacian, program.delay_known)
-
-
-def _quadratic(
-    deviation: sparse.csr_matrix, weighting: sparse.spmatrix, known: FloatArray
-) -> tuple[sparse.csc_matrix, FloatArray]:
-    """Upper triangle and linear part of dᵀ W d for d = `deviation @ x + known`."""
-    weighted = 2 * (weighting @ deviation)
+    # Upper triangle and linear part of dᵀ W d for d = `deviation @ x` and the known delays.
+    weighted = 2 * (sparse.diags(weight / weight.mean()) @ deviation)
     square = deviation.T @ weighted + TINY * sparse.identity(deviation.shape[1])
-    return sparse.triu(square, format="csc"), np.asarray(weighted.T @ known)
+    linear = np.asarray(weighted.T @ program.delay_known)
+    return replace(program, rows=rows), sparse.triu(square, format="csc"), linear
 
 
 def evaluate_baselines(
@@ -280,7 +194,7 @@ def evaluate_baselines(
 ) -> dict[str, float]:
     """Mean error and displacement as published, and the displacement of MessageTracing's order."""
     bounds = published_bounds(trace, options)
-    answer = published(trace, bounds, options, PublishedOptions(window=window), executor=executor, advance=advance)
+    answer = published(trace, bounds, options, window, executor=executor, advance=advance)
     literal = evaluate(trace, bounds, answer.arrival_ns, truth_ns)
     order = trace_messages(trace, logs_of(trace, truth_ns))
     return {

@@ -80,7 +80,7 @@ def partition(graph: Graph, times: Int64Array, size: int) -> Int64Array:
     label[np.argsort(times, kind="stable")] = np.arange(len(graph)) * parts // max(len(graph), 1)
     limit = np.full(parts, int(np.ceil(ROOM * len(graph) / max(parts, 1))))
     everywhere = np.arange(len(graph))
-    _balance(graph.start, graph.neighbour, everywhere, label, limit, np.bincount(label, minlength=parts), PASSES)
+    _balance(graph.start, graph.neighbour, everywhere, label, limit, np.bincount(label, minlength=parts))
     return label
 
 
@@ -94,14 +94,8 @@ def surround(graph: Graph, core: Int64Array, size: int) -> Int64Array:
     label = np.full(len(graph), beyond)
     label[reached[:size]] = inside
     limit, members = np.array([size, len(graph)]), np.array([size, len(graph) - size])
-    _balance(graph.start, graph.neighbour, reached[len(core) :], label, limit, members, PASSES)
+    _balance(graph.start, graph.neighbour, reached[len(core) :], label, limit, members)
     return np.sort(reached[label[reached] == inside])
-
-
-def cut_edges(graph: Graph, label: Int64Array) -> int:
-    """How many edges join vertices of different labels."""
-    one = np.repeat(np.arange(len(graph)), np.diff(graph.start))
-    return int((label[one] != label[graph.neighbour]).sum()) // 2
 
 
 @kernel
@@ -131,20 +125,18 @@ def _balance(
     label: Int64Array,
     limit: Int64Array,
     members: Int64Array,
-    passes: int,
-) -> int:
-    """Move vertices to where more of their neighbours are, largest gain first; the number of moves.
+) -> None:
+    """Move vertices to where more of their neighbours are, largest gain first.
 
     No label has more than its limit, or is left by its last vertex. Gains are looked at again before each move, as
     earlier moves change them.
     """
-    moves = 0
     counts = np.zeros(len(limit), np.int64)
     gain, target = np.empty(len(movable), np.int64), np.empty(len(movable), np.int64)
-    for _ in range(passes):
+    for _ in range(PASSES):
         for i in range(len(movable)):
             gain[i], target[i] = _best_move(movable[i], start, neighbour, label, counts)
-        moved = 0
+        has_moved = False
         for i in np.argsort(-gain):
             if gain[i] <= 0:
                 break
@@ -154,11 +146,9 @@ def _balance(
                 members[where] += 1
                 members[label[vertex]] -= 1
                 label[vertex] = where
-                moved += 1
-        moves += moved
-        if not moved:
+                has_moved = True
+        if not has_moved:
             break
-    return moves
 
 
 @kernel

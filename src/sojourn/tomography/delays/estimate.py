@@ -21,11 +21,11 @@ or the middle of its bounds. Cost: about 0.09 ms for a delay.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -35,37 +35,26 @@ from sojourn.core.kernels import kernel
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.delays.nodes import node_factors, waits
 from sojourn.tomography.delays.posterior import Posteriors, chunks_of
-from sojourn.tomography.delays.program import NS_PER_MS, NodeCentres, Programs, Solver, WindowProgram
+from sojourn.tomography.delays.program import NS_PER_MS, NodeCentres, Programs, Solver, ThreadPrograms, WindowProgram
 from sojourn.tomography.trace import CollectionTrace
 from sojourn.tomography.windows import Window, WindowOptions, windows
 
 
-def keep_window(
-    trace: CollectionTrace, bounds: Bounds, window: Window, delay_ns: Int64Array, arrival_ns: Int64Array
-) -> None:
-    """Take over the delays of the packets that a window keeps, as `keep_delays` does."""
-    is_kept = np.isin(window.packets, window.kept, assume_unique=True)
-    _keep_bounded(trace, bounds, window.packets, is_kept, delay_ns, arrival_ns)
-
-
-def keep_delays(trace: CollectionTrace, bounds: Bounds, delay_ns: Int64Array, arrival_ns: Int64Array) -> None:
-    """Take over all visits' delays as arrivals, in place, each brought into what is left of its bounds.
-
-    A solver meets bounds only to its tolerance; going from the origin on, an arrival within reach of the one before
-    always exists, as the bounds are a fixpoint.
-    """
-    packets = np.arange(len(trace))
-    _keep_bounded(trace, bounds, packets, np.ones(len(packets), np.bool_), delay_ns, arrival_ns)
-
-
-def _keep_bounded(
+def keep_delays(
     trace: CollectionTrace,
     bounds: Bounds,
-    packets: Int64Array,
-    is_kept: BoolArray,
     delay_ns: Int64Array,
     arrival_ns: Int64Array,
+    window: Window | None = None,
 ) -> None:
+    """Take over visits' delays as arrivals, in place, each brought into what is left of its bounds.
+
+    The visits are all, or those of a window's packets, of which only the kept ones are taken over. A solver meets
+    bounds only to its tolerance; going from the origin on, an arrival within reach of the one before always exists, as
+    the bounds are a fixpoint.
+    """
+    packets = np.arange(len(trace)) if window is None else window.packets
+    is_kept = np.isin(packets, packets if window is None else window.kept, assume_unique=True)
     _keep(
         trace.start, packets, is_kept, delay_ns,
         bounds.low_ns, bounds.high_ns, bounds.least_ns, bounds.most_ns, arrival_ns,
@@ -124,8 +113,6 @@ def _shares(trace: CollectionTrace, arrival_ns: Int64Array) -> FloatArray:
     return np.where(waited <= LONGEST_WAIT * total, SHARE / longer**2, 0.0)
 
 
-WindowSolver = Callable[[Window], tuple[Int64Array | None, Counter[str]]]
-
 EXCESS = 4.0  # what a ms beyond S costs, in centres: more than its members can gain by it
 REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
 NARROW = 0.55  # of the tolerance of sums, which leaves ± 0.3 ms
@@ -171,7 +158,8 @@ def estimate(
     """Arrival times of every place, window by window; the executor's workers solve windows side by side."""
     options = options or EstimateOptions()
     believed = bounds.believed or bounds
-    solver = _WindowSolver(trace, bounds, options, node_factors(trace))
+    programs = ThreadPrograms(_programs, trace, bounds, options, node_factors(trace))
+    solver = partial(_solve_window, programs, options)
     found = solve_windows(trace, believed, solver, options.window, executor=executor, advance=advance)
     arrival = blend(trace, believed, found.arrival_ns)
     if believed is not bounds:  # a contradiction, or linear programs, may have left some of them narrower
@@ -182,7 +170,7 @@ def estimate(
 def solve_windows(
     trace: CollectionTrace,
     bounds: Bounds,
-    solver: WindowSolver,
+    solver: Callable[[Window], tuple[Int64Array | None, Counter[str]]],
     options: WindowOptions,
     *,
     executor: Executor | None = None,
@@ -199,52 +187,36 @@ def solve_windows(
         for window, (delay_ns, counts) in zip(pieces, solved, strict=True):
             solves.update(counts)
             if delay_ns is not None:
-                keep_window(trace, bounds, window, delay_ns, arrival)
+                keep_delays(trace, bounds, delay_ns, arrival, window)
             done += len(window.kept)
             if advance is not None:
                 advance("solving windows", done / len(trace))
     return Estimates(arrival, {name: count for name, count in solves.items() if count})
 
 
-class _WindowSolver:
-    """Solves one window: the delays of its packets' visits in ns, and what the solves came to.
+def _solve_window(
+    programs: ThreadPrograms, options: EstimateOptions, window: Window
+) -> tuple[Int64Array, Counter[str]]:
+    solves: Counter[str] = Counter()
+    for maker, failure in zip(programs(), ("relaxed", "elastic", "unsolved"), strict=True):
+        delay, is_finished = _solve_rounds(maker.make(window.packets), options, solves)
+        if is_finished:
+            break
+        solves[failure] += 1
+    return np.rint(delay * NS_PER_MS).astype(np.int64), solves
 
-    Travels to workers without its programs; each thread there makes its own, as making one uses scratch space.
-    """
 
-    def __init__(self, trace: CollectionTrace, bounds: Bounds, options: EstimateOptions, factor: FloatArray) -> None:
-        self._given = trace, bounds, options, factor
-        self._here = threading.local()
-
-    def __reduce__(self) -> tuple[type[_WindowSolver], tuple[CollectionTrace, Bounds, EstimateOptions, FloatArray]]:
-        return _WindowSolver, self._given
-
-    def __call__(self, window: Window) -> tuple[Int64Array, Counter[str]]:
-        solves: Counter[str] = Counter()
-        for programs, failure in zip(self._makers(), ("relaxed", "elastic", "unsolved"), strict=True):
-            delay, is_finished = _solve_rounds(programs.make(window.packets), self._given[2], solves)
-            if is_finished:
-                break
-            solves[failure] += 1
-        return np.rint(delay * NS_PER_MS).astype(np.int64), solves
-
-    def _makers(self) -> list[Programs]:
-        if not hasattr(self._here, "makers"):
-            trace, bounds, options, factor = self._given
-            believed = bounds.believed or bounds
-            # What a false sum made of the bounds must not bind where sums may be exceeded.
-            doubted = replace(bounds, groups=believed.groups, is_exact=False)
-            # Sums pull their members to the edge of their tolerance: a narrow one is better, if it leaves a solution.
-            narrow = int(NARROW * options.tolerance_ns)
-            ways = ((believed, narrow, False), (believed, options.tolerance_ns, False), (doubted, narrow, True))
-            self._here.makers = [
-                Programs(
-                    trace, how, tolerance_ns=tolerance, epsilon_ns=options.epsilon_ns, factor=factor, is_elastic=loose
-                )
-                for how, tolerance, loose in ways
-            ]
-        makers: list[Programs] = self._here.makers
-        return makers
+def _programs(trace: CollectionTrace, bounds: Bounds, options: EstimateOptions, factor: FloatArray) -> list[Programs]:
+    believed = bounds.believed or bounds
+    # What a false sum made of the bounds must not bind where sums may be exceeded.
+    doubted = replace(bounds, groups=believed.groups, is_exact=False)
+    # Sums pull their members to the edge of their tolerance: a narrow one is better, if it leaves a solution.
+    narrow = int(NARROW * options.tolerance_ns)
+    ways = ((believed, narrow, False), (believed, options.tolerance_ns, False), (doubted, narrow, True))
+    return [
+        Programs(trace, how, tolerance_ns=tolerance, epsilon_ns=options.epsilon_ns, factor=factor, is_elastic=loose)
+        for how, tolerance, loose in ways
+    ]
 
 
 def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Counter[str]) -> tuple[FloatArray, bool]:

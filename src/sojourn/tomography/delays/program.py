@@ -21,7 +21,9 @@ time matters.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,6 +241,25 @@ class Programs:
         may_pull = has_unknown & whole & groups.is_whole[used]
         pulled = np.flatnonzero(may_pull & (members <= LARGEST_PULL) & (not is_exact))
         return at_most[pulled], known_most[pulled] - total[pulled], members[pulled], rows
+
+
+class ThreadPrograms:
+    """What `make` makes of what is given, for each thread its own, as making a window's program uses scratch space.
+
+    Travels to workers without them.
+    """
+
+    def __init__(self, make: Callable[..., list[Programs]], *given: Any) -> None:
+        self._make, self._given, self._here = make, given, threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ThreadPrograms, (self._make, *self._given)
+
+    def __call__(self) -> list[Programs]:
+        if not hasattr(self._here, "made"):
+            self._here.made = self._make(*self._given)
+        made: list[Programs] = self._here.made
+        return made
 
 
 def _delay_rows(
