@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from sojourn.papers import colate
-from sojourn.papers.colate.accuracy import accuracy_claims, measure_law
-from sojourn.papers.colate.guarantee import costs, measure_guarantee, measure_loss
+from sojourn.papers.colate import accuracy_claims, costs, measure_guarantee, measure_law, measure_loss
 from sojourn.papers.colate.worlds import (
     LAWS,
     TRACES,

@@ -9,10 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sojourn.cli.main import app
-from sojourn.papers import domo
-from sojourn.papers.domo import experiments as domo_experiments
+from sojourn.papers import domo as domo_experiments
+from sojourn.papers.domo import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
 from sojourn.papers.domo import worlds as domo_worlds
-from sojourn.papers.domo.experiments import accuracy, graph_cut, network_scale, packet_loss, real_traces, window_ratio
 from sojourn.papers.mplane import DATA_VARIABLE
 from sojourn.papers.reproduction import Claim, Outcome, Scale
 
@@ -136,7 +135,7 @@ def test_traces_of_a_folder_are_judged_and_missing_ones_said(tmp_path: Path, mon
 
 
 def test_the_paper_has_its_experiments_and_says_how_to_read_them() -> None:
-    assert [experiment.__name__ for experiment in domo.EXPERIMENTS] == [
+    assert [experiment.__name__ for experiment in domo_experiments.EXPERIMENTS] == [
         "accuracy",
         "packet_loss",
         "network_scale",
@@ -145,4 +144,4 @@ def test_the_paper_has_its_experiments_and_says_how_to_read_them() -> None:
         "relaxation",
         "real_traces",
     ]
-    assert "*Literal*" in domo.NOTES
+    assert "*Literal*" in domo_experiments.NOTES

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sojourn.lab.metrics import message_world
-from sojourn.papers.iotm import EXPERIMENTS, real
-from sojourn.papers.iotm.synthetic import (
+from sojourn.papers.iotm import (
     EQUAL,
+    EXPERIMENTS,
     LITERAL,
     RANDOM,
     TURNS,
@@ -21,6 +21,7 @@ from sojourn.papers.iotm.synthetic import (
     disk_memory,
     epochs_of_a_query,
     flow_memory,
+    real,
     try_disk,
     try_flows,
 )

@@ -8,9 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sojourn.papers.lda import EXPERIMENTS, overhead
-from sojourn.papers.lda.loss import BANKS, PUBLISHED, REST, try_laws, try_unknown_loss
-from sojourn.papers.lda.probing import LDA, try_probing, try_queue
+from sojourn.papers.lda import (
+    BANKS,
+    EXPERIMENTS,
+    LDA,
+    PUBLISHED,
+    REST,
+    overhead,
+    try_laws,
+    try_probing,
+    try_queue,
+    try_unknown_loss,
+)
 from sojourn.papers.lda.trials import (
     LAWS,
     MEAN_NS,

@@ -13,8 +13,8 @@ import pytest
 
 from sojourn.lab.traffic import make_traffic
 from sojourn.papers import lds
+from sojourn.papers.lds import MULTI_BANK, oracle_means
 from sojourn.papers.lds import worlds as lds_worlds
-from sojourn.papers.lds.practice import MULTI_BANK, oracle_means
 from sojourn.papers.lds.worlds import run
 from sojourn.papers.reproduction import Claim, Scale
 from sojourn.sketches.lds import LdsParameters, packet_cells
