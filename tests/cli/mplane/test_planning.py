@@ -149,3 +149,9 @@ def test_live_sources_that_cannot_be_are_refused(star: Path, arguments: list[str
     result = CliRunner().invoke(app, ["mplane", *(str(star) if word == "STAR" else word for word in arguments)])
     assert isinstance(result.exception, UsageError)
     assert said in str(result.exception)
+
+
+def test_a_hold_time_of_more_than_a_day_is_refused() -> None:
+    result = run("msets", "frr:", "--watch", "--hold", "25h")
+    assert result.returncode == 2
+    assert "a hold time of 90000000000000 ns" in result.stderr

@@ -19,7 +19,7 @@ from sojourn.lab.routed.network import RoutedLab, routed_lab
 from sojourn.lab.routed.routers import Router, daemon_pids
 from sojourn.mplane.planning.live_topology import read_live_topology
 from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import m_sets, m_sets_after_change, monitored_at
+from sojourn.mplane.planning.segments import m_sets, m_sets_after_change
 from sojourn.mplane.planning.topology import Topology
 from sojourn.mplane.planning.watch import Change, TopologyWatch
 
@@ -32,7 +32,6 @@ pytestmark = [
 ]
 
 NAMES = {f"10.96.0.{number}": f"r{number}" for number in range(1, 7)}
-HOLD = 10**9
 PATIENCE_SECONDS = 300.0
 
 
@@ -93,7 +92,6 @@ def test_m_sets_after_a_failure_are_those_from_scratch(converged: RoutedLab) -> 
     upgraded = before.source[:6] < 0
     upgraded[[before.router("r2"), before.router("r5")]] = True
     old = m_sets(shortest_paths(before), upgraded)
-    began = time.monotonic_ns()
     converged.link_down("r2", "r3")
     converged.wait_converged()
     after = read(converged, "r6")
@@ -101,12 +99,7 @@ def test_m_sets_after_a_failure_are_those_from_scratch(converged: RoutedLab) -> 
     new = m_sets_after_change(old, after)
     scratch = m_sets(shortest_paths(after), upgraded)
     assert all(one.same_as(other) for one, other in zip(new.sets, scratch.sets, strict=True))
-    changed = time.monotonic_ns()
-    history = [(began, old), (changed, new)]
-    both = [{*a.target.tolist(), *b.target.tolist()} for a, b in zip(old.sets, new.sets, strict=True)]
-    assert monitored_at(history, changed + HOLD - 1, hold_ns=HOLD) == both
-    assert monitored_at(history, changed + HOLD, hold_ns=HOLD) == [set(s.target.tolist()) for s in new.sets]
-    assert both != [set(s.target.tolist()) for s in new.sets]
+    assert not all(one.same_as(other) for one, other in zip(old.sets, new.sets, strict=True))
 
 
 def poll_until_change(watch: TopologyWatch) -> Change:
@@ -120,7 +113,7 @@ def poll_until_change(watch: TopologyWatch) -> Change:
 
 
 def test_a_watch_tells_links_that_go_and_come_back(converged: RoutedLab) -> None:
-    watch = TopologyWatch(lambda: read(converged, "r1"), ["r5"], hold_ns=HOLD)
+    watch = TopologyWatch(lambda: read(converged, "r1"), ["r5"])
     assert poll_until_change(watch).before is None
     assert watch.poll(time.monotonic_ns()) is None
     converged.link_down("r4", "r5")

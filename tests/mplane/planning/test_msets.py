@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plain_paths import shortest, split, topologies
-from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.errors import UsageError
 from sojourn.mplane.planning.paths import after_change, shortest_paths
-from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change, monitored_at
+from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
 
@@ -76,35 +76,6 @@ def test_nodes_whose_paths_did_not_use_a_failed_link_are_left_alone() -> None:
     failed = topology.without([(topology.router("A"), topology.router("B"))])
     _, changed = after_change(shortest_paths(topology), failed)
     assert [topology.names[node] for node in changed] == ["A"]
-
-
-def test_old_and_new_sets_are_monitored_together_for_the_hold_time() -> None:
-    topology = toy()
-    names = topology.names
-    before = m_sets(shortest_paths(topology), marks(topology, "C", "F"))
-    failed = topology.without([(topology.router("C"), topology.router("D"))])
-    after = m_sets_after_change(before, failed)
-    history = [(0, before), (1_000, after)]
-
-    def monitored_by(name: str, now_ns: int) -> str:
-        return "".join(
-            sorted(names[target] for target in monitored_at(history, now_ns, hold_ns=500)[names.index(name)])
-        )
-
-    assert [monitored_by("C", now) for now in (999, 1_000, 1_499, 1_500)] == ["DEF", "DEF", "DEF", "F"]
-    assert [monitored_by("F", now) for now in (999, 1_000, 1_500)] == ["ABCDE"] * 3
-    later = [*history, (1_100, before)]
-    union = [a | b for a, b in zip(*(monitored_at([(0, s)], 0, hold_ns=0) for s in (before, after)), strict=True)]
-    assert monitored_at(later, 1_599, hold_ns=500) == union
-    assert monitored_at(later, 1_600, hold_ns=500) == monitored_at([(0, before)], 0, hold_ns=0)
-
-
-def test_times_before_any_set_and_out_of_order_are_refused() -> None:
-    sets = m_sets(shortest_paths(toy()), marks(toy(), "C"))
-    with pytest.raises(ParameterError, match="no m-sets are in force yet"):
-        monitored_at([(10, sets)], 9, hold_ns=5)
-    with pytest.raises(ParameterError, match="out of order"):
-        monitored_at([(10, sets), (9, sets)], 12, hold_ns=5)
 
 
 def test_a_link_that_is_not_there_cannot_fail() -> None:

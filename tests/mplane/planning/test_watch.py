@@ -1,4 +1,4 @@
-"""A watched topology: changes are told, old m-sets are held, numbers stay."""
+"""A watched topology: changes are reported, numbers stay."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from hypothesis import strategies as st
 
 from plain_paths import topologies
 from routed_worlds import six_routers
-from sojourn.core.errors import ParameterError, SojournError, TopologyError, UsageError
-from sojourn.mplane.planning import watch as watch_module
+from sojourn.core.errors import SojournError, TopologyError, UsageError
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import m_sets
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 from sojourn.mplane.planning.watch import Patience, TopologyWatch, renumbered
-
-HOLD = 100
 
 
 def without(topology: Topology, *names: str) -> Topology:
@@ -39,7 +36,7 @@ class Network:
 
 def test_the_first_poll_and_every_change_is_told() -> None:
     network = Network(six_routers())
-    watch = TopologyWatch(network.read, ["r2"], hold_ns=HOLD)
+    watch = TopologyWatch(network.read, ["r2"])
     first = watch.poll(0)
     assert first is not None
     assert first.before is None
@@ -57,32 +54,6 @@ def test_the_first_poll_and_every_change_is_told() -> None:
     assert back.come == (("r1", "r2", 10), ("r2", "r1", 10))
 
 
-def test_old_sets_are_monitored_for_the_hold_time_and_then_forgotten() -> None:
-    network = Network(six_routers())
-    watch = TopologyWatch(network.read, ["r2"], hold_ns=HOLD)
-    watch.poll(0)
-    before = watch.monitored(0)
-    assert before["r1"] == ["r2", "r4", "r5", "r6"]
-    network.now = without(six_routers(), "r1 r2")
-    watch.poll(10)
-    # Without the link r1 reaches r2 and r3 over r4, r5.
-    assert watch.monitored(10)["r1"] == ["r2", "r3", "r4", "r5", "r6"]
-    assert watch.monitored(10 + HOLD - 1)["r3"] == sorted({*before["r3"], *watch.monitored(10 + HOLD)["r3"]})
-    assert len(watch.history) == 2
-    watch.poll(10 + HOLD)
-    assert len(watch.history) == 1
-
-
-def test_a_network_that_flaps_without_end_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "MAX_HISTORY", 5)
-    network = Network(six_routers())
-    watch = TopologyWatch(network.read, hold_ns=10**9)
-    for now in range(20):
-        network.now = without(six_routers(), "r1 r2") if now % 2 else six_routers()
-        watch.poll(now)
-    assert len(watch.history) == 5
-
-
 def test_routers_that_go_keep_their_numbers_and_new_ones_come_last() -> None:
     builder = TopologyBuilder("grown")
     for source, target in (("r0", "r1"), ("r1", "r2"), ("r2", "r3")):
@@ -90,7 +61,7 @@ def test_routers_that_go_keep_their_numbers_and_new_ones_come_last() -> None:
     builder.add_missing_directions()
     grown = builder.finish()
     network = Network(six_routers())
-    watch = TopologyWatch(network.read, ["r2"], hold_ns=HOLD)
+    watch = TopologyWatch(network.read, ["r2"])
     watch.poll(0)
     network.now = grown
     change = watch.poll(10)
@@ -99,28 +70,27 @@ def test_routers_that_go_keep_their_numbers_and_new_ones_come_last() -> None:
     assert names == ("r1", "r2", "r3", "r4", "r5", "r6", "r0")
     fresh = m_sets(shortest_paths(renumbered(grown, names)), change.after.upgraded)
     assert all(mine.same_as(other) for mine, other in zip(change.after.sets, fresh.sets, strict=True))
-    held = watch.monitored(10)
-    assert held["r4"]  # gone, and held for a while
-    assert held["r0"] == ["r1", "r2"]
-    watch.poll(10 + HOLD)
-    assert watch.monitored(10 + HOLD)["r4"] == []
+    assert change.before is not None
+    assert len(change.before.of(3).target)  # r4, which is gone
+    assert not len(change.after.of(3).target)
+    assert [names[router] for router in change.after.of(6).target] == ["r1", "r2"]
 
 
 def test_a_reading_that_fails_leaves_all_as_it_was() -> None:
     network = Network(six_routers())
-    watch = TopologyWatch(network.read, hold_ns=HOLD)
+    watch = TopologyWatch(network.read)
     watch.poll(0)
-
+    sets = watch.sets
     network.answers = False
     with pytest.raises(TopologyError, match="no answer"):
         watch.poll(1)
-    assert len(watch.history) == 1
+    assert watch.sets is sets
 
 
 def test_changes_come_as_they_are_seen_and_failures_in_a_row_are_told_once() -> None:
     network = Network(six_routers())
     told: list[SojournError] = []
-    watch = TopologyWatch(network.read, hold_ns=HOLD)
+    watch = TopologyWatch(network.read)
     seen = []
     # The network changes each time that the reader is told or a change is taken.
     script = iter([without(six_routers(), "r1 r2"), None, six_routers()])
@@ -143,17 +113,15 @@ def test_changes_come_as_they_are_seen_and_failures_in_a_row_are_told_once() -> 
 
 def test_watching_ends_when_its_time_is_over_and_needs_a_first_answer() -> None:
     network = Network(six_routers())
-    assert len(list(TopologyWatch(network.read, hold_ns=0).changes(Patience(1_000_000, 20_000_000)))) == 1
+    assert len(list(TopologyWatch(network.read).changes(Patience(1_000_000, 20_000_000)))) == 1
     network.answers = False
     with pytest.raises(TopologyError, match="no answer"):
-        next(TopologyWatch(network.read, hold_ns=0).changes(Patience(1)))
+        next(TopologyWatch(network.read).changes(Patience(1)))
 
 
-def test_unknown_m_routers_and_negative_hold_times_are_refused() -> None:
+def test_unknown_m_routers_are_refused() -> None:
     with pytest.raises(UsageError, match="there is no router 'paris'"):
-        TopologyWatch(six_routers, ["paris"], hold_ns=0).poll(0)
-    with pytest.raises(ParameterError, match="hold time"):
-        TopologyWatch(six_routers, hold_ns=-1)
+        TopologyWatch(six_routers, ["paris"]).poll(0)
 
 
 @given(topologies(), st.randoms(use_true_random=False))

@@ -22,7 +22,7 @@ from sojourn.cli.mplane.source import (
 )
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, progress
-from sojourn.core.errors import SojournError, UsageError, harmless
+from sojourn.core.errors import ParameterError, SojournError, UsageError, harmless
 from sojourn.core.units import format_clock, parse_duration
 
 if TYPE_CHECKING:
@@ -118,12 +118,14 @@ def msets(
     Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
     """
     if watch:
-        from sojourn.mplane.planning.watch import Patience
+        from sojourn.mplane.planning.watch import MOST_NS, Patience
 
         if failed or directed is not None:
             raise UsageError("a watched network fails by itself", where="--watch", action="leave --failed out")
-        patience = Patience.parse(every, duration)
-        _watch(topology, upgraded or [], names, parse_duration(hold), patience, output_format or Format.TABLE)
+        patience, hold_ns = Patience.parse(every, duration), parse_duration(hold)
+        if not 0 <= hold_ns <= MOST_NS:
+            raise ParameterError(f"a hold time of {hold_ns} ns", where="--hold", action="use 0 to 24h")
+        _watch(topology, upgraded or [], names, hold_ns, patience, output_format or Format.TABLE)
         return
     import numpy as np
 
@@ -222,7 +224,7 @@ def _watch(source: str, upgraded: list[str], names: Path | None, hold_ns: int, p
     known = read(True).index
     marked = [name for text in upgraded for name in split_names(text, known)]
     show = _print_text if how is Format.TABLE else _print_json
-    watch = TopologyWatch(lambda: read(False), marked, hold_ns=hold_ns)
+    watch = TopologyWatch(lambda: read(False), marked)
     with stopping_on_interrupt(patience.stop):
         for change in watch.changes(patience, on_error=_say_silent):
             show(change, hold_ns)

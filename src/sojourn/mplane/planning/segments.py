@@ -24,7 +24,7 @@ as routers upgraded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -214,24 +214,6 @@ def m_sets_after_change(sets: MSets, topology: Topology) -> MSets:
     shortest, changed = after_change(sets.shortest, topology)
     renewed = {int(s): _m_set(shortest, sets.upgraded, int(s)) for s in changed}
     return MSets(shortest, sets.upgraded, tuple(renewed.get(s, old) for s, old in enumerate(sets.sets)))
-
-
-def monitored_at(history: Sequence[tuple[int, MSets]], now_ns: int, *, hold_ns: int) -> list[frozenset[int]]:
-    """By node the routers it monitors at a time, given since when (ns, ascending) which m-sets are in force.
-
-    The newest sets are monitored, and older ones until `hold_ns` after they were replaced, so that every path is
-    covered while routing converges, also when one change follows another.
-    """
-    times = [since for since, _ in history]
-    if hold_ns < 0 or times != sorted(times):
-        raise ParameterError("m-sets are out of order in time, or the hold time is negative", where="monitored_at")
-    begun = [sets for since, sets in history if since <= now_ns]
-    replaced = [*times[1 : len(begun)], None]
-    held = [sets for sets, until in zip(begun, replaced, strict=False) if until is None or now_ns < until + hold_ns]
-    if not held:
-        raise ParameterError("no m-sets are in force yet at that time", where="monitored_at")
-    nodes = range(len(held[0].sets))
-    return [frozenset(int(t) for sets in held for t in sets.of(node).target) for node in nodes]
 
 
 def _m_set(shortest: ShortestPaths, upgraded: NDArray[np.bool_], source: int) -> MSet:

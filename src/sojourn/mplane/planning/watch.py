@@ -1,11 +1,10 @@
-"""M-sets that follow a network: its topology is polled, and old m-sets stay monitored for the hold time after a change.
+"""M-sets that follow a network: its topology is polled.
 
-Until routing has converged packets may take the old paths or the new ones, so both are monitored
-(`segments.monitored_at`). A router that disappears keeps its number, and a new one gets the next, so that the numbers
-in all retained m-sets mean the same routers.
+A router that disappears keeps its number, and a new one gets the next, so that the numbers of the m-sets before and
+after a change mean the same routers. Until routing has converged packets may take the old paths or the new ones:
+whoever monitors keeps what a change replaced for a hold time (`probes.Prober.probe`).
 
-Costs one reading per poll; a change costs what `m_sets_after_change` costs. Retained are the m-sets of the hold time,
-at most `MAX_HISTORY`.
+Costs one reading per poll; a change costs what `m_sets_after_change` costs.
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.units import parse_duration
 from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change, monitored_at
+from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change
 from sojourn.mplane.planning.topology import Topology
 
 _Seen = TypeVar("_Seen")
 _WAKE_SECONDS = 0.1
-_LEAST_EVERY_NS, _MOST_NS = 100_000_000, 86_400 * 10**9
+_LEAST_EVERY_NS, MOST_NS = 100_000_000, 86_400 * 10**9
 
 
 @dataclass
@@ -42,7 +40,7 @@ class Patience:
     def parse(cls, every: str, duration: str | None) -> Patience:
         """From texts such as ``1s``."""
         patience = cls(parse_duration(every), None if duration is None else parse_duration(duration))
-        if not _LEAST_EVERY_NS <= patience.every_ns <= _MOST_NS:
+        if not _LEAST_EVERY_NS <= patience.every_ns <= MOST_NS:
             raise ParameterError("out of range", where="--every", action="use 100ms to 24h")
         if patience.for_ns is not None and patience.for_ns <= 0:
             raise ParameterError("no time to watch for", where="--for", action="give more than 0")
@@ -82,8 +80,6 @@ def repeatedly(
             return
 
 
-MAX_HISTORY = 1_000
-
 # A link's ends and its weight.
 NamedLink = tuple[str, str, int]
 
@@ -100,44 +96,42 @@ class Change:
 
 
 class TopologyWatch:
-    """Polls a topology; `upgraded` names the m-routers, which must be there at the first poll."""
+    """Polls a topology; `upgraded` names the m-routers, which must be there at the first poll.
 
-    def __init__(self, read: Callable[[], Topology], upgraded: Sequence[str] = (), *, hold_ns: int) -> None:
-        if not 0 <= hold_ns <= _MOST_NS:
-            raise ParameterError(f"a hold time of {hold_ns} ns", where="--hold", action="use 0 to 24h")
-        self._read = read
-        self._upgraded = tuple(upgraded)
-        self._hold_ns = hold_ns
-        self._history: list[tuple[int, MSets]] = []
+    `sets` are the m-sets in force, once there are any.
+    """
 
-    @property
-    def history(self) -> tuple[tuple[int, MSets], ...]:
-        """Since when which m-sets are in force: the newest, and older ones within their hold time."""
-        return tuple(self._history)
+    def __init__(self, read: Callable[[], Topology], upgraded: Sequence[str] = ()) -> None:
+        self._read, self._upgraded = read, tuple(upgraded)
+        self.sets: MSets | None = None
 
     def poll(self, now_ns: int) -> Change | None:
         """Read the topology; the change if there is one, which the first reading always is.
 
         What the reading raises passes through, and leaves all as it was.
         """
-        topology = self._read()
-        if not self._history:
-            sets = m_sets(shortest_paths(topology), self._marks(topology))
-            self._history.append((now_ns, sets))
-            return Change(now_ns, None, sets, (), tuple(_links(topology)))
-        self._forget(now_ns)
-        names = self._history[-1][1].shortest.topology.names
+        topology, before = self._read(), self.sets
+        if before is None:
+            self.sets = self._fresh(topology)
+            return Change(now_ns, None, self.sets, (), tuple(_links(topology)))
+        names = before.shortest.topology.names
         new = tuple(name for name in topology.names if name not in set(names))
         if new:
-            self._add_routers((*names, *new))
-        before = self._history[-1][1]
+            before = self._fresh(renumbered(before.shortest.topology, (*names, *new)))
         topology = renumbered(topology, (*names, *new))
         old, fresh = set(_links(before.shortest.topology)), set(_links(topology))
         if old == fresh and not new:
             return None
-        after = self._after_change(before, topology)
-        self._history.append((now_ns, after))
-        return Change(now_ns, before, after, tuple(sorted(old - fresh)), tuple(sorted(fresh - old)))
+        if topology.weight_unit != before.shortest.topology.weight_unit:
+            self.sets = m_sets(shortest_paths(topology), before.upgraded)
+        else:
+            self.sets = m_sets_after_change(before, topology)
+        return Change(now_ns, before, self.sets, tuple(sorted(old - fresh)), tuple(sorted(fresh - old)))
+
+    def _fresh(self, topology: Topology) -> MSets:
+        marks = np.zeros(len(topology.names), dtype=np.bool_)
+        marks[[topology.router(name) for name in self._upgraded]] = True
+        return m_sets(shortest_paths(topology), marks)
 
     def changes(
         self, patience: Patience, *, on_error: Callable[[SojournError], None] | None = None
@@ -148,34 +142,6 @@ class TopologyWatch:
         """
         looks = repeatedly(lambda: self.poll(time.time_ns()), patience, on_error)
         return (change for change in looks if change is not None)
-
-    def monitored(self, now_ns: int) -> dict[str, list[str]]:
-        """By node the routers it monitors at a time, those within their hold time among them."""
-        names = self._history[-1][1].shortest.topology.names if self._history else ()
-        sets = monitored_at(self._history, now_ns, hold_ns=self._hold_ns)
-        return {names[node]: [names[router] for router in sorted(routers)] for node, routers in enumerate(sets)}
-
-    def _after_change(self, before: MSets, topology: Topology) -> MSets:
-        if topology.weight_unit != before.shortest.topology.weight_unit:
-            return m_sets(shortest_paths(topology), before.upgraded)
-        return m_sets_after_change(before, topology)
-
-    def _marks(self, topology: Topology) -> NDArray[np.bool_]:
-        marks = np.zeros(len(topology.names), dtype=np.bool_)
-        marks[[topology.router(name) for name in self._upgraded]] = True
-        return marks
-
-    def _forget(self, now_ns: int) -> None:
-        """Drop m-sets whose hold time is over; the newest stay always."""
-        ends = [since + self._hold_ns for since, _ in self._history[1:]]
-        over = sum(end <= now_ns for end in ends)
-        self._history = self._history[max(over, len(self._history) - MAX_HISTORY + 1) :]
-
-    def _add_routers(self, names: tuple[str, ...]) -> None:
-        """Let all kept m-sets know routers that came later."""
-        for i, (since, sets) in enumerate(self._history):
-            topology = renumbered(sets.shortest.topology, names)
-            self._history[i] = since, m_sets(shortest_paths(topology), self._marks(topology))
 
 
 def renumbered(topology: Topology, names: tuple[str, ...]) -> Topology:

@@ -57,12 +57,13 @@ class MSetTargets:
         is_live: bool,
     ) -> None:
         self._node, self._addresses, self._port, self.is_live = node, addresses, port, is_live
-        self._watch = TopologyWatch(read, upgraded, hold_ns=0)
+        self._watch = TopologyWatch(read, upgraded)
 
     def read(self) -> list[ProbeTarget]:
         """What is to be probed now."""
         self._watch.poll(time.time_ns())
-        sets = self._watch.history[-1][1]
+        sets = self._watch.sets
+        assert sets is not None
         addresses = self._addresses or {name: name for name in sets.shortest.topology.names}
         return m_set_targets(sets, self._node, addresses, port=self._port)
 

@@ -1,1 +1,0 @@
-"""What Domo is compared with: the published method, MNT and MessageTracing."""

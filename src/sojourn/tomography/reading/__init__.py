@@ -1,1 +1,0 @@
-"""Traces from files and from the wire."""
