@@ -15,8 +15,8 @@ from sojourn.core.executors.executor import LocalExecutor, usable_processors
 from sojourn.lab.wireless import WirelessNetwork, run_collection
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear
+from sojourn.tomography.comparison import unknown_visits
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.evaluation import unknown_visits
 from sojourn.tomography.trace import CollectionTrace, make_trace
 
 __all__ = ["NOTE", "table"]

@@ -1,7 +1,7 @@
-"""Fit the factors of tomography's intervals: `python -m bench.tomography_fit --write` rewrites them in `intervals.py`.
+"""Fit the factors of tomography's intervals: `python -m bench.tomography_fit --write` rewrites them in `posterior.py`.
 
 Quantile regression on simulated worlds (`fitting_worlds`), each with the same weight: the factor that 97.5 % of the
-delays stay within, below and above their posterior's mean. Its logarithm is linear in `intervals.features`, and
+delays stay within, below and above their posterior's mean. Its logarithm is linear in `posterior.features`, and
 quantiles do not mind logarithms, so the pinball loss of the logarithms is minimised, smoothed over `SMOOTHING`.
 """
 
@@ -16,9 +16,8 @@ from scipy.optimize import minimize
 
 from bench.tomography_worlds import World, fitting_worlds
 from sojourn.core.arrays import FloatArray
-from sojourn.tomography.delays import intervals
-from sojourn.tomography.delays.intervals import LEVEL, features, uncertain_visits
-from sojourn.tomography.delays.posterior import Posteriors
+from sojourn.tomography.delays import posterior
+from sojourn.tomography.delays.posterior import LEVEL, Posteriors, features, uncertain_visits
 
 PER_WORLD = 3_000
 SMOOTHING = 0.05
@@ -62,7 +61,7 @@ def main(arguments: list[str]) -> None:
     ]
     print("\n".join(lines))
     if "--write" in arguments:
-        page = Path(intervals.__file__)
+        page = Path(posterior.__file__)
         text = page.read_text()
         for line in lines:
             text = re.sub(rf"^{line.split(' = ')[0]} = .*$", line, text, count=1, flags=re.MULTILINE)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.tomography_worlds import HELD_OUT, HELD_OUT_SEEDS, RECORDED, RECORDED_NAMES, World, recorded, simulated
 from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.tomography.delays.intervals import intervals, uncertain_visits
+from sojourn.tomography.delays.posterior import intervals, uncertain_visits
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "maths" / "tomography.md"
 NOTE = "Three networks each, with seeds of their own that nothing was fitted on; delays that are known left out."

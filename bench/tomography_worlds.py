@@ -13,7 +13,7 @@ from sojourn.core.arrays import Int64Array
 from sojourn.lab.wireless import WirelessNetwork, run_collection
 from sojourn.tomography.bounds.constraints import Bounds, bound
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.reading.traces import read_trace, read_truth
+from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "collection"

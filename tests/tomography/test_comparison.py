@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collection_worlds import simulated
-from sojourn.tomography.baselines.published import evaluate_baselines, published, published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions
-from sojourn.tomography.evaluation import evaluate
-from sojourn.tomography.windows import WindowOptions
+from sojourn.tomography.comparison import evaluate, evaluate_baselines, published, published_bounds
+from sojourn.tomography.delays.estimate import WindowOptions
 
 
 def test_figures_are_those_of_the_baselines_themselves() -> None:

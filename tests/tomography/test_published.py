@@ -7,17 +7,17 @@ import pytest
 from scipy import sparse
 
 from collection_worlds import MS, simulated
-from sojourn.tomography.baselines.published import (
+from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
+from sojourn.tomography.comparison import (
     _around_means,
+    evaluate,
     mnt_arrivals,
     mnt_bounds,
     published,
     published_bounds,
 )
-from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
 from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.delays.program import Programs
-from sojourn.tomography.evaluation import evaluate
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.errors import InputError
-from sojourn.tomography.reading.row_files import DAMAGED, MOST_ROWS, read_rows
-from sojourn.tomography.reading.traces import read_trace
+from sojourn.tomography.reading import DAMAGED, MOST_ROWS, read_rows, read_trace
 
 COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
 ROWS = [{"origin": 3, "seq": k, "path": "3-2-0", "t0_s": k + 0.25, "t_sink_s": k + 0.5} for k in range(2_000)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.core.errors import InputError
-from sojourn.tomography.reading.traces import read_trace, read_truth
+from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, PacketRow, make_trace
 
 MS = 1_000_000

@@ -19,7 +19,7 @@ from sojourn.client.query_unit import Client
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import is_name
 from sojourn.node.transports.transport import TransportError
-from sojourn.tomography.reading.packets import encode_packets
+from sojourn.tomography.reading import encode_packets
 from sojourn.tomography.trace import PacketRow
 
 LEAST_WAIT, MOST_WAIT = 0.25, 30.0

@@ -18,14 +18,20 @@ from sojourn.core.executors.executor import Executor, open_executor
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import parse_duration, plural
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
-from sojourn.tomography.delays.estimate import EstimateOptions, estimate
-from sojourn.tomography.delays.intervals import Intervals, intervals, judge
+from sojourn.tomography.comparison import (
+    evaluate,
+    evaluate_baselines,
+    mnt_arrivals,
+    mnt_bounds,
+    published,
+    published_bounds,
+    unknown_visits,
+)
+from sojourn.tomography.delays.estimate import EstimateOptions, WindowOptions, estimate
 from sojourn.tomography.delays.nodes import node_delays
-from sojourn.tomography.evaluation import evaluate, unknown_visits
-from sojourn.tomography.reading.row_files import DAMAGED
-from sojourn.tomography.reading.traces import read_trace, read_truth
+from sojourn.tomography.delays.posterior import Intervals, intervals, judge
+from sojourn.tomography.reading import DAMAGED, read_trace, read_truth
 from sojourn.tomography.trace import CollectionTrace, make_trace
-from sojourn.tomography.windows import WindowOptions
 
 _BLOCK_ROWS = 1 << 14
 
@@ -182,12 +188,14 @@ def tomography(
         solver = _Solver(read, options, windows, method, executor, advance)
         result = solver.solve(bounds == "lp", cut, chosen)
         if likely and method == "domo":
-            result = _with_intervals(result, advance)
+            begin = perf_counter()
+            around = intervals(result.trace, result.bounds, result.arrival_ns, advance=advance)
+            taken_ms = (perf_counter() - begin) * 1e3
+            result.facts["ms_per_interval"] = taken_ms / max(result.facts["unknowns"], 1)
+            result = replace(result, likely=around)
         if true_ns is not None:
             result.facts.update(_compared(result, true_ns, options))
             if baselines:
-                from sojourn.tomography.baselines.published import evaluate_baselines
-
                 asked = replace(options, sums=Sums(sums))
                 result.facts.update(
                     evaluate_baselines(read, true_ns, asked, windows, executor=executor, advance=advance)
@@ -250,8 +258,6 @@ class _Solver:
 
     def _bound(self, linear: bool, cut: int, packet: int | None) -> tuple[Bounds, dict[str, object]]:
         """The bounds, and what they took: for each delay bounded, of one packet only where linear programs were."""
-        from sojourn.tomography.baselines.published import published_bounds
-
         trace = self.trace
         begin = perf_counter()
         bounds = (published_bounds if self.method == "published" else bound)(trace, self.options)
@@ -272,13 +278,9 @@ class _Solver:
     def _arrivals(self, bounds: Bounds) -> tuple[Int64Array, int]:
         """Arrival times by the method asked for, and how many windows it could not solve."""
         if self.method == "mnt":
-            from sojourn.tomography.baselines.published import mnt_arrivals
-
             return mnt_arrivals(bounds), 0
         work: dict[str, Any] = {"executor": self.executor, "advance": self.advance}
         if self.method == "published":
-            from sojourn.tomography.baselines.published import published
-
             literal = published(self.trace, bounds, self.options, self.windows, **work)
             return literal.arrival_ns, literal.solves.get("unsolved", 0)
         how = EstimateOptions(
@@ -296,18 +298,8 @@ def _load() -> float:
     return perf_counter() - begin
 
 
-def _with_intervals(result: TomographyResult, advance: Advance) -> TomographyResult:
-    begin = perf_counter()
-    likely = intervals(result.trace, result.bounds, result.arrival_ns, advance=advance)
-    taken_ms = (perf_counter() - begin) * 1e3
-    result.facts["ms_per_interval"] = taken_ms / max(result.facts["unknowns"], 1)
-    return replace(result, likely=likely)
-
-
 def _compared(result: TomographyResult, true_ns: Int64Array, options: ConstraintOptions) -> dict[str, object]:
     """How far the answers are from the truth, and how far MNT's are."""
-    from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
-
     trace, bounds, arrival = result.trace, result.bounds, result.arrival_ns
     ours = evaluate(trace, bounds, arrival, true_ns)
     baseline = mnt_bounds(trace, options)

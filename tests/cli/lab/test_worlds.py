@@ -13,7 +13,7 @@ from sojourn.cli.main import app
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_the_trace_and_its_truth_belong_together(tmp_path: Path, ending: str) -> None:
-    from sojourn.tomography.reading.traces import read_trace, read_truth
+    from sojourn.tomography.reading import read_trace, read_truth
 
     trace_file, hops_file = tmp_path / f"trace.{ending}", tmp_path / f"hops.{ending}"
     command = ["lab", "wireless", "--nodes", "30", "--packets", "3", "-w", str(trace_file), "--truth", str(hops_file)]

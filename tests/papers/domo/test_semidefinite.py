@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sojourn.papers.domo import semidefinite as domo_relaxation
 from sojourn.papers.domo.semidefinite import MARGIN, Fifo, P, relaxation, small_windows, solve, widths, witness
 from sojourn.papers.reproduction import Scale
-from sojourn.tomography.baselines.published import published_bounds
 from sojourn.tomography.bounds.constraints import learn_omega
+from sojourn.tomography.comparison import published_bounds
 
 TIMES = st.lists(st.floats(-1e4, 1e4), min_size=4, max_size=4).map(np.array)
 

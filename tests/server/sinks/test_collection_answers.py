@@ -8,7 +8,7 @@ from sink_packets import CBOR, FIELD, appended, closed, settled, small_world
 from sqlalchemy import select, update
 
 from sojourn.server.sinks.tables import ANSWERS
-from sojourn.tomography.reading.packets import encode_packets
+from sojourn.tomography.reading import encode_packets
 
 SECOND = 10**9
 

@@ -17,8 +17,8 @@ from sojourn.server.sinks import worker as sink_worker
 from sojourn.server.sinks.solving import solve_window
 from sojourn.server.sinks.store import SinkStore
 from sojourn.store.epochs import open_store
-from sojourn.tomography.delays.streaming import next_span
-from sojourn.tomography.reading.packets import encode_packets
+from sojourn.tomography.delays.estimate import next_span
+from sojourn.tomography.reading import encode_packets
 from waiting import eventually
 
 SECOND = 10**9

@@ -25,8 +25,8 @@ from sojourn.server.sinks.store import SinkStore
 from sojourn.server.sinks.worker import FairTurns, Turn
 from sojourn.store.database import DATABASE_NAME
 from sojourn.store.epochs import open_store
-from sojourn.tomography.delays.streaming import WindowSpan
-from sojourn.tomography.reading.packets import encode_packets
+from sojourn.tomography.delays.estimate import WindowSpan
+from sojourn.tomography.reading import encode_packets
 from sojourn.tomography.trace import PacketRow
 from waiting import PATIENCE_SECONDS, eventually
 

@@ -24,7 +24,7 @@ from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.store import SinkStore
 from sojourn.server.sinks.tables import ANSWERS, LATE, METADATA, PACKETS, RECEIVED
 from sojourn.store.epochs import EpochStore, open_store
-from sojourn.tomography.reading.packets import encode_packets
+from sojourn.tomography.reading import encode_packets
 from sojourn.tomography.trace import PacketRow
 from waiting import PATIENCE_SECONDS, eventually
 

@@ -17,9 +17,9 @@ from sink_packets import CBOR, FIELD, closed, rows_of, settled, small_world
 
 from collection_worlds import MS, simulated
 from sojourn.tomography.bounds.constraints import bound
+from sojourn.tomography.comparison import evaluate
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.evaluation import evaluate
-from sojourn.tomography.reading.packets import encode_packets
+from sojourn.tomography.reading import encode_packets
 from sojourn.tomography.trace import CollectionTrace
 from waiting import PATIENCE_SECONDS
 

@@ -12,7 +12,7 @@ from sojourn.tomography.bounds import constraints
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound, problem_of
 from sojourn.tomography.bounds.linear_bounds import bound_linear
 from sojourn.tomography.bounds.propagation import combine_sums
-from sojourn.tomography.evaluation import evaluate, unknown_visits
+from sojourn.tomography.comparison import evaluate, unknown_visits
 from sojourn.tomography.trace import CollectionTrace, make_trace
 
 ROUNDING_NS = 2_000  # linear programs widen every statement by 1 µs

@@ -9,7 +9,6 @@ import pytest
 
 from collection_worlds import MS, simulated
 from sojourn.core.errors import ParameterError
-from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
 from sojourn.tomography.bounds.constraints import (
     Bounds,
     ConstraintOptions,
@@ -20,7 +19,7 @@ from sojourn.tomography.bounds.constraints import (
     tighten,
 )
 from sojourn.tomography.bounds.propagation import decided
-from sojourn.tomography.evaluation import evaluate, unknown_visits
+from sojourn.tomography.comparison import evaluate, mnt_arrivals, mnt_bounds, unknown_visits
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 
 PLAIN = ConstraintOptions(omega_ns=2 * MS, epsilon_ns=0, tolerance_ns=0, sums=Sums.UPPER)

@@ -10,13 +10,11 @@ import pytest
 from collection_worlds import simulated
 from give_up_worlds import GivenUp, GivingUp, given_up
 from queue_worlds import QueueTree, queue_tree
-from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
+from sojourn.tomography.comparison import evaluate, mnt_arrivals, mnt_bounds, unknown_visits
 from sojourn.tomography.delays import estimate as estimate_module
-from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.delays.intervals import intervals
-from sojourn.tomography.delays.streaming import WindowSpan, solve_span
-from sojourn.tomography.evaluation import evaluate, unknown_visits
+from sojourn.tomography.delays.estimate import WindowSpan, estimate, solve_span
+from sojourn.tomography.delays.posterior import intervals
 from sojourn.tomography.trace import PacketRow
 
 MS = 1_000_000

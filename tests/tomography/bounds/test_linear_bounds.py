@@ -15,8 +15,8 @@ from sojourn.tomography.bounds import constraints, linear_program
 from sojourn.tomography.bounds import linear_bounds as bounds_lp
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear
+from sojourn.tomography.comparison import evaluate, unknown_visits
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.evaluation import evaluate, unknown_visits
 from sojourn.tomography.trace import MISSING, CollectionTrace, make_trace
 
 US = 1_000

@@ -15,11 +15,10 @@ import pytest
 from collection_worlds import simulated
 from queue_worlds import QueueTree, queue_tree
 from sojourn.core.arrays import Int64Array
-from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds, published, published_bounds
 from sojourn.tomography.bounds.constraints import bound
+from sojourn.tomography.comparison import evaluate, mnt_arrivals, mnt_bounds, published, published_bounds
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.evaluation import evaluate
-from sojourn.tomography.reading.traces import read_trace, read_truth
+from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 
 World = tuple[CollectionTrace, np.ndarray]

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collection_worlds import CONTRADICTING_TRACES, MS, simulated
-from sojourn.tomography.baselines.published import mnt_arrivals, mnt_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
+from sojourn.tomography.comparison import Evaluation, evaluate, mnt_arrivals, mnt_bounds
 from sojourn.tomography.delays import program
-from sojourn.tomography.delays.estimate import EstimateOptions, blend, estimate
+from sojourn.tomography.delays.estimate import EstimateOptions, WindowOptions, blend, estimate
 from sojourn.tomography.delays.program import Programs
-from sojourn.tomography.evaluation import Evaluation, evaluate
-from sojourn.tomography.reading.traces import read_trace, read_truth
+from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, CollectionTrace, make_trace
-from sojourn.tomography.windows import WindowOptions
 
 
 def judged(trace: CollectionTrace, truth: np.ndarray) -> tuple[Evaluation, Evaluation]:

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collection_worlds import CONTRADICTING_TRACES, MS, simulated
-from sojourn.tomography.baselines.published import mnt_arrivals
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
+from sojourn.tomography.comparison import mnt_arrivals
 from sojourn.tomography.delays import posterior as posterior_module
 from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.delays.intervals import Intervals, intervals, judge, uncertain_visits
-from sojourn.tomography.reading.traces import read_trace, read_truth
+from sojourn.tomography.delays.posterior import Intervals, intervals, judge, uncertain_visits
+from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, CollectionTrace, make_trace
 
 ROUNDING_NS = 1_000

@@ -13,10 +13,9 @@ from sink_packets import rows_of
 from collection_worlds import MS, simulated
 from sojourn.core.errors import WireError
 from sojourn.tomography.bounds.constraints import ConstraintOptions, bound, learn_omega
-from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.delays.streaming import WindowSpan, next_span, period_of, solve_span
-from sojourn.tomography.evaluation import evaluate
-from sojourn.tomography.reading.packets import decode_packets, encode_packets
+from sojourn.tomography.comparison import evaluate
+from sojourn.tomography.delays.estimate import WindowSpan, estimate, next_span, period_of, solve_span
+from sojourn.tomography.reading import decode_packets, encode_packets
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, CollectionTrace, make_trace
 
 SECOND = 10**9

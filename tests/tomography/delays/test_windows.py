@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.core.errors import ParameterError
-from sojourn.tomography.windows import WindowOptions, windows
+from sojourn.tomography.delays.estimate import WindowOptions, windows
 
 
 @given(

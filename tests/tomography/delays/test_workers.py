@@ -16,12 +16,11 @@ import pytest
 from collection_worlds import simulated
 from dask_cluster import dask_cluster
 from sojourn.core.executors.executor import ClusterExecutor, LocalExecutor
-from sojourn.tomography.baselines.published import published, published_bounds
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear
+from sojourn.tomography.comparison import published, published_bounds
 from sojourn.tomography.delays import estimate as estimate_module
-from sojourn.tomography.delays.estimate import estimate
-from sojourn.tomography.windows import WindowOptions, windows
+from sojourn.tomography.delays.estimate import WindowOptions, estimate, windows
 
 PATIENCE_S = 120
 LOSSES = [(0.0, 0.0), (0.1, 0.1)]

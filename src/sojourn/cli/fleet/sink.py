@@ -83,9 +83,7 @@ def send(
 
 def _packets(trace: str, faults: Counter[str], *, follow: bool, is_over: Callable[[], bool]) -> Iterator[PacketRow]:
     """The packets of a file or of stdin, which may not have ended."""
-    from sojourn.tomography.reading.packets import growing_lines, packets_of_lines
-    from sojourn.tomography.reading.row_files import LONGEST_LINE
-    from sojourn.tomography.reading.traces import read_packets
+    from sojourn.tomography.reading import LONGEST_LINE, growing_lines, packets_of_lines, read_packets
 
     if trace == "-":
         return packets_of_lines(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE), b""), faults, where="stdin")

@@ -29,6 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -472,12 +473,8 @@ def _variance_claim(title: str, world: Traffic, large: Int64Array, unit_ns: int)
 def measure_loss(world: Traffic) -> list[Reading]:
     """The published variant with j drawn independently and by hash, the joint decoder, samples and the grand mean."""
     asked = only_large(world)
-    truth = world.truth
-    readings = []
-    for name, choice in (("literal (independent j)", "random"), ("loss variant, coordinated j", "packet")):
-        pair = published_pair(world, LOSS_BITS, choice=choice, per_flow=VECTOR_PER_FLOW, shares=VECTOR_SHARES)
-        answers = estimate_flow_means(*pair, truth.flow_id[asked], truth.sent[asked])
-        readings.append(Reading.of(name, "literal", values_of(answers), truth.mean_ns[asked]))
+    vectors: dict[str, Any] = {"per_flow": VECTOR_PER_FLOW, "shares": VECTOR_SHARES, "method": "loss variant"}
+    readings = [read_theorem_2(world, asked, LOSS_BITS, choice=choice, **vectors) for choice in ("random", "packet")]
     joint = read_joint(world, asked, LOSS_BITS, per_flow=JOINT_PER_FLOW)
     return [*readings, joint, read_sample(world, asked, LOSS_BITS), grand_mean(world, asked)]
 
@@ -516,7 +513,11 @@ def _loss_claims(loss: float, readings: list[Reading]) -> list[Claim]:
 def several_peers(scale: Scale) -> Outcome:
     """One link alone, and the same link when both its ends talk to a third point as well."""
     links = [make_traffic(seed=LOSS_SEED + i, flows=PEER_FLOWS[scale], delays="per-flow") for i in range(3)]
-    alone, mixed = links[0], _mixed(links)
+    alone = links[0]
+    # The first link's truth, with a second link's packets at its sender and a third's at its receiver.
+    mixed = replace(
+        alone, sender=_joined(alone.sender, links[1].sender), receiver=_joined(alone.receiver, links[2].receiver)
+    )
     asked = only_large(alone)
     joint = read_joint(alone, asked, PEER_BITS).median_percent
     grand = grand_mean(alone, asked).median_percent
@@ -539,25 +540,9 @@ def _point_by_point(world: Traffic, asked: BoolArray, choice: str) -> Reading:
     return Reading.of(choice, "literal", values_of(answers), truth.mean_ns[asked])
 
 
-def _mixed(links: list[Traffic]) -> Traffic:
-    """The first link's truth, with a second link's packets at its sender and a third's at its receiver."""
-    first, second, third = links
-    return Traffic(
-        _joined(first.sender, second.sender),
-        _joined(first.receiver, third.receiver),
-        first.flow,
-        first.delay_ns,
-        first.delivered,
-        first.truth,
-    )
-
-
 def _joined(one: PacketBatch, other: PacketBatch) -> PacketBatch:
-    columns = (np.concatenate([getattr(one, n), getattr(other, n)]) for n in ("flow_id", "packet_id", "time_ns"))
-    flow_id, packet_id, time_ns = columns
-    order = np.argsort(time_ns, kind="stable")
-    size = np.concatenate([one.size_bytes, other.size_bytes])
-    return PacketBatch(flow_id[order], packet_id[order], time_ns[order], size[order])
+    both = PacketBatch.concatenate([one, other])
+    return both.select(np.argsort(both.time_ns, kind="stable"))
 
 
 def costs(_scale: Scale) -> Outcome:

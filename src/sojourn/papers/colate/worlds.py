@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -218,12 +218,14 @@ def values_of(answers: list[Answer]) -> FloatArray:
     return np.array([a.value if isinstance(a, Estimate) else np.nan for a in answers], np.float64)
 
 
-def read_theorem_2(world: Traffic, asked: BoolArray, bits_per_packet: float, *, choice: str) -> Reading:
-    """Theorem 2 over the published vector; j ``random`` as published, or ``packet``."""
+def read_theorem_2(
+    world: Traffic, asked: BoolArray, bits_per_packet: float, *, choice: str, method: str = "Theorem 2", **vectors: Any
+) -> Reading:
+    """Theorem 2 over the published vector (or several, as in `published_pair`); j ``random``, or ``packet``."""
     truth = world.truth
-    pair = published_pair(world, bits_per_packet, choice=choice)
+    pair = published_pair(world, bits_per_packet, choice=choice, **vectors)
     answers = estimate_flow_means(*pair, truth.flow_id[asked], truth.sent[asked])
-    name = "literal (independent j)" if choice == "random" else "Theorem 2, coordinated j"
+    name = "literal (independent j)" if choice == "random" else f"{method}, coordinated j"
     return Reading.of(name, "literal", values_of(answers), truth.mean_ns[asked])
 
 

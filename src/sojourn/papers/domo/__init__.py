@@ -25,6 +25,7 @@ from sojourn.papers.domo.worlds import (
     SEEDS,
     Judged,
     World,
+    arrivals_of,
     judge,
     judge_networks,
     literal_bounds,
@@ -32,17 +33,14 @@ from sojourn.papers.domo.worlds import (
 )
 from sojourn.papers.mplane import DATA_VARIABLE
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
-from sojourn.tomography.baselines.published import (
-    mnt_arrivals,
-    mnt_bounds,
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
+from sojourn.tomography.bounds.linear_bounds import bound_linear
+from sojourn.tomography.comparison import (
     published,
     published_bounds,
 )
-from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
-from sojourn.tomography.bounds.linear_bounds import bound_linear
-from sojourn.tomography.delays.estimate import EstimateOptions, Estimates, estimate
-from sojourn.tomography.reading.traces import read_trace, read_truth
-from sojourn.tomography.windows import WindowOptions
+from sojourn.tomography.delays.estimate import EstimateOptions, Estimates, WindowOptions, estimate
+from sojourn.tomography.reading import read_trace, read_truth
 
 NODES = 400
 SLOW_PERIOD_S = 60.0
@@ -58,6 +56,10 @@ VISIBLE = 1.0  # percent
 _EXACT = ConstraintOptions(sums=Sums.EXACT)
 
 Solve = Callable[[World, WindowOptions], Estimates]
+SOLVERS: tuple[Solve, Solve] = (
+    lambda world, window: published(world.trace, published_bounds(world.trace), window=window),
+    lambda world, window: estimate(world.trace, bound(world.trace), EstimateOptions(window=window)),
+)
 TOSSIM = "TOSSIM traces"
 TRACES = {100: "n100_center_20s", 225: "n225_center_20s"}
 TRACE_PERIOD = "a packet every 20 s"
@@ -96,7 +98,7 @@ def accuracy(scale: Scale) -> Outcome:
         *_claims("accuracy", place, found, PAPER),
         Claim("accuracy", "%", what, *close, paper=70.0, reproduced=close[0] >= 70),
         _outside_claim("accuracy", place, found),
-        *_displacement_claims("accuracy", place, slow, PAPER, SLOW_PERIOD_S),
+        *_displacement_claims("accuracy", f"{place}, a packet every {SLOW_PERIOD_S:g} s", slow, PAPER),
     ]
     return Outcome(claims, [*_cdfs("fig6", {place: found}), _node_means(simulate(NODES, SEEDS[scale][0]))])
 
@@ -117,18 +119,17 @@ def network_scale(scale: Scale) -> Outcome:
     return Outcome(claims, _cdfs("fig8", found))
 
 
-def _claims(experiment: str, place: str, found: Judged, paper: Published) -> list[Claim]:
+def _claims(experiment: str, place: str, found: Judged, paper: Published, rate: str = "") -> list[Claim]:
     """Mean error, width and displacement; where the paper has figures for the rival, its claim follows."""
     return [
         *_pair(experiment, f"{place}: mean error", "ms", found, "error", paper.error),
         *_pair(experiment, f"{place}: mean width of the bounds", "ms", found, "width", paper.width),
-        *_displacement_claims(experiment, place, found, paper, PERIOD_S),
+        *_displacement_claims(experiment, rate or f"{place}, a packet every {PERIOD_S:g} s", found, paper),
     ]
 
 
-def _displacement_claims(experiment: str, place: str, found: Judged, paper: Published, period_s: float) -> list[Claim]:
-    title = f"{place}, a packet every {period_s:g} s: displacement"
-    return _pair(experiment, title, "places", found, "displacement", paper.displacement)
+def _displacement_claims(experiment: str, place: str, found: Judged, paper: Published) -> list[Claim]:
+    return _pair(experiment, f"{place}: displacement", "places", found, "displacement", paper.displacement)
 
 
 def _pair(
@@ -182,19 +183,12 @@ def _line(method: str, x: Sequence[float], y: Sequence[float]) -> Line:
 
 def _node_means(world: World) -> Figure:
     """Fig. 6(a): the mean delay of every node of one network, nodes in the order of the true ones."""
-    trace, visit = world.trace, world.visits
-    ours, mnt = bound(trace), mnt_bounds(trace)
-    arrivals = {
-        "literal": published(trace, published_bounds(trace)).arrival_ns,
-        "joint": estimate(trace, ours).arrival_ns,
-        "mnt": mnt_arrivals(mnt),
-    }
-    nodes, place = np.unique(trace.node[visit], return_inverse=True)
+    nodes, place = np.unique(world.trace.node[world.visits], return_inverse=True)
     counts = np.bincount(place, minlength=len(nodes))
     true = np.bincount(place, world.delay_ms, len(nodes)) / counts
     order = np.argsort(true)
     lines = [Line("truth", range(len(nodes)), true[order].tolist(), "paper")]
-    for method, arrival in arrivals.items():
+    for method, arrival in arrivals_of(world.trace).items():
         means = (np.bincount(place, world.delays_ms(arrival), len(nodes)) / counts)[order]
         lines.append(_line(method, range(len(nodes)), means.tolist()))
     panels = {f"{NODES} nodes": lines}
@@ -204,7 +198,7 @@ def _node_means(world: World) -> Figure:
 def window_ratio(scale: Scale) -> Outcome:
     """Fig. 9: error and time for a delay by the share of each window that is kept."""
     worlds = [simulate(NODES, seed) for seed in SEEDS[scale]]
-    found = [[_solved(worlds, solve, ratio) for ratio in RATIOS] for solve in (_solve_literal, _solve_joint)]
+    found = [[_solved(worlds, solve, ratio) for ratio in RATIOS] for solve in SOLVERS]
     errors = [[error for error, _ms in rows] for rows in found]
     costs = [[ms for _error, ms in rows] for rows in found]
     claim = partial(Claim, "window ratio")
@@ -220,14 +214,6 @@ def window_ratio(scale: Scale) -> Outcome:
         panels = {f"{NODES} nodes": [_line("literal", RATIOS, literal), _line("joint", RATIOS, joint)]}
         figures.append(Figure(f"fig9-{name}", "effective window ratio", label, panels))
     return Outcome(claims, figures)
-
-
-def _solve_literal(world: World, window: WindowOptions) -> Estimates:
-    return published(world.trace, published_bounds(world.trace), window=window)
-
-
-def _solve_joint(world: World, window: WindowOptions) -> Estimates:
-    return estimate(world.trace, bound(world.trace), EstimateOptions(window=window))
 
 
 def _solved(worlds: list[World], solve: Solve, ratio: float) -> tuple[float, float]:
@@ -302,7 +288,9 @@ def real_traces(_scale: Scale) -> Outcome:
             continue
         trace = read_trace(folder / f"{name}_packets.csv.gz")
         truth = read_truth(folder / f"{name}_hops.csv.gz", trace)
-        claims += _trace_claims(f"{nodes} nodes", judge(World(trace, truth)))
+        found, place = judge(World(trace, truth)), f"{nodes} nodes, {TRACE_PERIOD}"
+        claims += _claims(TOSSIM, place, found, Published(), place)
+        claims.append(_outside_claim(TOSSIM, f"{nodes} nodes", found))
     return Outcome(claims)
 
 
@@ -310,15 +298,6 @@ def _folder(name: str) -> Path | None:
     data = os.environ.get(DATA_VARIABLE, "")
     places = [Path(data) / below for below in ("collection", "")] if data else []
     return next((place for place in places if (place / f"{name}_packets.csv.gz").is_file()), None)
-
-
-def _trace_claims(place: str, found: Judged) -> list[Claim]:
-    rows = (("error", "mean error", "ms"), ("width", "mean width of the bounds", "ms"))
-    claims = []
-    for quantity, title, unit in (*rows, ("displacement", "displacement", "places")):
-        means = (found.mean(quantity, name) for name in ("literal", "joint", _rival(quantity)))
-        claims.append(Claim(TOSSIM, unit, f"{place}, {TRACE_PERIOD}: {title}", *means))
-    return [*claims, _outside_claim(TOSSIM, place, found)]
 
 
 TITLE = "Domo: the delay of every packet at every hop"

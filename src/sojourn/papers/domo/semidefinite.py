@@ -25,8 +25,8 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.papers.domo.worlds import NS_PER_MS, World, simulate
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
-from sojourn.tomography.baselines.published import mnt_bounds, published_bounds
 from sojourn.tomography.bounds.constraints import ConstraintOptions, learn_omega
+from sojourn.tomography.comparison import mnt_bounds, published_bounds
 
 EXPERIMENT = "relaxation"
 P = np.array([[0, 0, 1, -1], [0, 0, -1, 1], [1, -1, 0, 0], [-1, 1, 0, 0]]) / 2  # uᵀPu = (u1 - u2)(u3 - u4)

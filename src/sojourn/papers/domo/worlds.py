@@ -1,6 +1,6 @@
 """Networks for Domo's experiments, and what each method makes of their traces.
 
-*Literal* is Domo as published (`baselines.published`; its bounds are those of Eq. 5 to 7 with the sums as equations
+*Literal* is Domo as published (`tomography.comparison`; its bounds are those of Eq. 5 to 7 with the sums as equations
 where nothing is lost), *joint* ours, *mnt* and *tracing* the paper's two rivals. All read the same trace. A delay
 counts if the trace does not state it: at every node of packets with two hops or more.
 """
@@ -15,18 +15,19 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.lab.wireless import WirelessNetwork, run_collection
 from sojourn.papers.reproduction import Scale
-from sojourn.tomography.baselines.message_tracing import logs_of, trace_messages
-from sojourn.tomography.baselines.published import (
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
+from sojourn.tomography.comparison import (
+    displacements,
+    logs_of,
     mnt_arrivals,
     mnt_bounds,
     published,
     published_bounds,
+    trace_messages,
+    unknown_visits,
 )
-from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
-from sojourn.tomography.delays.estimate import EstimateOptions, estimate
-from sojourn.tomography.evaluation import displacements, unknown_visits
+from sojourn.tomography.delays.estimate import estimate
 from sojourn.tomography.trace import CollectionTrace, make_trace
-from sojourn.tomography.windows import WindowOptions
 
 PERIOD_S = 10.0
 SEEDS = {Scale.SMALL: (81, 82, 83, 84), Scale.PAPER: tuple(range(81, 93))}
@@ -94,17 +95,20 @@ def literal_bounds(trace: CollectionTrace) -> Bounds:
     return bound(trace, ConstraintOptions(sums=Sums.EXACT if trace.is_complete else Sums.UPPER))
 
 
-def judge(world: World, window: WindowOptions | None = None) -> Judged:
+def arrivals_of(trace: CollectionTrace) -> dict[str, Int64Array]:
+    """By method, when packets arrive at every place."""
+    return {
+        "literal": published(trace, published_bounds(trace)).arrival_ns,
+        "joint": estimate(trace, bound(trace)).arrival_ns,
+        "mnt": mnt_arrivals(mnt_bounds(trace)),
+    }
+
+
+def judge(world: World) -> Judged:
     """All methods on one world."""
     trace, visit = world.trace, world.visits
-    window = window or WindowOptions()
-    ours, mnt = bound(trace), mnt_bounds(trace)
-    bounds = {"literal": literal_bounds(trace), "joint": ours, "mnt": mnt}
-    arrivals = {
-        "literal": published(trace, published_bounds(trace), window=window).arrival_ns,
-        "joint": estimate(trace, ours, EstimateOptions(window=window)).arrival_ns,
-        "mnt": mnt_arrivals(mnt),
-    }
+    bounds = {"literal": literal_bounds(trace), "joint": bound(trace), "mnt": mnt_bounds(trace)}
+    arrivals = arrivals_of(trace)
     true = world.delay_ms
     error = {name: np.abs(world.delays_ms(arrival) - true) for name, arrival in arrivals.items()}
     least = {name: one.least_ns[visit] / NS_PER_MS for name, one in bounds.items()}

@@ -105,10 +105,7 @@ def try_disk(decoder: str, runs: int, *, buckets: int = 20, per_instance: int = 
 
 
 def _trials(answered: Sequence[tuple[list[Answer], FloatArray]]) -> Trials:
-    errors = [
-        [abs(a.value - t) / t if isinstance(a, Estimate) else 1.0 for a, t in zip(answers, truth, strict=True)]
-        for answers, truth in answered
-    ]
+    errors = [_errors(answers, truth) for answers, truth in answered]
     covered = [
         float(a.contains(t))
         for answers, truth in answered
@@ -263,22 +260,6 @@ class FlowTrials:
         return [100 * float(statistic(errors)) for errors in (self.literal, self.joint, self.baseline)]  # type: ignore[arg-type]
 
 
-def _flows_literally(world: MessageWorld, epoch_ns: int) -> list[Answer]:
-    recorder = PublishedRttRecorder(
-        BucketArrayParameters(buckets=BUCKETS, per_instance=PER_FLOW, bits=32), epoch_ns=epoch_ns
-    )
-    recorder.record(world.sent, world.acknowledged)
-    return estimate_means_literally([recorder.epochs[slot] for slot in sorted(recorder.epochs)], world.ids, unit="ms")
-
-
-def _flows_jointly(world: MessageWorld, epoch_ns: int, seed: int) -> list[Answer]:
-    recorder = RttRecorder(
-        rtt_parameters(BUCKETS, PER_FLOW), epoch_ns=epoch_ns, salt_of=lambda slot: 7919 * slot + seed
-    )
-    epochs = recorder.record(world.sent, world.acknowledged) + recorder.finish()
-    return estimate_round_trips(epochs, world.ids)
-
-
 def _errors(answers: Sequence[Answer], truth: FloatArray, unit_ns: float = 1.0) -> list[float]:
     return [
         abs(a.value * unit_ns - t) / t if isinstance(a, Estimate) else 1.0 for a, t in zip(answers, truth, strict=True)
@@ -288,11 +269,17 @@ def _errors(answers: Sequence[Answer], truth: FloatArray, unit_ns: float = 1.0) 
 def try_flows(worlds: Sequence[MessageWorld], minutes: float) -> FlowTrials:
     """Record and answer in epochs of a length."""
     epoch_ns = int(minutes * MINUTE_NS)
+    parameters = rtt_parameters(BUCKETS, PER_FLOW)
+    published = BucketArrayParameters(buckets=BUCKETS, per_instance=PER_FLOW, bits=32)
     literal, joint, baseline, covered = [], [], [], []
     for run, world in enumerate(worlds):
         truth = world.mean_ns
-        answers = _flows_jointly(world, epoch_ns, FLOW_SEED + run)
-        literal += _errors(_flows_literally(world, epoch_ns), truth, 1e6)
+        ours = RttRecorder(parameters, epoch_ns=epoch_ns, salt_of=lambda slot, run=run: 7919 * slot + FLOW_SEED + run)  # type: ignore[misc]
+        answers = estimate_round_trips(ours.record(world.sent, world.acknowledged) + ours.finish(), world.ids)
+        as_published = PublishedRttRecorder(published, epoch_ns=epoch_ns)
+        as_published.record(world.sent, world.acknowledged)
+        epochs = [as_published.epochs[slot] for slot in sorted(as_published.epochs)]
+        literal += _errors(estimate_means_literally(epochs, world.ids, unit="ms"), truth, 1e6)
         joint += _errors(answers, truth)
         baseline += (np.abs(world.grand_mean_ns - truth) / truth).tolist()
         covered += [float(a.contains(t)) for a, t in zip(answers, truth, strict=True) if isinstance(a, Estimate)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
@@ -114,14 +114,8 @@ def cross(trace: tuple[PacketBatch, Int64Array], loss: float, *, seed: int, burs
         delivered = ~lose_in_bursts(random, len(sender), loss=loss, burst=burst)
     else:
         delivered = random.random(len(sender)) >= loss
-    kept = int(delivered.sum())
-    receiver = PacketBatch(
-        sender.flow_id[:kept],
-        sender.packet_id[delivered],
-        (sender.time_ns + delay_ns)[delivered],
-        sender.size_bytes[:kept],
-    )
-    return Crossing(sender, receiver, delay_ns, delivered)
+    arrived = replace(sender, time_ns=sender.time_ns + delay_ns).select(delivered)
+    return Crossing(sender, arrived, delay_ns, delivered)
 
 
 def lda_cells(shares: Sequence[float], *, counters: int = COUNTERS, salt: int = 0) -> LdaParameters:

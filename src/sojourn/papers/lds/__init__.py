@@ -29,13 +29,13 @@ from sojourn.estimation.heavy_hitters import find_heavy_hitters
 from sojourn.estimation.published.lds import estimate_lds_deviation, estimate_losses, estimate_sizes
 from sojourn.lab.traffic import draw_flow_sizes, make_traffic
 from sojourn.papers.lds.worlds import (
+    FLOWS,
     ROWS,
     SIZE_CLASSES,
     Errors,
     Methods,
     Trial,
     count_min,
-    flows_of,
     grand_mean,
     law_worlds,
     make_queue_traffic,
@@ -67,7 +67,7 @@ def _parameters(flows: int, flows_per_cell: float) -> Callable[[int], LdsParamet
 
 def collisions(scale: Scale) -> Outcome:
     """§3.1: the share of flows with at most 50 packets of strangers in their cell, one row and the best of four."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     random = np.random.default_rng(100)
     size = draw_flow_sizes(random, flows)
     flow_id = random.integers(0, 2**64, flows, dtype=np.uint64)
@@ -82,7 +82,7 @@ def collisions(scale: Scale) -> Outcome:
 
 def accuracy_by_flow_size(scale: Scale) -> Outcome:
     """§5.1, Fig. 10: median error by size, flows/cells = 2, no loss; three laws of delays, several worlds each."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     seeds = range(200, 203) if scale is Scale.SMALL else range(200, 201)
     claims, panels = [], {}
     for law in LAWS:
@@ -117,7 +117,7 @@ def _class_lines(errors: Errors) -> list[Line]:
 
 def exact_decoding(scale: Scale) -> Outcome:
     """1.5 cells per flow: joint decoding, counts decoded too, over all flows."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     claims = []
     for law in LAWS:
         errors = pool(law_worlds(law, flows, [210]), _parameters(flows, 1 / 1.5), METHODS)
@@ -128,7 +128,7 @@ def exact_decoding(scale: Scale) -> Outcome:
 
 def accuracy_by_memory(scale: Scale) -> Outcome:
     """§5.1, Fig. 9 and 10: a tenth and ten times the cells; more memory must help, and a tenth still beat the mean."""
-    flows, cells_per_flow = flows_of(scale), (0.05, 0.15, 0.5, 1.5, 5.0)
+    flows, cells_per_flow = FLOWS[scale], (0.05, 0.15, 0.5, 1.5, 5.0)
     claims, found = [], []
     for cells in cells_per_flow:
         errors = pool(law_worlds("per-flow", flows, [220]), _parameters(flows, 1 / cells), ALL_METHODS)
@@ -155,7 +155,7 @@ RIVALS: Methods = {
 
 def comparison_with_interpolation(scale: Scale) -> Outcome:
     """§5.1, Fig. 9: LDS beside RLI and MPE, where delays are correlated in time, and where flows differ."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     claims, panels = [], {}
     for queues, world in ((1, "one queue"), (2, "two queues")):
         traffic = make_queue_traffic(seed=230 + queues, flows=flows, queues=queues)
@@ -203,7 +203,7 @@ def _spread_parameters(flows: int, shares: tuple[float, ...], *, salt: int) -> L
 
 def tolerance(scale: Scale) -> Outcome:
     """§2.3.4: α = 0.1 was found a good choice; the error of other values beside it."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     trial = run(make_traffic(seed=300, flows=flows, loss=0.001), _spread_parameters(flows, (1.0,), salt=0))
     medium = trial.sent >= 100
     medians = [median_percent(trial.errors(trial.literal(alpha=alpha).mean_ns)[medium]) for alpha in ALPHAS]
@@ -245,7 +245,7 @@ ORACLES: Methods = {
 
 def multi_bank_under_loss(scale: Scale) -> Outcome:
     """§5.2, Fig. 11: rows that sample 1, ½, 0.1 and 0.01 beside all rows at 5 % and at 100 %, under uniform loss."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     claims: list[Claim] = []
     curves: dict[str, list[float]] = {}
     for loss in LOSSES:
@@ -312,7 +312,7 @@ def _oracle_claims(errors: Errors, experiment: str, curves: dict[str, list[float
 
 def flow_weights(scale: Scale) -> Outcome:
     """§5.3, Fig. 12: three classes of flows by chance, with weights, in two sizes of the sketch."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     traffic = make_traffic(seed=330, flows=flows)
     group = np.random.default_rng(331).choice(len(CLASSES), flows, p=CLASS_SHARES)
     claims = []
@@ -340,7 +340,7 @@ def _weight_claims(trial: Trial, group: Int64Array, without: FloatArray, experim
 
 def sizes_losses_and_heavy_hitters(scale: Scale) -> Outcome:
     """§4.3: sizes never too small, losses, heavy hitters; flows/cells = 2, 0.5 % loss."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     parameters = LdsParameters(rows=ROWS, columns=flows // (2 * ROWS), byte_bits=40)
     trial = run(make_traffic(seed=340, flows=flows, loss=0.005), parameters)
     truth = trial.traffic.truth
@@ -368,7 +368,7 @@ def sizes_losses_and_heavy_hitters(scale: Scale) -> Outcome:
 
 def deviations(scale: Scale) -> Outcome:
     """§4.3: deviations from a flow's cells are rough; the published estimator, the centred one and the joint one."""
-    flows = flows_of(scale)
+    flows = FLOWS[scale]
     claims = []
     for law in ("weibull", "per-flow"):
         traffic = make_traffic(seed=350, flows=flows, delays=law)

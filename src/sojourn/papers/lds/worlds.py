@@ -66,11 +66,6 @@ QUEUES = ((2.0 * MS, 0.7), (9.0 * MS, 0.4))
 CORRELATION_NS, STEP_NS = 50 * MS, MS
 
 
-def flows_of(scale: Scale) -> int:
-    """How many flows a world has."""
-    return FLOWS[scale]
-
-
 @kernel
 def _level(noise: FloatArray, keep: float) -> FloatArray:
     """A stationary process that forgets a share 1 − keep in each step."""

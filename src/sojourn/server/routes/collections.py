@@ -32,8 +32,7 @@ from sojourn.server.models.collections import (
 from sojourn.server.sinks.answers import AnsweredPacket
 from sojourn.server.sinks.store import Appended, CollectionState
 from sojourn.store.tokens import Token
-from sojourn.tomography.reading.packets import decode_packets
-from sojourn.tomography.reading.traces import packet_row
+from sojourn.tomography.reading import decode_packets, packet_row
 from sojourn.tomography.trace import MISSING, PacketRow, packet_fault
 
 LINES = ("application/x-ndjson", "application/jsonl")

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from sojourn.server.door.limits import Limits
 from sojourn.server.sinks.store import CollectionState, LatePackets, SinkStore, StoredPacket
-from sojourn.tomography.delays.streaming import WindowSpan, next_span, period_of
+from sojourn.tomography.delays.estimate import WindowSpan, next_span, period_of
 
 SAMPLE_PACKETS = 2_000
 LEAST_SHARE = 1e-6

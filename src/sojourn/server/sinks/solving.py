@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sojourn.tomography.bounds.constraints import ConstraintOptions
-from sojourn.tomography.delays.streaming import PacketAnswer, PacketKey, WindowSpan, solve_span
+from sojourn.tomography.delays.estimate import PacketAnswer, PacketKey, WindowSpan, solve_span
 from sojourn.tomography.trace import PacketRow
 
 LONG = np.dtype("<i8")

@@ -31,7 +31,7 @@ from sojourn.server.sinks.tables import (
     prepare,
 )
 from sojourn.store.epochs import EpochStore
-from sojourn.tomography.delays.streaming import WindowSpan, packet_key
+from sojourn.tomography.delays.estimate import WindowSpan, packet_key
 from sojourn.tomography.trace import PacketRow
 
 WORD = np.dtype("<u4")

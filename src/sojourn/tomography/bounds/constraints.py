@@ -158,14 +158,12 @@ def bound(trace: CollectionTrace, options: ConstraintOptions | None = None) -> B
 
 def _seems_exact(trace: CollectionTrace, upper: Bounds, options: ConstraintOptions) -> bool:
     """Whether nothing in the trace contradicts sums as equations."""
-    if not trace.is_complete or upper.conflict_count or not _sums_can_be_exact(upper, options.tolerance_ns):
+    groups = upper.groups
+    if not trace.is_complete or upper.conflict_count or not len(groups.sum_ns):
+        return False
+    if (_room(upper)[groups.is_closed] < -options.tolerance_ns).any():
         return False
     return not _bound(trace, replace(options, sums=Sums.EXACT)).conflict_count
-
-
-def _sums_can_be_exact(bounds: Bounds, tolerance_ns: int) -> bool:
-    groups = bounds.groups
-    return bool(len(groups.sum_ns) and (_room(bounds)[groups.is_closed] >= -tolerance_ns).all())
 
 
 def _would_show_losses(trace: CollectionTrace, bounds: Bounds) -> bool:
@@ -188,7 +186,10 @@ def _bound(trace: CollectionTrace, options: ConstraintOptions) -> Bounds:
     least_ns = learn_omega(trace) if options.omega_ns is None else options.omega_ns
     omega = np.full(len(trace.node), least_ns, np.int64)
     low, high, least, most = _order_bounds(trace, omega)
-    node_start, by_node = _visits_by_node(trace, low)
+    visits = np.flatnonzero(trace.is_visit)
+    by_node = visits[np.lexsort((low[visits], trace.node[visits]))]
+    edges = np.flatnonzero(np.diff(trace.node[by_node])) + 1
+    node_start = np.concatenate([[0], edges, [len(by_node)]]).astype(np.int64)
     first, second, left_out = find_pairs(node_start, by_node, low, high, options.epsilon_ns)
     groups = _groups(trace, low, high, options)
     order = np.zeros(len(first), np.int64)
@@ -251,13 +252,6 @@ def _order_bounds(trace: CollectionTrace, omega: Int64Array) -> tuple[Int64Array
     high[trace.start[:-1]] = trace.t0_ns
     low[trace.start[1:] - 1] = trace.sink_ns
     return low, high, omega.copy(), np.repeat(total, lengths)
-
-
-def _visits_by_node(trace: CollectionTrace, low: Int64Array) -> tuple[Int64Array, Int64Array]:
-    visits = np.flatnonzero(trace.is_visit)
-    by_node = visits[np.lexsort((low[visits], trace.node[visits]))]
-    edges = np.flatnonzero(np.diff(trace.node[by_node])) + 1
-    return np.concatenate([[0], edges, [len(by_node)]]).astype(np.int64), by_node
 
 
 def _groups(trace: CollectionTrace, low: Int64Array, high: Int64Array, options: ConstraintOptions) -> Groups:

@@ -17,12 +17,29 @@ of packets that took much longer than others (those have one slow hop, not all h
 Guarantee: every answer lies within the bounds, and a packet's delays add up to its time. Every solve's status is
 checked: what OSQP leaves unconverged Clarabel solves; what neither does is counted, and keeps its last round's answer
 or the middle of its bounds. Cost: about 0.09 ms for a delay.
+
+Overlapping time windows: each is solved as a whole, and only its middle is kept.
+
+Packets near a window's ends lack the constraints of packets beyond; a share (`ratio`, Domo's effective time window
+ratio, Section IV.B) around the middle is kept of each window, and windows lie so that what is kept covers every packet
+once. The first and the last window keep everything up to the trace's ends. Cost: packets are solved 1 / ratio times.
+
+Windows of a trace that is still growing: which may be solved now, and the answers of one.
+
+A *span* of generation times is solved when packets from well after it have arrived. As with `windows`, only the middle
+of what is solved is kept, and what is kept of all spans covers every packet once. Only packets that can bear on the
+kept ones are needed: those on their way to the sink while any of the span was.
+
+Differences from a whole trace: the period is the span's own; sums are equations only until some span contradicts that;
+a sum whose members may lie before the span is not used there. Bounds are guaranteed as for a whole trace, as packets
+left out are like packets lost.
+Memory and cost: those of `bound`, `estimate` and `intervals` for one window.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,14 +47,57 @@ from functools import partial
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.errors import ParameterError
 from sojourn.core.executors.executor import Executor, LocalExecutor
 from sojourn.core.kernels import kernel
-from sojourn.tomography.bounds.constraints import Bounds
+from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.delays.nodes import node_factors, waits
-from sojourn.tomography.delays.posterior import Posteriors, chunks_of
+from sojourn.tomography.delays.posterior import Intervals, Posteriors, chunks_of, intervals
 from sojourn.tomography.delays.program import NS_PER_MS, NodeCentres, Programs, Solver, ThreadPrograms, WindowProgram
-from sojourn.tomography.trace import CollectionTrace
-from sojourn.tomography.windows import Window, WindowOptions, windows
+from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """The length of a window in generation periods, and the share of it that is kept."""
+
+    periods: float = 4.0
+    ratio: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.periods > 0:
+            raise ParameterError(f"a window of {self.periods} periods", action="use more than 0")
+        if not 0 < self.ratio <= 1:
+            raise ParameterError(f"an effective ratio of {self.ratio}", action="use a share above 0, up to 1")
+
+
+@dataclass(frozen=True)
+class Window:
+    """The packets to solve together, and those of them whose answers are kept (both as places in the trace)."""
+
+    packets: Int64Array
+    kept: Int64Array
+
+
+def windows(t0_ns: Int64Array, period_ns: int, options: WindowOptions) -> Iterator[Window]:
+    """Windows over packets by generation time; every packet is kept by exactly one."""
+    order = np.argsort(t0_ns, kind="stable")
+    times = t0_ns[order]
+    length = max(int(options.periods * period_ns), 1)
+    step = max(int(length * options.ratio), 1)
+    margin = (length - step) // 2
+    first, last = int(times[0]), int(times[-1])
+    begin = first
+    while begin <= last:
+        # Where nothing was generated there is nothing to solve: there are no more windows than packets.
+        begin = max(begin, int(times[np.searchsorted(times, begin)]))
+        end = begin + step
+        if last - end < margin:
+            end = last + 1
+        inside = np.searchsorted(times, [begin - margin, end + margin])
+        kept = np.searchsorted(times, [begin, end])
+        yield Window(np.sort(order[inside[0] : inside[1]]), np.sort(order[kept[0] : kept[1]]))
+        begin = end
 
 
 def keep_delays(
@@ -247,3 +307,140 @@ def _pull(program: WindowProgram, strength: float, scale: float, x: FloatArray, 
     remains = np.maximum(-(program.pull @ x + program.pull_known), 0) if number else 0.0
     slope = strength * scale**2 * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS * scale)
     return np.asarray(-(program.pull.T @ slope))
+
+
+FEWEST_STEPS = 5
+
+PacketKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class WindowSpan:
+    """Answers are kept of packets generated in ``begin_ns … end_ns``; they rest on what reached the sink from
+    ``since_ns`` on and was generated before ``until_ns``."""
+
+    begin_ns: int
+    end_ns: int
+    since_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class PacketAnswer:
+    """The delay at every hop of one packet, its bounds, and its interval."""
+
+    delay_ns: Int64Array
+    low_ns: Int64Array
+    high_ns: Int64Array
+    likely_low_ns: Int64Array
+    likely_high_ns: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedSpan:
+    """Answers by packet; packets kept that are not among them could not be used.
+
+    `may_be_exact`: whether nothing contradicts sums as equations. `conflicts` are those of kept packets.
+    """
+
+    answers: dict[PacketKey, PacketAnswer]
+    may_be_exact: bool
+    conflicts: int
+    is_solved: bool
+
+
+def packet_key(row: PacketRow) -> PacketKey:
+    """What identifies a packet: origin, sequence number (which wraps) and generation time."""
+    return row[0], row[1], row[3]
+
+
+def period_of(rows: Sequence[PacketRow]) -> int | None:
+    """The usual time between two packets of one origin; None if too few follow each other."""
+    if not rows:
+        return None
+    trace = make_trace(rows)
+    order = np.lexsort((trace.sequence, trace.origin))
+    steps = (np.diff(trace.origin[order]) == 0) & (np.diff(trace.sequence[order]) == 1)
+    return trace.period_ns if steps.sum() >= FEWEST_STEPS else None
+
+
+def next_span(
+    begin_ns: int,
+    newest_ns: int,
+    period_ns: int,
+    options: WindowOptions | None = None,
+    *,
+    share: float = 1.0,
+    is_closing: bool = False,
+) -> WindowSpan | None:
+    """The span from `begin_ns` (a packet's generation) on, or None if packets that bear on it may be missing yet.
+
+    With `is_closing` nothing more is waited for, and the last span goes to the newest packet. A `share` below 1
+    makes the span and its margins that much shorter, where packets are too many.
+    """
+    options = options or WindowOptions()
+    length = max(int(options.periods * period_ns * share), 1)
+    step = max(int(length * options.ratio), 1)
+    margin = (length - step) // 2
+    end = begin_ns + step
+    if is_closing and newest_ns - end < margin:
+        end = max(newest_ns, begin_ns) + 1
+    elif newest_ns < end + margin and not is_closing:
+        return None
+    return WindowSpan(begin_ns, end, begin_ns - margin, end + margin)
+
+
+def solve_span(
+    rows: Sequence[PacketRow],
+    span: WindowSpan,
+    options: ConstraintOptions | None = None,
+    *,
+    may_be_exact: bool = True,
+) -> SolvedSpan:
+    """Bounds, estimates and intervals of the packets kept, from the rows that bear on them."""
+    options = options or ConstraintOptions()
+    if not may_be_exact and options.sums is Sums.AUTO:
+        options = replace(options, sums=Sums.OWN)
+    trace = make_trace(rows)
+    trace = replace(trace, sum_ns=np.where(_reaches_before(trace, span.since_ns), MISSING, trace.sum_ns))
+    bounds = bound(trace, options)
+    # One window over all: its packets were chosen for that.
+    periods = int(trace.t0_ns.max() - trace.t0_ns.min()) / trace.period_ns + 2
+    how = EstimateOptions(
+        window=WindowOptions(periods=periods, ratio=1.0),
+        tolerance_ns=options.tolerance_ns,
+        epsilon_ns=options.epsilon_ns,
+    )
+    found = estimate(trace, bounds, how)
+    likely = intervals(trace, bounds, found.arrival_ns)
+    kept = (trace.t0_ns >= span.begin_ns) & (trace.t0_ns < span.end_ns)
+    return SolvedSpan(
+        _answers(trace, bounds, found.arrival_ns, likely, np.flatnonzero(kept)),
+        may_be_exact and bounds.is_exact,
+        sum(bool(kept[conflict.packet]) for conflict in bounds.conflicts),
+        not found.solves.get("unsolved", 0),
+    )
+
+
+def _reaches_before(trace: CollectionTrace, since_ns: int) -> BoolArray:
+    """Packets whose sum may include delays of packets that were not taken: the one before is older than the span."""
+    order = np.lexsort((trace.sequence, trace.origin))
+    follows = (np.diff(trace.origin[order]) == 0) & (np.diff(trace.sequence[order]) == 1)
+    is_early = trace.t0_ns[order][:-1] < since_ns
+    found = np.zeros(len(trace), np.bool_)
+    found[order[1:][follows & is_early]] = True
+    return found
+
+
+def _answers(
+    trace: CollectionTrace, bounds: Bounds, arrival_ns: Int64Array, likely: Intervals, packets: Int64Array
+) -> dict[PacketKey, PacketAnswer]:
+    answers = {}
+    for packet in packets.tolist():
+        first, last = int(trace.start[packet]), int(trace.start[packet + 1]) - 1
+        key = int(trace.origin[packet]), int(trace.shown_sequence[packet]), int(trace.t0_ns[packet])
+        answers[key] = PacketAnswer(
+            np.diff(arrival_ns[first : last + 1]),
+            *(column[first:last] for column in (bounds.least_ns, bounds.most_ns, likely.low_ns, likely.high_ns)),
+        )
+    return answers
