@@ -92,20 +92,16 @@ def agent(fleet: Fleet, node: str, streams: Mapping[str, StreamTable], *, poll: 
             stderr=log,
         )
     try:
-        _wait_until_recording(fleet, node, process)
+        deadline = time.monotonic() + START_SECONDS
+        while not fleet.is_recording(node):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SojournError(f"does not record: {_last_line(home / 'log')}", where=f"agent {node}")
+            time.sleep(0.2)
         yield process.pid
     finally:
         _end(process)
     if process.returncode != 0:
         raise SojournError(f"ended with {process.returncode}: {_last_line(home / 'log')}", where=f"agent {node}")
-
-
-def _wait_until_recording(fleet: Fleet, node: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not fleet.is_recording(node):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise SojournError(f"does not record: {_last_line(fleet.directory / node / 'log')}", where=f"agent {node}")
-        time.sleep(0.2)
 
 
 def _prefix(host: Host | None) -> tuple[str, ...]:

@@ -48,18 +48,6 @@ class Traffic:
 DelayLaw = Callable[[np.random.Generator, Int64Array], FloatArray]
 
 
-def _weibull(random: np.random.Generator, flow: Int64Array) -> FloatArray:
-    return random.weibull(0.7, len(flow)) * 2 * MS
-
-
-def _pareto(random: np.random.Generator, flow: Int64Array) -> FloatArray:
-    return (random.pareto(4, len(flow)) + 1) * MS
-
-
-def _normal(random: np.random.Generator, flow: Int64Array) -> FloatArray:
-    return np.abs(random.normal(20 * MS, 2 * MS, len(flow)))
-
-
 def _per_flow(random: np.random.Generator, flow: Int64Array) -> FloatArray:
     """Flows differ (log-normal means); packets vary around their flow's."""
     means = random.lognormal(np.log(5 * MS), 0.6, int(flow.max()) + 1)
@@ -75,9 +63,9 @@ def _bimodal(random: np.random.Generator, flow: Int64Array) -> FloatArray:
 
 
 DELAY_LAWS: dict[str, DelayLaw] = {
-    "weibull": _weibull,
-    "pareto": _pareto,
-    "normal": _normal,
+    "weibull": lambda random, flow: random.weibull(0.7, len(flow)) * 2 * MS,
+    "pareto": lambda random, flow: (random.pareto(4, len(flow)) + 1) * MS,
+    "normal": lambda random, flow: np.abs(random.normal(20 * MS, 2 * MS, len(flow))),
     "per-flow": _per_flow,
     "bimodal": _bimodal,
 }

@@ -10,7 +10,7 @@ Cost: O(n log n) for n packets; the same seed gives the same world.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 import numpy as np
@@ -126,7 +126,9 @@ def make_two_point_world(
         size,
     )
     delay = np.where(departure == LOST, LOST, arrival - time_ns)
-    return TwoPointWorld(sender, _received(sender, departure, arrival), delay, keys, seed)
+    there = np.flatnonzero(departure != LOST)
+    received = replace(sender, time_ns=arrival).select(there[np.argsort(arrival[there], kind="stable")])
+    return TwoPointWorld(sender, received, delay, keys, seed)
 
 
 def _flow_sizes(random: np.random.Generator, flows: int, packets: int, tail: float) -> Int64Array:
@@ -147,13 +149,6 @@ def _send_times(random: np.random.Generator, sizes: Int64Array, duration_ns: int
     within = random.exponential(TRAIN_NS, packets)
     times: Int64Array = (np.repeat(start, sizes) + train * np.repeat(width, sizes) + within).astype(np.int64)
     return times
-
-
-def _received(sender: PacketBatch, departure: Int64Array, arrival: Int64Array) -> PacketBatch:
-    """The packets that made it, in the order in which the receiver sees them."""
-    there = np.flatnonzero(departure != LOST)
-    order = there[np.argsort(arrival[there], kind="stable")]
-    return PacketBatch(sender.flow_id[order], sender.packet_id[order], arrival[order], sender.size_bytes[order])
 
 
 def _keys(random: np.random.Generator, flows: int) -> dict[int, FlowKey]:

@@ -23,12 +23,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import InputError, ParameterError
+from sojourn.core.estimates import Estimate
 
 _HOPS_OF_ROUTER = 3
 _HOPS_OF_LINK = 2
@@ -56,11 +57,9 @@ class Segment:
     hops: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if len(self.hops) < _HOPS_OF_LINK or (self.kind is SegmentKind.ROUTER) != self._is_inside():
+        is_router = self.kind is SegmentKind.ROUTER
+        if len(self.hops) < _HOPS_OF_LINK or (is_router and len(self.hops) != _HOPS_OF_ROUTER):
             raise ParameterError(f"no {self.kind} has {len(self.hops)} hops", where="segment")
-
-    def _is_inside(self) -> bool:
-        return self.kind is SegmentKind.ROUTER and len(self.hops) == _HOPS_OF_ROUTER
 
     @classmethod
     def inside(cls, ingress: str, router: str, egress: str) -> Segment:
@@ -93,13 +92,19 @@ class SegmentMeasurement:
     start_ns: int
     end_ns: int
     packets: int
-    lost: int
-    mean_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    std_ns: float | None
+    lost: int = 0
+    mean_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    std_ns: float | None = None
     method: str  # "lda" or "probes"
     void: str | None = None
+
+    def estimated(self, mean: Estimate | None, *, std_ns: float | None, lost: int) -> SegmentMeasurement:
+        """The same with what was estimated; an interval without bounds is none."""
+        is_bounded = mean is not None and math.isfinite(mean.high - mean.low)
+        low, high = (mean.low, mean.high) if mean and is_bounded else (None, None)
+        return replace(self, mean_ns=mean.value if mean else None, low_ns=low, high_ns=high, std_ns=std_ns, lost=lost)
 
 
 MAX_HOPS = 64

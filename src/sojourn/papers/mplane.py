@@ -16,7 +16,7 @@ import numpy as np
 from sojourn.core.errors import UsageError
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
-from sojourn.mplane.planning.topology_files import read_topology
+from sojourn.mplane.planning.topology import read_topology
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 
 TITLE = "MPlane: incremental deployment (Router Support for Fine-Grained Latency Measurements, §VI)"

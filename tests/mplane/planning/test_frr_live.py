@@ -17,11 +17,10 @@ from routed_worlds import bring_up, six_routers
 from sojourn.core.errors import TopologyError
 from sojourn.lab.routed.network import RoutedLab, routed_lab
 from sojourn.lab.routed.routers import Router, daemon_pids
-from sojourn.mplane.planning.live_topology import read_live_topology
+from sojourn.mplane.planning.live_topology import Change, TopologyWatch, read_live_topology
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import m_sets, m_sets_after_change
 from sojourn.mplane.planning.topology import Topology
-from sojourn.mplane.planning.watch import Change, TopologyWatch
 
 pytestmark = [
     pytest.mark.xdist_group("live"),

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, eye_array, hstack
 
 from sojourn.mplane.planning.paths import ShortestPaths, shortest_paths
 from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
-from sojourn.mplane.planning.topology_files import read_topology
+from sojourn.mplane.planning.topology import read_topology
 
 SIZES = (5, 10, 20, 40)
 

@@ -10,7 +10,7 @@ from sojourn.mplane.measurements import Segment, SegmentKind
 from sojourn.mplane.planning.paths import path_segments, pieces, shortest_paths
 from sojourn.mplane.planning.segments import m_sets
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
-from sojourn.mplane.probing.targets import m_set_segments, m_set_targets
+from sojourn.mplane.probing.plan import m_set_segments, m_set_targets
 
 
 def network(*links: tuple[str, str, int]) -> Topology:

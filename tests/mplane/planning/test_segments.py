@@ -14,8 +14,7 @@ from sojourn.core.errors import TopologyError
 from sojourn.mplane.planning import paths as paths_module
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import SegmentCounter
-from sojourn.mplane.planning.topology import Topology, TopologyBuilder
-from sojourn.mplane.planning.topology_files import read_topology
+from sojourn.mplane.planning.topology import Topology, TopologyBuilder, read_topology
 
 
 def build(*links: tuple[str, str, str]) -> Topology:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sojourn.core.errors import SojournError, TopologyError, UsageError
 from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.topology import Topology
-from sojourn.mplane.planning.topology_files import read_topology
+from sojourn.mplane.planning.topology import Topology, read_topology
 
 CSV = "source,target,weight,latency_ms\na,b,1.5,4\nb,c,2,\nc,a,0.25,1.5\n"
 GRAPHML = """<?xml version="1.0"?>

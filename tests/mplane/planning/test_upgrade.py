@@ -13,8 +13,7 @@ from plain_paths import crossings, hops, shortest, split, topologies
 from sojourn.core.errors import ParameterError
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import SegmentCounter, Strategy, UpgradeStep, plan_upgrade
-from sojourn.mplane.planning.topology import Topology, triangle
-from sojourn.mplane.planning.topology_files import read_topology
+from sojourn.mplane.planning.topology import Topology, read_topology, triangle
 
 MAPS = (1221, 1239, 1755, 3257, 3967, 6461)
 

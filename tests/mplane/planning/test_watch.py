@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from plain_paths import topologies
 from routed_worlds import six_routers
 from sojourn.core.errors import SojournError, TopologyError, UsageError
+from sojourn.mplane.planning.live_topology import Patience, TopologyWatch, renumbered
 from sojourn.mplane.planning.paths import shortest_paths
 from sojourn.mplane.planning.segments import m_sets
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
-from sojourn.mplane.planning.watch import Patience, TopologyWatch, renumbered
 
 
 def without(topology: Topology, *names: str) -> Topology:

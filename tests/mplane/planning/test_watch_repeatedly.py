@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from sojourn.core.errors import ServerError, SojournError
-from sojourn.mplane.planning.watch import Patience, repeatedly
+from sojourn.mplane.planning.live_topology import Patience, repeatedly
 
 
 def looking(answers: list[int | str]) -> tuple[list[SojournError], list[int]]:

@@ -77,7 +77,7 @@ def up(
     from sojourn.lab.routed.plan import plan_lab
     from sojourn.lab.routed.routers import check_frr
     from sojourn.lab.routed.state import LabState
-    from sojourn.mplane.planning.topology_files import read_topology
+    from sojourn.mplane.planning.topology import read_topology
 
     check_can_build()
     check_frr()

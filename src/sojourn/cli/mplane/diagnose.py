@@ -29,8 +29,8 @@ from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
     from sojourn.core.errors import SojournError
+    from sojourn.mplane.planning.live_topology import Patience
     from sojourn.mplane.planning.paths import PathSegments
-    from sojourn.mplane.planning.watch import Patience
     from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan
 
 _FOREVER_NS = 2**63 - 1
@@ -142,7 +142,7 @@ def diagnose(
     """
     from sojourn.cli.mplane.output import print_diagnosis
     from sojourn.core.units import parse_time
-    from sojourn.mplane.planning.watch import Patience
+    from sojourn.mplane.planning.live_topology import Patience
     from sojourn.mplane.station.diagnosis import DiagnosisPlan, Window
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
 
@@ -185,7 +185,7 @@ def _watch(
     from sojourn.cli.mplane.output import print_verdict
     from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.core.units import parse_time
-    from sojourn.mplane.planning.watch import repeatedly
+    from sojourn.mplane.planning.live_topology import repeatedly
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
     from sojourn.mplane.station.diagnosis import new_verdicts
     from sojourn.mplane.station.paths import RecentSegments

@@ -26,10 +26,10 @@ from sojourn.core.errors import ParameterError, SojournError, UsageError, harmle
 from sojourn.core.units import format_clock, parse_duration
 
 if TYPE_CHECKING:
+    from sojourn.mplane.planning.live_topology import Change, Patience
     from sojourn.mplane.planning.paths import ShortestPaths
     from sojourn.mplane.planning.segments import UpgradeStep
     from sojourn.mplane.planning.topology import Topology
-    from sojourn.mplane.planning.watch import Change, Patience
 
 app = typer.Typer(
     help="Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
@@ -118,7 +118,7 @@ def msets(
     Example:  sojourn mplane msets Abilene.graphml --upgraded Denver,Houston
     """
     if watch:
-        from sojourn.mplane.planning.watch import MOST_NS, Patience
+        from sojourn.mplane.planning.live_topology import MOST_NS, Patience
 
         if failed or directed is not None:
             raise UsageError("a watched network fails by itself", where="--watch", action="leave --failed out")
@@ -213,7 +213,7 @@ def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
 def _watch(source: str, upgraded: list[str], names: Path | None, hold_ns: int, patience: Patience, how: Format) -> None:
     """Print the m-sets, and then what changes, until the time is over or Ctrl-C."""
     from sojourn.core.executors.interrupts import stopping_on_interrupt
-    from sojourn.mplane.planning.watch import TopologyWatch
+    from sojourn.mplane.planning.live_topology import TopologyWatch
 
     if how not in (Format.TABLE, Format.JSON, Format.JSONL):
         raise UsageError(f"changes are not written as {how.value}", where="--format", action="use table or jsonl")

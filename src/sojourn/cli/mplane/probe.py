@@ -19,9 +19,8 @@ from sojourn.core.errors import ServerError, UsageError, harmless
 if TYPE_CHECKING:
     from sojourn.mplane.planning.topology import Topology
     from sojourn.mplane.probing.kernel_stamps import Sent
-    from sojourn.mplane.probing.plan import ProbedInterval, ProbeTarget
+    from sojourn.mplane.probing.plan import MSetTargets, ProbedInterval, ProbeTarget
     from sojourn.mplane.probing.probes import Prober
-    from sojourn.mplane.probing.targets import MSetTargets
 
 
 PORT = 8621
@@ -240,8 +239,8 @@ def _m_set_targets(
     from sojourn.cli.mplane.planning import split_names
     from sojourn.cli.mplane.source import live_reader, live_source
     from sojourn.mplane.planning.live_topology import read_router_names
-    from sojourn.mplane.planning.topology_files import read_topology
-    from sojourn.mplane.probing.targets import MSetTargets
+    from sojourn.mplane.planning.topology import read_topology
+    from sojourn.mplane.probing.plan import MSetTargets
 
     live, read = live_source(topology, names=names), live_reader(topology, names=names)
     known = live[1] if live else read_router_names(names) if names else {}

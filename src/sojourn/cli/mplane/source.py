@@ -45,7 +45,7 @@ _LAB = "lab:"
 
 def read_source(source: str, *, directed: bool | None = None, names: Path | None = None) -> Topology:
     """The topology of a file, or as a live router has it now."""
-    from sojourn.mplane.planning.topology_files import read_topology
+    from sojourn.mplane.planning.topology import read_topology
 
     live = live_reader(source, names=names)
     if live is not None:

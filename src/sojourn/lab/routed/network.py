@@ -60,14 +60,11 @@ def what_lacks(plan: LabPlan, links_up: set[frozenset[str]], routers: Sequence[R
                 return f"{router.name} has {_in_words(found)} to {node.name}, not {_in_words(wanted)}"
     for router in routers:
         near = {router.name, *expected[router.name]}
-        if _links(_database(plan, router), near) != _links(topology, near):
+        names = {node.address: node.name for node in plan.routers}
+        database = read_live_topology(f"{SCHEME}{router.folder}", names=names, needs_links=False)
+        if _links(database, near) != _links(topology, near):
             return f"{router.name} has an OSPF database of other links"
     return None
-
-
-def _database(plan: LabPlan, router: Router) -> Topology:
-    names = {node.address: node.name for node in plan.routers}
-    return read_live_topology(f"{SCHEME}{router.folder}", names=names, needs_links=False)
 
 
 def _links(topology: Topology | None, near: set[str]) -> set[tuple[str, str, int]]:
@@ -267,7 +264,9 @@ def build_lab(state: LabState, advance: Advance) -> RoutedLab:
         if isinstance(node, Router):
             node.configure(lab.plan)
     advance(f"{len(lab.plan.links)} links", 0.3)
-    run_command("ip", "-batch", "-", given="".join(_veth(lab, link) for link in lab.plan.links))
+    ends = [[(end.interface, lab.node(end.node).namespace) for end in link.ends] for link in lab.plan.links]
+    cables = [f"link add {a} netns {here} type veth peer name {b} netns {there}\n" for (a, here), (b, there) in ends]
+    run_command("ip", "-batch", "-", given="".join(cables))
     for i, node in enumerate(nodes):
         advance(f"interfaces of {node.name}", 0.3 + 0.3 * i / len(nodes))
         _connect(lab.plan, node)
@@ -285,12 +284,6 @@ def _configure(node: Host) -> None:
         for setting, value in settings.items():
             with suppress(FileNotFoundError):  # a kernel without IPv6
                 Path("/proc/sys/net", setting).write_text(value)
-
-
-def _veth(lab: RoutedLab, link: Link) -> str:
-    one, other = link.ends
-    here, there = lab.node(one.node).namespace, lab.node(other.node).namespace
-    return f"link add {one.interface} netns {here} type veth peer name {other.interface} netns {there}\n"
 
 
 def _connect(plan: LabPlan, node: Host) -> None:

@@ -196,7 +196,9 @@ def _remove(label: str, folder: Path) -> Removed:
         except SojournError:
             if (NAMESPACES / namespace).exists():  # not that someone else removes it at the same time
                 raise
-    _wait_until_gone(pids)
+    deadline = time.monotonic() + GONE_SECONDS
+    while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
     has_folder = folder.exists()
     shutil.rmtree(folder, ignore_errors=True)
     for parent in (FOLDER, FOLDER.parent):
@@ -211,12 +213,6 @@ def _processes(namespaces: list[str], folder: Path) -> Iterator[int]:
             yield from map(int, run_command("ip", "netns", "pids", namespace).split())
     for router in folder.glob("*/"):
         yield from daemon_pids(router).values()
-
-
-def _wait_until_gone(pids: set[int]) -> None:
-    deadline = time.monotonic() + GONE_SECONDS
-    while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def _is_running(pid: int) -> bool:

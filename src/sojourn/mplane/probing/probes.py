@@ -155,33 +155,22 @@ class Prober:
         self._count = count
         while True:
             each_turn()
-            self._do_due()
+            while self._events and self._events[0][0] <= time.time_ns():
+                heapq.heappop(self._events)[2]()
             self._receive()
             yield from self._finished
             self._finished.clear()
-            self._close_sockets()
-            if self._is_done():
+            for session in self._closed:  # not sooner, as they may just be read from
+                self._poll.unregister(session.socket.fileno())
+                del self._by_socket[session.socket.fileno()]
+                session.socket.close()
+            self._closed.clear()
+            waits = any(session.unreported for session in self._sessions.values())
+            if not waits and (self._stopping or not self._events):
                 return
-
-    def _is_done(self) -> bool:
-        """Whether no interval runs or will, and no report is waited for."""
-        waits = any(session.unreported for session in self._sessions.values())
-        return not waits and (self._stopping or not self._events)
-
-    def _close_sockets(self) -> None:
-        """Of sessions that are over; not sooner, as they may just be read from."""
-        for session in self._closed:
-            self._poll.unregister(session.socket.fileno())
-            del self._by_socket[session.socket.fileno()]
-            session.socket.close()
-        self._closed.clear()
 
     def _at(self, due_ns: int, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (due_ns, next(self._order), action))
-
-    def _do_due(self) -> None:
-        while self._events and self._events[0][0] <= time.time_ns():
-            heapq.heappop(self._events)[2]()
 
     def _receive(self) -> None:
         """Wait for the next event, a report or a stamp; take what there is."""

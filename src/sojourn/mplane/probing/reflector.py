@@ -104,16 +104,13 @@ class Reflector:
             poll.register(number, select.POLLIN)
         while not self._stopping:
             for number, _events in poll.poll(_WAKE_MS):
-                self._answer_all(by_number[number])
-
-    def _answer_all(self, where: StampedSocket) -> None:
-        for data, stamp, source in where.received():
-            answer = self.handle(data, stamp, source)
-            if answer is not None:
-                try:
-                    where.send(answer, source)
-                except OSError:
-                    self.counts["reports refused by the system"] += 1
+                for data, stamp, source in by_number[number].received():
+                    answer = self.handle(data, stamp, source)
+                    if answer is not None:
+                        try:
+                            by_number[number].send(answer, source)
+                        except OSError:
+                            self.counts["reports refused by the system"] += 1
 
     def handle(self, data: bytes, stamp_ns: int, source: Source) -> bytes | None:
         """Take one datagram; the answer to send back, if any."""

@@ -175,11 +175,6 @@ def _measurement(place: _Place, interval: _Interval) -> SegmentMeasurement:
         start_ns=begins,
         end_ns=begins + length,
         packets=sent,
-        lost=0,
-        mean_ns=None,
-        low_ns=None,
-        high_ns=None,
-        std_ns=None,
         method="lda",
         void=str(void) if void else None,
     )
@@ -188,16 +183,8 @@ def _measurement(place: _Place, interval: _Interval) -> SegmentMeasurement:
     if void or len(ldas) < len(Side):
         return bare
     answer = estimate_lda(*ldas)
-    mean, deviation = answer.mean or None, answer.deviation or None
-    is_bounded = mean is not None and math.isfinite(mean.high - mean.low)
-    return replace(
-        bare,
-        lost=sent - ldas[1].recorded,
-        mean_ns=mean.value if mean else None,
-        low_ns=mean.low if mean and is_bounded else None,
-        high_ns=mean.high if mean and is_bounded else None,
-        std_ns=deviation.value if deviation else None,
-    )
+    deviation = answer.deviation.value if answer.deviation else None
+    return bare.estimated(answer.mean or None, std_ns=deviation, lost=sent - ldas[1].recorded)
 
 
 def _void_of(ingress: Epoch | None, egress: Epoch | None) -> Void | None:

@@ -118,19 +118,16 @@ class Tap:
         """
         try:
             if self._is_broken:
-                self._reopen()
+                self.capture.close()
+                self.capture = self._open()
+                self.capture.start()
+                self._dropped, self._is_broken = 0, False
                 return f"{self.interface}: is captured again"
             dropped = self._read_ring()
         except LiveCaptureError as error:
             reason, self._is_broken = "" if self._is_broken else str(error), True
             return reason
         return f"{self.interface}: the kernel had no room for {dropped:,} packets" if dropped else None
-
-    def _reopen(self) -> None:
-        self.capture.close()
-        self.capture = self._open()
-        self.capture.start()
-        self._dropped, self._is_broken = 0, False
 
     def _read_ring(self) -> int:
         """Take what is there; how many packets found no room since last time."""
@@ -385,7 +382,10 @@ class RouterRecorder:
             self._enter(name, entering, entering.take(until_ns))
         left = {pair: leaving.take(until_ns) for pair, leaving in self._leaving.items()}
         for segment in self._segments:
-            _leave(segment, left[segment.ingress.name, segment.egress.name])
+            seen = left[segment.ingress.name, segment.egress.name]
+            if (rows := seen.dscp == segment.dscp).any():
+                chosen = seen.select(rows)
+                segment.recorder.leave(chosen.batch, segment.marks(chosen))
         return [epoch for segment in self._segments for epoch in self._close(segment, until_ns)]
 
     def _read(self) -> None:
@@ -463,12 +463,3 @@ def _rehearse(options: DecodeOptions, settings: RouterSettings) -> None:
     recorder.sent(ControlKind.END, 0, 0)
     for interval in recorder.closed(1 << 62):
         encode(Epoch("rehearsal", "rehearsal", 0, interval.ingress))
-
-
-def _leave(segment: _MeasuredSegment, seen: Seen) -> None:
-    if not len(seen.batch):
-        return
-    rows = seen.dscp == segment.dscp
-    if rows.any():
-        chosen = seen.select(rows)
-        segment.recorder.leave(chosen.batch, segment.marks(chosen))

@@ -81,10 +81,12 @@ def delay_change(
     old, new = usable(before), usable(now)
     if len(old) < LEAST_BEFORE or len(new) < LEAST_NOW:
         return _thin(before, old, now, new)
-    old_means, new_means = _means(old), _means(new)
+    old_means, new_means = (np.array([each.mean_ns for each in some], np.float64) for some in (old, new))
     correlation = _correlation(old_means)
     one = float(old_means.var(ddof=1))
-    by_packets, among = _own_variance(new), float(new_means.var(ddof=1))
+    # The variance of an interval's mean that comes from its packets alone, in the median; and among intervals.
+    by_packets = float(np.median([(each.std_ns or 0.0) ** 2 / (each.packets - each.lost) for each in new]))
+    among = float(new_means.var(ddof=1))
     excess = max(by_packets, among) - one
     sure = float(sum(each.packets - each.lost - 1 for each in new)) if by_packets >= among else len(new) - 1.0
     old_weight, new_weight = _inflation(len(old), correlation), _inflation(len(new), correlation)
@@ -113,15 +115,6 @@ def delay_change(
         is_unusual=abs(value) > usual * math.sqrt(parts[0][0]),
         is_apart=one_way and nearest > single,
     )
-
-
-def _means(measurements: Sequence[SegmentMeasurement]) -> FloatArray:
-    return np.array([one.mean_ns for one in measurements], dtype=np.float64)
-
-
-def _own_variance(measurements: Sequence[SegmentMeasurement]) -> float:
-    """The variance of an interval's mean that comes from its packets alone, in the median."""
-    return float(np.median([(one.std_ns or 0.0) ** 2 / (one.packets - one.lost) for one in measurements]))
 
 
 def _correlation(values: FloatArray) -> float:
@@ -383,7 +376,9 @@ def _compare(
         more = {0: "", 1: "; so is one more segment"}.get(len(thin) - 1, f"; so are {len(thin) - 1} more segments")
         summary = f"too thin: {thin[0]}{more}"
         return Diagnosis(path, Verdict.TOO_THIN, summary, before, now, delay, segments, None, thin)
-    unclear = next((one for one in segments if _is_unclear(one, least)), None)
+    # Segments that are not as they were, though it is unclear by how much.
+    unusual = (one for one in segments if one.delay and one.delay.is_unusual and abs(one.contribution) >= least)
+    unclear = next(unusual, None)
     if unclear is not None and unclear.delay is not None:
         bounds = f"95 %: {_signed(unclear.delay.low)} to {_signed(unclear.delay.high)}"
         summary = (
@@ -451,11 +446,6 @@ def _is_reportable(change: SegmentChange, least_ns: float, least_loss: float) ->
     is_slower = delay is not None and delay.is_clear and abs(change.contribution) >= least_ns
     is_lossier = loss is not None and loss.is_clear and abs(loss.value) >= least_loss
     return is_slower or is_lossier or change.is_silent
-
-
-def _is_unclear(change: SegmentChange, least_ns: float) -> bool:
-    """Whether a segment is not as it was, though it is unclear by how much."""
-    return change.delay is not None and change.delay.is_unusual and abs(change.contribution) >= least_ns
 
 
 def _main_cause(causes: Sequence[SegmentChange]) -> SegmentChange | None:
