@@ -22,7 +22,7 @@ from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import Traffic, make_traffic
-from sojourn.papers.reproduction import Claim, Figure, Line, Outcome, Scale
+from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.segments.answer import estimate_streams
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
 from sojourn.sketches.registry import AnySketch, new_sketch
@@ -39,23 +39,15 @@ SIZES_GIVEN = "COLATE literal (sizes given)"
 AUTO, GRAND = "auto", "grand mean"
 
 
-@dataclass(frozen=True)
-class _Method:
-    """A sketch as `plan_segment` names it, and how it is decoded."""
-
-    sketch: str
-    joint: bool
-    kind: str
-
-
-METHODS = {
-    "LDS literal": _Method("lds", False, "literal"),
-    "LDS joint": _Method("lds", True, "joint"),
-    SIZES_GIVEN: _Method("colate", False, "literal"),
-    "COLATE joint": _Method("colate", True, "joint"),
-    "LDA": _Method("lda", False, "baseline"),
-    "sample": _Method("sample", False, "baseline"),
-    AUTO: _Method("auto", True, "joint"),
+# By name: a sketch as `plan_segment` names it, whether it is decoded jointly, and the kind of its line.
+METHODS: dict[str, tuple[str, bool, Kind]] = {
+    "LDS literal": ("lds", False, "literal"),
+    "LDS joint": ("lds", True, "joint"),
+    SIZES_GIVEN: ("colate", False, "literal"),
+    "COLATE joint": ("colate", True, "joint"),
+    "LDA": ("lda", False, "baseline"),
+    "sample": ("sample", False, "baseline"),
+    AUTO: ("auto", True, "joint"),
 }
 
 
@@ -90,17 +82,10 @@ class Bench:
 
     def run(self, name: str, bits: float, *, salt: int = 0) -> tuple[FloatArray, FlowDelays | None]:
         """A method's mean for every flow at `bits` per packet."""
-        method, truth = METHODS[name], self.traffic.truth
+        (kind, joint, _), truth = METHODS[name], self.traffic.truth
         flows = len(truth.flow_id)
-        plan = plan_segment(
-            method.sketch,
-            int(bits * self.packets / 8),
-            flows=flows,
-            loss=self.loss,
-            packets=self.packets,
-            salt=salt,
-            joint=method.joint,
-        )
+        memory = int(bits * self.packets / 8)
+        plan = plan_segment(kind, memory, flows=flows, loss=self.loss, packets=self.packets, salt=salt, joint=joint)
         ends = self._recorded(plan)
         delays = estimate_lda(ends[0][SEGMENT], ends[1][SEGMENT])  # type: ignore[arg-type]
         answer = estimate_streams(ends[0], ends[1], truth.flow_id, sizes=truth.sent, delays=delays, joint=plan.joint)
@@ -181,9 +166,9 @@ def _name(loss: float) -> str:
 def _lines(cases: list[_Case], errors_of: Callable[[_Case], dict[str, float]]) -> list[Line]:
     lines = []
     for name in (*METHODS, GRAND):
-        kind = METHODS[name].kind if name in METHODS else "paper"
+        kind = METHODS[name][2] if name in METHODS else "paper"
         shown = [max(errors_of(case)[name], LEAST_SHOWN) for case in cases]
-        lines.append(Line(name, [case.bits for case in cases], shown, kind))  # type: ignore[arg-type]
+        lines.append(Line(name, [case.bits for case in cases], shown, kind))
     return lines
 
 

@@ -45,12 +45,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A map, and the curves of the three strategies on it."""
+    """A map, and the curves of the three strategies by their name and the column of the claims that they go to."""
 
     routers: int
-    greedy: Curve
-    best: Curve
-    random: Curve
+    curves: dict[tuple[str, Kind], Curve]
+
+
+GREEDY: tuple[str, Kind] = ("greedy (Algorithm 1)", "literal")
+BEST: tuple[str, Kind] = ("best", "joint")
+RANDOM: tuple[str, Kind] = ("random", "baseline")
 
 
 def map_path(number: int) -> Path:
@@ -81,7 +84,8 @@ def deploy(path: Path, orders: int) -> Deployment:
     average = Curve(
         *(np.mean([getattr(t, name) for t in tries], axis=0).tolist() for name in ("hops", "mean", "longest"))
     )
-    return Deployment(counter.paths.routers, run(Strategy.GREEDY), run(Strategy.BEST), average)
+    curves = {GREEDY: run(Strategy.GREEDY), BEST: run(Strategy.BEST), RANDOM: average}
+    return Deployment(counter.paths.routers, curves)
 
 
 def sprint(scale: Scale) -> Outcome:
@@ -114,13 +118,13 @@ def all_maps(scale: Scale) -> Outcome:
     for number, one in found.items():
         step = round(0.15 * one.routers)
         place = f"{MAPS[number]} (AS {number}), {step} of {one.routers} upgraded"
-        left.append([100 * curve.hops[step] / curve.hops[0] for curve in _strategies(one).values()])
+        left.append([100 * curve.hops[step] / curve.hops[0] for curve in one.curves.values()])
         claims.append(Claim("maps", "%", f"{place}: hop count left", *left[-1]))
         claims.append(_claim("maps", f"{place}: mean segment", one, "mean", step))
     means = [float(mean) for mean in np.mean(left, axis=0)]
     what, near = "mean of the maps, 15 % upgraded: hop count left", means[0] <= _TOLERANCE
     average = Claim("maps", "%", what, *means, paper=1.0, reproduced=near)
-    both = [pair for one in found.values() for pair in zip(one.best.hops, one.greedy.hops, strict=True)]
+    both = [pair for one in found.values() for pair in zip(one.curves[BEST].hops, one.curves[GREEDY].hops, strict=True)]
     gains = [100 * (1 - best / greedy) for best, greedy in both]
     what = f"hops that best saves over greedy (least {min(gains):.3g}), at most"
     figures = []
@@ -133,19 +137,10 @@ def all_maps(scale: Scale) -> Outcome:
     return Outcome([average, *claims, Claim("maps", "%", what, joint=max(gains))], figures)
 
 
-def _strategies(found: Deployment) -> dict[tuple[str, Kind], Curve]:
-    """The curves by their name and the column of the claims that they go to."""
-    return {
-        ("greedy (Algorithm 1)", "literal"): found.greedy,
-        ("best", "joint"): found.best,
-        ("random", "baseline"): found.random,
-    }
-
-
 def _claim(
     experiment: str, quantity: str, found: Deployment, curve: str, step: int, *, paper: float | None = None
 ) -> Claim:
-    values = [float(getattr(one, curve)[step]) for one in _strategies(found).values()]
+    values = [float(getattr(one, curve)[step]) for one in found.curves.values()]
     reproduced = None
     if paper is not None:
         is_near = paper / _TOLERANCE <= values[0] <= paper * _TOLERANCE
@@ -154,8 +149,8 @@ def _claim(
 
 
 def _lines(found: Deployment, curve: str) -> list[Line]:
-    upgraded = range(len(found.greedy.hops))
-    return [Line(name, upgraded, getattr(one, curve), kind) for (name, kind), one in _strategies(found).items()]
+    curves = {ends: getattr(one, curve) for ends, one in found.curves.items()}
+    return [Line(name, range(len(y)), y, kind) for (name, kind), y in curves.items()]
 
 
 EXPERIMENTS = (sprint, all_maps)

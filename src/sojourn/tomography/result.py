@@ -27,7 +27,7 @@ from sojourn.tomography.comparison import (
     published_bounds,
     unknown_visits,
 )
-from sojourn.tomography.delays.estimate import EstimateOptions, WindowOptions, estimate
+from sojourn.tomography.delays.estimate import WindowOptions, estimate
 from sojourn.tomography.delays.nodes import node_delays
 from sojourn.tomography.delays.posterior import Intervals, intervals, judge
 from sojourn.tomography.reading import DAMAGED, read_trace, read_truth
@@ -279,14 +279,8 @@ class _Solver:
         """Arrival times by the method asked for, and how many windows it could not solve."""
         if self.method == "mnt":
             return mnt_arrivals(bounds), 0
-        work: dict[str, Any] = {"executor": self.executor, "advance": self.advance}
-        if self.method == "published":
-            literal = published(self.trace, bounds, self.options, self.windows, **work)
-            return literal.arrival_ns, literal.solves.get("unsolved", 0)
-        how = EstimateOptions(
-            window=self.windows, tolerance_ns=self.options.tolerance_ns, epsilon_ns=self.options.epsilon_ns
-        )
-        answer = estimate(self.trace, bounds, how, **work)
+        solve = published if self.method == "published" else estimate
+        answer = solve(self.trace, bounds, self.options, self.windows, executor=self.executor, advance=self.advance)
         return answer.arrival_ns, answer.solves.get("unsolved", 0)
 
 

@@ -13,7 +13,7 @@ from collection_worlds import CONTRADICTING_TRACES, MS, simulated
 from sojourn.tomography.bounds.constraints import ConstraintOptions, Sums, bound
 from sojourn.tomography.comparison import Evaluation, evaluate, mnt_arrivals, mnt_bounds
 from sojourn.tomography.delays import program
-from sojourn.tomography.delays.estimate import EstimateOptions, WindowOptions, blend, estimate
+from sojourn.tomography.delays.estimate import WindowOptions, blend, estimate
 from sojourn.tomography.delays.program import Programs
 from sojourn.tomography.reading import read_trace, read_truth
 from sojourn.tomography.trace import MISSING, CollectionTrace, make_trace
@@ -123,7 +123,7 @@ def test_shorter_windows_and_larger_ratios_cost_little() -> None:
     bounds = bound(trace)
     errors = []
     for options in (WindowOptions(), WindowOptions(periods=100), WindowOptions(ratio=0.9)):
-        answer = estimate(trace, bounds, EstimateOptions(window=options))
+        answer = estimate(trace, bounds, window=options)
         errors.append(evaluate(trace, bounds, answer.arrival_ns, truth).mae_ms)
     assert max(errors) < 1.15 * min(errors)
 

@@ -39,7 +39,7 @@ from sojourn.tomography.comparison import (
     published,
     published_bounds,
 )
-from sojourn.tomography.delays.estimate import EstimateOptions, Estimates, WindowOptions, estimate
+from sojourn.tomography.delays.estimate import Estimates, WindowOptions, estimate
 from sojourn.tomography.reading import read_trace, read_truth
 
 NODES = 400
@@ -58,7 +58,7 @@ _EXACT = ConstraintOptions(sums=Sums.EXACT)
 Solve = Callable[[World, WindowOptions], Estimates]
 SOLVERS: tuple[Solve, Solve] = (
     lambda world, window: published(world.trace, published_bounds(world.trace), window=window),
-    lambda world, window: estimate(world.trace, bound(world.trace), EstimateOptions(window=window)),
+    lambda world, window: estimate(world.trace, bound(world.trace), window=window),
 )
 TOSSIM = "TOSSIM traces"
 TRACES = {100: "n100_center_20s", 225: "n225_center_20s"}

@@ -101,7 +101,8 @@ def solve(window: SmallWindow, fifo: Fifo) -> FloatArray | None:
     problem.solve(solver=cvxpy.CLARABEL)
     if not _is_solved(cvxpy, problem):
         return None
-    return np.array([float(_value(times[place])) for place in window.places.tolist()])
+    found = (times[place] for place in window.places.tolist())
+    return np.array([float(time if isinstance(time, float) else time.value) for time in found])
 
 
 def widths(window: SmallWindow, fifo: Fifo) -> FloatArray | None:
@@ -128,7 +129,10 @@ def widths(window: SmallWindow, fifo: Fifo) -> FloatArray | None:
 
 
 def _constraints(times: _Times, cvxpy: Any, fifo: Fifo) -> list[Any]:
-    rows = [*_order_rows(times), *_sum_rows(times, cvxpy)]
+    # Eq. 5, for the times that are not both known.
+    omega = learn_omega(times.window.world.trace) / NS_PER_MS
+    rows = [times[v + 1] - times[v] >= omega for v in times.window.visits.tolist()]
+    rows += _sum_rows(times, cvxpy)
     if fifo is Fifo.PROVED:
         rows += _proved_rows(times)
     elif fifo is not Fifo.NONE:
@@ -147,10 +151,6 @@ def _cvxpy() -> Any:
     except ImportError:
         raise UsageError("the semidefinite program needs the cvxpy package", action="install sojourn[papers]") from None
     return cvxpy
-
-
-def _value(time: Any) -> Any:
-    return time if isinstance(time, float) else time.value
 
 
 class _Times:
@@ -177,12 +177,6 @@ class _Times:
 def _all_visits(window: SmallWindow) -> Int64Array:
     places = window.places
     return places[window.world.trace.is_visit[places]]
-
-
-def _order_rows(times: _Times) -> list[Any]:
-    """Eq. 5, for the times that are not both known."""
-    omega = learn_omega(times.window.world.trace) / NS_PER_MS
-    return [times[v + 1] - times[v] >= omega for v in times.window.visits.tolist()]
 
 
 def _sum_rows(times: _Times, cvxpy: Any) -> list[Any]:
@@ -265,7 +259,10 @@ def relaxation(scale: Scale) -> Outcome:
     )
     pairs = sum(len(_pairs(window)) for window in windows)
     solved = 100 * float(np.mean([times is not None for times in found[Fifo.PRINTED]]))
-    widths_by = {fifo: _all_widths(windows, fifo) for fifo in (Fifo.NONE, Fifo.CORRECTED, Fifo.PROVED)}
+    widths_by = {
+        fifo: np.concatenate([one for window in windows if (one := widths(window, fifo)) is not None])
+        for fifo in (Fifo.NONE, Fifo.CORRECTED, Fifo.PROVED)
+    }
     wide = {fifo: float(values.mean()) for fifo, values in widths_by.items()}
     random = np.random.default_rng(7)
     admitted = [_is_admitted(random.normal(0, 50, 4)) for _try in range(1_000)]
@@ -292,10 +289,6 @@ def relaxation(scale: Scale) -> Outcome:
     panels = {f"{len(windows)} windows of {PACKETS} packets": lines}
     label = "arrivals, by the width of their bounds without FIFO"
     return Outcome(claims, [Figure("relaxation-width", label, "width of the bounds, ms", panels)])
-
-
-def _all_widths(windows: list[SmallWindow], fifo: Fifo) -> FloatArray:
-    return np.concatenate([one for window in windows if (one := widths(window, fifo)) is not None])
 
 
 def _is_admitted(u: FloatArray) -> bool:

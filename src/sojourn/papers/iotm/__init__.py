@@ -146,11 +146,6 @@ def disk_accuracy(scale: Scale) -> Outcome:
     return Outcome(claims)
 
 
-def _average_error(name: str, runs: int, **how: int) -> float:
-    """The paper's measure: the mean relative error, in per cent."""
-    return 100 * float(try_disk(name, runs, **how).errors.mean())
-
-
 Errors = dict[tuple[str, int], list[float]]
 
 
@@ -160,7 +155,9 @@ def _sweep(scale: Scale, experiment: str, label: str, values: Sequence[int]) -> 
     for minutes, epochs in EPOCHS.items():
         for name in DECODERS:
             runs = _runs(scale, name, epochs, sweep=True)
-            errors[name, minutes] = [_average_error(name, runs, epochs=epochs, **{label: value}) for value in values]
+            tried = (try_disk(name, runs, epochs=epochs, **{label: value}) for value in values)
+            # The paper's measure: the mean relative error, in per cent.
+            errors[name, minutes] = [100 * float(one.errors.mean()) for one in tried]
         panels[f"t = {minutes} min"] = [Line(name, values, errors[name, minutes], KINDS[name]) for name in DECODERS]
     shown = {"buckets": "buckets n", "per_instance": "buckets per process m"}[label]
     return errors, Figure(experiment, shown, "average error, %", panels, log="y")

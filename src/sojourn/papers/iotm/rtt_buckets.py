@@ -102,6 +102,14 @@ class _Firsts:
         return _Firsts(flows[order], np.concatenate([self.number, number[new][first]])[order])
 
 
+_NOBODY = _Firsts(np.empty(0, np.uint64), np.empty(0, np.uint64))
+
+
+def _by_slot(batch: MeasurementBatch, epoch_ns: int) -> list[tuple[int, MeasurementBatch]]:
+    slots = batch.time_ns // epoch_ns
+    return [(int(slot), batch.select(slots == slot)) for slot in np.unique(slots)]
+
+
 class RttRecorder:
     """One stream of packets sent and acknowledged, from batches to epochs of fixed length.
 
@@ -129,18 +137,14 @@ class RttRecorder:
 
         ``sequence`` holds packets' numbers. No packet may be acknowledged in an earlier call than it is sent in.
         """
-        for slot, rows in self._by_slot(sent):
-            firsts = self._firsts.get(slot, _Firsts(np.empty(0, np.uint64), np.empty(0, np.uint64)))
+        for slot, rows in _by_slot(sent, self.epoch_ns):
+            firsts = self._firsts.get(slot, _NOBODY)
             self._firsts[slot] = firsts.extended(rows.instance_id, rows.sequence & _NUMBER)
             self._put(self._epoch(slot).sent, rows)
-        for slot, rows in self._by_slot(acknowledged):
+        for slot, rows in _by_slot(acknowledged, self.epoch_ns):
             self._acknowledge(slot, rows)
         newest = max(self._open, default=0)
         return [self._close(slot) for slot in sorted(self._open) if slot < newest - 1]
-
-    def _by_slot(self, batch: MeasurementBatch) -> list[tuple[int, MeasurementBatch]]:
-        slots = batch.time_ns // self.epoch_ns
-        return [(int(slot), batch.select(slots == slot)) for slot in np.unique(slots)]
 
     def _epoch(self, slot: int) -> RttEpoch:
         if slot not in self._open:
@@ -150,9 +154,8 @@ class RttRecorder:
 
     def _acknowledge(self, slot: int, rows: MeasurementBatch) -> None:
         number = rows.sequence & _NUMBER
-        nobody = _Firsts(np.empty(0, np.uint64), np.empty(0, np.uint64))
-        _, in_this = self._firsts.get(slot, nobody).started(rows.instance_id, number)
-        _, in_last = self._firsts.get(slot - 1, nobody).started(rows.instance_id, number)
+        _, in_this = self._firsts.get(slot, _NOBODY).started(rows.instance_id, number)
+        _, in_last = self._firsts.get(slot - 1, _NOBODY).started(rows.instance_id, number)
         before = in_last & ~in_this
         self.late += int((~in_this & ~before).sum())
         for chosen, at in ((in_this, slot), (before, slot - 1)):
@@ -191,17 +194,13 @@ class PublishedRttRecorder:
     def record(self, sent: MeasurementBatch, acknowledged: MeasurementBatch) -> None:
         """Record what happened next; ``sequence`` holds packets' numbers."""
         for sign, batch in ((-1, sent), (1, acknowledged)):
-            slots = batch.time_ns // self.epoch_ns
-            for slot in np.unique(slots).tolist():
-                self._put(slot, sign, batch.select(slots == slot))
-
-    def _put(self, slot: int, sign: int, rows: MeasurementBatch) -> None:
-        if slot not in self.epochs:
-            self.epochs[slot] = BucketArray(self._stamps), BucketArray(self._counts)
-        stamps, counts = self.epochs[slot]
-        if sign < 0:
-            self.refused += _record_what_fits(counts, replace(rows, value=np.ones(len(rows), np.int64)))
-        self.refused += _record_what_fits(stamps, replace(rows, value=sign * (rows.time_ns // self.unit_ns)))
+            for slot, rows in _by_slot(batch, self.epoch_ns):
+                if slot not in self.epochs:
+                    self.epochs[slot] = BucketArray(self._stamps), BucketArray(self._counts)
+                stamps, counts = self.epochs[slot]
+                if sign < 0:
+                    self.refused += _record_what_fits(counts, replace(rows, value=np.ones(len(rows), np.int64)))
+                self.refused += _record_what_fits(stamps, replace(rows, value=sign * (rows.time_ns // self.unit_ns)))
 
 
 def _record_what_fits(array: BucketArray, rows: MeasurementBatch) -> int:

@@ -203,17 +203,13 @@ def _fixed(losses: Sequence[float]) -> Shares:
     return lambda packets, _loss: tuned_banks(packets, losses)
 
 
-def _with_rest(packets: int, _loss: float) -> Sequence[float]:
-    """Three banks: the last two as the paper's two, with a third of the counters each."""
-    return [1.0, *tuned_banks(packets, [0.005, 0.1, 0.1])[:2]]
-
-
 BANKS: dict[str, Shares] = {
     TUNED: lambda packets, loss: tuned_banks(packets, [loss]),
     **{name: _fixed(losses) for name, losses in PAPER_BANKS.items()},
     FOR_LITTLE: _fixed([0.001]),
     FOR_MUCH: _fixed([0.1]),
-    REST: _with_rest,
+    # Three banks: the last two as the paper's two, with a third of the counters each.
+    REST: lambda packets, _loss: [1.0, *tuned_banks(packets, [0.005, 0.1, 0.1])[:2]],
     HALVES: lambda _packets, _loss: [2.0**-i for i in range(8)],
     QUARTERS: lambda _packets, _loss: [4.0**-i for i in range(8)],
 }

@@ -212,16 +212,16 @@ def bound_linear(
     run = executor or LocalExecutor(1)
     solver = _CoreSolver(system, graph, bounds, cut)
     with closing(run.map(solver, cores, seconds=4 * SECONDS_PER_BOUND * total)) as answers:
-        for core, answer in zip(cores, answers, strict=True):
-            for values, (place, found) in zip(arrays, answer.tightened, strict=True):
+        for core, (tightened, counted) in zip(cores, answers, strict=True):
+            for values, (place, found) in zip(arrays, tightened, strict=True):
                 values[place] = found
-            counts.update(answer.counts)
+            counts.update(counted)
             done += len(core)
             if advance is not None:
                 advance("bounding by linear programs", done / total)
     low, high, least, most = arrays
-    tightened = tighten(trace, replace(bounds, low_ns=low, high_ns=high, least_ns=least, most_ns=most), options)
-    return LinearBounds(tightened, counts["asked"], counts["solves"], counts["unsolved"])
+    narrowed = tighten(trace, replace(bounds, low_ns=low, high_ns=high, least_ns=least, most_ns=most), options)
+    return LinearBounds(narrowed, counts["asked"], counts["solves"], counts["unsolved"])
 
 
 def _cores(
@@ -239,12 +239,8 @@ def _cores(
     return np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
 
 
-@dataclass(frozen=True)
-class _CoreAnswer:
-    """Places and their new values: of the earliest and latest arrivals, of the least and most delays."""
-
-    tightened: tuple[tuple[Int64Array, Int64Array], ...]
-    counts: dict[str, int]
+# Places and their new values, of the earliest and latest arrivals, of the least and most delays; and counts.
+_CoreAnswer = tuple[tuple[tuple[Int64Array, Int64Array], ...], dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -266,7 +262,7 @@ class _CoreSolver:
         targets.settle()
         low, high = targets.found()
         split = len(arrivals)
-        return _CoreAnswer(
+        return (
             ((arrivals, low[:split]), (arrivals, high[:split]), (delays, low[split:]), (delays, high[split:])),
             {"asked": 2 * len(low), "solves": program.solves, "unsolved": targets.unsolved},
         )

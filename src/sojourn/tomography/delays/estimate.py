@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -175,19 +175,9 @@ def _shares(trace: CollectionTrace, arrival_ns: Int64Array) -> FloatArray:
 
 EXCESS = 4.0  # what a ms beyond S costs, in centres: more than its members can gain by it
 REMAINS = 3.0  # what remains of S costs like log(1 + remains / REMAINS centres)
+ROUNDS, PULL = 10, 0.3  # PULL: how hard sums pull their members up
 NARROW = 0.55  # of the tolerance of sums, which leaves ± 0.3 ms
 SECONDS_PER_PLACE = 15e-6  # about, of one processor, to see whether workers are worth starting
-
-
-@dataclass(frozen=True, kw_only=True)
-class EstimateOptions:
-    """How to solve; tolerance and queue-entry time are those the bounds were made with."""
-
-    window: WindowOptions = field(default_factory=WindowOptions)
-    rounds: int = 10
-    pull: float = 0.3
-    tolerance_ns: int = 550_000
-    epsilon_ns: int = 2_100_000
 
 
 @dataclass(frozen=True)
@@ -210,17 +200,20 @@ class Estimates:
 def estimate(
     trace: CollectionTrace,
     bounds: Bounds,
-    options: EstimateOptions | None = None,
+    constraints: ConstraintOptions | None = None,
+    window: WindowOptions | None = None,
     *,
     executor: Executor | None = None,
     advance: Callable[[str, float], None] | None = None,
 ) -> Estimates:
-    """Arrival times of every place, window by window; the executor's workers solve windows side by side."""
-    options = options or EstimateOptions()
+    """Arrival times of every place, window by window; the executor's workers solve windows side by side.
+
+    `constraints` are those that the bounds were made with.
+    """
     believed = bounds.believed or bounds
-    programs = ThreadPrograms(_programs, trace, bounds, options, node_factors(trace))
-    solver = partial(_solve_window, programs, options)
-    found = solve_windows(trace, believed, solver, options.window, executor=executor, advance=advance)
+    programs = ThreadPrograms(_programs, trace, bounds, constraints or ConstraintOptions(), node_factors(trace))
+    solver = partial(_solve_window, programs)
+    found = solve_windows(trace, believed, solver, window or WindowOptions(), executor=executor, advance=advance)
     arrival = blend(trace, believed, found.arrival_ns)
     if believed is not bounds:  # a contradiction, or linear programs, may have left some of them narrower
         keep_delays(trace, bounds, np.diff(arrival, append=arrival[-1])[trace.is_visit], arrival)
@@ -254,19 +247,17 @@ def solve_windows(
     return Estimates(arrival, {name: count for name, count in solves.items() if count})
 
 
-def _solve_window(
-    programs: ThreadPrograms, options: EstimateOptions, window: Window
-) -> tuple[Int64Array, Counter[str]]:
+def _solve_window(programs: ThreadPrograms, window: Window) -> tuple[Int64Array, Counter[str]]:
     solves: Counter[str] = Counter()
     for maker, failure in zip(programs(), ("relaxed", "elastic", "unsolved"), strict=True):
-        delay, is_finished = _solve_rounds(maker.make(window.packets), options, solves)
+        delay, is_finished = _solve_rounds(maker.make(window.packets), solves)
         if is_finished:
             break
         solves[failure] += 1
     return np.rint(delay * NS_PER_MS).astype(np.int64), solves
 
 
-def _programs(trace: CollectionTrace, bounds: Bounds, options: EstimateOptions, factor: FloatArray) -> list[Programs]:
+def _programs(trace: CollectionTrace, bounds: Bounds, options: ConstraintOptions, factor: FloatArray) -> list[Programs]:
     believed = bounds.believed or bounds
     # What a false sum made of the bounds must not bind where sums may be exceeded.
     doubted = replace(bounds, groups=believed.groups, is_exact=False)
@@ -279,7 +270,7 @@ def _programs(trace: CollectionTrace, bounds: Bounds, options: EstimateOptions, 
     ]
 
 
-def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Counter[str]) -> tuple[FloatArray, bool]:
+def _solve_rounds(program: WindowProgram, solves: Counter[str]) -> tuple[FloatArray, bool]:
     """The delays of the program's visits in ms, and whether every round had a solution.
 
     Centres come from the last round's delays, then delays from the centres; the first to have no solution ends it.
@@ -288,9 +279,9 @@ def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Coun
     if not len(x):
         return program.delay_known, True
     solver, centres = Solver(program, solves), NodeCentres(program)
-    for number in range(options.rounds):
+    for number in range(ROUNDS):
         square, linear = centres.objective()
-        linear += _pull(program, options.pull, centres.scale, x, number)
+        linear += _pull(program, centres.scale, x, number)
         linear[len(x) - program.excesses :] += EXCESS * centres.scale
         better = solver.solve(square, linear)
         if better is None:
@@ -302,10 +293,10 @@ def _solve_rounds(program: WindowProgram, options: EstimateOptions, solves: Coun
     return np.asarray(program.delay @ x + program.delay_known), True
 
 
-def _pull(program: WindowProgram, strength: float, scale: float, x: FloatArray, number: int) -> FloatArray:
+def _pull(program: WindowProgram, scale: float, x: FloatArray, number: int) -> FloatArray:
     """The linear cost of the unknowns that pulls groups up to their sums: the penalty's slope at the last round."""
     remains = np.maximum(-(program.pull @ x + program.pull_known), 0) if number else 0.0
-    slope = strength * scale**2 * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS * scale)
+    slope = PULL * scale**2 * (1 + 3 / (program.pull_members - 0.9)) / (remains + REMAINS * scale)
     return np.asarray(-(program.pull.T @ slope))
 
 
@@ -368,7 +359,6 @@ def next_span(
     begin_ns: int,
     newest_ns: int,
     period_ns: int,
-    options: WindowOptions | None = None,
     *,
     share: float = 1.0,
     is_closing: bool = False,
@@ -378,7 +368,7 @@ def next_span(
     With `is_closing` nothing more is waited for, and the last span goes to the newest packet. A `share` below 1
     makes the span and its margins that much shorter, where packets are too many.
     """
-    options = options or WindowOptions()
+    options = WindowOptions()
     length = max(int(options.periods * period_ns * share), 1)
     step = max(int(length * options.ratio), 1)
     margin = (length - step) // 2
@@ -406,12 +396,7 @@ def solve_span(
     bounds = bound(trace, options)
     # One window over all: its packets were chosen for that.
     periods = int(trace.t0_ns.max() - trace.t0_ns.min()) / trace.period_ns + 2
-    how = EstimateOptions(
-        window=WindowOptions(periods=periods, ratio=1.0),
-        tolerance_ns=options.tolerance_ns,
-        epsilon_ns=options.epsilon_ns,
-    )
-    found = estimate(trace, bounds, how)
+    found = estimate(trace, bounds, options, WindowOptions(periods=periods, ratio=1.0))
     likely = intervals(trace, bounds, found.arrival_ns)
     kept = (trace.t0_ns >= span.begin_ns) & (trace.t0_ns < span.end_ns)
     return SolvedSpan(
