@@ -168,7 +168,8 @@ def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> 
             _connect(receiver, "eth0", middle, "right", subnet=2, ends=(2, 1))
             _route_through(middle, sender, receiver)
         if bottleneck is not None:
-            _shape(middle or sender, "right" if middle else "eth0", bottleneck)
+            port = "right" if middle else "eth0"
+            (middle or sender).run("tc", "qdisc", "add", "dev", port, "root", *token_bucket(bottleneck))
         _wait_until_up([host for host in (sender, receiver, middle) if host])
         yield Network(sender, receiver, middle)
 
@@ -254,10 +255,6 @@ def _route_through(router: Host, sender: Host, receiver: Host) -> None:
     for host, subnet in ((sender, 1), (receiver, 2)):
         host.run("ip", "route", "add", "default", "via", f"10.97.{subnet}.1")
         host.run("ip", "-6", "route", "add", "default", "via", f"fd97:{subnet}::1")
-
-
-def _shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
-    host.run("tc", "qdisc", "add", "dev", port, "root", *token_bucket(bottleneck))
 
 
 def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequence[Bottleneck]) -> None:

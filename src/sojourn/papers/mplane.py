@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.core.errors import UsageError
-from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
+from sojourn.mplane.planning.paths import SegmentCounter, Strategy, plan_upgrade, shortest_paths
 from sojourn.mplane.planning.topology import read_topology
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 

@@ -18,8 +18,7 @@ from sojourn.core.errors import TopologyError
 from sojourn.lab.routed.network import RoutedLab, routed_lab
 from sojourn.lab.routed.routers import Router, daemon_pids
 from sojourn.mplane.planning.live_topology import Change, TopologyWatch, read_live_topology
-from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import m_sets, m_sets_after_change
+from sojourn.mplane.planning.paths import m_sets, m_sets_after_change, shortest_paths
 from sojourn.mplane.planning.topology import Topology
 
 pytestmark = [

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from plain_paths import shortest, split, topologies
 from sojourn.core.errors import UsageError
-from sojourn.mplane.planning.paths import after_change, shortest_paths
-from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change
+from sojourn.mplane.planning.paths import MSets, after_change, m_sets, m_sets_after_change, shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
 

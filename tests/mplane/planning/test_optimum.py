@@ -10,8 +10,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, eye_array, hstack
 
-from sojourn.mplane.planning.paths import ShortestPaths, shortest_paths
-from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
+from sojourn.mplane.planning.paths import SegmentCounter, ShortestPaths, Strategy, plan_upgrade, shortest_paths
 from sojourn.mplane.planning.topology import read_topology
 
 SIZES = (5, 10, 20, 40)

@@ -7,8 +7,7 @@ import pytest
 
 from sojourn.core.errors import TopologyError, UsageError
 from sojourn.mplane.measurements import Segment, SegmentKind
-from sojourn.mplane.planning.paths import path_segments, pieces, shortest_paths
-from sojourn.mplane.planning.segments import m_sets
+from sojourn.mplane.planning.paths import m_sets, path_segments, pieces, shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 from sojourn.mplane.probing.plan import m_set_segments, m_set_targets
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from plain_paths import crossings, hops, shortest, split, topologies
 from sojourn.core.errors import TopologyError
 from sojourn.mplane.planning import paths as paths_module
-from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import SegmentCounter
+from sojourn.mplane.planning.paths import SegmentCounter, shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder, read_topology
 
 

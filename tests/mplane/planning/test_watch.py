@@ -10,8 +10,7 @@ from plain_paths import topologies
 from routed_worlds import six_routers
 from sojourn.core.errors import SojournError, TopologyError, UsageError
 from sojourn.mplane.planning.live_topology import Patience, TopologyWatch, renumbered
-from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import m_sets
+from sojourn.mplane.planning.paths import m_sets, shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from sojourn.core.errors import ParameterError
 from sojourn.mplane.measurements import Segment
-from sojourn.mplane.probing.kernel_stamps import Sent, StampedSocket
-from sojourn.mplane.probing.messages import MAX_PROBES, Kind, Message, pack, unpack
+from sojourn.mplane.probing.messages import MAX_PROBES, Kind, Message, Sent, StampedSocket, pack, unpack
 from sojourn.mplane.probing.plan import ProbedInterval, ProbePlan, ProbeTarget, measurement_of, poisson_times
 from sojourn.mplane.probing.probes import Prober
 from sojourn.mplane.probing.reflector import Reflector

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from sojourn.cli.output import Format, TableColumn, print_json, write_rows
 from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
-from sojourn.mplane.planning.paths import ShortestPaths
-from sojourn.mplane.planning.segments import MSets, UpgradeStep
+from sojourn.mplane.planning.paths import MSets, ShortestPaths, UpgradeStep
 
 if TYPE_CHECKING:
     from sojourn.core.estimates import Estimate

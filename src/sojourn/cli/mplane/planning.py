@@ -27,8 +27,7 @@ from sojourn.core.units import format_clock, parse_duration
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.live_topology import Change, Patience
-    from sojourn.mplane.planning.paths import ShortestPaths
-    from sojourn.mplane.planning.segments import UpgradeStep
+    from sojourn.mplane.planning.paths import ShortestPaths, UpgradeStep
     from sojourn.mplane.planning.topology import Topology
 
 app = typer.Typer(
@@ -71,7 +70,7 @@ def upgrade(
     Example:  sojourn mplane upgrade 1239.weights.intra --count 45 --strategy best
     """
     from sojourn.cli.mplane.output import print_steps, write_plot
-    from sojourn.mplane.planning.segments import SegmentCounter, Strategy, plan_upgrade
+    from sojourn.mplane.planning.paths import SegmentCounter, Strategy, plan_upgrade
 
     if plot is not None:
         _check_plot(plot)
@@ -130,7 +129,7 @@ def msets(
     import numpy as np
 
     from sojourn.cli.mplane.output import print_m_sets
-    from sojourn.mplane.planning.segments import m_sets, m_sets_after_change
+    from sojourn.mplane.planning.paths import m_sets, m_sets_after_change
 
     with progress("mplane msets") as advance:
         advance("shortest paths", 0.0)

@@ -18,7 +18,7 @@ from sojourn.core.errors import ServerError, UsageError, harmless
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.topology import Topology
-    from sojourn.mplane.probing.kernel_stamps import Sent
+    from sojourn.mplane.probing.messages import Sent
     from sojourn.mplane.probing.plan import MSetTargets, ProbedInterval, ProbeTarget
     from sojourn.mplane.probing.probes import Prober
 
@@ -60,7 +60,7 @@ def reflect(
     loopback --key-file or --allow is needed, so that it cannot be used to send packets to others.
     """
     from sojourn.core.executors.interrupts import stopping_on_interrupt
-    from sojourn.mplane.probing.kernel_stamps import StampedSocket
+    from sojourn.mplane.probing.messages import StampedSocket
     from sojourn.mplane.probing.reflector import Reflector
 
     networks, key = [_network(text) for text in allow or []], _key(key_file)
@@ -205,7 +205,7 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 
 def _sent(stamp: str) -> Sent:
-    from sojourn.mplane.probing.kernel_stamps import Sent
+    from sojourn.mplane.probing.messages import Sent
 
     if stamp not in set(Sent):
         raise UsageError(f"{stamp[:40]!r} is not a moment of sending", where="--stamp", action="use wire or queue")

@@ -260,7 +260,12 @@ def build_lab(state: LabState, advance: Advance) -> RoutedLab:
     for i, node in enumerate(nodes):
         advance(f"namespace of {node.name}", 0.3 * i / len(nodes))
         run_command("ip", "netns", "add", node.namespace)
-        _configure(node)
+        with node.entered():
+            for setting, value in _SETTINGS.items():
+                # A host does not forward; and there are kernels without IPv6.
+                if isinstance(node, Router) or "ip_forward" not in setting:
+                    with suppress(FileNotFoundError):
+                        Path("/proc/sys/net", setting).write_text(value)
         if isinstance(node, Router):
             node.configure(lab.plan)
     advance(f"{len(lab.plan.links)} links", 0.3)
@@ -276,14 +281,6 @@ def build_lab(state: LabState, advance: Advance) -> RoutedLab:
         router.start_daemon(daemon)
     state.mark_built()
     return lab
-
-
-def _configure(node: Host) -> None:
-    settings = _SETTINGS if isinstance(node, Router) else {n: v for n, v in _SETTINGS.items() if "ip_forward" not in n}
-    with node.entered():
-        for setting, value in settings.items():
-            with suppress(FileNotFoundError):  # a kernel without IPv6
-                Path("/proc/sys/net", setting).write_text(value)
 
 
 def _connect(plan: LabPlan, node: Host) -> None:

@@ -52,8 +52,7 @@ import numpy as np
 
 from sojourn.core.errors import ParameterError, SojournError, TopologyError, UsageError
 from sojourn.core.units import parse_duration
-from sojourn.mplane.planning.paths import shortest_paths
-from sojourn.mplane.planning.segments import MSets, m_sets, m_sets_after_change
+from sojourn.mplane.planning.paths import MSets, m_sets, m_sets_after_change, shortest_paths
 from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 
 MAX_AGE_SECONDS = 3600
@@ -89,7 +88,9 @@ def topology_of_database(
         _read_router(lsa, announced, where)
     for _area, lsa in _lsas(networks, "networkLinkStates", where):
         network = _address(lsa, "linkStateId", where)
-        announced.networks.setdefault(network, set()).update(_attached(lsa, where))
+        key = next((key for key in _ATTACHED if key in lsa), _ATTACHED[0])
+        attached = {_address(entry, "attachedRouterId", where) for entry in _part(lsa, key, dict, where).values()}
+        announced.networks.setdefault(network, set()).update(attached)
     if not announced.routers:
         raise TopologyError("the OSPF database is empty", where=where, action="wait for OSPF to start, or configure it")
     return _build(announced, len(areas), where, names or {})
@@ -125,11 +126,6 @@ def _read_router(lsa: dict[str, Any], announced: _Announced, where: str) -> None
             raise _not_understood(f"the kind of link {kind[:40]!r}", where)
 
 
-def _attached(lsa: dict[str, Any], where: str) -> set[IPv4Address]:
-    key = next((key for key in _ATTACHED if key in lsa), _ATTACHED[0])
-    return {_address(entry, "attachedRouterId", where) for entry in _part(lsa, key, dict, where).values()}
-
-
 def _build(announced: _Announced, areas: int, where: str, names: Mapping[str, str]) -> Topology:
     builder = TopologyBuilder(where)
     known = {router: names.get(str(router), str(router)) for router in sorted(announced.routers)}
@@ -137,25 +133,27 @@ def _build(announced: _Announced, areas: int, where: str, names: Mapping[str, st
         raise builder.error("two routers have the same name", action="give every router id a name of its own")
     for name in known.values():
         builder.add_router(name, 0)
-    mutual = _announced_by_both(announced)
+    # Point-to-point links whose other ends announce one back; a router is no neighbour of itself.
+    ends = {(source, target) for source, target, _ in announced.links}
+    mutual = [
+        (source, target, cost)
+        for source, target, cost in announced.links
+        if source != target and target in announced.routers and (target, source) in ends
+    ]
     parallel = 0
     for source, target, cost in [*mutual, *_over_networks(announced)]:
         if cost == 0:
             raise builder.error(f"the link from {known[source]} to {known[target]} costs 0", action="let it cost 1")
         is_new = builder.add_link(known[source], known[target], str(cost), line=0, is_parallel=True)
         parallel += not is_new
-    _remark(builder, announced, areas, len(announced.links) - len(mutual), parallel)
+    remarks = (
+        (len(announced.links) - len(mutual), "links that only one side announces left out"),
+        (parallel, "parallel links left out, the lightest kept"),
+        (announced.virtual, "virtual links left out"),
+        (areas if areas > 1 else 0, "areas; routers of areas that this router is not in are not seen"),
+    )
+    builder.remarks += [f"{count} {what}" for count, what in remarks if count]
     return builder.finish(needs_links=False)
-
-
-def _announced_by_both(announced: _Announced) -> list[tuple[IPv4Address, IPv4Address, int]]:
-    """Point-to-point links whose other ends announce one back; a router is no neighbour of itself."""
-    ends = {(source, target) for source, target, _ in announced.links}
-    return [
-        (source, target, cost)
-        for source, target, cost in announced.links
-        if source != target and target in announced.routers and (target, source) in ends
-    ]
 
 
 def _over_networks(announced: _Announced) -> Iterator[tuple[IPv4Address, IPv4Address, int]]:
@@ -169,17 +167,6 @@ def _over_networks(announced: _Announced) -> Iterator[tuple[IPv4Address, IPv4Add
             for target in costs:
                 if source != target:
                     yield source, target, cost
-
-
-def _remark(builder: TopologyBuilder, announced: _Announced, areas: int, one_sided: int, parallel: int) -> None:
-    if one_sided:
-        builder.remarks.append(f"{one_sided} links that only one side announces left out")
-    if parallel:
-        builder.remarks.append(f"{parallel} parallel links left out, the lightest kept")
-    if announced.virtual:
-        builder.remarks.append(f"{announced.virtual} virtual links left out")
-    if areas > 1:
-        builder.remarks.append(f"{areas} areas; routers of areas that this router is not in are not seen")
 
 
 def _part(data: Any, key: str, kind: type, where: str) -> Any:

@@ -31,11 +31,9 @@ from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.estimates import Estimate
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.mplane.planning.live_topology import TopologyWatch
-from sojourn.mplane.planning.paths import path_segments
-from sojourn.mplane.planning.segments import MSets
+from sojourn.mplane.planning.paths import MSets, path_segments
 from sojourn.mplane.planning.topology import Topology
-from sojourn.mplane.probing.kernel_stamps import Sent
-from sojourn.mplane.probing.messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES, SEAL_BYTES
+from sojourn.mplane.probing.messages import HEADER_BYTES, MAX_MESSAGE, MAX_PROBES, SEAL_BYTES, Sent
 
 MAX_RATE = 1000.0
 SHORTEST_NS, LONGEST_NS = 50_000_000, 600_000_000_000

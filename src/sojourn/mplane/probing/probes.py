@@ -36,7 +36,6 @@ from typing import Self
 import numpy as np
 
 from sojourn.core.errors import ParameterError, WireError
-from sojourn.mplane.probing.kernel_stamps import StampedSocket
 from sojourn.mplane.probing.messages import (
     FETCH_STAMPS,
     MAGIC,
@@ -45,6 +44,7 @@ from sojourn.mplane.probing.messages import (
     Kind,
     Message,
     Report,
+    StampedSocket,
     Way,
     pack,
     report_bytes,

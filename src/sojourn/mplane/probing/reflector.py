@@ -24,7 +24,6 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import WireError
-from sojourn.mplane.probing.kernel_stamps import StampedSocket
 from sojourn.mplane.probing.messages import (
     FETCH_STAMPS,
     MOST_AGE_NS,
@@ -32,6 +31,7 @@ from sojourn.mplane.probing.messages import (
     Kind,
     Message,
     Report,
+    StampedSocket,
     Way,
     pack_report,
     report_bytes,

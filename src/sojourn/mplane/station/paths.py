@@ -124,11 +124,11 @@ class RecentSegments:
         fresh = self._read(max(since, 0) if self._read_ns is None else self._read_ns - LATE_NS, 2**63 - 1)
         self._read_ns = now_ns
         self._rows.update({(one.segment, one.dscp, one.method, one.start_ns): one for one in fresh})
-        self._rows = {place: one for place, one in self._rows.items() if self._is_kept(one, oldest)}
+        first, last = self._baseline
+        self._rows = {
+            place: one for place, one in self._rows.items() if first <= one.start_ns < last or one.start_ns >= oldest
+        }
         return list(self._rows.values())
-
-    def _is_kept(self, one: SegmentMeasurement, oldest_ns: int) -> bool:
-        return self._baseline[0] <= one.start_ns < self._baseline[1] or one.start_ns >= oldest_ns
 
 
 def segment_state(segment: Segment, measurements: Sequence[SegmentMeasurement]) -> SegmentState:

@@ -123,7 +123,9 @@ def accuracy(scale: Scale) -> Outcome:
         panels = {result.law: _lines(result, quantile) for result in results}
         label = f"{title} error, flows ≥ {LEAST_PACKETS} packets [%]"
         figures.append(Figure(name, "bits per packet and point", label, panels, log="xy"))
-    return Outcome(claims, [*figures, _distributions(results)])
+    panels = {f"{r.law}, 1 bit/packet": [*map(distribution, r.readings[1.0]), distribution(r.grand)] for r in results}
+    figures.append(Figure("accuracy-distribution", "error [%]", "flows with less [%]", panels, log="x"))
+    return Outcome(claims, figures)
 
 
 def _lines(result: LawResult, quantile: float) -> list[Line]:
@@ -142,11 +144,6 @@ def distribution(reading: Reading) -> Line:
     error = np.sort(np.clip(100 * reading.error, 1e-3, 1e5))
     share = 100 * np.arange(1, len(error) + 1) / len(error)
     return Line(reading.name, error.tolist(), share.tolist(), reading.kind)
-
-
-def _distributions(results: Sequence[LawResult]) -> Figure:
-    panels = {f"{r.law}, 1 bit/packet": [*map(distribution, r.readings[1.0]), distribution(r.grand)] for r in results}
-    return Figure("accuracy-distribution", "error [%]", "flows with less [%]", panels, log="x")
 
 
 def accuracy_claims(result: LawResult) -> list[Claim]:

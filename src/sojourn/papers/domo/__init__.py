@@ -17,7 +17,6 @@ from time import process_time
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray
 from sojourn.papers.domo.semidefinite import relaxation
 from sojourn.papers.domo.worlds import (
     NS_PER_MS,
@@ -163,17 +162,16 @@ def _cdfs(name: str, found: dict[str, Judged]) -> list[Figure]:
         "width": "width of a bound, ms",
         "displacement": f"displacement at a period of {PERIOD_S:g} s, places",
     }
+    shares = _QUANTILES[_QUANTILES <= 0.99]  # the last percent would take most of the axis
     figures = []
     for quantity, label in labels.items():
         methods = ("literal", "joint", _rival(quantity))
-        panels = {title: [_cdf(getattr(one, quantity), method) for method in methods] for title, one in found.items()}
+        panels = {
+            title: [_line(m, np.quantile(getattr(one, quantity)[m], shares).tolist(), shares.tolist()) for m in methods]
+            for title, one in found.items()
+        }
         figures.append(Figure(f"{name}-{quantity}", label, "share of the delays", panels))
     return figures
-
-
-def _cdf(values: dict[str, FloatArray], method: str) -> Line:
-    shares = _QUANTILES[_QUANTILES <= 0.99]  # the last percent would take most of the axis
-    return _line(method, np.quantile(values[method], shares).tolist(), shares.tolist())
 
 
 def _line(method: str, x: Sequence[float], y: Sequence[float]) -> Line:
