@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -135,7 +136,7 @@ def test_unknown_papers_and_parquet_are_bad_usage(tmp_path: Path, monkeypatch, c
 
 
 def test_the_command_knows_every_paper_and_scale() -> None:
-    assert {name.value for name in PaperName} == set(reproduction.PAPERS)
+    assert set(get_args(PaperName)) == set(reproduction.PAPERS)
 
 
 def test_help_shows_an_example() -> None:

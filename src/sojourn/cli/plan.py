@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,25 +27,11 @@ _TABLE = [
 ]
 
 
-class Method(StrEnum):
-    """By which reasoning a sketch is sized."""
-
-    JOINT = "joint"
-    PUBLISHED = "published"
-
-
-class Spreading(StrEnum):
-    """Which of an instance's buckets takes the next measurement."""
-
-    ROUND_ROBIN = "round-robin"
-    HASHED_STEPS = "hashed-steps"
-    RANDOM = "random"
-
-
 EpochOption = Annotated[str | None, typer.Option("--epoch", metavar="TIME", help="How long one sketch records.")]
 LossOption = Annotated[str, typer.Option(metavar="SHARE", help="Share of packets expected to be lost.")]
 MethodOption = Annotated[
-    Method, typer.Option(help="joint: from simulation, with the paper's sizing beside; published: the paper's alone.")
+    Literal["joint", "published"],
+    typer.Option(help="joint: from simulation, with the paper's sizing beside; published: the paper's alone."),
 ]
 
 
@@ -68,7 +53,7 @@ class Wish:
     storage: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk for epochs: show how long it lasts.")] = None
     output_format: FormatOption = None
 
-    def run(self, sketch: str, method: Method = Method.JOINT, **traffic: Any) -> None:
+    def run(self, sketch: str, method: str = "joint", **traffic: Any) -> None:
         """Plan, print, and exit with 1 where the wanted error cannot be reached."""
         import sojourn
 
@@ -82,7 +67,7 @@ class Wish:
                 confidence=self.confidence,
                 memory=self.memory,
                 storage=self.storage,
-                published=method is Method.PUBLISHED,
+                published=method == "published",
                 advance=advance,
                 **known,
             )
@@ -107,7 +92,7 @@ def plan_lda(
     variation: Annotated[
         float, typer.Option(metavar="N", help="Standard deviation of packets' delays over their mean.")
     ] = 1.0,
-    method: MethodOption = Method.JOINT,
+    method: MethodOption = "joint",
 ) -> None:
     """Size an LDA: mean delay of a whole segment under loss."""
     wish.run("lda", method, epoch=epoch, loss=loss, variation=variation)
@@ -124,10 +109,12 @@ def plan_iotm(
     change: Annotated[
         float, typer.Option(metavar="N", help="Deviation of an instance's rate between epochs, over its mean.")
     ] = 0.5,
-    spreading: Annotated[Spreading, typer.Option(help="How measurements spread.")] = Spreading.ROUND_ROBIN,
+    spreading: Annotated[
+        Literal["round-robin", "hashed-steps", "random"], typer.Option(help="How measurements spread.")
+    ] = "round-robin",
 ) -> None:
     """Size a node's bucket array: sums per process or flow."""
-    wish.run("iotm", instances=instances, period=period, tail=tail, change=change, spreading=spreading.value)
+    wish.run("iotm", instances=instances, period=period, tail=tail, change=change, spreading=spreading)
 
 
 def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
@@ -155,7 +142,7 @@ def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
         delay: Annotated[
             str, typer.Option(metavar="TIME", help="Mean delay (COLATE's published equations need it).")
         ] = "10ms",
-        method: MethodOption = Method.JOINT,
+        method: MethodOption = "joint",
     ) -> None:
         count = None if flows is None else round(flows)
         known = {"flows": count, "epoch": epoch, "capture": capture, "loss": loss}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,18 +16,7 @@ from sojourn.papers.reproduction import reproduce as run
 
 HELP = "Run a paper's experiments again: its claims, its method, ours and the baselines side by side."
 EXAMPLE = "Example:  sojourn reproduce lda --out lda --scale small"
-
-
-class PaperName(StrEnum):
-    """The papers that can be run again."""
-
-    LDA = "lda"
-    LDS = "lds"
-    COLATE = "colate"
-    MPLANE = "mplane"
-    BITS = "bits"
-    IOTM = "iotm"
-    DOMO = "domo"
+PaperName = Literal["lda", "lds", "colate", "mplane", "bits", "iotm", "domo"]
 
 
 def _number(value: float) -> str:
@@ -83,4 +71,4 @@ def reproduce(
             print(f"sojourn: interrupted; {kept}", file=sys.stderr)
             raise typer.Exit(130) from None
     columns = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
-    write_rows([columns], how, name="claims", fields={"paper": paper.value, "scale": scale.value}, table=TABLE)
+    write_rows([columns], how, name="claims", fields={"paper": paper, "scale": scale.value}, table=TABLE)

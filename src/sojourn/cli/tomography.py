@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -47,31 +46,6 @@ NODE_TABLE = [
 _CONFLICTS_SHOWN = 20
 
 
-class Method(StrEnum):
-    """What the delays are estimated by."""
-
-    DOMO = "domo"
-    PUBLISHED = "published"
-    MNT = "mnt"
-
-
-class BoundsChoice(StrEnum):
-    """What the bounds are found by."""
-
-    PROPAGATION = "propagation"
-    LP = "lp"
-
-
-class SumsChoice(StrEnum):
-    """How the sums of delays are read."""
-
-    AUTO = "auto"
-    EXACT = "exact"
-    UPPER = "upper"
-    OWN = "own"
-    UNUSED = "unused"
-
-
 @grouped
 def tomography(
     trace: Annotated[
@@ -86,11 +60,11 @@ def tomography(
         bool, typer.Option("--baselines", help="With --truth: show how far the baselines' answers are off as well.")
     ] = False,
     method: Annotated[
-        Method,
+        Literal["domo", "published", "mnt"],
         typer.Option(
             help="domo: sums and node centres; published: as in Domo's paper; mnt: the middle of MNT's bounds."
         ),
-    ] = Method.DOMO,
+    ] = "domo",
     window: Annotated[float, typer.Option(min=0.1, help="Length of a window in generation periods.")] = 4.0,
     ratio: Annotated[float, typer.Option(min=0.05, max=1.0, help="Share of each window that is kept.")] = 0.5,
     omega: Annotated[
@@ -100,15 +74,16 @@ def tomography(
         str, typer.Option(metavar="TIME", help="Longest time from a packet's time stamp to its entering the queue.")
     ] = "2.1ms",
     sums: Annotated[
-        SumsChoice,
+        Literal["auto", "exact", "upper", "own", "unused"],
         typer.Option(
             help="Sums of delays are equations (exact), upper bounds (upper), or bound their own packet (own); "
             "auto: by the trace."
         ),
-    ] = SumsChoice.AUTO,
+    ] = "auto",
     bounds: Annotated[
-        BoundsChoice, typer.Option(help="lp: exact bounds by linear programs; much slower, and seldom much narrower.")
-    ] = BoundsChoice.PROPAGATION,
+        Literal["propagation", "lp"],
+        typer.Option(help="lp: exact bounds by linear programs; much slower, and seldom much narrower."),
+    ] = "propagation",
     cut: Annotated[
         int, typer.Option(min=10, metavar="N", help="Unknown times that a linear program looks at, at most.")
     ] = 10_000,
@@ -130,8 +105,8 @@ def tomography(
     by_node = output.how is Format.TABLE and not packet
     with progress(trace.name) as advance:
         result = sojourn.tomography(
-            trace, packet=packet, truth=truth, baselines=baselines, method=method.value, window=window, ratio=ratio,
-            omega=omega, epsilon=epsilon, sums=sums.value, bounds=bounds.value, cut=cut,
+            trace, packet=packet, truth=truth, baselines=baselines, method=method, window=window, ratio=ratio,
+            omega=omega, epsilon=epsilon, sums=sums, bounds=bounds, cut=cut,
             likely=truth is not None or not by_node, workers=workers, cluster=cluster, advance=advance,
         )  # fmt: skip
     _report(result, verbose=verbose)

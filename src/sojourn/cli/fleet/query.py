@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -24,38 +23,6 @@ HELP = "Ask how much of a metric instances used, or their mean, between two time
 EXAMPLE = "Example:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto*' --from -10m --group name"
 
 
-class Stat(StrEnum):
-    """What to compute."""
-
-    SUM = "sum"
-    MEAN = "mean"
-
-
-class QueryMethod(StrEnum):
-    """How buckets are decoded."""
-
-    LITERAL = "literal"
-    JOINT = "joint"
-
-
-class Cut(StrEnum):
-    """What happens to epochs that the range cuts."""
-
-    WHOLE = "whole"
-    INSIDE = "inside"
-    PRO_RATA = "pro-rata"
-
-
-class GroupBy(StrEnum):
-    """What is taken together."""
-
-    NAME = "name"
-    PORT = "port"
-    INSTANCE = "instance"
-    PATTERN = "pattern"
-    NODE = "node"
-
-
 @grouped
 def query(
     *,
@@ -71,7 +38,7 @@ def query(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every instance, the largest first; as --instance '*'.")] = False,
     group: Annotated[
-        GroupBy | None,
+        Literal["name", "port", "instance", "pattern", "node"] | None,
         typer.Option(
             help="Take together: processes of a name, flows to a port, an instance that several nodes saw, all that "
             "fit the pattern, or all of a node."
@@ -83,12 +50,16 @@ def query(
     ] = "-5m",
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from; now is the current epoch too.")] = "now",
     stat: Annotated[
-        Stat | None, typer.Option(help="sum of the measurements, or their mean; by default what suits the metric.")
+        Literal["sum", "mean"] | None,
+        typer.Option(help="sum of the measurements, or their mean; by default what suits the metric."),
     ] = None,
-    method: Annotated[QueryMethod, typer.Option(help="joint decodes all instances together.")] = QueryMethod.JOINT,
+    method: Annotated[
+        Literal["literal", "joint"], typer.Option(help="joint decodes all instances together.")
+    ] = "joint",
     cut: Annotated[
-        Cut, typer.Option(help="Epochs that the range cuts: taken whole, left out, or by their share of time.")
-    ] = Cut.WHOLE,
+        Literal["whole", "inside", "pro-rata"],
+        typer.Option(help="Epochs that the range cuts: taken whole, left out, or by their share of time."),
+    ] = "whole",
     spool: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Ask a node's own spool instead of the query unit (stored epochs)."),
@@ -109,8 +80,8 @@ def query(
     if spool is None and bool(node) == (tag is not None):
         raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
     question: dict[str, Any] = {"metric": metric, "node": node, "tag": tag, "top": top, "live": live}
-    question |= {"instance": "*" if every else instance, "group": group and group.value}
-    question |= {"stat": stat and stat.value, "method": method.value, "cut": cut.value, **_range(start, end)}
+    question |= {"instance": "*" if every else instance, "group": group, "stat": stat, "method": method, "cut": cut}
+    question |= _range(start, end)
     if spool is not None:
         from sojourn.node.agent.local import ask_spool
 

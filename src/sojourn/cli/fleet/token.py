@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
     from sojourn.store.tokens import TokenStore
 
 app = typer.Typer(help="Make, list and revoke the tokens of a query unit.", no_args_is_help=True)
-
-
-class RoleName(StrEnum):
-    """What a token allows."""
-
-    ADMIN = "admin"
-    VIEWER = "viewer"
-    NODE = "node"
 
 
 @contextmanager
@@ -54,7 +45,10 @@ def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
 
 @app.command(epilog="Example:  sojourn token create --role node --node gateway-7 -w gateway-7.token")
 def create(
-    role: Annotated[RoleName, typer.Option(help="admin: all; viewer: read and ask; node: write what is its own.")],
+    role: Annotated[
+        Literal["admin", "viewer", "node"],
+        typer.Option(help="admin: all; viewer: read and ask; node: write what is its own."),
+    ],
     node: Annotated[str | None, typer.Option(metavar="NAME", help="The node that a node's token is for.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call it in the list.")] = None,
     data: DataOption = None,
@@ -67,7 +61,7 @@ def create(
     from sojourn.store.tokens import Role, write_token
 
     with _tokens(data, make=True) as tokens:
-        text = tokens.create(Role(role.value), name=name or node or role.value, node=node)[1]
+        text = tokens.create(Role(role), name=name or node or role, node=node)[1]
     if write is None:
         print(text)
     else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,26 +27,19 @@ _TABLE = [
 ]
 
 
-class DemoFormat(StrEnum):
-    """How the answer is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same traffic.")] = 7,
     flows: Annotated[int, typer.Option(min=10, max=200_000, help="Flows to generate.")] = 2_000,
     packets: Annotated[int, typer.Option(min=1_000, max=50_000_000, help="Packets to generate.")] = 400_000,
-    output: Annotated[DemoFormat, typer.Option("--format", help="Tables for people, JSON for programs.")] = (
-        DemoFormat.TABLE
-    ),
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="Tables for people, JSON for programs.")
+    ] = "table",
 ) -> None:
     with progress("demo") as advance:
         from sojourn.lab.demo import run_demo
 
         result = run_demo(seed=seed, flows=flows, packets=packets, advance=advance)
-    if output is DemoFormat.JSON:
+    if output == "json":
         print_json(_as_json(result))
     else:
         _print_tables(result)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -39,14 +38,7 @@ app = typer.Typer(
 )
 
 app.command()(router)
-
-
-class StrategyName(StrEnum):
-    """How routers are chosen."""
-
-    GREEDY = "greedy"
-    RANDOM = "random"
-    BEST = "best"
+StrategyName = Literal["greedy", "random", "best"]
 
 
 @app.command()
@@ -56,7 +48,7 @@ def upgrade(
     strategy: Annotated[
         StrategyName,
         typer.Option(help="greedy: most-crossed first, as published; best: the best set found for each count."),
-    ] = StrategyName.GREEDY,
+    ] = "greedy",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random strategy.")] = 0,
     directed: DirectedOption = None,
     names: NamesOption = None,
@@ -79,12 +71,12 @@ def upgrade(
         paths = _read(topology, directed, names)
         counter = SegmentCounter(paths)
         steps = []
-        for step in plan_upgrade(counter, count, strategy=Strategy(strategy.value), seed=seed):
+        for step in plan_upgrade(counter, count, strategy=Strategy(strategy), seed=seed):
             steps.append(step)
             advance(f"{len(steps) - 1} of {count} routers", (len(steps) - 1) / max(count, 1))
     if plot is not None:
-        write_plot(plot, steps, f"{title_of(topology)}, {strategy.value}")
-    print_steps(paths, strategy.value, steps, output_format or Format.TABLE)
+        write_plot(plot, steps, f"{title_of(topology)}, {strategy}")
+    print_steps(paths, strategy, steps, output_format or Format.TABLE)
     _warn(paths, steps)
 
 

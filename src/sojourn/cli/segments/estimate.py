@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from sojourn.cli.options import Output, grouped
 from sojourn.cli.output import TableColumn
-from sojourn.cli.segments.measure import FLOW_COLUMNS, Method, print_result, print_segment
+from sojourn.cli.segments.measure import FLOW_COLUMNS, print_result, print_segment
 
 _EXAMPLE = """\
 [bold]Example[/bold]
@@ -40,9 +40,9 @@ def estimate(
         Path | None, typer.Option(metavar="FILE", help="Flow sizes at the sender: JSON of sojourn flows.")
     ] = None,
     method: Annotated[
-        Method,
+        Literal["literal", "joint"],
         typer.Option(help="joint: decode all flows together (needs all keys); literal: one by one, as published."),
-    ] = Method.JOINT,
+    ] = "joint",
     clock: Annotated[str, typer.Option(help="none, or offset=TIME that the receiver's clock is ahead.")] = "none",
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Also answer per interval, as given to record.")
@@ -63,7 +63,7 @@ def estimate(
     from sojourn.segments.measure import estimate as estimate_epochs
 
     result = estimate_epochs(
-        sender, receiver, flows=flow or None, sizes=sizes, method=method.literal, clock=clock, interval=interval
+        sender, receiver, flows=flow or None, sizes=sizes, method=method, clock=clock, interval=interval
     )
     print_segment(result, output)
 

@@ -5,13 +5,16 @@ The options and the report that `record` and `estimate` share with it are declar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sojourn.cli.capture.flows import show_port
 from sojourn.cli.options import (
+    TABLE_ROWS,
     BufferOption,
     ForOption,
     InnerOption,
@@ -24,32 +27,14 @@ from sojourn.cli.options import (
     grouped,
     refuse_files,
 )
-from sojourn.cli.output import progress
-from sojourn.core.errors import UsageError
-from sojourn.core.units import plural
+from sojourn.cli.output import Block, Format, TableColumn, loss_style, progress, warn, write_rows
+from sojourn.core.errors import ParameterError, UsageError, harmless
+from sojourn.core.units import format_duration, plural
 
 if TYPE_CHECKING:
     from sojourn.capture.packets import Interface
-
-
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
-
-from sojourn.cli.options import TABLE_ROWS
-from sojourn.cli.output import Block, Format, TableColumn, loss_style, warn, write_rows
-from sojourn.core.errors import ParameterError, harmless
-from sojourn.core.units import format_duration
-
-if TYPE_CHECKING:
     from sojourn.core.results import Result
     from sojourn.segments.result import SegmentResult
-
-
-def _port(port: object) -> str:
-    return str(port) if port else ""
 
 
 def _number(value: object) -> str:
@@ -62,9 +47,9 @@ def _time(value: float | None) -> str:
 
 FLOW_COLUMNS = [
     TableColumn("src_ip", "source", justify="left"),
-    TableColumn("src_port", "port", _port),
+    TableColumn("src_port", "port", show_port),
     TableColumn("dest_ip", "destination", justify="left"),
-    TableColumn("dest_port", "port", _port),
+    TableColumn("dest_port", "port", show_port),
     TableColumn("protocol", "proto", justify="left", rank=5),
 ]
 COLUMNS = [
@@ -124,42 +109,21 @@ def _with_bounds(block: Block) -> Block:
     return {**block, "low_ns": [low for low, _ in shown], "high_ns": [high for _, high in shown]}
 
 
-class Method(StrEnum):
-    """How a flow sketch is decoded."""
-
-    LITERAL = "literal"
-    JOINT = "joint"
-
-    @property
-    def literal(self) -> Literal["joint", "literal"]:
-        return self.value
-
-
-class SketchName(StrEnum):
-    """What the points record."""
-
-    AUTO = "auto"
-    LDS = "lds"
-    COLATE = "colate"
-    SAMPLE = "sample"
-    LDA = "lda"
-    EXACT = "exact"
-
-
 @dataclass(frozen=True)
 class SketchOptions:
     """What is recorded, and how it is decoded."""
 
     sketch: Annotated[
-        SketchName,
+        Literal["auto", "lds", "colate", "sample", "lda", "exact"],
         typer.Option(
             help="auto: cells and samples, the best of both; lds, colate, sample: one structure per flow; "
             "lda: the whole segment; exact: match all (measure)."
         ),
-    ] = SketchName.AUTO
+    ] = "auto"
     method: Annotated[
-        Method, typer.Option(help="lds, colate: decode all flows jointly, or flow by flow as published.")
-    ] = Method.JOINT
+        Literal["literal", "joint"],
+        typer.Option(help="lds, colate: decode all flows jointly, or flow by flow as published."),
+    ] = "joint"
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of the sketches at each point; 1MB by default.")
     ] = None
@@ -170,12 +134,8 @@ class SketchOptions:
 
     def given(self) -> dict[str, Any]:
         """As the functions of `segments` take it."""
-        return {
-            "sketch": self.sketch.value,
-            "method": self.method.value,
-            "memory": self.memory,
-            "parameters": parse_changes(self.parameter),
-        }
+        same = {"sketch": self.sketch, "method": self.method, "memory": self.memory}
+        return {**same, "parameters": parse_changes(self.parameter)}
 
 
 def parse_changes(parameter: list[str] | None) -> dict[str, str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Literal
 
 import typer
 
@@ -32,14 +31,6 @@ Both points need the same --sketch, --memory, --flows, --loss, --salt, --weights
 """
 
 
-class Direction(StrEnum):
-    """Which packets of an interface are captured."""
-
-    IN = "in"
-    OUT = "out"
-    BOTH = "both"
-
-
 Weights = Annotated[
     Path | None,
     typer.Option(metavar="POLICY", help="lds: flows that count for more; TOML rules, the first that matches."),
@@ -61,7 +52,8 @@ def record(
     recorded: SketchOptions,
     words: WordsArgument = None,
     direction: Annotated[
-        Direction | None, typer.Option(help="Live: packets that come in, go out, or both (the default).")
+        Literal["in", "out", "both"] | None,
+        typer.Option(help="Live: packets that come in, go out, or both (the default)."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="EPOCHS", help="Where to write; - is stdout.")
@@ -88,7 +80,7 @@ def record(
     if direction is not None:
         if not isinstance(source, Interface):
             raise UsageError("--direction is for a live capture", where="record", action="give -i INTERFACE")
-        source = replace(source, direction=direction.value)
+        source = replace(source, direction=direction)
     recording = record_point(
         source,
         where=where,
