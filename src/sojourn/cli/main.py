@@ -38,7 +38,7 @@ COMMANDS = {
     "warm-up": ("warm_up",),
     "plan": ("plan",),
     "mplane": ("mplane.planning", "mplane.probe", "mplane.diagnose"),
-    "lab": ("lab.worlds", "lab.routed"),
+    "lab": ("lab.worlds",),
     "nodes": ("fleet.nodes",),
     "token": ("fleet.token",),
     "sink": ("fleet.sink",),
@@ -60,11 +60,9 @@ class _Commands(TyperGroup):
 
 @cache
 def _load(name: str) -> Any:
-    first, *others = (import_module(f"sojourn.cli.{module}") for module in COMMANDS[name])
+    first, *_others = [import_module(f"sojourn.cli.{module}") for module in COMMANDS[name]]
     only = typer.Typer()
     if hasattr(first, "app"):
-        for module in others:
-            module.add_to(first.app)
         only.add_typer(first.app, name=name)
     else:
         function = getattr(first, name.replace("-", "_"))

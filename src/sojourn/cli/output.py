@@ -67,7 +67,7 @@ def cell(text: str) -> Text:
 
 def print_json(value: object) -> None:
     """One JSON object on stdout; infinite bounds become null, as JSON has no infinity."""
-    print(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+    print(_to_json(value))
 
 
 def _finite(value: object) -> object:
@@ -79,6 +79,11 @@ def _finite(value: object) -> object:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value
+
+
+def say(line: str) -> None:
+    """A line on stderr, at once."""
+    print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -168,6 +173,14 @@ class TableColumn:
     justify: Literal["left", "right"] = "right"
     rank: int = 0
     style: Callable[[Any], str] | None = None
+
+
+def columns(
+    *same: str, show: Callable[[Any], str] = str, left: bool = False, rank: int = 0, **titles: str
+) -> list[TableColumn]:
+    """Columns that are shown in one way: those whose title is their name, then those by name=title."""
+    named = {name: name for name in same} | titles
+    return [TableColumn(name, title, show, "left" if left else "right", rank) for name, title in named.items()]
 
 
 def loss_style(lost: float) -> str:

@@ -8,23 +8,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sojourn.cli.options import FormatOption, grouped
-from sojourn.cli.output import Format, TableColumn, print_json, progress, write_rows
+from sojourn.cli.options import FormatOption, command_group, grouped
+from sojourn.cli.output import Format, columns, print_json, progress, write_rows
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_number
 
-app = typer.Typer(
-    help="Size a sketch: the memory for a wanted error, or the error that a memory buys.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example:  sojourn plan lds --flows 10000 --rate 20000 --epoch 10s --error 5%",
+app = command_group(
+    "Size a sketch: the memory for a wanted error, or the error that a memory buys.",
+    "sojourn plan lds --flows 10000 --rate 20000 --epoch 10s --error 5%",
 )
-_TABLE = [
-    TableColumn("quantity", "quantity", justify="left"),
-    TableColumn("planned", "planned"),
-    TableColumn("published", "as published"),
-]
+_TABLE = [*columns("quantity", left=True), *columns("planned", published="as published")]
 
 
 EpochOption = Annotated[str | None, typer.Option("--epoch", metavar="TIME", help="How long one sketch records.")]

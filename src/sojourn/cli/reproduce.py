@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Format, TableColumn, progress, write_rows
+from sojourn.cli.output import Format, columns, progress, say, write_rows
 from sojourn.core.errors import UsageError
 from sojourn.papers.reproduction import Scale, claims_json
 from sojourn.papers.reproduction import reproduce as run
@@ -19,19 +18,10 @@ EXAMPLE = "Example:  sojourn reproduce lda --out lda --scale small"
 PaperName = Literal["lda", "lds", "colate", "mplane", "bits", "iotm", "domo"]
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}"
-
-
 TABLE = [
-    TableColumn("experiment", "experiment", justify="left"),
-    TableColumn("quantity", "quantity", justify="left"),
-    TableColumn("unit", "unit", justify="left"),
-    TableColumn("paper", "paper", _number),
-    TableColumn("literal", "literal", _number),
-    TableColumn("joint", "joint", _number),
-    TableColumn("baseline", "baseline", _number),
-    TableColumn("reproduced", "reproduced", lambda yes: "yes" if yes else "no", justify="left"),
+    *columns("experiment", "quantity", "unit", left=True),
+    *columns("paper", "literal", "joint", "baseline", show="{:.3g}".format),
+    *columns("reproduced", show=lambda yes: "yes" if yes else "no", left=True),
 ]
 
 
@@ -65,10 +55,8 @@ def reproduce(
         try:
             claims = claims_json(run(paper, out, scale, advance=advance))
         except KeyboardInterrupt:
-            kept = (
-                f"the experiments that were done are in {out / 'claims.md'}" if share_done else "nothing was done yet"
-            )
-            print(f"sojourn: interrupted; {kept}", file=sys.stderr)
+            done = f"the experiments that were done are in {out / 'claims.md'}"
+            say(f"interrupted; {done if share_done else 'nothing was done yet'}")
             raise typer.Exit(130) from None
-    columns = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
-    write_rows([columns], how, name="claims", fields={"paper": paper, "scale": scale.value}, table=TABLE)
+    block = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
+    write_rows([block], how, name="claims", fields={"paper": paper, "scale": scale.value}, table=TABLE)

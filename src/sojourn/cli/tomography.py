@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sojourn.cli.options import Output, VerboseOption, grouped
-from sojourn.cli.output import Format, TableColumn, progress, warn
+from sojourn.cli.output import Format, TableColumn, columns, progress, warn
 from sojourn.core.units import format_duration, plural
 
 if TYPE_CHECKING:
@@ -26,20 +26,13 @@ EXAMPLE = """\
   $ sojourn tomography trace.csv --truth hops.csv --format json | jq .summary
 """
 PACKET_TABLE = [
-    TableColumn("origin", "origin"),
-    TableColumn("seq", "seq"),
-    TableColumn("hop", "hop"),
-    TableColumn("node", "node"),
-    TableColumn("delay_ns", "delay", format_duration),
-    TableColumn("low_ns", "at least", format_duration),
-    TableColumn("high_ns", "at most", format_duration),
-    TableColumn("likely_low_ns", "likely from", format_duration, rank=1),
-    TableColumn("likely_high_ns", "to", format_duration, rank=1),
+    *columns("origin", "seq", "hop", "node"),
+    *columns(delay_ns="delay", low_ns="at least", high_ns="at most", show=format_duration),
+    *columns(likely_low_ns="likely from", likely_high_ns="to", show=format_duration, rank=1),
 ]
 NODE_TABLE = [
-    TableColumn("node", "node"),
-    TableColumn("mean_ns", "mean delay", format_duration),
-    TableColumn("p95_ns", "95 % within", format_duration),
+    *columns("node"),
+    *columns(mean_ns="mean delay", p95_ns="95 % within", show=format_duration),
     TableColumn("queue_share", "in queue", "{:.1%}".format),
     TableColumn("packets", "packets", "{:,}".format),
 ]

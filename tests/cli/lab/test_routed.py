@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from routed_worlds import SIX_LINKS, six_routers, traces
-from sojourn.cli.lab.routed import removed_on_failure
+from sojourn.cli.lab.worlds import removed_on_failure
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab.namespaces import NAMESPACES

@@ -18,7 +18,7 @@ from sojourn.cli.options import (
     WordsArgument,
     grouped,
 )
-from sojourn.cli.output import Format, TableColumn, progress, warn
+from sojourn.cli.output import Format, TableColumn, columns, progress, warn
 from sojourn.core.units import format_bytes, plural
 
 HELP = "Show the flows of a capture or an interface: packets, bytes, first and last time."
@@ -71,18 +71,25 @@ def flows(
 
 
 def _table(*, has_vlans: bool) -> list[TableColumn]:
-    columns = [
-        TableColumn("src_ip", "source", justify="left"),
-        TableColumn("src_port", "port", show_port),
-        TableColumn("dest_ip", "destination", justify="left"),
-        TableColumn("dest_port", "port", show_port),
-        TableColumn("protocol", "protocol", justify="left"),
+    return [
+        *(columns("vlan", left=True) if has_vlans else []),
+        *flow_columns("source", "destination"),
         TableColumn("packets", "packets", "{:,}".format),
         TableColumn("bytes", "bytes", format_bytes),
         TableColumn("first_ns", "first (UTC)", _show_time, rank=1),
         TableColumn("last_ns", "last (UTC)", _show_time, rank=2),
     ]
-    return [TableColumn("vlan", "vlan", justify="left"), *columns] if has_vlans else columns
+
+
+def flow_columns(source: str, destination: str, protocol: str = "protocol", *, rank: int = 0) -> list[TableColumn]:
+    """What names a flow in a table; `rank` is the protocol's."""
+    return [
+        TableColumn("src_ip", source, justify="left"),
+        TableColumn("src_port", "port", show_port),
+        TableColumn("dest_ip", destination, justify="left"),
+        TableColumn("dest_port", "port", show_port),
+        TableColumn("protocol", protocol, justify="left", rank=rank),
+    ]
 
 
 def show_port(port: int) -> str:

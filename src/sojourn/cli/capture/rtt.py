@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.capture.flows import show_port
+from sojourn.cli.capture.flows import flow_columns
 from sojourn.cli.options import InnerOption, Live, Output, StrictOption, VerboseOption, WordsArgument, grouped
 from sojourn.cli.output import Format, TableColumn, opened, progress, rows, warn
 from sojourn.core.units import format_bytes, format_duration, parse_duration
@@ -137,11 +137,7 @@ def _end(row: dict[str, Any], which: str) -> str:
 
 def _table() -> list[TableColumn]:
     return [
-        TableColumn("src_ip", "answered by", justify="left"),
-        TableColumn("src_port", "port", show_port),
-        TableColumn("dest_ip", "to", justify="left"),
-        TableColumn("dest_port", "port", show_port),
-        TableColumn("protocol", "protocol", justify="left", rank=4),
+        *flow_columns("answered by", "to", rank=4),
         TableColumn("kind", "kind", justify="left"),
         TableColumn("samples", "samples", "{:,}".format),
         TableColumn("min_rtt", "min", format_duration, rank=2),

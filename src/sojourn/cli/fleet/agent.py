@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption
-from sojourn.core.errors import UsageError, harmless
+from sojourn.cli.options import CaFileOption
+from sojourn.cli.output import say
+from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
     from sojourn.node.agent.configuration import AgentConfiguration
@@ -49,7 +49,7 @@ def agent(
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
 ) -> None:
     """Run until Ctrl-C or SIGTERM, then close and send what is open."""
-    from sojourn.node.agent.configuration import configuration_of, read_configuration
+    from sojourn.node.agent.configuration import configuration_of, instance_of, read_configuration
 
     tables: dict[str, Any] = read_configuration(configuration) if configuration else {}
     where = str(configuration) if configuration else "agent"
@@ -69,22 +69,15 @@ def agent(
         _check(settled)
         return
     from sojourn.node.agent.agent import Agent
-    from sojourn.node.agent.configuration import instance_of
     from sojourn.node.transports.http import HttpTransport
 
     if not settled.streams:
-        print("sojourn: no streams; what the query unit assigns is recorded", file=sys.stderr, flush=True)
-
+        say("no streams; what the query unit assigns is recorded")
+    instance = instance_of(settled.spool)
     transport = HttpTransport(
-        settled.server,
-        settled.token,
-        node=settled.node,
-        instance=instance_of(settled.spool),
-        ca_file=settled.ca_file,
+        settled.server, settled.token, node=settled.node, instance=instance, ca_file=settled.ca_file
     )
-    running = Agent(
-        settled, transport, report=lambda line: print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
-    )
+    running = Agent(settled, transport, report=say)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     try:
@@ -92,10 +85,9 @@ def agent(
     finally:
         transport.close()
     counts = running.counts
-    print(
-        f"sojourn: {counts.measurements:,} measurements in {counts.closed:,} epochs, {counts.sent:,} sent, "
-        f"{len(running.spool):,} waiting",
-        file=sys.stderr,
+    say(
+        f"{counts.measurements:,} measurements in {counts.closed:,} epochs, {counts.sent:,} sent, "
+        f"{len(running.spool):,} waiting"
     )
 
 

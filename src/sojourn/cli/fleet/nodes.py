@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sojourn.cli.fleet.unit_access import UnitAccess
-from sojourn.cli.options import FormatOption, grouped
-from sojourn.cli.output import Format, TableColumn, write_rows
+from sojourn.cli.options import FormatOption, UnitAccess, grouped
+from sojourn.cli.output import Format, TableColumn, columns, write_rows
 from sojourn.core.errors import harmless
 
 app = typer.Typer(
@@ -34,20 +33,19 @@ def nodes(
 
     with unit.client() as client:
         found = client.nodes(tag=tag)
-    columns: dict[str, list[object]] = {
+    block: dict[str, list[object]] = {
         name: [dict(node)[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags", "metrics")
     }
-    columns["failed"] = [[f"{stream}: {reason}" for stream, reason in node["failed"].items()] for node in found]
+    block["failed"] = [[f"{stream}: {reason}" for stream, reason in node["failed"].items()] for node in found]
     shown = [
         TableColumn("name", "node", justify="left"),
         TableColumn("last_seen_ns", "last heard of", format_time, justify="left"),
         TableColumn("listening", "live", lambda live: "yes" if live else "no", justify="left"),
-        TableColumn("tags", "tags", ", ".join, justify="left"),
-        TableColumn("metrics", "metrics", ", ".join, justify="left"),
+        *columns("tags", "metrics", show=", ".join, left=True),
     ]
-    if any(columns["failed"]):
+    if any(block["failed"]):
         shown.append(TableColumn("failed", "failed", "; ".join, justify="left"))
-    write_rows([columns], output_format or Format.TABLE, name="nodes", table=shown)
+    write_rows([block], output_format or Format.TABLE, name="nodes", table=shown)
 
 
 @app.command(epilog="Example:  sojourn nodes tag gateway-7 east lab")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from sojourn.cli.fleet.unit_access import UnitAccess
-from sojourn.cli.options import Output, grouped
+from sojourn.cli.options import Output, UnitAccess, grouped
 from sojourn.cli.output import Format, TableColumn, cell, console, print_json, write_rows
 from sojourn.core.errors import InputError, UsageError
 from sojourn.core.results import row_order

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
@@ -74,10 +74,10 @@ def serve(
     def announce(url: str, token_file: Path | None) -> None:
         print(url, flush=True)
         if token_file is not None:
-            print(f"sojourn: the first admin's token is in {token_file}", file=sys.stderr)
-        print(f"sojourn: serving {options.data}; Ctrl-C stops", file=sys.stderr)
+            say(f"the first admin's token is in {token_file}")
+        say(f"serving {options.data}; Ctrl-C stops")
         if not options.is_local and options.certificate is None:
-            print("sojourn: warning: tokens travel unencrypted; give --tls-cert and --tls-key", file=sys.stderr)
+            say("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
 
     run(options, announce)
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.cli.fleet.unit_access import UnitAccess
-from sojourn.cli.options import FormatOption, WriteOption, grouped
-from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, write_rows
+from sojourn.cli.options import FormatOption, UnitAccess, WriteOption, command_group, grouped
+from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_json, say, write_rows
 from sojourn.cli.tomography import NODE_TABLE, PACKET_TABLE
-from sojourn.core.errors import UsageError, harmless
+from sojourn.core.errors import UsageError
 from sojourn.core.executors.interrupts import stopping_on_interrupt
 from sojourn.core.units import parse_duration
 
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
     from sojourn.client.collections import PacketSender
     from sojourn.tomography.trace import PacketRow
 
-app = typer.Typer(
-    help="Send a sink's packets to a query unit as they come, and ask where they waited.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example:  sojourn sink send trace.csv gateway/field --follow",
+app = command_group(
+    "Send a sink's packets to a query unit as they come, and ask where they waited.",
+    "sojourn sink send trace.csv gateway/field --follow",
 )
-
 CollectionArgument = Annotated[
     str, typer.Argument(metavar="COLLECTION", help="NODE/NAME: the node that the sink is, and what it calls this.")
 ]
@@ -72,7 +67,7 @@ def send(
     )
     faults: Counter[str] = Counter()
     with unit.sink_client() as client:
-        sender = PacketSender(client, collection, options, _warn)
+        sender = PacketSender(client, collection, options, lambda text: say(f"warning: {text}"))
         packets = _packets(trace, faults, follow=follow, is_over=sender.stopping.is_set)
         with stopping_on_interrupt(sender.stopping.set) if follow else nullcontext():
             sender.run(packets)
@@ -105,17 +100,12 @@ def _tell_sent(sender: PacketSender, faults: Counter[str], how: Format) -> None:
         columns["refused"] = [sum(refused.values())]
         write_rows([columns], how, table=[TableColumn(name, name, "{:,}".format) for name in columns])
     for reason, count in refused.items():
-        _warn(f"{count:,} not accepted: {reason}")
+        say(f"warning: {count:,} not accepted: {reason}")
     if counts["conflicts"]:
-        _warn(f"{counts['conflicts']:,} not accepted: another packet of that origin, number and time is there")
+        say(f"warning: {counts['conflicts']:,} not accepted: another packet of that origin, number and time is there")
     if counts["late"]:
-        _warn(
-            f"{counts['late']:,} came after their window was solved: answered behind the next, or by sojourn sink close"
-        )
-
-
-def _warn(text: str) -> None:
-    print(harmless(f"sojourn: warning: {text}"), file=sys.stderr)
+        answered = "answered behind the next, or by sojourn sink close"
+        say(f"warning: {counts['late']:,} came after their window was solved: {answered}")
 
 
 @app.command(name="list", epilog="Example:  sojourn sink list --format json")
@@ -186,16 +176,18 @@ def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:
         unsolved += page["unsolved"]
         yield {name: [hop.get(name) for hop in page["hops"]] for name in _HOP_FIELDS}
     if unsolved:
-        _warn(f"{unsolved:,} packets have no answer: their window is open, or they are late, left out or set aside")
+        why = "their window is open, or they are late, left out or set aside"
+        say(f"warning: {unsolved:,} packets have no answer: {why}")
 
 
-def _packet_block(packets: list[dict[str, Any]], name: str) -> Block:
+def _packet_block(packets: list[dict[str, Any]], asked: str) -> Block:
     if not packets:
-        raise UsageError(f"the collection has no packet {name}", action="name one that reached the sink")
+        raise UsageError(f"the collection has no packet {asked}", action="name one that reached the sink")
     for packet in packets:
         if packet["status"] != "solved":
             why = f" (its window {packet['reason']})" if packet["reason"] else ""
-            _warn(f"the packet of t0 = {packet['t0_ns'] / 1e9:.6f} s has no answer: it is {packet['status']}{why}")
+            name = f"the packet of t0 = {packet['t0_ns'] / 1e9:.6f} s"
+            say(f"warning: {name} has no answer: it is {packet['status']}{why}")
     return {key: [hop.get(key) for packet in packets for hop in packet["hops"]] for key in _HOP_FIELDS}
 
 
@@ -240,9 +232,9 @@ def _print_states(states: list[dict[str, Any]], how: Format, *, to_stderr: bool 
         write_rows([block], how, name="collections", table=_state_columns())
     for state in states:
         for reason, count in state["set_aside_reasons"].items():
-            _warn(f"{state['node']}/{state['name']}: {count:,} packets set aside: their window {reason}")
+            say(f"warning: {state['node']}/{state['name']}: {count:,} packets set aside: their window {reason}")
         if state["trouble"]:
-            _warn(f"{state['node']}/{state['name']}: {state['trouble']}")
+            say(f"warning: {state['node']}/{state['name']}: {state['trouble']}")
 
 
 def _state_columns() -> list[TableColumn]:

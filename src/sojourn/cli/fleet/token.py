@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +10,7 @@ import typer
 
 from sojourn.cli.fleet.serve import DataOption, default_data
 from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Format, TableColumn, write_rows
+from sojourn.cli.output import Format, columns, say, write_rows
 from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
     if not is_store(place):
         if not make:
             raise UsageError("there is no query unit's data", where=place, action="give the --data of sojourn serve")
-        print(f"sojourn: there was no query unit's data in {place}; it was made", file=sys.stderr)
+        say(f"there was no query unit's data in {place}; it was made")
     store = open_store(place)
     try:
         yield TokenStore(store)
@@ -83,17 +82,9 @@ def list_tokens(data: DataOption = None, output_format: FormatOption = None) -> 
     """Show all tokens, without their secrets."""
     from sojourn.core.units import format_time
 
-    columns: dict[str, list[object]] = {name: [] for name in ("id", "name", "role", "node", "created_ns", "revoked_ns")}
+    shown = columns("id", "name", "role", "node", left=True)
+    shown += columns(created_ns="created", revoked_ns="revoked", show=format_time, left=True)
     with _tokens(data) as tokens:
-        for token in tokens.all():
-            for field, values in columns.items():
-                values.append(getattr(token, field))
-    shown = [
-        TableColumn("id", "id", justify="left"),
-        TableColumn("name", "name", justify="left"),
-        TableColumn("role", "role", justify="left"),
-        TableColumn("node", "node", justify="left"),
-        TableColumn("created_ns", "created", format_time, justify="left"),
-        TableColumn("revoked_ns", "revoked", format_time, justify="left"),
-    ]
-    write_rows([columns], output_format or Format.TABLE, name="tokens", table=shown)
+        found = tokens.all()
+    block = {column.name: [getattr(token, column.name) for token in found] for column in shown}
+    write_rows([block], output_format or Format.TABLE, name="tokens", table=shown)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sojourn.cli.output import Format, TableColumn, print_json, progress, write_rows
+from sojourn.cli.output import Format, TableColumn, columns, print_json, progress, write_rows
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.core.keys import flow_fields
 from sojourn.core.units import format_bytes, format_duration, plural
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 HELP = "Measure generated traffic with LDA, LDS and COLATE, and show the truth beside every answer."
 EXAMPLE = "Example:  sojourn demo --seed 3 --format json | jq '.sketches[].memory_bytes'"
 _TABLE = [
-    TableColumn("flow", "flow", justify="left"),
+    *columns("flow", left=True),
     TableColumn("packets", "packets", "{:,}".format, rank=1),
     TableColumn("lost", "lost", "{:,}".format, rank=2),
-    TableColumn("true_mean_ns", "true mean", format_duration),
-    TableColumn("mean_ns", "estimate", format_duration),
-    TableColumn("interval", "95 % interval"),
-    TableColumn("error", "error"),
+    *columns(true_mean_ns="true mean", mean_ns="estimate", show=format_duration),
+    *columns(interval="95 % interval", error="error"),
 ]
 
 

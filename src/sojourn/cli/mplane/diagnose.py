@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.mplane.planning import app
 from sojourn.cli.mplane.source import (
     DirectedOption,
     FilesArgument,
@@ -24,11 +24,12 @@ from sojourn.cli.mplane.source import (
     read_range,
     read_segments,
 )
-from sojourn.core.errors import UsageError, harmless
+from sojourn.cli.options import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.output import say
+from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
-    from sojourn.core.errors import SojournError
     from sojourn.mplane.planning.live_topology import Patience
     from sojourn.mplane.planning.paths import PathSegments
     from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan
@@ -42,15 +43,7 @@ DscpOption = Annotated[int, typer.Option(min=0, max=63, help="The class of traff
 StationFormat = Annotated[str, typer.Option("--format", metavar="FORMAT", help="table or json.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands sub-commands of `sojourn mplane`."""
-    app.command(epilog="Example:  sojourn mplane path --from a --to f -t net.csv --upgraded b,e a.jsonl b.epochs")(path)
-    app.command(
-        epilog="Example:  sojourn mplane diagnose --from a --to f -t net.csv --upgraded b,e "
-        "--server http://127.0.0.1:8080 --baseline -10m..-5m"
-    )(diagnose)
-
-
+@app.command(epilog="Example:  sojourn mplane path --from a --to f -t net.csv --upgraded b,e a.jsonl b.epochs")
 def path(
     source: FromOption,
     target: ToOption,
@@ -92,6 +85,10 @@ def path(
     print_state(path_state(known, found, whole), output_format)
 
 
+@app.command(
+    epilog="Example:  sojourn mplane diagnose --from a --to f -t net.csv --upgraded b,e "
+    "--server http://127.0.0.1:8080 --baseline -10m..-5m"
+)
 def diagnose(
     source: FromOption,
     target: ToOption,
@@ -148,14 +145,14 @@ def diagnose(
 
     _check_format(output_format)
     before = Window(*read_range(baseline, where="--baseline")) if baseline else None
-    share, least_ns = _least(least)
+    is_share = least.strip().endswith("%")
     plan = DiagnosisPlan(
         now_ns=parse_time(now) if now else None,
         before=before,
         intervals=intervals,
         dscp=dscp,
-        least_share=share,
-        least_ns=least_ns,
+        least_share=parse_share(least) if is_share else 0.0,
+        least_ns=0 if is_share else parse_duration(least),
         least_loss=parse_share(least_loss),
         false_alarms=parse_share(false_alarms or ("0.01%" if watch else "1%")),
     )
@@ -170,7 +167,7 @@ def diagnose(
     result = diagnose_path(known, read_segments(files, unit, from_ns, until), plan)
     print_diagnosis(result, output_format)
     for note in result.notes:
-        print(harmless(f"sojourn: {note}"), file=sys.stderr)
+        say(note)
 
 
 def _watch(
@@ -202,20 +199,13 @@ def _watch(
         rows = read_segments(*measured, 0, _FOREVER_NS) if measured[0] else recent.rows(time.time_ns())
         return diagnose_path(known, rows, plan)
 
+    kept = "the last verdict is kept until it answers"
     with stopping_on_interrupt(patience.stop):
-        for result in new_verdicts(repeatedly(look, patience, _say_silent)):
+        for result in new_verdicts(repeatedly(look, patience, lambda error: say(f"{error}; {kept}"))):
             print_verdict(result, how)
             sys.stdout.flush()
-
-
-def _least(text: str) -> tuple[float, int]:
-    return (parse_share(text), 0) if text.strip().endswith("%") else (0.0, parse_duration(text))
 
 
 def _check_format(text: str) -> None:
     if text not in ("table", "json"):
         raise UsageError(f"there is no format {text[:40]!r}", where="--format", action="use table or json")
-
-
-def _say_silent(error: SojournError) -> None:
-    print(f"sojourn: {error}; the last verdict is kept until it answers", file=sys.stderr, flush=True)

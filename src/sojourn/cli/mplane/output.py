@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sojourn.cli.output import Format, TableColumn, print_json, write_rows
+from sojourn.cli.output import Format, TableColumn, columns, print_json, write_rows
 from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
 from sojourn.mplane.planning.paths import MSets, ShortestPaths, UpgradeStep
@@ -18,16 +18,12 @@ if TYPE_CHECKING:
     from sojourn.mplane.station.paths import PathState, SegmentState
 
 _STATE_TABLE = [
-    TableColumn("segment", "segment", justify="left"),
+    *columns("segment", left=True),
     TableColumn("weight", "traffic", "{:.0%}".format),
-    TableColumn("mean_ns", "delay", format_duration),
-    TableColumn("low_ns", "95 % low", format_duration),
-    TableColumn("high_ns", "95 % high", format_duration),
-    TableColumn("std_ns", "deviation", format_duration),
+    *columns(mean_ns="delay", low_ns="95 % low", high_ns="95 % high", std_ns="deviation", show=format_duration),
     TableColumn("loss", "loss", "{:.2%}".format),
-    TableColumn("intervals", "intervals"),
-    TableColumn("void", "void"),
-    TableColumn("reason", "missing", justify="left"),
+    *columns("intervals", "void"),
+    *columns(reason="missing", left=True),
 ]
 
 
@@ -38,9 +34,7 @@ def _signed(value_ns: float) -> str:
 _CHANGE_TABLE = [
     TableColumn("segment", "segment", justify="left"),
     TableColumn("share", "of the change", "{:.0%}".format),
-    TableColumn("change_ns", "delay", _signed),
-    TableColumn("low_ns", "95 % low", _signed),
-    TableColumn("high_ns", "95 % high", _signed),
+    *columns(change_ns="delay", low_ns="95 % low", high_ns="95 % high", show=_signed),
     TableColumn("loss_change", "loss", "{:+.2%}".format),
     TableColumn("evidence", "evidence", justify="left"),
 ]
@@ -64,9 +58,9 @@ def print_state(state: PathState, how: str) -> None:
     if how == "json":
         print_json({**total, "segments": rows})
         return
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    shown = [c for c in _STATE_TABLE if any(value is not None for value in columns[c.name]) or c.name == "mean_ns"]
-    write_rows([columns], Format.TABLE, name="segments", table=shown)
+    block = {name: [row[name] for row in rows] for name in rows[0]}
+    shown = [c for c in _STATE_TABLE if any(value is not None for value in block[c.name]) or c.name == "mean_ns"]
+    write_rows([block], Format.TABLE, name="segments", table=shown)
     for line in _state_lines(state):
         print(harmless(line))
 
@@ -141,10 +135,10 @@ def print_diagnosis(result: Diagnosis, how: str) -> None:
     if result.delay is not None:
         low, high = _signed(result.delay.low), _signed(result.delay.high)
         print(f"the path's delay: {_signed(result.delay.value)} (95 %: {low} to {high})")
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    block = {name: [row[name] for row in rows] for name in rows[0]}
     is_changed = result.verdict == "changed"
     shown = [column for column in _CHANGE_TABLE if is_changed or column.name != "share"]
-    write_rows([columns], Format.TABLE, name="segments", table=shown)
+    write_rows([block], Format.TABLE, name="segments", table=shown)
 
 
 def print_verdict(result: Diagnosis, how: str) -> None:
@@ -176,8 +170,7 @@ _WIDTH_STEP = 36
 
 _STEP_TABLE = [
     TableColumn("upgraded", "upgraded"),
-    TableColumn("router", "router", justify="left"),
-    TableColumn("instead_of", "instead of", justify="left"),
+    *columns("router", instead_of="instead of", left=True),
     TableColumn("probe_hop_count", "probe hop count", "{:,}".format),
     TableColumn("share", "of all", "{:.2%}".format),
     TableColumn("segments", "segments", "{:,}".format),
@@ -185,11 +178,9 @@ _STEP_TABLE = [
     TableColumn("max", "longest"),
 ]
 _SET_TABLE = [
-    TableColumn("node", "node", justify="left"),
-    TableColumn("kind", "kind", justify="left"),
-    TableColumn("size", "monitors"),
-    TableColumn("routers", "routers", justify="left"),
-    TableColumn("held", "held for the hold time", justify="left"),
+    *columns("node", "kind", left=True),
+    *columns(size="monitors"),
+    *columns("routers", held="held for the hold time", left=True),
 ]
 
 
@@ -211,7 +202,7 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
         return
     before = max(steps[0].segments.hops, 1)
     width = _WIDTH_STEP if how is Format.TABLE else None
-    columns: dict[str, list[object]] = {
+    block: dict[str, list[object]] = {
         "upgraded": [len(step.upgraded) for step in steps],
         "router": [_in_words([names[router] for router in step.added], width) for step in steps],
         "instead_of": [_in_words([names[router] for router in step.dropped], width) for step in steps],
@@ -224,7 +215,7 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
     }
     has_exchanges = any(step.dropped for step in steps)
     table = [column for column in _STEP_TABLE if has_exchanges or column.name != "instead_of"]
-    write_rows([columns], how, name="steps", table=table)
+    write_rows([block], how, name="steps", table=table)
 
 
 def _step(step: UpgradeStep, names: tuple[str, ...]) -> dict[str, object]:
@@ -254,15 +245,15 @@ def print_m_sets(sets: MSets, how: Format, *, before: MSets | None = None) -> No
         print_json({"nodes": len(names), "links": sets.shortest.topology.links, "msets": rows})
         return
     widths = (_WIDTH_BESIDE if before else _WIDTH, _WIDTH_HELD) if how is Format.TABLE else (None, None)
-    columns: dict[str, list[object]] = {
+    block: dict[str, list[object]] = {
         "node": list(names),
         "kind": list(kinds),
         "size": [len(sets.of(node).target) for node in nodes],
         "routers": [_in_words(_with_shares(sets, node), widths[0]) for node in nodes],
     }
     if before is not None:
-        columns["held"] = [_in_words(routers, widths[1]) for routers in held]
-    write_rows([columns], how, name="msets", table=[column for column in _SET_TABLE if column.name in columns])
+        block["held"] = [_in_words(routers, widths[1]) for routers in held]
+    write_rows([block], how, name="msets", table=[column for column in _SET_TABLE if column.name in block])
 
 
 def _held(sets: MSets, before: MSets, node: int) -> list[str]:

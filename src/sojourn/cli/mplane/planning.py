@@ -17,11 +17,11 @@ from sojourn.cli.mplane.source import (
     TopologyArgument,
     live_reader,
     read_source,
-    title_of,
+    split_names,
 )
-from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Format, progress
-from sojourn.core.errors import ParameterError, SojournError, UsageError, harmless
+from sojourn.cli.options import FormatOption, command_group
+from sojourn.cli.output import Format, progress, say
+from sojourn.core.errors import ParameterError, UsageError, harmless
 from sojourn.core.units import format_clock, parse_duration
 
 if TYPE_CHECKING:
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
     from sojourn.mplane.planning.paths import ShortestPaths, UpgradeStep
     from sojourn.mplane.planning.topology import Topology
 
-app = typer.Typer(
-    help="Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example:  sojourn mplane upgrade 1239.weights.intra --count 10",
+app = command_group(
+    "Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
+    "sojourn mplane upgrade 1239.weights.intra --count 10",
 )
-
 app.command()(router)
 StrategyName = Literal["greedy", "random", "best"]
 
@@ -75,7 +71,7 @@ def upgrade(
             steps.append(step)
             advance(f"{len(steps) - 1} of {count} routers", (len(steps) - 1) / max(count, 1))
     if plot is not None:
-        write_plot(plot, steps, f"{title_of(topology)}, {strategy}")
+        write_plot(plot, steps, f"{Path(topology).name or topology}, {strategy}")
     print_steps(paths, strategy, steps, output_format or Format.TABLE)
     _warn(paths, steps)
 
@@ -137,23 +133,6 @@ def msets(
     _warn(sets.shortest, [])
 
 
-def split_names(text: str, known: dict[str, int]) -> list[str]:
-    """The names in a list with commas, which may be part of known names too; the longest known name goes first.
-
-    >>> split_names("Tacoma,+WA1,Relay", {"Tacoma,+WA1": 0, "Relay": 1})
-    ['Tacoma,+WA1', 'Relay']
-    """
-    parts = text.split(",")
-    names: list[str] = []
-    while parts:
-        lengths = range(len(parts), 0, -1)
-        taken = next((n for n in lengths if ",".join(parts[:n]).strip() in known), 1)
-        name = ",".join(parts[:taken]).strip()
-        names += [name] if name else []
-        parts = parts[taken:]
-    return names
-
-
 def _without(topology: Topology, failed: list[str]) -> Topology:
     """The topology after links "A,B" have failed, in each direction that they lead."""
     links: list[tuple[int, int]] = []
@@ -198,7 +177,7 @@ def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
         last = "upgrade saves" if idle == 1 else f"{idle} upgrades save"
         notes.append(f"the last {last} nothing: {len(steps) - 1 - idle} suffice")
     for note in notes:
-        print(harmless(f"sojourn: {note}"), file=sys.stderr)
+        say(note)
 
 
 def _watch(source: str, upgraded: list[str], names: Path | None, hold_ns: int, patience: Patience, how: Format) -> None:
@@ -216,14 +195,11 @@ def _watch(source: str, upgraded: list[str], names: Path | None, hold_ns: int, p
     marked = [name for text in upgraded for name in split_names(text, known)]
     show = _print_text if how is Format.TABLE else _print_json
     watch = TopologyWatch(lambda: read(False), marked)
+    kept = "the last m-sets are kept until it answers"
     with stopping_on_interrupt(patience.stop):
-        for change in watch.changes(patience, on_error=_say_silent):
+        for change in watch.changes(patience, on_error=lambda error: say(f"{error}; {kept}")):
             show(change, hold_ns)
             sys.stdout.flush()
-
-
-def _say_silent(error: SojournError) -> None:
-    print(f"sojourn: {error}; the last m-sets are kept until it answers", file=sys.stderr)
 
 
 def _changed_nodes(change: Change) -> Iterator[tuple[str, str, list[str], list[str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.mplane.source import DirectedOption
-from sojourn.core.errors import ServerError, UsageError, harmless
+from sojourn.cli.mplane.planning import app
+from sojourn.cli.mplane.source import DirectedOption, live_reader, live_source, split_names
+from sojourn.cli.options import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.output import say
+from sojourn.core.errors import ServerError, UsageError
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.topology import Topology
@@ -36,14 +39,7 @@ KeyOption = Annotated[
 PortOption = Annotated[int, typer.Option(min=1, max=65535, help="The reflector's UDP port.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands sub-commands of `sojourn mplane`."""
-    app.command(epilog="Example:  sojourn mplane reflect --allow 10.0.0.0/8")(reflect)
-    app.command(
-        epilog="Example:  sojourn mplane probe --from a --to c --via b --address 10.0.0.3 --rate 20 -w a.jsonl"
-    )(probe)
-
-
+@app.command(epilog="Example:  sojourn mplane reflect --allow 10.0.0.0/8")
 def reflect(
     listen: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="Address to listen on; may be given again; default all.")
@@ -81,12 +77,13 @@ def reflect(
             except (ServerError, OSError) as error:
                 if listen or not sockets:  # a machine may have no IPv6
                     raise error
-        _say(f"reflecting probes on port {port}")
+        say(f"reflecting probes on port {port}")
         with stopping_on_interrupt(reflector.stop):
             reflector.run(sockets)
     _say_counts(reflector.counts)
 
 
+@app.command(epilog="Example:  sojourn mplane probe --from a --to c --via b --address 10.0.0.3 --rate 20 -w a.jsonl")
 def probe(
     node: Annotated[str, typer.Option("--from", metavar="NODE", help="The node that this runs on.")],
     to: Annotated[str | None, typer.Option("--to", metavar="NODE", help="The node at the far end.")] = None,
@@ -156,19 +153,15 @@ def probe(
     with ExitStack() as stack:
         put = stack.enter_context(_destination(unit, write, raw))
         prober = stack.enter_context(Prober(plan, targets))
-        each_turn = _nothing_new
+        newest: Callable[[], list[ProbeTarget] | None] = lambda: None  # noqa: E731 - targets given by hand stay
         if source is not None and source.is_live:
-            newest = stack.enter_context(source.followed(parse_duration(poll), _say))
-            each_turn = partial(_retarget, prober, newest, parse_duration(hold))
-        _say(f"probing {', '.join(str(target.segment) for target in targets) or 'nothing yet'}")
+            newest = stack.enter_context(source.followed(parse_duration(poll), say))
+        say(f"probing {', '.join(str(target.segment) for target in targets) or 'nothing yet'}")
         stack.enter_context(stopping_on_interrupt(prober.stop))
+        each_turn = partial(_retarget, prober, newest, parse_duration(hold))
         for probed in prober.intervals(count, each_turn=each_turn):
             put(probed)
     _say_counts(prober.counts)
-
-
-def _nothing_new() -> None:
-    """Targets given by hand stay."""
 
 
 def _retarget(prober: Prober, newest: Callable[[], list[ProbeTarget] | None], hold_ns: int) -> None:
@@ -176,18 +169,14 @@ def _retarget(prober: Prober, newest: Callable[[], list[ProbeTarget] | None], ho
         return
     come, gone = prober.probe(targets, hold_ns=hold_ns)
     for target in come:
-        _say(f"{target.segment}: probed from now on")
+        say(f"{target.segment}: probed from now on")
     for target in gone:
-        _say(f"{target.segment}: off the m-set, probed for the hold time")
+        say(f"{target.segment}: off the m-set, probed for the hold time")
 
 
 def _say_counts(counts: Mapping[str, int]) -> None:
     for what, count in sorted(counts.items()):
-        _say(f"{what}: {count:,}")
-
-
-def _say(line: str) -> None:
-    print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
+        say(f"{what}: {count:,}")
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
@@ -197,11 +186,11 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise UsageError(f"{text[:60]!r} is not a network", where="--allow", action="write 10.0.0.0/8") from None
 
 
-def _address(text: str) -> IPv4Address | IPv6Address:
+def _address(text: str, where: str = "--listen", action: str = "write 10.0.0.1") -> IPv4Address | IPv6Address:
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
-        raise UsageError(f"{text[:60]!r} is not an address", where="--listen", action="write 10.0.0.1") from None
+        raise UsageError(f"{text[:60]!r} is not an address", where=where, action=action) from None
 
 
 def _sent(stamp: str) -> Sent:
@@ -224,11 +213,7 @@ def _target(node: str, to: str | None, via: str | None, address: str | None, por
 
     if to is None or address is None:
         raise UsageError("there is nothing to probe", where="probe", action="give --to and --address, or --m-set")
-    try:
-        ip_address(address.partition("%")[0])
-    except ValueError:
-        action = "write it in numbers, such as 10.0.0.3"
-        raise UsageError(f"{address[:60]!r} is not an address", where="--address", action=action) from None
+    _address(address, where="--address", action="write it in numbers, such as 10.0.0.3")
     between = [name.strip() for name in via.split(",")] if via else []
     return ProbeTarget(Segment.between(node, *between, to), address, port)
 
@@ -236,8 +221,6 @@ def _target(node: str, to: str | None, via: str | None, address: str | None, por
 def _m_set_targets(
     node: str, topology: str, upgraded: list[str], names: Path | None, port: int, directed: bool | None
 ) -> MSetTargets:
-    from sojourn.cli.mplane.planning import split_names
-    from sojourn.cli.mplane.source import live_reader, live_source
     from sojourn.mplane.planning.live_topology import read_router_names
     from sojourn.mplane.planning.topology import read_topology
     from sojourn.mplane.probing.plan import MSetTargets
@@ -271,7 +254,7 @@ def _destination(
         if unit is not None:
             from sojourn.client.outbox import SegmentOutbox
 
-            outbox = stack.enter_context(SegmentOutbox(stack.enter_context(unit.client()), _say))
+            outbox = stack.enter_context(SegmentOutbox(stack.enter_context(unit.client()), say))
 
         def put(probed: ProbedInterval) -> None:
             measurement = measurement_of(probed)
@@ -281,7 +264,7 @@ def _destination(
             if outbox is not None:
                 outbox.put(measurement)
             if probed.void:
-                _say(f"{probed.target.segment}: interval {probed.interval} is void: {probed.void}")
+                say(f"{probed.target.segment}: interval {probed.interval} is void: {probed.void}")
             if rows is not None:
                 _write_probes(rows, probed)
 
@@ -289,8 +272,6 @@ def _destination(
 
 
 def _write_probes(file: TextIO, probed: ProbedInterval) -> None:
-    import json
-
     for index in range(len(probed.due_ns)):
         sent, received = int(probed.sent_ns[index]), int(probed.received_ns[index])
         row = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.fleet.unit_access import CaFileOption, TokenFileOption, TokenOption, UnitAccess
-from sojourn.cli.options import FormatOption
-from sojourn.cli.output import Block, Format, TableColumn, write_rows
-from sojourn.core.errors import UsageError, harmless
+from sojourn.cli.options import CaFileOption, FormatOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.output import Block, Format, columns, say, write_rows
+from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import format_duration, parse_bytes, parse_duration
 
@@ -21,19 +19,13 @@ if TYPE_CHECKING:
     from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.router.recorder import RouterRecorder, RouterSettings
     from sojourn.node.agent.router_unit import RouterUnit
-    from sojourn.node.transports.http import HttpTransport
 
 _TABLE = [
-    TableColumn("segment", "segment", justify="left"),
-    TableColumn("dscp", "dscp"),
-    TableColumn("intervals", "intervals"),
-    TableColumn("packets", "packets", "{:,}".format),
-    TableColumn("lost", "lost", "{:,}".format),
-    TableColumn("mean_ns", "mean", format_duration),
-    TableColumn("low_ns", "from", format_duration),
-    TableColumn("high_ns", "to", format_duration),
-    TableColumn("std_ns", "std", format_duration),
-    TableColumn("void", "void", justify="left"),
+    *columns("segment", left=True),
+    *columns("dscp", "intervals"),
+    *columns("packets", "lost", show="{:,}".format),
+    *columns(mean_ns="mean", low_ns="from", high_ns="to", std_ns="std", show=format_duration),
+    *columns("void", left=True),
 ]
 _FIELDS = ("dscp", "interval", "start_ns", "end_ns", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")
 
@@ -80,8 +72,11 @@ def router(
 
     Example:  sojourn mplane router --name r2 --interface eth0=r1 --interface eth1=r3 --dscp 0,46 --for 10s
     """
+    from sojourn.cli.fleet.serve import default_data
     from sojourn.mplane.router.forwarding import look_up, parse_facing
     from sojourn.mplane.router.recorder import RouterRecorder
+    from sojourn.node.agent.router_unit import RouterUnit
+    from sojourn.node.spool.spool import Spool
 
     if not is_name(name):
         raise UsageError(f"{name[:40]!r} cannot name a router", where="--name", action=f"use {NAME_RULE}")
@@ -90,9 +85,11 @@ def router(
     settings = _settings(dscp, interval, max_delay, rows, buffer)
     seconds = parse_duration(duration) / 1e9 if duration else None
     recorder = RouterRecorder(name, look_up([parse_facing(text) for text in interface]), settings)
-    kept = _spool(spool, server, name)
-    transport = UnitAccess(server, token, token_file, ca_file).transport(name, kept) if server else None
-    unit = _unit(recorder, kept, spool_limit, transport)
+    if server and spool is None:
+        spool = default_data() / "router-spool" / name  # outlives this run
+    transport = UnitAccess(server, token, token_file, ca_file).transport(name, spool) if server else None
+    kept = Spool(spool, limit_bytes=parse_bytes(spool_limit)) if spool else None
+    unit = RouterUnit(recorder, kept, transport, report=say)
     _print(unit, recorder, output_format or Format.TABLE, seconds)
 
 
@@ -112,27 +109,6 @@ def _settings(dscp: str, interval: str, max_delay: str, rows: int, buffer: str) 
     )
 
 
-def _spool(given: Path | None, server: str | None, name: str) -> Path | None:
-    """The directory given; for a server one that outlives this run."""
-    from sojourn.cli.fleet.serve import default_data
-
-    if given is not None or server is None:
-        return given
-    return default_data() / "router-spool" / name
-
-
-def _unit(recorder: RouterRecorder, spool: Path | None, limit: str, transport: HttpTransport | None) -> RouterUnit:
-    from sojourn.node.agent.router_unit import RouterUnit
-    from sojourn.node.spool.spool import Spool
-
-    return RouterUnit(
-        recorder,
-        Spool(spool, limit_bytes=parse_bytes(limit)) if spool else None,
-        transport,
-        report=lambda line: print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True),
-    )
-
-
 def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: float | None) -> None:
     from sojourn.core.executors.interrupts import stopping_on_interrupt
 
@@ -149,15 +125,14 @@ def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: flo
         *(f"{count:,} packets left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
     ]
     for line in lines:
-        print(harmless(f"sojourn: {line}"), file=sys.stderr)
+        say(line)
 
 
 def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:
     """A block of rows for the intervals that close together."""
     for measurements in lists:
-        columns: dict[str, list[object]] = {"segment": [str(one.segment) for one in measurements]}
-        columns |= {name: [getattr(one, name) for one in measurements] for name in (*_FIELDS, "void")}
-        yield columns
+        values = {name: [getattr(one, name) for one in measurements] for name in (*_FIELDS, "void")}
+        yield {"segment": [str(one.segment) for one in measurements], **values}
 
 
 def _summary(measurements: Iterable[SegmentMeasurement]) -> Block:
@@ -165,7 +140,6 @@ def _summary(measurements: Iterable[SegmentMeasurement]) -> Block:
 
     summaries = summarise(measurements)
     names = ("dscp", "intervals", "packets", "lost", "mean_ns", "low_ns", "high_ns", "std_ns")
-    columns: dict[str, list[object]] = {"segment": [str(one.segment) for one in summaries]}
-    columns |= {name: [getattr(one, name) for one in summaries] for name in names}
-    columns["void"] = [", ".join(f"{n} {why}" for why, n in sorted(one.void.items())) for one in summaries]
-    return columns
+    values = {name: [getattr(one, name) for one in summaries] for name in names}
+    void = [", ".join(f"{n} {why}" for why, n in sorted(one.void.items())) for one in summaries]
+    return {"segment": [str(one.segment) for one in summaries], **values, "void": void}

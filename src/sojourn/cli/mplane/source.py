@@ -13,7 +13,7 @@ import typer
 from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from sojourn.cli.fleet.unit_access import UnitAccess
+    from sojourn.cli.options import UnitAccess
     from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.planning.paths import PathSegments
     from sojourn.mplane.planning.topology import Topology
@@ -97,9 +97,21 @@ def _in_lab(source: str) -> tuple[str, dict[str, str]]:
     return f"{SCHEME}{state.folder / node.label}", {node.address: node.name for node in state.plan.routers}
 
 
-def title_of(source: str) -> str:
-    """What a plot of the topology is headed with."""
-    return Path(source).name or source
+def split_names(text: str, known: dict[str, int]) -> list[str]:
+    """The names in a list with commas, which may be part of known names too; the longest known name goes first.
+
+    >>> split_names("Tacoma,+WA1,Relay", {"Tacoma,+WA1": 0, "Relay": 1})
+    ['Tacoma,+WA1', 'Relay']
+    """
+    parts = text.split(",")
+    names: list[str] = []
+    while parts:
+        lengths = range(len(parts), 0, -1)
+        taken = next((n for n in lengths if ",".join(parts[:n]).strip() in known), 1)
+        name = ",".join(parts[:taken]).strip()
+        names += [name] if name else []
+        parts = parts[taken:]
+    return names
 
 
 FilesArgument: TypeAlias = Annotated[
@@ -124,8 +136,6 @@ def read_path(
     topology: str, source: str, target: str, upgraded: list[str] | None, *, directed: bool | None, names: Path | None
 ) -> PathSegments:
     """The paths from one router to another, and their segments."""
-    from sojourn.cli.mplane.planning import split_names
-    from sojourn.cli.mplane.source import read_source
     from sojourn.mplane.planning.paths import path_segments, shortest_paths
 
     network = read_source(topology, directed=directed, names=names)
@@ -137,7 +147,6 @@ def path_reader(
     topology: str, source: str, target: str, upgraded: list[str] | None, *, directed: bool | None, names: Path | None
 ) -> Callable[[], PathSegments]:
     """A function that gives the paths as they are now: a live router is asked each time, a file is read once."""
-    from sojourn.cli.mplane.source import live_source
 
     def read() -> PathSegments:
         return read_path(topology, source, target, upgraded, directed=directed, names=names)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sojourn.cli.capture.flows import show_port
+from sojourn.cli.capture.flows import flow_columns
 from sojourn.cli.options import (
     TABLE_ROWS,
     BufferOption,
@@ -45,13 +45,7 @@ def _time(value: float | None) -> str:
     return "—" if value is None else format_duration(value)
 
 
-FLOW_COLUMNS = [
-    TableColumn("src_ip", "source", justify="left"),
-    TableColumn("src_port", "port", show_port),
-    TableColumn("dest_ip", "destination", justify="left"),
-    TableColumn("dest_port", "port", show_port),
-    TableColumn("protocol", "proto", justify="left", rank=5),
-]
+FLOW_COLUMNS = flow_columns("source", "destination", "proto", rank=5)
 COLUMNS = [
     TableColumn("start_ns", "from (s)", lambda ns: f"{ns / 1e9:.3f}"),
     *FLOW_COLUMNS,
