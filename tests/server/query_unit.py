@@ -14,9 +14,9 @@ from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
+from sojourn.server.app import ServeOptions, make_server
 from sojourn.server.door.connections import Door
 from sojourn.server.door.limits import Limits
-from sojourn.server.running import ServeOptions, make_server
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.tokens import Role, TokenStore

@@ -22,8 +22,8 @@ from sojourn.epochs.wire import encode, encoded
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store import database
 from sojourn.store import epochs as store_module
+from sojourn.store.database import METADATA, NODES, SIGHTINGS, UNLISTED, insert_missing
 from sojourn.store.epochs import EpochStore, Status, StreamRecord, open_store, read_store
-from sojourn.store.tables import METADATA, NODES, SIGHTINGS, UNLISTED, insert_missing
 
 PARAMETERS = BucketArrayParameters(buckets=8, per_instance=2, bits=16)
 

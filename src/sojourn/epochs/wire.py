@@ -7,7 +7,7 @@
 
 ``parameters`` maps the papers' symbols to values, defaults left out (those of a ``segment``, which has several sketches
 of the same packets, map a part's name to ``[kind, parameters]``); ``frame`` is ``[first_ns, span_ns]``
-or null; ``counters`` holds all tables packed to their bit widths (`packing`); ``keys`` is a list of
+or null; ``counters`` holds all tables packed to their bit widths; ``keys`` is a list of
 canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one after the other.
 
 Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite lengths, no nesting beyond
@@ -19,6 +19,9 @@ An epoch is encoded once, where it closes, and travels as an `EncodedEpoch`: its
 bytes as they came. Spool, sender, server and store pass those on untouched; counters (up to 64 times the memory of
 their bytes) and keys are decoded where they are answered. What counters take is known from the parameters, so that a
 reader can refuse an epoch, or take one after the other.
+
+Counters are packed as little-endian bits, a column starting at a byte: value i of a column occupies bits
+``i·b … (i+1)·b − 1`` of the column's bytes, lowest bit first; spare bits of the last byte are zero. O(n·b/8).
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ from typing import IO, Any, TypeVar, cast
 import cbor2
 import numpy as np
 
+from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import SojournError, WireError
 from sojourn.core.hash_kernels import hash_slice
 from sojourn.core.hashing import hash_bytes
+from sojourn.core.kernels import kernel
 from sojourn.core.keys import key_from_bytes
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names, overlaps
-from sojourn.epochs.packing import pack_table, packed_size, unpack_into
-from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.parameters import Field, Parameters, Table
 from sojourn.sketches.registry import SKETCHES, AnySketch, new_sketch, sketch_type
 
 VERSION = 1
@@ -377,3 +381,83 @@ def _as_wire_error(make: Callable[[], T], where: str) -> T:
         raise
     except SojournError as error:
         raise WireError(error.what, where=where) from None
+
+
+_BYTE = np.uint64(255)
+
+
+def _column_size(length: int, bits: int) -> int:
+    return (length * bits + 7) // 8
+
+
+def packed_size(table: Table) -> int:
+    """Bytes of a packed table."""
+    return sum(_column_size(table.length, field.bits) for field in table.fields)
+
+
+@kernel
+def _pack(column: Int64Array, bits: int, packed: UInt8Array) -> None:
+    position = 0
+    for i in range(len(column)):
+        value = np.uint64(column[i])
+        remaining = bits
+        while remaining > 0:
+            offset = position & 7
+            taken = min(8 - offset, remaining)
+            part = value & np.uint64((1 << taken) - 1)
+            packed[position >> 3] |= np.uint8((part << np.uint64(offset)) & _BYTE)
+            value >>= np.uint64(taken)
+            position += taken
+            remaining -= taken
+
+
+@kernel
+def _unpack(packed: UInt8Array, bits: int, column: Int64Array) -> None:
+    position = 0
+    for i in range(len(column)):
+        value = np.uint64(0)
+        filled = 0
+        while filled < bits:
+            offset = position & 7
+            taken = min(8 - offset, bits - filled)
+            part = (np.uint64(packed[position >> 3]) >> np.uint64(offset)) & np.uint64((1 << taken) - 1)
+            value |= part << np.uint64(filled)
+            position += taken
+            filled += taken
+        column[i] = np.int64(value)
+
+
+def pack_table(table: Table, array: Int64Array) -> bytes:
+    """All columns of a table, one after the other."""
+    parts = []
+    for i, field in enumerate(table.fields):
+        packed = np.zeros(_column_size(table.length, field.bits), np.uint8)
+        _pack(np.ascontiguousarray(field.canonical(array[:, i])), field.bits, packed)
+        parts.append(packed.tobytes())
+    return b"".join(parts)
+
+
+def unpack_into(table: Table, data: memoryview, array: Int64Array) -> None:
+    """The inverse of `pack_table`, into an array of the table's shape; `data` must have the table's packed size.
+
+    Beside the array, one column is in memory at a time.
+    """
+    offset = 0
+    for i, field in enumerate(table.fields):
+        size = _column_size(table.length, field.bits)
+        array[:, i] = _unpack_column(table, field, np.frombuffer(data, np.uint8, size, offset))
+        offset += size
+
+
+def _unpack_column(table: Table, field: Field, packed: UInt8Array) -> Int64Array:
+    column = np.empty(table.length, np.int64)
+    _unpack(packed, field.bits, column)
+    spare_bits = -table.length * field.bits % 8
+    if spare_bits and packed[-1] >> (8 - spare_bits):
+        raise WireError("bits after the last counter are set", where=f"{table.name}.{field.name}")
+    if field.is_centred:
+        column <<= 64 - field.bits
+        column >>= 64 - field.bits
+    elif field.is_counted and column.min() < 0:
+        raise WireError("a count exceeds 2⁶³ − 1", where=f"{table.name}.{field.name}")
+    return column

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn import __version__
 from sojourn.server.door.access import problems, readers
-from sojourn.server.models.fleet import Health
+from sojourn.server.models import Health
 from sojourn.store.tokens import Token
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

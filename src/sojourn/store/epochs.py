@@ -41,8 +41,7 @@ from sojourn.core.errors import KeyTextError, StoreError, UsageError, WireError
 from sojourn.core.keys import named_ids
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch, encoded
-from sojourn.store.database import Database, engine_at, reading_engine
-from sojourn.store.tables import (
+from sojourn.store.database import (
     EPOCHS,
     INSTANCES,
     METADATA,
@@ -54,9 +53,12 @@ from sojourn.store.tables import (
     STREAMS,
     TAGS,
     UNLISTED,
+    Database,
     add_missing_columns,
+    engine_at,
     insert_missing,
     insert_new,
+    reading_engine,
     widen_spans,
 )
 

@@ -33,8 +33,8 @@ from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_line
 from sojourn.mplane.router.epochs import RouterStream, segment_measurements
+from sojourn.store.database import EPOCHS
 from sojourn.store.epochs import EpochStore, Status
-from sojourn.store.tables import EPOCHS
 
 # Rows that one answer may hold; epochs that it may rest on.
 MAX_ROWS = 20_000

@@ -156,7 +156,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RouterRun:
 def _all_epochs(store: Any) -> list[bytes]:
     from sqlalchemy import select
 
-    from sojourn.store.tables import EPOCHS
+    from sojourn.store.database import EPOCHS
 
     with store.transaction() as connection:
         return list(connection.execute(select(EPOCHS.c.data)).scalars())

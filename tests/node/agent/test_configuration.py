@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
-from sojourn.node.agent.configuration import read_configuration
-from sojourn.node.agent.stream_limits import checked_stream
+from sojourn.node.agent.configuration import checked_stream, read_configuration
 from sojourn.segments.plan import plan_segment
 
 GOOD = """

@@ -20,8 +20,7 @@ from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.node.transports.transport import TransportError
-from sojourn.server.door.admission import BusyError, IngestDesk
-from sojourn.server.door.limits import Limits
+from sojourn.server.door.limits import BusyError, IngestDesk, Limits
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers, TooLongError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters

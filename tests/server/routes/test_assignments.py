@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import UsageError
-from sojourn.node.agent.stream_limits import checked_stream, sketch_bytes
+from sojourn.node.agent.configuration import checked_stream, sketch_bytes
 
 WRONG: dict[str, tuple[dict, str]] = {
     "interface is a number": ({"metric": "packets", "interface": 7, "sketch": "lda", "rows": 8}, "interface is 7"),

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from query_unit import Unit
 
-from sojourn.client import outbox
-from sojourn.client.outbox import SegmentOutbox
-from sojourn.client.query_unit import Client
+from sojourn.client import query_unit as outbox
+from sojourn.client.query_unit import Client, SegmentOutbox
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.epochs.epoch import Epoch
 from sojourn.mplane.measurements import Segment, SegmentMeasurement, to_row

@@ -53,9 +53,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve until Ctrl-C."""
+    from sojourn.server.app import ServeOptions
+    from sojourn.server.app import serve as run
     from sojourn.server.door.limits import Limits
-    from sojourn.server.running import ServeOptions
-    from sojourn.server.running import serve as run
 
     options = ServeOptions(
         data=data or str(default_data()),

@@ -252,7 +252,7 @@ def _destination(
         rows = stack.enter_context(open(raw, "a", encoding="utf-8")) if raw else None
         outbox = None
         if unit is not None:
-            from sojourn.client.outbox import SegmentOutbox
+            from sojourn.client.query_unit import SegmentOutbox
 
             outbox = stack.enter_context(SegmentOutbox(stack.enter_context(unit.client()), say))
 

@@ -1,6 +1,6 @@
 """The agent: measures, closes epochs, spools and sends them, and answers about the current one.
 
-Four loops, one thread each: *recording* polls the sources, each of which works in a thread of its own (`watched`);
+Four loops, one thread each: *recording* polls the sources, each of which works in a thread of its own;
 *keeping* opens streams, and those that failed again; *sending* empties the spool, oldest first, and waits longer after
 each failure; *answering* waits for questions about open epochs. They share the streams and the spool under one lock,
 which nobody holds while waiting for the network or for a source to open.
@@ -25,11 +25,15 @@ from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
-from sojourn.node.agent.configuration import MOST_STREAMS, AgentConfiguration, StreamConfiguration
-from sojourn.node.agent.stream import AgentStream
-from sojourn.node.agent.stream_limits import checked_source, checked_stream
+from sojourn.node.agent.configuration import (
+    MOST_STREAMS,
+    AgentConfiguration,
+    StreamConfiguration,
+    checked_source,
+    checked_stream,
+)
+from sojourn.node.agent.stream import AgentStream, WatchedSource
 from sojourn.node.agent.stream_states import StreamStates, reason_of
-from sojourn.node.agent.watched import WatchedSource
 from sojourn.node.spool.spool import Spool, StreamState
 from sojourn.node.transports.sending import (
     BATCH_BYTES,

@@ -1,18 +1,30 @@
-"""Access: every request but those for health is made with a token whose role allows it, and not too often."""
+"""Access: every request but those for health is made with a token whose role allows it, and not too often.
+
+Signing in leads from a request's bearer token to who it is, at a bounded cost for those who have none. Failures are
+counted by address (IPv6 by /64, which is what one customer is given). An address that has used up its failures is
+refused (429) without a look into the store, whatever it presents next, unless that is a valid token: the digests of all
+valid tokens are kept in memory, at most a second old, so a guesser behind the same NAT or proxy locks nobody else out
+for longer than that. A token that passes is still looked up for every request; revoking is immediate.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, get_type_hints
 
 from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sojourn.core.keys import NAME_RULE, is_name
-from sojourn.server.models.fleet import Problem
-from sojourn.store.tokens import Role, Token
+from sojourn.server.door.limits import Limits, RateLimiter
+from sojourn.server.models import Problem
+from sojourn.store.tokens import Role, Token, TokenStore, digest_of
 
 Instance = Annotated[
     str | None,
@@ -103,3 +115,114 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def log_action(request: Request, token: Token, what: str) -> None:
     """Write down who changed what, and from where."""
     _LOG.info("%s at %s %s", token.describe(), request.client.host if request.client else "?", what)
+
+
+REFRESH_SECONDS = 1.0
+LOG_SECONDS = 10.0
+
+
+def address_group(host: str) -> str:
+    """What failures and connections are counted by: an IPv4 address, or an IPv6 network of 64 bits.
+
+    >>> address_group("10.0.0.7"), address_group("2001:db8::1:2"), address_group("::ffff:10.0.0.7")
+    ('10.0.0.7', '2001:db8::/64', '10.0.0.7')
+    """
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host[:64]
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def too_many(seconds: float, what: str) -> HTTPException:
+    """A refusal that says when to come back."""
+    return HTTPException(429, what, {"Retry-After": str(int(seconds) + 1)})
+
+
+class SignIn:
+    """Who a request comes from; used from the event loop alone, the store is asked in `workers`."""
+
+    def __init__(
+        self, tokens: TokenStore, limits: Limits, workers: Executor, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tokens = tokens
+        self._workers = workers
+        self._clock = clock
+        self._valid: set[bytes] = set()
+        self._refreshed = float("-inf")
+        self._requests = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
+        self._open = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
+        self._failures = RateLimiter(limits.failures_per_second, limits.failure_burst, callers=limits.callers)
+        self._unlogged = 0
+        self._logged = float("-inf")
+
+    def charge_open(self, host: str) -> None:
+        """Let an address make a request that needs no token, or 429."""
+        if seconds := self._open.wait_seconds(address_group(host)):
+            raise too_many(seconds, "too many requests")
+
+    async def token_of(self, host: str, text: str) -> Token:
+        """The valid token that a text is; 401 if it is none, 429 after too many requests or failures."""
+        group, digest = address_group(host), digest_of(text)
+        token = None
+        if digest is not None and digest in self._valid:
+            token = await self._known(digest, text)
+        elif not (seconds := self._failures.wait_seconds(group)):
+            token = await self._new(digest, text)
+            if token is not None:
+                self._failures.give_back(group)
+        elif digest is not None and await self._is_valid(digest):
+            token = await self._known(digest, text)
+        else:
+            raise too_many(seconds, "too many failed sign-ins from this address")
+        if token is None:
+            self._log_failure(group, "an invalid token" if text else "no token")
+            raise HTTPException(
+                401, "a valid token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
+            )
+        return token
+
+    async def _known(self, digest: bytes, text: str) -> Token | None:
+        """A token that was valid a moment ago."""
+        self._charge(digest)
+        token = await self._looked_up(text)
+        if token is None:
+            self._valid.discard(digest)
+        return token
+
+    async def _new(self, digest: bytes | None, text: str) -> Token | None:
+        """A text that was not seen as a token before; its address has been charged for a failure."""
+        token = None if digest is None else await self._looked_up(text)
+        if digest is not None and token is not None:
+            self._valid.add(digest)
+            self._charge(digest)
+        return token
+
+    def _charge(self, digest: bytes) -> None:
+        if seconds := self._requests.wait_seconds(digest):
+            raise too_many(seconds, "too many requests")
+
+    async def _looked_up(self, text: str) -> Token | None:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._tokens.check, text)
+
+    async def _is_valid(self, digest: bytes) -> bool:
+        """Whether a digest is one of a valid token's, read again at most once a second."""
+        now = self._clock()
+        if now - self._refreshed >= REFRESH_SECONDS:
+            self._refreshed = now
+            loop = asyncio.get_running_loop()
+            self._valid = set(await loop.run_in_executor(self._workers, self._tokens.valid_digests))
+        return digest in self._valid
+
+    def _log_failure(self, group: str, what: str) -> None:
+        """The first at once, then a line every ten seconds at most; never what was presented."""
+        self._unlogged += 1
+        now = self._clock()
+        if now - self._logged >= LOG_SECONDS:
+            others = f" (and {self._unlogged - 1} more before it)" if self._unlogged > 1 else ""
+            _LOG.warning("sign-in failed from %s with %s%s", group, what, others)
+            self._unlogged, self._logged = 0, now

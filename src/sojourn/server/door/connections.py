@@ -30,7 +30,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sojourn.core.errors import ServerError
-from sojourn.server.door.sign_in import address_group
+from sojourn.server.door.access import address_group
 
 MOST_CONNECTIONS = 4096  # with TLS each takes some 100 KB
 TLS_BUFFER_BYTES = 32 << 10

@@ -19,10 +19,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.core.errors import ServerError, SojournError, StoreError
-from sojourn.server.door.access import must_have_role, roles_of
-from sojourn.server.door.admission import CBOR, BusyError
-from sojourn.server.door.limits import Limits
-from sojourn.server.door.sign_in import SignIn, too_many
+from sojourn.server.door.access import SignIn, must_have_role, roles_of, too_many
+from sojourn.server.door.limits import CBOR, BusyError, Limits
 from sojourn.server.queries.workers import TooLongError
 from sojourn.store.tokens import Token
 

@@ -16,7 +16,7 @@ from sojourn.core.errors import UsageError
 from sojourn.estimation.buckets.queries import FOREVER_NS, RangeQuery, Stat
 from sojourn.estimation.buckets.questions import Found, Question
 from sojourn.server.door.limits import Limits
-from sojourn.server.models.fleet import Query
+from sojourn.server.models import Query
 from sojourn.server.queries.answering import Work, answer_question
 from sojourn.server.queries.live import LiveDesk, LiveReply
 from sojourn.server.queries.workers import QueryWorkers

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from sojourn.core.errors import ServerError, SojournError, UsageError
 from sojourn.core.executors.limited import Ended, LimitedProcess, ProcessEndedError, ProcessLimits
-from sojourn.server.door.admission import BusyError
-from sojourn.server.door.limits import Limits
+from sojourn.server.door.limits import BusyError, Limits
 
 PRELOAD = ("sojourn.server.queries.answering",)
 NARROW = "ask for a shorter range, or for one node"

@@ -18,8 +18,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import WireError
 from sojourn.server.door.access import checked_name, everyone, must_be_node, nodes, problems, readers
-from sojourn.server.door.admission import CBOR
-from sojourn.server.models.collections import (
+from sojourn.server.door.limits import CBOR
+from sojourn.server.models import (
     AppendResult,
     Collection,
     Hop,

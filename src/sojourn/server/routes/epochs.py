@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from sojourn.server.door.access import Instance, checked_name, must_be_node, nodes, problems, readers
-from sojourn.server.door.admission import CBOR, CBOR_BODY, checked_epochs
-from sojourn.server.models.fleet import EpochInfo, EpochResult, EpochResults
+from sojourn.server.door.limits import CBOR, CBOR_BODY, checked_epochs
+from sojourn.server.models import EpochInfo, EpochResult, EpochResults
 from sojourn.store.tokens import Token
 
 router = APIRouter(prefix="/api/v1", tags=["epochs"], responses=problems(400, 401, 403, 409, 413, 429, 503))

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from sojourn.node.agent.stream_limits import checked_stream
+from sojourn.node.agent.configuration import checked_stream
 from sojourn.server.door.access import (
     Instance,
     admins,
@@ -18,8 +18,8 @@ from sojourn.server.door.access import (
     problems,
     readers,
 )
-from sojourn.server.door.admission import CBOR_BODY, checked_epochs
-from sojourn.server.models.fleet import (
+from sojourn.server.door.limits import CBOR_BODY, checked_epochs
+from sojourn.server.models import (
     MOST_TAGS,
     Assignment,
     Assignments,

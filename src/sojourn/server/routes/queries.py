@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 
 from sojourn.server.door.access import problems, readers
-from sojourn.server.models.fleet import Query, QueryAnswer
+from sojourn.server.models import Query, QueryAnswer
 from sojourn.server.queries.query import QueryEngine, while_connected
 from sojourn.store.tokens import Token
 

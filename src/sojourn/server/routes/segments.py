@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sojourn.core.errors import InputError
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_row
 from sojourn.server.door.access import must_be_node, nodes, problems, readers
-from sojourn.server.models.segments import SegmentResults, SegmentRow, SegmentRows
+from sojourn.server.models import SegmentResults, SegmentRow, SegmentRows
 from sojourn.server.queries.answering import measured_segments
 from sojourn.server.queries.query import while_connected
 from sojourn.store.tokens import Token

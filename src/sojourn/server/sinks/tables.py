@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import Connection as DatabaseConnection
 
-from sojourn.store.tables import add_missing_columns
+from sojourn.store.database import add_missing_columns
 
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 METADATA = MetaData()
