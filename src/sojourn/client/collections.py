@@ -85,26 +85,20 @@ def _path(collection: str) -> str:
     return f"/api/v1/nodes/{quote(node, safe='')}/collections/{quote(name, safe='')}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SendOptions:
-    """How packets are sent: so many at once, none kept back longer than `every_seconds`."""
-
-    batch: int = 1000
-    every_seconds: float = 1.0
-    give_up_seconds: float | None = None
-
-
 @dataclass
 class PacketSender:
     """Sends packets as they come from a source that may pause or never end; counts what became of them.
 
+    So many go at once (`batch`), and none is kept back longer than `every_seconds`.
     Once `stopping` is set a query unit that is away is not waited for any more; the source is to end by itself.
     """
 
     client: SinkClient
     collection: str
-    options: SendOptions
     warn: Callable[[str], None]
+    batch: int = 1000
+    every_seconds: float = 1.0
+    give_up_seconds: float | None = None
     counts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -112,7 +106,7 @@ class PacketSender:
 
     def run(self, packets: Iterator[PacketRow]) -> None:
         """Send everything; returns when the source ends and the last batch is acknowledged."""
-        waiting: queue.Queue[PacketRow | Exception | None] = queue.Queue(self.options.batch)
+        waiting: queue.Queue[PacketRow | Exception | None] = queue.Queue(self.batch)
         threading.Thread(target=_fill, args=(packets, waiting), daemon=True).start()
         due = 0.0
         while True:
@@ -127,16 +121,16 @@ class PacketSender:
                     raise item
                 return
             if not self._batch:
-                due = time.monotonic() + self.options.every_seconds
+                due = time.monotonic() + self.every_seconds
             self._batch.append(item)
-            if len(self._batch) >= self.options.batch:
+            if len(self._batch) >= self.batch:
                 self._send()
 
     def _send(self) -> None:
         """One batch, again and again while the query unit is away; once only when it shall stop."""
         if not self._batch:
             return
-        wait, since, limit = LEAST_WAIT, time.monotonic(), self.options.give_up_seconds
+        wait, since, limit = LEAST_WAIT, time.monotonic(), self.give_up_seconds
         while True:
             try:
                 result = self.client.append(self.collection, self._batch)

@@ -14,7 +14,6 @@ from urllib.parse import quote
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, to_row
 from sojourn.node.transports.exchange import (
-    Exchange,
     NoAnswerError,
     checked_address,
     checked_list,
@@ -123,9 +122,9 @@ class Client:
         self._client.close()
 
     def _call(self, method: str, path: str, **how: Any) -> Any:
-        asked = Exchange(method, path, self._timeout_seconds, MOST_ANSWER_BYTES, how=how)
+        limits: dict[str, Any] = {"seconds": self._timeout_seconds, "most_bytes": MOST_ANSWER_BYTES}
         try:
-            return exchange(self._client, self.server, asked)
+            return exchange(self._client, self.server, method, path, **limits, **how)
         except NoAnswerError:
             what = f"the query unit did not answer within {self._timeout_seconds:g} s: it may still be computing"
             raise TransportError(what, where=self.server, action=NARROW) from None

@@ -27,7 +27,7 @@ Counters are packed as little-endian bits, a column starting at a byte: value i 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -168,15 +168,6 @@ def _checked_items(data: bytes) -> list[Any]:
     """The items of an epoch's body, which was read strictly when its header was."""
     items: list[Any] = cbor2.loads(cbor2.loads(data)[1])
     return items
-
-
-def write_epochs(file: IO[bytes], epochs: Iterable[Epoch]) -> int:
-    """Append epochs to a file; how many."""
-    count = 0
-    for epoch in epochs:
-        file.write(encode(epoch))
-        count += 1
-    return count
 
 
 def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:

@@ -98,19 +98,14 @@ class StreamRecord:
     metric: str
     unit: str
     granularity: str
-    values_are: str | None = None
+    values: str | None = None
 
 
 _Identity = tuple[str, str, int]
 _Spans = dict[tuple[str, str], tuple[dict[bytes, int], dict[bytes, int]]]  # first and last times of keys, by stream
 
 
-@dataclass(frozen=True)
-class _Names:
-    """Ids of keys, and the texts of those that have to be entered."""
-
-    ids: dict[bytes, Any]
-    texts: dict[bytes, str]
+_Names = tuple[dict[bytes, Any], dict[bytes, str]]  # ids of keys, and the texts of those that have to be entered
 
 
 def to_signed(word: int) -> int:
@@ -204,7 +199,7 @@ class EpochStore(Database):
             spans = _spans(listed, now_ns)
             names = self._names(spans)
         except (WireError, KeyTextError):
-            later, spans, names = list(epochs), {}, _Names({}, {})
+            later, spans, names = list(epochs), {}, ({}, {})
         if later:
             connection.execute(insert(UNLISTED), [{"epoch": number, "listed": 0} for number in later])
         return _see_keys(connection, spans, names)
@@ -216,7 +211,7 @@ class EpochStore(Database):
         new = [key for key, number in ids.items() if number is None]
         words, texts = named_ids(new)
         ids.update(zip(new, map(to_signed, words), strict=True))
-        return _Names(ids, dict(zip(new, texts, strict=True)))
+        return ids, dict(zip(new, texts, strict=True))
 
     def _remember(self, entered: Mapping[bytes, int]) -> None:
         """Know keys from now on: they are on disk, and never removed."""
@@ -285,12 +280,8 @@ class EpochStore(Database):
 
     def announce(self, stream: StreamRecord, *, now_ns: int | None = None) -> None:
         """Remember what a stream measures."""
-        values = {
-            "metric": stream.metric,
-            "unit": stream.unit,
-            "granularity": stream.granularity,
-            "values_are": stream.values_are,
-        }
+        what = {"metric": stream.metric, "unit": stream.unit, "granularity": stream.granularity}
+        values = {**what, "values_are": stream.values}
         here = (STREAMS.c.node == stream.node) & (STREAMS.c.name == stream.name)
         with self.transaction(writes=True) as connection:
             self._see_node(connection, stream.node, time.time_ns() if now_ns is None else now_ns)
@@ -493,18 +484,9 @@ def _add_epochs(dialect: str) -> Any:
 
 def _insert_epochs(connection: Connection, epochs: Sequence[EncodedEpoch], now_ns: int) -> dict[_Identity, int]:
     """Add epochs whose identity is new; the numbers of those rows, by identity."""
+    same = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded", "data")
     rows = [
-        {
-            "node": epoch.node,
-            "stream": epoch.stream,
-            "sequence": epoch.sequence,
-            "first_ns": epoch.first_ns,
-            "last_ns": epoch.last_ns,
-            "recorded": epoch.recorded,
-            "received_ns": now_ns,
-            "size_bytes": len(epoch.data),
-            "data": epoch.data,
-        }
+        {**{name: getattr(epoch, name) for name in same}, "received_ns": now_ns, "size_bytes": len(epoch.data)}
         for epoch in epochs
     ]
     made = connection.execute(_add_epochs(connection.dialect.name), rows)
@@ -554,10 +536,11 @@ def _see_keys(connection: Connection, spans: _Spans, names: _Names) -> dict[byte
 
     Rows go in the order of their keys: two query units that enter the same ones do not wait for each other in a circle.
     """
-    new = {key: names.ids[key] for key in names.texts}
-    insert_missing(connection, INSTANCES, [{"id": new[key], "key": names.texts[key]} for key in sorted(new)])
+    ids, texts = names
+    new = {key: ids[key] for key in texts}
+    insert_missing(connection, INSTANCES, [{"id": new[key], "key": texts[key]} for key in sorted(new)])
     sightings = [
-        {"node": node, "stream": stream, "instance": names.ids[key], "first_ns": firsts[key], "last_ns": lasts[key]}
+        {"node": node, "stream": stream, "instance": ids[key], "first_ns": firsts[key], "last_ns": lasts[key]}
         for (node, stream), (firsts, lasts) in sorted(spans.items())
         for key in sorted(firsts)
     ]

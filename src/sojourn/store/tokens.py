@@ -16,8 +16,9 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table, insert, select, update
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Row, String, Table, insert, select, update
 
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
@@ -117,16 +118,7 @@ class TokenStore:
         token = Token(secrets.token_hex(4), name, role, node, time.time_ns())
         secret = secrets.token_urlsafe(32)
         with self._store.transaction(writes=True) as connection:
-            connection.execute(
-                insert(TOKENS).values(
-                    id=token.id,
-                    name=name,
-                    role=role.value,
-                    node=node,
-                    digest=_digest(secret),
-                    created_ns=token.created_ns,
-                )
-            )
+            connection.execute(insert(TOKENS).values(**vars(token) | {"role": role.value, "digest": _digest(secret)}))
         _LOG.info("%s created", token.describe())
         return token, f"{PREFIX}_{token.id}_{secret}"
 
@@ -140,7 +132,7 @@ class TokenStore:
             row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
         if row is None or not hmac.compare_digest(row.digest, _digest(secret)) or row.revoked_ns is not None:
             return None
-        return Token(row.id, row.name, Role(row.role), row.node, row.created_ns)
+        return _token(row)
 
     def valid_digests(self) -> frozenset[bytes]:
         """The digests of all tokens that were not revoked."""
@@ -162,4 +154,8 @@ class TokenStore:
         """All tokens, oldest first."""
         with self._store.transaction() as connection:
             rows = connection.execute(select(TOKENS).order_by(TOKENS.c.created_ns)).all()
-        return [Token(r.id, r.name, Role(r.role), r.node, r.created_ns, r.revoked_ns) for r in rows]
+        return [_token(row) for row in rows]
+
+
+def _token(row: Row[Any]) -> Token:
+    return Token(row.id, row.name, Role(row.role), row.node, row.created_ns, row.revoked_ns)

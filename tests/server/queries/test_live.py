@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from query_unit import make_epoch
 
-from sojourn.server.queries.live import LiveDesk, LiveReply, LiveRequest
+from sojourn.server.models import LiveAsked
+from sojourn.server.queries.live import LiveDesk, LiveReply
 
-Answer = Callable[[LiveDesk, LiveRequest], None]
+Answer = Callable[[LiveDesk, LiveAsked], None]
 
 
 def asked(desk: LiveDesk, answer: Answer, *, seconds: float = 30.0) -> LiveReply | None:
@@ -28,8 +29,8 @@ def asked(desk: LiveDesk, answer: Answer, *, seconds: float = 30.0) -> LiveReply
 
 
 def test_parts_are_put_together_and_what_comes_after_the_last_is_refused() -> None:
-    def answer(desk: LiveDesk, request: LiveRequest) -> None:
-        assert (request.streams, request.from_ns, request.to_ns) == (("disk",), 5, 9)
+    def answer(desk: LiveDesk, request: LiveAsked) -> None:
+        assert (request.streams, request.from_ns, request.to_ns) == (["disk"], 5, 9)
         assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=10, more=True)
         assert not desk.answer("beta", request.id, [make_epoch(1)], size_bytes=10, more=True)
         assert desk.answer("alpha", request.id, [make_epoch(1)], size_bytes=10, more=False)
@@ -42,12 +43,12 @@ def test_parts_are_put_together_and_what_comes_after_the_last_is_refused() -> No
 
 
 def test_an_answer_that_is_too_large_or_breaks_off_is_kept_as_far_as_it_came() -> None:
-    def too_large(desk: LiveDesk, request: LiveRequest) -> None:
+    def too_large(desk: LiveDesk, request: LiveAsked) -> None:
         assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=600, more=True)
         assert desk.answer("alpha", request.id, [make_epoch(1)], size_bytes=600, more=True)
         assert not desk.answer("alpha", request.id, [make_epoch(0)], size_bytes=1, more=False)
 
-    def breaks_off(desk: LiveDesk, request: LiveRequest) -> None:
+    def breaks_off(desk: LiveDesk, request: LiveAsked) -> None:
         assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=600, more=True)
 
     for answer, seconds in ((too_large, 30.0), (breaks_off, 0.2)):

@@ -58,16 +58,13 @@ def send(
     output_format: FormatOption = None,
 ) -> None:
     """Send a trace, growing or not, to a node's collection; nothing is counted twice if it is sent again."""
-    from sojourn.client.collections import PacketSender, SendOptions
+    from sojourn.client.collections import PacketSender
 
-    options = SendOptions(
-        batch=batch,
-        every_seconds=parse_duration(every) / 1e9,
-        give_up_seconds=None if give_up_after is None else parse_duration(give_up_after) / 1e9,
-    )
+    every_seconds = parse_duration(every) / 1e9
+    patience = None if give_up_after is None else parse_duration(give_up_after) / 1e9
     faults: Counter[str] = Counter()
     with unit.sink_client() as client:
-        sender = PacketSender(client, collection, options, lambda text: say(f"warning: {text}"))
+        sender = PacketSender(client, collection, lambda text: say(f"warning: {text}"), batch, every_seconds, patience)
         packets = _packets(trace, faults, follow=follow, is_over=sender.stopping.is_set)
         with stopping_on_interrupt(sender.stopping.set) if follow else nullcontext():
             sender.run(packets)

@@ -4,62 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sojourn.cli.mplane.planning import app
-from sojourn.cli.mplane.source import (
-    DirectedOption,
-    FilesArgument,
-    FromOption,
-    NamesOption,
-    ToOption,
-    TopologyOption,
-    UpgradedOption,
-    path_reader,
-    read_path,
-    read_range,
-    read_segments,
-)
-from sojourn.cli.options import CaFileOption, TokenFileOption, TokenOption, UnitAccess
+from sojourn.cli.mplane.source import PathOptions, read_range
+from sojourn.cli.options import grouped
 from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration, parse_share
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.live_topology import Patience
-    from sojourn.mplane.planning.paths import PathSegments
     from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan
 
 _FOREVER_NS = 2**63 - 1
 _INTERVALS = 10
-ServerOption = Annotated[
-    str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Ask a query unit instead of files.")
-]
-DscpOption = Annotated[int, typer.Option(min=0, max=63, help="The class of traffic.")]
 StationFormat = Annotated[str, typer.Option("--format", metavar="FORMAT", help="table or json.")]
 
 
 @app.command(epilog="Example:  sojourn mplane path --from a --to f -t net.csv --upgraded b,e a.jsonl b.epochs")
+@grouped
 def path(
-    source: FromOption,
-    target: ToOption,
-    topology: TopologyOption,
-    files: FilesArgument = None,
-    upgraded: UpgradedOption = None,
-    names: NamesOption = None,
+    asked: PathOptions,
     between: Annotated[
         str | None, typer.Option(metavar="TIME..TIME", help="Intervals that begin in this range; default the last 10.")
     ] = None,
-    dscp: DscpOption = 0,
-    directed: DirectedOption = None,
-    server: ServerOption = None,
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
     output_format: StationFormat = "table",
 ) -> None:
     """Put a path's delay, deviation and loss together from its segments, and compare with probes over all of it.
@@ -70,13 +41,11 @@ def path(
     from sojourn.mplane.station.paths import by_segment, path_state, reached_ns
 
     _check_format(output_format)
-    known = read_path(topology, source, target, upgraded, directed=directed, names=names)
+    known = asked.read()
     since, until = read_range(between, where="--between") if between else (0, _FOREVER_NS)
-    if between is None and server is not None:
+    if between is None and asked.server is not None:
         since = time.time_ns() - 60_000_000_000
-    unit = UnitAccess(server, token, token_file, ca_file) if server else None
-    measurements = read_segments(files, unit, since, until)
-    found, whole = by_segment(measurements, known, dscp=dscp)
+    found, whole = by_segment(asked.measurements(since, until), known, dscp=asked.dscp)
     if between is None:
         longest = max((one.end_ns - one.start_ns for some in found.values() for one in some), default=0)
         begin = reached_ns(found) - _INTERVALS * longest
@@ -89,13 +58,9 @@ def path(
     epilog="Example:  sojourn mplane diagnose --from a --to f -t net.csv --upgraded b,e "
     "--server http://127.0.0.1:8080 --baseline -10m..-5m"
 )
+@grouped
 def diagnose(
-    source: FromOption,
-    target: ToOption,
-    topology: TopologyOption,
-    files: FilesArgument = None,
-    upgraded: UpgradedOption = None,
-    names: NamesOption = None,
+    asked: PathOptions,
     baseline: Annotated[
         str | None,
         typer.Option(metavar="TIME..TIME", help="What to compare with; by default the first half of the data."),
@@ -104,7 +69,6 @@ def diagnose(
         str | None, typer.Option(metavar="TIME", help="When the intervals of now end; by default with the newest.")
     ] = None,
     intervals: Annotated[int, typer.Option(min=2, max=1000, help="How many intervals are now.")] = 3,
-    dscp: DscpOption = 0,
     least: Annotated[
         str, typer.Option(metavar="TIME|%", help="The least change of delay to report; a share is of the path's delay.")
     ] = "5%",
@@ -126,11 +90,6 @@ def diagnose(
     duration: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
     ] = None,
-    directed: DirectedOption = None,
-    server: ServerOption = None,
-    token: TokenOption = None,
-    token_file: TokenFileOption = None,
-    ca_file: CaFileOption = None,
     output_format: StationFormat = "table",
 ) -> None:
     """Name the segment that made a path slow or lossy: now against a baseline, with an interval for each change.
@@ -150,34 +109,25 @@ def diagnose(
         now_ns=parse_time(now) if now else None,
         before=before,
         intervals=intervals,
-        dscp=dscp,
+        dscp=asked.dscp,
         least_share=parse_share(least) if is_share else 0.0,
         least_ns=0 if is_share else parse_duration(least),
         least_loss=parse_share(least_loss),
         false_alarms=parse_share(false_alarms or ("0.01%" if watch else "1%")),
     )
-    unit = UnitAccess(server, token, token_file, ca_file) if server else None
-    read = path_reader(topology, source, target, upgraded, directed=directed, names=names)
     if watch:
-        _watch(read, plan, Patience.parse(every, duration), (files, unit), since, output_format)
+        _watch(asked, plan, Patience.parse(every, duration), since, output_format)
         return
-    known = read()
-    from_ns = before.from_ns if before else parse_time(since) if server else 0
+    known = asked.read()
+    from_ns = before.from_ns if before else parse_time(since) if asked.server else 0
     until = plan.now_ns if plan.now_ns is not None else _FOREVER_NS
-    result = diagnose_path(known, read_segments(files, unit, from_ns, until), plan)
+    result = diagnose_path(known, asked.measurements(from_ns, until), plan)
     print_diagnosis(result, output_format)
     for note in result.notes:
         say(note)
 
 
-def _watch(
-    read: Callable[[], PathSegments],
-    plan: DiagnosisPlan,
-    patience: Patience,
-    measured: tuple[list[Path] | None, UnitAccess | None],
-    since: str,
-    how: str,
-) -> None:
+def _watch(asked: PathOptions, plan: DiagnosisPlan, patience: Patience, since: str, how: str) -> None:
     """Print the verdict, and then every other one; files are read whole, a query unit is asked for what is new."""
     from sojourn.cli.mplane.output import print_verdict
     from sojourn.core.executors.interrupts import stopping_on_interrupt
@@ -192,11 +142,12 @@ def _watch(
     start_ns = time.time_ns()
     baseline = (plan.before.from_ns, plan.before.to_ns) if plan.before else None
     keep_ns = start_ns - parse_time(since, now_ns=start_ns)
-    recent = RecentSegments(lambda a, b: read_segments(*measured, a, b), baseline, keep_ns=keep_ns)
+    recent = RecentSegments(asked.measurements, baseline, keep_ns=keep_ns)
+    read = asked.reader()
 
     def look() -> Diagnosis:
         known = read()
-        rows = read_segments(*measured, 0, _FOREVER_NS) if measured[0] else recent.rows(time.time_ns())
+        rows = asked.measurements(0, _FOREVER_NS) if asked.files else recent.rows(time.time_ns())
         return diagnose_path(known, rows, plan)
 
     kept = "the last verdict is kept until it answers"

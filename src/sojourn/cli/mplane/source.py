@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from sojourn.cli.options import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from sojourn.cli.options import UnitAccess
     from sojourn.mplane.measurements import SegmentMeasurement
     from sojourn.mplane.planning.paths import PathSegments
     from sojourn.mplane.planning.topology import Topology
@@ -114,59 +115,61 @@ def split_names(text: str, known: dict[str, int]) -> list[str]:
     return names
 
 
-FilesArgument: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[FILE]...", help="Measurements: JSON lines of probe -w, or routers' epochs; or --server."),
-]
-FromOption: TypeAlias = Annotated[str, typer.Option("--from", metavar="NODE", help="Where the path begins.")]
-ToOption: TypeAlias = Annotated[str, typer.Option("--to", metavar="NODE", help="Where it ends.")]
-TopologyOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--topology", "-t", metavar="TOPOLOGY", help="A file, or a live router: frr:, frr:/FOLDER, lab:ROUTER."
-    ),
-]
-UpgradedOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="A,B,…", help="The upgraded routers; may be given again.")
-]
 _JSON_STARTS = b"{ \r\n\t"
 
 
-def read_path(
-    topology: str, source: str, target: str, upgraded: list[str] | None, *, directed: bool | None, names: Path | None
-) -> PathSegments:
-    """The paths from one router to another, and their segments."""
-    from sojourn.mplane.planning.paths import path_segments, shortest_paths
+@dataclass(frozen=True)
+class PathOptions:
+    """A path, and where what was measured of its segments comes from: a group of options."""
 
-    network = read_source(topology, directed=directed, names=names)
-    marked = {name for text in upgraded or [] for name in split_names(text, network.index)}
-    return path_segments(shortest_paths(network), source, target, marked)
+    source: Annotated[str, typer.Option("--from", metavar="NODE", help="Where the path begins.")]
+    target: Annotated[str, typer.Option("--to", metavar="NODE", help="Where it ends.")]
+    topology: Annotated[
+        str,
+        typer.Option(
+            "--topology", "-t", metavar="TOPOLOGY", help="A file, or a live router: frr:, frr:/FOLDER, lab:ROUTER."
+        ),
+    ]
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...", help="Measurements: JSON lines of probe -w, or routers' epochs; or --server."
+        ),
+    ] = None
+    upgraded: Annotated[
+        list[str] | None, typer.Option(metavar="A,B,…", help="The upgraded routers; may be given again.")
+    ] = None
+    names: NamesOption = None
+    dscp: Annotated[int, typer.Option(min=0, max=63, help="The class of traffic.")] = 0
+    directed: DirectedOption = None
+    server: Annotated[
+        str | None, typer.Option(envvar="SOJOURN_SERVER", metavar="URL", help="Ask a query unit instead of files.")
+    ] = None
+    token: TokenOption = None
+    token_file: TokenFileOption = None
+    ca_file: CaFileOption = None
 
+    def read(self) -> PathSegments:
+        """The paths from one router to another, and their segments."""
+        from sojourn.mplane.planning.paths import path_segments, shortest_paths
 
-def path_reader(
-    topology: str, source: str, target: str, upgraded: list[str] | None, *, directed: bool | None, names: Path | None
-) -> Callable[[], PathSegments]:
-    """A function that gives the paths as they are now: a live router is asked each time, a file is read once."""
+        network = read_source(self.topology, directed=self.directed, names=self.names)
+        marked = {name for text in self.upgraded or [] for name in split_names(text, network.index)}
+        return path_segments(shortest_paths(network), self.source, self.target, marked)
 
-    def read() -> PathSegments:
-        return read_path(topology, source, target, upgraded, directed=directed, names=names)
+    def reader(self) -> Callable[[], PathSegments]:
+        """A function that gives the paths as they are now: a live router is asked each time, a file is read once."""
+        return cache(self.read) if live_source(self.topology, names=self.names) is None else self.read
 
-    return read if live_source(topology, names=names) is not None else cache(read)
-
-
-def read_segments(
-    files: list[Path] | None, unit: UnitAccess | None, since_ns: int, until_ns: int
-) -> list[SegmentMeasurement]:
-    """Measurements of a range of time: those of files, or without any those of a query unit."""
-    if not files and unit is None:
-        raise UsageError("there are no measurements", where="mplane", action="give FILE… or --server URL")
-    if not files and unit is not None:
-        with unit.client() as client:
+    def measurements(self, since_ns: int, until_ns: int) -> list[SegmentMeasurement]:
+        """Measurements of a range of time: those of files, or without any those of a query unit."""
+        if self.files:
+            found = [one for path in self.files for one in _read_file(path)]
+            return [one for one in found if since_ns <= one.start_ns <= until_ns]
+        if not self.server:
+            raise UsageError("there are no measurements", where="mplane", action="give FILE… or --server URL")
+        with UnitAccess(self.server, self.token, self.token_file, self.ca_file).client() as client:
             return client.segments(max(since_ns, 0), until_ns)
-    found: list[SegmentMeasurement] = []
-    for path in files or []:
-        found += _read_file(path)
-    return [one for one in found if since_ns <= one.start_ns <= until_ns]
 
 
 def _read_file(path: Path) -> list[SegmentMeasurement]:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +33,34 @@ class NoAnswerError(TransportError):
     """It was reached, and did not answer in time."""
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """What is asked, and what its answer may take."""
-
-    method: str
-    path: str
-    seconds: float
-    most_bytes: int
-    may_be_empty: bool = False
-    how: Mapping[str, Any] = field(default_factory=dict)
-
-
-def exchange(client: httpx.Client, server: str, asked: Exchange) -> Any:
+def exchange(
+    client: httpx.Client,
+    server: str,
+    method: str,
+    path: str,
+    *,
+    seconds: float,
+    most_bytes: int,
+    may_be_empty: bool = False,
+    **how: Any,
+) -> Any:
     """The answer's JSON; None for an answer without content, where there may be one."""
-    how = dict(asked.how)
     # A compressed body could be any size once it is unpacked.
     headers = {**how.pop("headers", {}), "Accept": JSON, "Accept-Encoding": "identity"}
-    deadline = time.monotonic() + asked.seconds
+    deadline = time.monotonic() + seconds
     try:
-        with client.stream(asked.method, asked.path, headers=headers, timeout=asked.seconds, **how) as response:
-            return _answer(response, server, asked, deadline)
+        with client.stream(method, path, headers=headers, timeout=seconds, **how) as response:
+            if response.status_code == 204 and may_be_empty:
+                return None
+            return _answer(response, server, most_bytes, deadline)
     except (httpx.ReadTimeout, httpx.WriteTimeout):
-        raise NoAnswerError(
-            f"did not answer within {asked.seconds:g} s", where=server, action="is it overloaded?"
-        ) from None
+        raise NoAnswerError(f"did not answer within {seconds:g} s", where=server, action="is it overloaded?") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
         what = " ".join(str(error).split())[:MOST_DETAIL]
         raise TransportError(f"cannot be reached ({what})", where=server, action="is it running?") from None
 
 
-def _answer(response: httpx.Response, server: str, asked: Exchange, deadline: float) -> Any:
+def _answer(response: httpx.Response, server: str, most_bytes: int, deadline: float) -> Any:
     status = response.status_code
     if 300 <= status < 400:
         to = response.headers.get("location", "nowhere")[:MOST_DETAIL]
@@ -74,11 +69,9 @@ def _answer(response: httpx.Response, server: str, asked: Exchange, deadline: fl
         )
     if not 200 <= status < 300:
         raise _refusal(status, _detail(response, server, deadline), server)
-    if status == 204 and asked.may_be_empty:
-        return None
     if not _is_json(response):
         raise _not_ours(server, f"a page, not with JSON (status {status}, {_kind(response)})")
-    return _parsed(_body(response, server, asked.most_bytes, deadline), server)
+    return _parsed(_body(response, server, most_bytes, deadline), server)
 
 
 def _refusal(status: int, detail: str | None, server: str) -> TransportError | RefusedError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sojourn.node.transports.exchange import Exchange, checked_address, checked_list, checked_object, connect, exchange
+from sojourn.node.transports.exchange import checked_address, checked_list, checked_object, connect, exchange
 from sojourn.node.transports.transport import (
     Announcement,
     Asked,
@@ -69,9 +69,9 @@ class HttpTransport:
         if self._deadline is not None:
             allowed = max(0.1, min(allowed, self._deadline - time.monotonic()))
         headers = {**how.pop("headers", {}), **self._identity}
-        asked = Exchange(method, path, allowed, MOST_ANSWER_BYTES, may_be_empty, {**how, "headers": headers})
+        how |= {"headers": headers, "may_be_empty": may_be_empty, "most_bytes": MOST_ANSWER_BYTES}
         try:
-            return exchange(self._client, self.server, asked)
+            return exchange(self._client, self.server, method, path, seconds=allowed, **how)
         except RefusedError as error:
             if error.status == 409:
                 raise NameTakenError(error.what, where=self.server) from None
@@ -82,12 +82,7 @@ class HttpTransport:
             raise
 
     def announce(self, announcement: Announcement) -> int | None:
-        body = {
-            "metric": announcement.metric,
-            "unit": announcement.unit,
-            "granularity": announcement.granularity,
-            **({"values": announcement.values} if announcement.values else {}),
-        }
+        body = {name: value for name, value in vars(announcement).items() if value and name != "stream"}
         path = f"{self._node}/streams/{quote(announcement.stream, safe='')}"
         answer = checked_object(self._call("PUT", path, json=body), self.server, last_sequence=(int, type(None)))
         last: int | None = answer["last_sequence"]

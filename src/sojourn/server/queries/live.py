@@ -17,43 +17,27 @@ from dataclasses import dataclass, field
 
 from sojourn.core.errors import ServerError
 from sojourn.epochs.wire import EncodedEpoch
+from sojourn.server.models import LiveAsked
 
 # A node that answers, or has been told that nobody asked, waits again within this time.
 AWAY_SECONDS = 5.0
 MOST_NODES = 10_000
 
 
-@dataclass(frozen=True)
-class LiveRequest:
-    """What a node is asked: the epochs of these streams, in a range of time, that are not stored yet."""
-
-    id: str
-    streams: tuple[str, ...]
-    from_ns: int
-    to_ns: int
-
-
-@dataclass
-class LiveReply:
-    """What a node answered; not whole if parts of it did not come, or were too much."""
-
-    epochs: list[EncodedEpoch] = field(default_factory=list)
-    is_whole: bool = False
-
-
 @dataclass
 class _Node:
     waiting: int = 0
-    requests: deque[LiveRequest] = field(default_factory=deque)
+    requests: deque[LiveAsked] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
-class _Asked:
-    """A request under way: whom it went to, and what came back so far."""
+class LiveReply:
+    """What a node has answered so far; in the end not whole if parts of it did not come, or were too much."""
 
     node: str
-    reply: LiveReply = field(default_factory=LiveReply)
+    epochs: list[EncodedEpoch] = field(default_factory=list)
+    is_whole: bool = False
     size_bytes: int = 0
     is_closed: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,7 +59,7 @@ class LiveDesk:
         self._clock = clock
         self._nodes: dict[str, _Node] = {}
         self._heard: OrderedDict[str, float] = OrderedDict()
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, LiveReply] = {}
 
     def is_listening(self, node: str) -> bool:
         """Whether the node waits for requests, or did a moment ago."""
@@ -88,7 +72,7 @@ class LiveDesk:
         if len(self._heard) > MOST_NODES:
             self._heard.popitem(last=False)
 
-    async def next_request(self, node: str, seconds: float) -> LiveRequest | None:
+    async def next_request(self, node: str, seconds: float) -> LiveAsked | None:
         """What the node is asked next; None after waiting that long in vain."""
         state = self._nodes.setdefault(node, _Node())
         state.waiting += 1
@@ -111,8 +95,8 @@ class LiveDesk:
         """The node's epochs; None if nothing comes in time, what came if the rest does not."""
         if len(self._asked) >= self._most_pending:
             raise ServerError("too many live queries are waiting", action="try again in a few seconds")
-        request = LiveRequest(secrets.token_hex(8), streams, from_ns, to_ns)
-        asked = self._asked[request.id] = _Asked(node)
+        request = LiveAsked(id=secrets.token_hex(8), streams=list(streams), from_ns=from_ns, to_ns=to_ns)
+        asked = self._asked[request.id] = LiveReply(node)
         state = self._nodes.setdefault(node, _Node())
         state.requests.append(request)
         state.arrived.set()
@@ -120,9 +104,9 @@ class LiveDesk:
             while not asked.is_closed:
                 asked.changed.clear()
                 await asyncio.wait_for(asked.changed.wait(), seconds)
-            return asked.reply
+            return asked
         except TimeoutError:
-            return asked.reply if asked.reply.epochs else None
+            return asked if asked.epochs else None
         finally:
             del self._asked[request.id]
             if request in state.requests:
@@ -145,8 +129,8 @@ class LiveDesk:
         is_too_much = asked.size_bytes + size_bytes > self._most_bytes or together > self._most_together
         if not is_too_much:
             asked.size_bytes += size_bytes
-            asked.reply.epochs += epochs
-            asked.reply.is_whole = not more
+            asked.epochs += epochs
+            asked.is_whole = not more
         asked.is_closed = not more or is_too_much
         asked.changed.set()
         return True

@@ -115,7 +115,7 @@ def _question(query: Query, stat: Stat) -> Question:
 
 def _usual_stat(streams: list[StreamRecord]) -> Stat:
     """The statistic that a metric's values make sense of."""
-    kinds = {stream.values_are or values_of(stream.metric) for stream in streams}
+    kinds = {stream.values or values_of(stream.metric) for stream in streams}
     return "mean" if kinds == {"samples"} else "sum"
 
 

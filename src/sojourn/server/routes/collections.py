@@ -10,7 +10,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -52,23 +51,18 @@ PACKETS_BODY = {
 }
 
 
-@dataclass(frozen=True)
-class PacketsBody:
-    """The packets that can be used, and the others by reason."""
+async def read_body_packets(request: Request) -> tuple[list[PacketRow], Counter[str]]:
+    """The packets of a request that can be used, and the others by reason.
 
-    rows: list[PacketRow]
-    refused: Counter[str]
-
-
-async def read_body_packets(request: Request) -> PacketsBody:
-    """The packets of a request; 400 if it cannot be read at all, 413 if it or their number is too large."""
+    400 if it cannot be read at all, 413 if it or their number is too large.
+    """
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     async with request.app.state.parsing:
         return await run_in_threadpool(_decode, body, kind, request.app.state.limits.batch_packets)
 
 
-def _decode(body: bytes, kind: str, most: int) -> PacketsBody:
+def _decode(body: bytes, kind: str, most: int) -> tuple[list[PacketRow], Counter[str]]:
     refused: Counter[str] = Counter()
     latest = time.time_ns() + AHEAD_NS
     rows: list[PacketRow] = []
@@ -82,7 +76,7 @@ def _decode(body: bytes, kind: str, most: int) -> PacketsBody:
             raise HTTPException(413, f"more than {most} packets in one request")
     if not rows and not refused:
         raise HTTPException(400, "the body holds no packet")
-    return PacketsBody(rows, refused)
+    return rows, refused
 
 
 def _rows(body: bytes, kind: str, refused: Counter[str]) -> Iterator[PacketRow]:
@@ -121,17 +115,15 @@ Time = Annotated[int, Query(ge=0, le=LATEST_NS, description="generation time, ns
 async def append_packets(request: Request, node: str, collection: str, token: Annotated[Token, nodes]) -> AppendResult:
     """Add packets, single or many, in any order; a new name makes a new collection. Copies are recognised."""
     must_be_node(token, node)
-    body = await read_body_packets(request)
-    state = request.app.state
-    appended, refused = Appended(), body.refused.total()
-    if body.rows:
+    rows, refused = await read_body_packets(request)
+    state, appended, total = request.app.state, Appended(), refused.total()
+    if rows:
         node, collection = checked_name(node), checked_name(collection)
-        number, appended = await run_in_threadpool(state.sinks.append, node, collection, body.rows, refused=refused)
+        number, appended = await run_in_threadpool(state.sinks.append, node, collection, rows, refused=total)
         state.worker.wake(node, number)
-    counts = vars(appended) | {"refused": refused}
-    for status, count in counts.items():
+    for status, count in {**vars(appended), "refused": total}.items():
         state.telemetry.packets.labels(status).inc(count)
-    return AppendResult(**vars(appended), refused=dict(body.refused))
+    return AppendResult(**vars(appended), refused=dict(refused))
 
 
 @router.get("/collections")
@@ -165,19 +157,13 @@ def get_packet(
     found = _found(request, node, collection)
     if not (0 <= origin < 2**62 and 0 <= sequence < 2**62):
         return []
-    packets = request.app.state.sink_answers.packets(found, origin, sequence)
-    return [
-        PacketHops(
-            origin=packet.row[0],
-            seq=packet.row[1],
-            t0_ns=packet.row[3],
-            t_sink_ns=packet.row[4],
-            status=packet.status,
-            reason=packet.reason,
-            hops=_hops(packet),
-        )
-        for packet in packets
-    ]
+    answered = []
+    for packet in request.app.state.sink_answers.packets(found, origin, sequence):
+        origin, sequence, _path, t0, at_sink, _sum = packet.row
+        times = {"t0_ns": t0, "t_sink_ns": at_sink}
+        about = {"status": packet.status, "reason": packet.reason, "hops": _hops(packet)}
+        answered.append(PacketHops(origin=origin, seq=sequence, **times, **about))
+    return answered
 
 
 @router.get(_HERE + "/hops", responses=problems(404))
@@ -227,13 +213,11 @@ def _found(request: Request, node: str, collection: str) -> CollectionState:
 
 
 def _shown(request: Request, states: list[CollectionState]) -> list[Collection]:
-    same = set(Collection.model_fields) & {field.name for field in fields(CollectionState)}
     reasons = request.app.state.sinks.reasons([state.id for state in states if state.set_aside])
     worker = request.app.state.worker
     return [
         Collection(
-            **{name: getattr(state, name) for name in same},
-            open=state.open,
+            **{name: value for name, value in state._mapping.items() if name in Collection.model_fields},
             set_aside_reasons=reasons.get(state.id, {}),
             solving=worker.is_busy(state.id),
             sums="equations" if state.may_be_exact else "upper bounds",
@@ -247,7 +231,7 @@ def _shown(request: Request, states: list[CollectionState]) -> list[Collection]:
 def _hops(packet: AnsweredPacket) -> list[Hop]:
     origin, sequence, path, t0, _at_sink, _sum = packet.row
     return [
-        Hop(origin=origin, seq=sequence, hop=number, node=node, t0_ns=t0, **vars(hop))
+        Hop(origin=origin, seq=sequence, hop=number, node=node, t0_ns=t0, **hop)
         for number, (node, hop) in enumerate(zip(path, packet.hops, strict=False))
     ]
 

@@ -54,10 +54,7 @@ async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: s
     listening = request.app.state.live.is_listening
     return [
         Node(
-            name=record.name,
-            first_seen_ns=record.first_seen_ns,
-            last_seen_ns=record.last_seen_ns,
-            tags=list(record.tags),
+            **vars(record),
             listening=listening(record.name),
             metrics=sorted(metrics.get(record.name, ())),
             failed=failed.get(record.name, {}),
@@ -86,23 +83,11 @@ def change_tags(request: Request, node: str, body: TagChange, token: Annotated[T
 @router.get("/nodes/{node}/streams")
 def list_streams(request: Request, node: str, token: Annotated[Token, readers]) -> list[StreamInfo]:
     """The streams that a node announced."""
-    return _streams(request, node, token)
-
-
-def _streams(request: Request, node: str, token: Token) -> list[StreamInfo]:
     must_be_node(token, node)
     store = request.app.state.store
     return [
-        StreamInfo(
-            node=s.node,
-            name=s.name,
-            metric=s.metric,
-            unit=s.unit,
-            granularity=s.granularity,
-            values=s.values_are,
-            last_sequence=store.last_sequence(s.node, s.name),
-        )
-        for s in store.streams(node=node)
+        StreamInfo(**vars(one), last_sequence=store.last_sequence(one.node, one.name))
+        for one in store.streams(node=node)
     ]
 
 
@@ -118,8 +103,7 @@ def announce_stream(
     """A node says what a stream of it measures; the answer tells the number that its epochs go on from."""
     must_be_node(token, node)
     store = request.app.state.store
-    what = (body.metric, body.unit, body.granularity, body.values)
-    record = StreamRecord(checked_name(node), checked_name(stream), *what)
+    record = StreamRecord(checked_name(node), checked_name(stream), **body.model_dump())
     floor = request.app.state.owners.claim(node, [stream], sojourn_instance)[stream]
     store.announce(record)
     known = [number for number in (store.last_sequence(node, stream), floor) if number is not None]
@@ -209,9 +193,9 @@ async def wait_for_request(
     await run_in_threadpool(request.app.state.owners.require_owner, node, sojourn_instance)
     left = min(wait, request.app.state.limits.poll_seconds)
     while True:
-        asked = await request.app.state.live.next_request(node, min(left, LOOK_SECONDS))
+        asked: LiveAsked | None = await request.app.state.live.next_request(node, min(left, LOOK_SECONDS))
         if asked is not None:
-            return LiveAsked(id=asked.id, streams=list(asked.streams), from_ns=asked.from_ns, to_ns=asked.to_ns)
+            return asked
         left -= LOOK_SECONDS
         # A node that has gone must not pass for one that listens.
         if left <= 0 or await request.is_disconnected():

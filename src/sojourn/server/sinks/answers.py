@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,8 @@ MOST_NAMED = 100  # packets of one name: sequence numbers wrap
 MOST_PACKETS = 200_000  # that one table of nodes rests on
 
 
-@dataclass(frozen=True)
-class AnsweredHop:
-    """The delay at one hop, its bounds and its interval in ns; stores from before there were intervals have none."""
-
-    delay_ns: int
-    low_ns: int
-    high_ns: int
-    likely_low_ns: int | None = None
-    likely_high_ns: int | None = None
+# The delay at one hop, its bounds and its interval; stores from before there were intervals have none.
+HOP_FIELDS = ("delay_ns", "low_ns", "high_ns", "likely_low_ns", "likely_high_ns")
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class AnsweredPacket:
     id: int
     row: PacketRow
     status: str
-    hops: list[AnsweredHop]
+    hops: list[dict[str, Any]]
     reason: str | None = None
 
 
@@ -123,4 +117,4 @@ def _answered(state: CollectionState, record: Row[Any]) -> AnsweredPacket:
     if not record.data:
         return AnsweredPacket(record.id, row, "left out", [])
     hops = unpacked(record.data, record.path).T.tolist()
-    return AnsweredPacket(record.id, row, "solved", [AnsweredHop(*hop) for hop in hops])
+    return AnsweredPacket(record.id, row, "solved", [dict(zip_longest(HOP_FIELDS, hop)) for hop in hops])

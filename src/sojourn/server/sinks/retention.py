@@ -15,7 +15,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
@@ -30,15 +29,6 @@ LOOK_SECONDS = 3600.0
 CHUNK = 500
 PAUSE_SECONDS = 0.02
 _LOG = logging.getLogger("sojourn.retention")
-
-
-@dataclass(frozen=True)
-class _Removed:
-    """What one transaction removed: packets by their collection, collections gone with them; whether that was all."""
-
-    packets: Counter[str]
-    collections: list[int]
-    is_all: bool
 
 
 class SinkRetention(Periodic):
@@ -75,11 +65,11 @@ class SinkRetention(Periodic):
             last: int | None = connection.execute(old).scalar()
         removed: Counter[str] = Counter()
         while last is not None and not self._stopping.is_set():
-            some = self._remove_some(last)
-            removed += some.packets
-            for collection in some.collections:
+            packets, gone, is_all = self._remove_some(last)
+            removed += packets
+            for collection in gone:
                 self._forget(collection)
-            if some.is_all:
+            if is_all:
                 break
             self._stopping.wait(PAUSE_SECONDS)
         for name, count in sorted(removed.items()):
@@ -94,10 +84,11 @@ class SinkRetention(Periodic):
                 connection.execute(delete(RECEIVED).where(RECEIVED.c.received_ns == now_ns))
                 connection.execute(insert(RECEIVED).values(received_ns=now_ns, last_packet=newest))
 
-    def _remove_some(self, last: int) -> _Removed:
+    def _remove_some(self, last: int) -> tuple[Counter[str], list[int], bool]:
         """Remove the first packets up to a number; with the last of them goes the note of it.
 
-        Numbers may be given again once all packets are gone, so a note must not outlive its packets.
+        Gives packets by their collection, the collections gone with them, and whether that was all. Numbers may be
+        given again once all packets are gone, so a note must not outlive its packets.
         """
         with self._store.transaction(writes=True) as connection:
             first = select(PACKETS.c.id, PACKETS.c.collection).where(PACKETS.c.id <= last)
@@ -112,7 +103,7 @@ class SinkRetention(Periodic):
             connection.execute(delete(PACKETS).where(PACKETS.c.id.in_(numbers)))
             if is_all:
                 connection.execute(delete(RECEIVED).where(RECEIVED.c.last_packet <= last))
-        return _Removed(Counter(names[record.collection] for record in records), gone, is_all)
+        return Counter(names[record.collection] for record in records), gone, is_all
 
 
 def _locked(connection: Connection, collections: list[int]) -> dict[int, str]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Row, Select, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
 from sojourn.core.errors import UsageError
@@ -43,37 +43,10 @@ MOST_DIRECT = 32
 LONGEST_WAY_NS = 3_600 * 10**9  # a packet that took longer is not looked for beside others
 
 
-@dataclass(frozen=True)
-class CollectionState:
-    """A collection's row: counters, and how far it is solved."""
-
-    id: int
-    node: str
-    name: str
-    created_ns: int
-    begin_ns: int | None
-    close_ns: int | None
-    period_ns: int | None
-    newest_ns: int | None
-    longest_ns: int
-    may_be_exact: bool
-    packets: int
-    duplicates: int
-    conflicts: int
-    late: int
-    refused: int
-    windows: int
-    solved: int
-    left_out: int
-    contradictions: int
-    unsolved: int
-    set_aside: int
-    halvings: int
-
-    @property
-    def open(self) -> int:
-        """Packets whose window has not been solved."""
-        return self.packets - self.late - self.solved - self.left_out - self.set_aside
+# A collection's row: counters, and how far it is solved; ``open`` counts the packets whose window has not been solved.
+CollectionState: TypeAlias = Row[Any]
+_C = COLLECTIONS.c
+_STATES = select(COLLECTIONS, (_C.packets - _C.late - _C.solved - _C.left_out - _C.set_aside).label("open"))
 
 
 @dataclass(frozen=True)
@@ -102,16 +75,9 @@ def to_row(record: Row[Any]) -> PacketRow:
 
 def _values(collection: int, row: PacketRow) -> dict[str, object]:
     origin, sequence, path, t0, at_sink, total = row
-    return {
-        "collection": collection,
-        "origin": origin,
-        "sequence": sequence,
-        "t0_ns": t0,
-        "sink_ns": at_sink,
-        "sum_ns": total,
-        "path": np.array(path, WORD).tobytes(),
-        "direct_ns": at_sink - t0 if len(path) == 2 else None,
-    }
+    name = {"collection": collection, "origin": origin, "sequence": sequence}
+    times = {"t0_ns": t0, "sink_ns": at_sink, "sum_ns": total, "direct_ns": at_sink - t0 if len(path) == 2 else None}
+    return {**name, **times, "path": np.array(path, WORD).tobytes()}
 
 
 class SinkStore:
@@ -125,21 +91,18 @@ class SinkStore:
     def collections(self) -> list[CollectionState]:
         """All collections, by node and name."""
         with self._store.transaction() as connection:
-            rows = connection.execute(select(COLLECTIONS).order_by(COLLECTIONS.c.node, COLLECTIONS.c.name)).all()
-        return [_state(row) for row in rows]
+            return list(connection.execute(_STATES.order_by(COLLECTIONS.c.node, COLLECTIONS.c.name)))
 
     def find(self, node: str, name: str) -> CollectionState | None:
         """A node's collection, if there is one."""
         here = (COLLECTIONS.c.node == node) & (COLLECTIONS.c.name == name)
         with self._store.transaction() as connection:
-            row = connection.execute(select(COLLECTIONS).where(here)).one_or_none()
-        return None if row is None else _state(row)
+            return connection.execute(_STATES.where(here)).one_or_none()
 
     def state(self, collection: int) -> CollectionState | None:
         """A collection by its number, unless it was removed."""
         with self._store.transaction() as connection:
-            row = connection.execute(select(COLLECTIONS).where(COLLECTIONS.c.id == collection)).one_or_none()
-        return None if row is None else _state(row)
+            return connection.execute(_STATES.where(COLLECTIONS.c.id == collection)).one_or_none()
 
     def reasons(self, collections: Sequence[int]) -> dict[int, dict[str, int]]:
         """Why packets of collections were set aside: how many for the most frequent reasons of each."""
@@ -179,13 +142,8 @@ class SinkStore:
                 connection.execute(insert(PACKETS), [_values(state.id, row) for row in fresh[begin : begin + CHUNK]])
             if result.late:
                 _note_late(connection, state, fresh)
-            added = {
-                "packets": result.stored,
-                "duplicates": result.duplicates,
-                "conflicts": result.conflicts,
-                "late": result.late,
-                "refused": refused,
-            }
+            counts = {"duplicates": result.duplicates, "conflicts": result.conflicts, "late": result.late}
+            added = {"packets": result.stored, **counts, "refused": refused}
             changes: dict[str, object] = {key: COLLECTIONS.c[key] + count for key, count in added.items() if count}
             if fresh:
                 changes["newest_ns"] = max([row[3] for row in fresh] + [state.newest_ns or 0])
@@ -197,9 +155,9 @@ class SinkStore:
     def _locked(self, connection: Connection, node: str, name: str) -> CollectionState:
         """The collection's row, which no other writer has meanwhile; a new one if there is none."""
         here = (COLLECTIONS.c.node == node) & (COLLECTIONS.c.name == name)
-        row = connection.execute(select(COLLECTIONS).where(here).with_for_update()).one_or_none()
+        row = connection.execute(_STATES.where(here).with_for_update()).one_or_none()
         if row is not None:
-            return _state(row)
+            return row
         of_node = select(func.count()).select_from(COLLECTIONS).where(COLLECTIONS.c.node == node)
         if connection.execute(of_node).scalar_one() >= self._limits.collections:
             raise UsageError(
@@ -209,7 +167,7 @@ class SinkStore:
             )
         values = {"node": node, "name": name, "created_ns": time.time_ns(), "longest_ns": 0, "may_be_exact": True}
         connection.execute(insert(COLLECTIONS).values(**values, **dict.fromkeys(COUNTERS, 0)))
-        return _state(connection.execute(select(COLLECTIONS).where(here).with_for_update()).one())
+        return connection.execute(_STATES.where(here).with_for_update()).one()
 
     def _sorted_out(
         self, connection: Connection, state: CollectionState, rows: Sequence[PacketRow]
@@ -292,13 +250,9 @@ class SinkStore:
 
         Packets of the span, or from before it, that came while it was solved are late.
         """
-        here = (
-            (PACKETS.c.collection == state.id)
-            & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
-            & (PACKETS.c.t0_ns < span.end_ns)
-        )
-        reached = COLLECTIONS.c.begin_ns
-        same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
+        here = (PACKETS.c.collection == state.id) & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
+        here &= PACKETS.c.t0_ns < span.end_ns
+        same = COLLECTIONS.c.begin_ns.is_not_distinct_from(state.begin_ns)
         with self._store.transaction(writes=True) as connection:
             if not _is_there(connection, state, same):
                 return False
@@ -324,8 +278,7 @@ class SinkStore:
         """
         there = (PACKETS.c.collection == state.id) & (PACKETS.c.t0_ns >= (state.begin_ns or 0))
         behind = select(PACKETS.c.t0_ns).where(there).order_by(PACKETS.c.t0_ns)
-        reached = COLLECTIONS.c.begin_ns
-        same = reached.is_(None) if state.begin_ns is None else reached == state.begin_ns
+        same = COLLECTIONS.c.begin_ns.is_not_distinct_from(state.begin_ns)
         with self._store.transaction(writes=True) as connection:
             if not _is_there(connection, state, same):
                 return 0
@@ -350,10 +303,6 @@ class SinkStore:
         with self._store.transaction() as connection:
             collections, packets, windows = connection.execute(select(func.count(), *counted)).one()
         return {"collections": int(collections), "packets": int(packets), "windows": int(windows)}
-
-
-def _state(row: Row[Any]) -> CollectionState:
-    return CollectionState(**{field.name: getattr(row, field.name) for field in fields(CollectionState)})
 
 
 def _is_there(connection: Connection, state: CollectionState, also: ColumnElement[bool] | None = None) -> bool:
@@ -384,12 +333,9 @@ def _insert_late(connection: Connection, collection: int, packets: Sequence[tupl
 
 def _resting_on(state: CollectionState, span: WindowSpan) -> ColumnElement[bool]:
     """The packets that a span rests on."""
-    return (
-        (PACKETS.c.collection == state.id)
-        & (PACKETS.c.t0_ns >= span.since_ns - min(state.longest_ns, LONGEST_WAY_NS))
-        & (PACKETS.c.t0_ns < span.until_ns)
-        & (PACKETS.c.sink_ns >= span.since_ns)
-    )
+    since = span.since_ns - min(state.longest_ns, LONGEST_WAY_NS)
+    here, t0 = PACKETS.c.collection == state.id, PACKETS.c.t0_ns
+    return and_(here, t0 >= since, t0 < span.until_ns, PACKETS.c.sink_ns >= span.since_ns)
 
 
 def _keep_answers(
@@ -400,25 +346,16 @@ def _keep_answers(
         some = [{"packet": number, "data": answer or b""} for number, answer in answers[begin : begin + CHUNK]]
         connection.execute(insert(ANSWERS), some)
     found = sum(answer is not None for _number, answer in answers)
-    return {
-        "windows": 1,
-        "solved": found,
-        "left_out": len(answers) - found,
-        "unsolved": 0 if solved.is_solved else 1,
-    }
+    left_out, unsolved = len(answers) - found, 0 if solved.is_solved else 1
+    return {"windows": 1, "solved": found, "left_out": left_out, "unsolved": unsolved}
 
 
 def _set_packets_aside(
     connection: Connection, state: CollectionState, span: WindowSpan, packets: Select[tuple[int]], reason: str
 ) -> int:
     """Store that the packets of a query have no answer, and why; how many they are."""
-    values = {
-        "collection": state.id,
-        "begin_ns": span.begin_ns,
-        "end_ns": span.end_ns,
-        "packets": 0,
-        "reason": reason[:LONGEST_REASON],
-    }
+    values = {"collection": state.id, "begin_ns": span.begin_ns, "end_ns": span.end_ns, "packets": 0}
+    values["reason"] = reason[:LONGEST_REASON]
     windows = SET_ASIDE_WINDOWS.c
     window = connection.execute(insert(SET_ASIDE_WINDOWS).values(values).returning(windows.id)).scalar_one()
     numbered = packets.add_columns(literal(window))
