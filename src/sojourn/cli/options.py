@@ -52,14 +52,8 @@ WordsArgument: TypeAlias = Annotated[
         help="pcap or pcapng file, plain, gzip or zstd; - is stdin; none with -i. Then a filter in tcpdump's syntax.",
     ),
 ]
-InterfaceOption: TypeAlias = Annotated[
-    str, typer.Option("--interface", "-i", metavar="IFACE", help="Capture live on this interface.")
-]
 ForOption: TypeAlias = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="Capture so long (10s, 5min); else until Ctrl-C.")
-]
-CountOption: TypeAlias = Annotated[
-    int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End the live capture after N packets.")
 ]
 PromiscuousOption: TypeAlias = Annotated[
     bool, typer.Option("--promiscuous", help="Capture frames for others too, until the end of the capture.")
@@ -114,9 +108,13 @@ def _options_of(group: type) -> list[inspect.Parameter]:
 class Live:
     """Where packets come from if not from a file: what only a live capture takes, as the user wrote it."""
 
-    interface: InterfaceOption = ""
+    interface: Annotated[
+        str, typer.Option("--interface", "-i", metavar="IFACE", help="Capture live on this interface.")
+    ] = ""
     duration: ForOption = None
-    count: CountOption = None
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End the live capture after N packets.")
+    ] = None
     promiscuous: PromiscuousOption = False
     buffer: BufferOption = None
 
@@ -203,10 +201,6 @@ class Output:
         write_rows(blocks, self.how, path=self.output, name=name, view=self.view)
 
 
-ServerOption: TypeAlias = Annotated[
-    str,
-    typer.Option("--server", envvar="SOJOURN_SERVER", metavar="URL", help="The query unit's address."),
-]
 TokenOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--token", metavar="TOKEN", help="A token; others see it in the list of processes. $SOJOURN_TOKEN."),
@@ -230,7 +224,9 @@ CaFileOption: TypeAlias = Annotated[
 class UnitAccess:
     """A query unit, and what it is asked with: a group of options."""
 
-    server: ServerOption = "http://127.0.0.1:8080"
+    server: Annotated[
+        str, typer.Option("--server", envvar="SOJOURN_SERVER", metavar="URL", help="The query unit's address.")
+    ] = "http://127.0.0.1:8080"
     token: TokenOption = None
     token_file: TokenFileOption = None
     ca_file: CaFileOption = None

@@ -215,7 +215,6 @@ class TableView:
 
 
 def _joined(blocks: Iterable[Block]) -> Block:
-    """All blocks as one."""
     joined: dict[str, list[object]] = {}
     for block in blocks:
         for name, column in block.items():

@@ -43,7 +43,6 @@ def _of(part: str, widths: dict[str, int]) -> dict[str, int]:
 
 
 def _without_widths(parameters: Parameters) -> list[tuple[str, object]]:
-    """All parameters but the widths of counters."""
     if isinstance(parameters, StackParameters):
         return [(part, (p.kind, sorted(_widths(p)), _without_widths(p))) for part, p in parameters.parts]
     widths = _widths(parameters)

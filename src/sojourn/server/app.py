@@ -30,11 +30,9 @@ from sojourn.server.door.gate import Gate, explain_error, explain_faults
 from sojourn.server.door.limits import IngestDesk, Limits, load_kernels
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
-from sojourn.server.routes import collections as sink_routes
-from sojourn.server.routes import epochs as epoch_routes
-from sojourn.server.routes import nodes as node_routes
-from sojourn.server.routes import queries as query_routes
-from sojourn.server.routes import segments as segment_routes
+from sojourn.server.routes.collections import router as sink_routes
+from sojourn.server.routes.epochs import epoch_routes, query_routes, segment_routes
+from sojourn.server.routes.nodes import router as node_routes
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.store import LatePackets, SinkStore
@@ -103,8 +101,8 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.add_exception_handler(SojournError, _explain)
     app.add_exception_handler(RequestValidationError, _explain_faults)
     app.add_exception_handler(TakenError, _refuse)
-    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, telemetry):
-        app.include_router(routes.router)
+    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, telemetry.router):
+        app.include_router(routes)
     return app
 
 

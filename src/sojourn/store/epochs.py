@@ -469,7 +469,6 @@ def _of(node: str, stream: str) -> ColumnElement[bool]:
 
 
 def _in_range(node: str, stream: str, from_ns: int, to_ns: int) -> ColumnElement[bool]:
-    """Which epochs of a stream have measurements in a range."""
     return _of(node, stream) & (EPOCHS.c.last_ns >= from_ns) & (EPOCHS.c.first_ns <= to_ns)
 
 

@@ -129,7 +129,12 @@ class SegmentStore:
             if count > MAX_EPOCHS:
                 raise _too_many(f"more than {MAX_EPOCHS} epochs")
 
-        for owner, name in self._router_streams(node):
+        streams = select(EPOCHS.c.node, EPOCHS.c.stream).where(EPOCHS.c.stream.like("router:%")).distinct()
+        if node is not None:
+            streams = streams.where(EPOCHS.c.node == node)
+        with self._store.transaction() as connection:
+            of_routers = connection.execute(streams).all()
+        for owner, name in of_routers:
             stream = RouterStream.parse(name)
             if stream is None:
                 continue
@@ -137,14 +142,6 @@ class SegmentStore:
             wanted = (EPOCHS.c.node == owner) & (EPOCHS.c.stream == name) & EPOCHS.c.sequence.between(first, last)
             epochs += self._store.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(wanted), admit)
         return segment_measurements(epochs)
-
-    def _router_streams(self, node: str | None) -> list[tuple[str, str]]:
-        """Node and name of the streams that routers' epochs came in."""
-        query = select(EPOCHS.c.node, EPOCHS.c.stream).where(EPOCHS.c.stream.like("router:%")).distinct()
-        if node is not None:
-            query = query.where(EPOCHS.c.node == node)
-        with self._store.transaction() as connection:
-            return [(row.node, row.stream) for row in connection.execute(query)]
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
         """Forget at most some of the probed intervals that ended before a time, the first to begin; how many."""

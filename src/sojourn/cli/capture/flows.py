@@ -97,6 +97,5 @@ def show_port(port: int) -> str:
 
 
 def _show_time(time_ns: int) -> str:
-    """A time in UTC, to the microsecond."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_ns // 1000)
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")

@@ -101,7 +101,6 @@ def _check(settled: AgentConfiguration) -> None:
 
 
 def _streams(texts: list[str], instances: list[str] | None, epoch: str | None) -> dict[str, dict[str, object]]:
-    """Streams from NAME=METRIC."""
     common: dict[str, object] = {"instances": instances} if instances else {}
     if epoch:
         common["epoch"] = epoch

@@ -83,7 +83,6 @@ def serve(
 
 
 def _kept(text: str | None, option: str) -> int | None:
-    """How long something is kept, in ns."""
     if text is None:
         return None
     kept_ns = parse_duration(text)

@@ -379,7 +379,6 @@ def _neighbours(lab: RoutedLab, node: Node, links_up: set[frozenset[str]]) -> st
 
 
 def _print_traffic(source: str, target: str, report: TrafficReport, how: Format) -> None:
-    """What was sent and what arrived."""
     values: dict[str, object] = {"from": source, "to": target, "packets": report.packets, "lost": report.lost}
     values |= {"jitter_ns": report.jitter_ns, "rate": report.rate, "seconds": report.seconds}
     if how is Format.JSON:

@@ -129,7 +129,6 @@ def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: flo
 
 
 def _blocks(lists: Iterable[list[SegmentMeasurement]]) -> Iterator[Block]:
-    """A block of rows for the intervals that close together."""
     for measurements in lists:
         values = {name: [getattr(one, name) for one in measurements] for name in (*_FIELDS, "void")}
         yield {"segment": [str(one.segment) for one in measurements], **values}

@@ -128,17 +128,12 @@ class SketchOptions:
 
     def given(self) -> dict[str, Any]:
         """As the functions of `segments` take it."""
-        same = {"sketch": self.sketch, "method": self.method, "memory": self.memory}
-        return {**same, "parameters": parse_changes(self.parameter)}
-
-
-def parse_changes(parameter: list[str] | None) -> dict[str, str]:
-    """Parameters of a sketch as NAME=VALUE."""
-    pairs = [text.partition("=") for text in parameter or []]
-    for name, equals, value in pairs:
-        if not (name and equals and value):
-            raise ParameterError(f"parameter {name!r} has no value", action="write NAME=VALUE, such as rows=4")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+        pairs = [text.partition("=") for text in self.parameter or []]
+        for name, equals, value in pairs:
+            if not (name and equals and value):
+                raise ParameterError(f"parameter {name!r} has no value", action="write NAME=VALUE, such as rows=4")
+        changes = {name.strip(): value.strip() for name, _, value in pairs}
+        return {"sketch": self.sketch, "method": self.method, "memory": self.memory, "parameters": changes}
 
 
 _EXAMPLE = """\
@@ -159,14 +154,6 @@ Live, on the router between the two, what enters at lan0 and leaves at wan0:
 
   $ sojourn measure -i lan0 -i wan0 --for 10s
 """
-
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="SENDER RECEIVER [FILTER]...",
-        help="Captures at the sending and the receiving point (none with -i), then a filter in tcpdump's syntax.",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -252,7 +239,13 @@ def measure(
     live: Interfaces,
     recorded: SketchOptions,
     output: Output,
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SENDER RECEIVER [FILTER]...",
+            help="Captures at the sending and the receiving point (none with -i), then a filter in tcpdump's syntax.",
+        ),
+    ] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Match every packet too and show the truth.")] = False,
     reverse: Annotated[bool, typer.Option("--reverse", help="Measure receiver → sender.")] = False,
     key: KeyOption = "five-tuple",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,21 +31,6 @@ Both points need the same --sketch, --memory, --flows, --loss, --salt, --weights
 """
 
 
-Weights = Annotated[
-    Path | None,
-    typer.Option(metavar="POLICY", help="lds: flows that count for more; TOML rules, the first that matches."),
-]
-Interval = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
-]
-Keys = Annotated[
-    bool, typer.Option("--keys/--no-keys", help="Report the flows that were active; without, ask estimate by --flow.")
-]
-IdentityBytes = Annotated[
-    int, typer.Option(min=20, max=65535, help="How much of a packet identifies it, from its IP header on.")
-]
-
-
 @grouped
 def record(
     live: Live,
@@ -61,13 +46,23 @@ def record(
     flows: Annotated[int, typer.Option(min=1, help="Flows expected in an epoch.")] = 1000,
     loss: Annotated[float, typer.Option(min=0, max=1, help="Share of packets expected to be lost.")] = 0.01,
     salt: Annotated[int, typer.Option(min=0, help="Salt of the hash functions.")] = 0,
-    weights: Weights = None,
-    interval: Interval = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="POLICY", help="lds: flows that count for more; TOML rules, the first that matches."),
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Close an epoch at every multiple of this time (1s, 1min).")
+    ] = None,
     node: Annotated[str | None, typer.Option(help="Name of the node; else that of the file or interface.")] = None,
-    keys: Keys = True,
+    keys: Annotated[
+        bool,
+        typer.Option("--keys/--no-keys", help="Report the flows that were active; without, ask estimate by --flow."),
+    ] = True,
     key: KeyOption = "five-tuple",
     inner: InnerOption = False,
-    identity_bytes: IdentityBytes = 68,
+    identity_bytes: Annotated[
+        int, typer.Option(min=20, max=65535, help="How much of a packet identifies it, from its IP header on.")
+    ] = 68,
     strict: StrictOption = False,
 ) -> None:
     """Record the packets of one point, a capture or an interface, into epochs."""
@@ -82,29 +77,14 @@ def record(
             raise UsageError("--direction is for a live capture", where="record", action="give -i INTERFACE")
         source = replace(source, direction=direction)
     recording = record_point(
-        source,
-        where=where,
-        flows=flows,
-        loss=loss,
-        salt=salt,
-        weights=weights,
-        interval=interval,
-        node=node,
-        keys=keys,
-        key=key,
-        inner=inner,
-        identity_bytes=identity_bytes,
-        strict=strict,
-        **recorded.given(),
-    )
-    with _open_output(output) as file, progress("record") as advance:
+        source, where=where, flows=flows, loss=loss, salt=salt, weights=weights, interval=interval, node=node,
+        keys=keys, key=key, inner=inner, identity_bytes=identity_bytes, strict=strict, **recorded.given(),
+    )  # fmt: skip
+    to_stdout = str(output) == "-"
+    with sys.stdout.buffer if to_stdout else output.open("wb") as file, progress("record") as advance:
         recording.write(file, advance=advance)
     print("\n".join(map(harmless, recording.summary.split("\n"))), file=sys.stderr)
     warn(recording.warnings)
 
 
 record.__doc__ = f"{record.__doc__}\n\n\b\n{_EXAMPLE}"
-
-
-def _open_output(path: Path) -> BinaryIO:
-    return sys.stdout.buffer if str(path) == "-" else path.open("wb")

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.units import format_bytes
@@ -126,9 +127,10 @@ class Agent:
         """Work until `stop`; then close the open epochs and try once to send everything."""
         try:
             self._begin()
+            send = partial(self._sender.run, self._stop, then=self._look_for_assignments)
             loops = [
                 threading.Thread(target=self._guarded, args=(loop,), daemon=True)
-                for loop in (self._send, self._answer, self._keep)
+                for loop in (send, self._answer, self._keep)
             ]
             for loop in loops:
                 loop.start()
@@ -220,7 +222,6 @@ class Agent:
             self._stop.wait(KEEPING_SECONDS)
 
     def _start(self, configuration: StreamConfiguration) -> None:
-        """Announce and open a stream."""
         name = configuration.name
         if name in self._given_up and self._given_up[name].is_busy:
             raise SourceError("its source still does not answer", where=f"stream {name}")
@@ -275,8 +276,7 @@ class Agent:
         """Tell what a stream measures; the last number of it that is stored."""
         metric = source_type(configuration.metric).metric
         what = (metric.name, metric.unit, metric.granularity, metric.values)
-        announcement = Announcement(configuration.name, *what)
-        return self._transport.announce(announcement)
+        return self._transport.announce(Announcement(configuration.name, *what))
 
     def _announce_again(self) -> None:
         """Announce what the query unit does not know, or may have forgotten while it was away."""
@@ -404,10 +404,6 @@ class Agent:
         polled = [(name, stream) for name, stream in self._streams.items() if stream.until_ns]
         self.spool.keep(StreamState(name, (), stream.snapshots(), stream.until_ns) for name, stream in polled)
         self._report_notices()
-
-    def _send(self) -> None:
-        """Empty the spool and look for new assignments, with growing pauses while that fails."""
-        self._sender.run(self._stop, then=self._look_for_assignments)
 
     def _look_for_assignments(self) -> None:
         self.counts.sent = self._sender.sent

@@ -34,7 +34,7 @@ import re
 import secrets
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,8 @@ def _parameters(kind: str, table: Mapping[str, Any], place: str) -> Parameters:
     known = {f.name for f in fields(parameters_type)}
     values = dict(DEFAULT_BUCKETS) if kind == "bucket_array" else {}
     values |= {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key in known}
-    if missing := [f.name for f in fields(parameters_type) if f.name not in values and _is_needed(f)]:
+    needed = [f.name for f in fields(parameters_type) if f.init and f.default is f.default_factory is MISSING]
+    if missing := [name for name in needed if name not in values]:
         raise UsageError(f"{' and '.join(missing)} of the {kind} is missing", where=place, action="give it a number")
     return parameters_type(**values)
 
@@ -207,15 +208,21 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         raise UsageError("sources are read every 10 ms or less often", where=f"{where}, poll", action="write 1s")
     node = _text(tables, "node", where)
     _check_name(node, "node", where)
+    server = checked_address(_text(tables, "server", where), where=where)
+    own = "token" in tables
+    token = _text(tables, "token", where) if own else read_token(Path(_text(tables, "token_file", where)))
+    ca_file = Path(_text(tables, "ca_file", where)) if "ca_file" in tables else None
+    if ca_file is not None:
+        trusting(ca_file)  # it has to be readable before anything starts
     return AgentConfiguration(
         node=node,
-        server=checked_address(_text(tables, "server", where), where=where),
-        token=_token(tables, where),
+        server=server,
+        token=token,
         spool=Path(_text(tables, "spool", where)),
         spool_limit_bytes=limit_bytes,
         streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
         poll_ns=poll_ns,
-        ca_file=_ca_file(tables, where),
+        ca_file=ca_file,
         memory=_memory(tables, where),
     )
 
@@ -235,10 +242,6 @@ def _check_name(name: str, what: str, where: str) -> None:
         raise UsageError(f"{name[:40]!r} cannot name a {what}", where=where, action=f"use {NAME_RULE}")
 
 
-def _is_needed(parameter: Field[Any]) -> bool:
-    return parameter.init and parameter.default is MISSING and parameter.default_factory is MISSING
-
-
 def _text(table: Mapping[str, Any], name: str, where: str) -> str:
     value = table.get(name)
     if not isinstance(value, str) or not value:
@@ -252,20 +255,6 @@ def _duration(table: Mapping[str, Any], name: str, default: str, where: str) -> 
         return parse_duration(str(table.get(name, default)))
     except ParameterError as error:
         raise UsageError(f"{name}: {error.what}", where=where, action=error.action) from None
-
-
-def _token(tables: Mapping[str, Any], where: str) -> str:
-    if "token" in tables:
-        return _text(tables, "token", where)
-    return read_token(Path(_text(tables, "token_file", where)))
-
-
-def _ca_file(tables: Mapping[str, Any], where: str) -> Path | None:
-    if "ca_file" not in tables:
-        return None
-    path = Path(_text(tables, "ca_file", where))
-    trusting(path)  # it has to be readable before anything starts
-    return path
 
 
 def instance_of(spool: Path) -> str:
@@ -288,7 +277,7 @@ def instance_of(spool: Path) -> str:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except OSError:
-        return new
+        pass
     return new
 
 

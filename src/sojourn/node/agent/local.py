@@ -43,15 +43,11 @@ def spooled_epochs(directory: Path) -> list[Epoch]:
     if not directory.is_dir():
         raise UsageError("there is no spool", where=str(directory), action="give the agent's --spool directory")
     epochs: dict[tuple[str, int], Epoch] = {}
-    for epoch in _readable_epochs(directory):
-        epochs.setdefault((epoch.stream, epoch.sequence), epoch)
-    return list(epochs.values())
-
-
-def _readable_epochs(directory: Path) -> Iterator[Epoch]:
     for data in _spooled_bytes(directory):
         with suppress(WireError, TypeError):
-            yield decode(data)
+            epoch = decode(data)
+            epochs.setdefault((epoch.stream, epoch.sequence), epoch)
+    return list(epochs.values())
 
 
 def _spooled_bytes(directory: Path) -> Iterator[bytes]:

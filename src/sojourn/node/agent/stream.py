@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -38,35 +39,10 @@ SILENT_SECONDS = 60.0
 # Opening compiles more than anything else.
 OPENING_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
-
-
-class _Call:
-    """One call under way, and then what became of it."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self._done = threading.Event()
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._value = self._function()
-        except BaseException as error:
-            # Even a plug-in that wants to end the program ends only its own stream.
-            self._error = error
-        self._done.set()
-
-    def wait(self, seconds: float) -> bool:
-        return self._done.wait(seconds)
-
-    def result(self, name: str) -> Any:
-        error = self._error
-        if error is None:
-            return self._value
-        if isinstance(error, Exception):
-            raise error
-        raise SourceError(f"its source raised {type(error).__name__}", where=f"stream {name}")
+SALTS = 16
+# Rounds of salts that nodes choose from; a salt then fits 16 bits.
+ROUNDS = 4096
+MOST_NAMES = 1 << 18
 
 
 class WatchedSource:
@@ -75,9 +51,9 @@ class WatchedSource:
     def __init__(self, source: AnySource, *, name: str) -> None:
         self._source = source
         self._name = name
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._polling: _Call | None = None
+        self._polling: Future[Any] | None = None
         self._asked_at = 0.0
         self._is_late = False
 
@@ -100,12 +76,12 @@ class WatchedSource:
         self._thread.start()
         opening = self._begin(self._open)
         deadline = time.monotonic() + seconds
-        while not opening.wait(_LOOK_SECONDS):
+        while not _is_done(opening, _LOOK_SECONDS):
             if is_over() or time.monotonic() > deadline:
                 self.close(seconds=0.0)
                 raise SourceError("its source could not be opened in time", where=f"stream {self._name}")
         try:
-            opening.result(self._name)
+            self._result(opening)
         except BaseException:
             self._calls.put(None)
             raise
@@ -128,13 +104,13 @@ class WatchedSource:
         polling = self._polling
         if polling is None:
             return None
-        if not polling.wait(0.0 if self._is_late else seconds):
+        if not _is_done(polling, 0.0 if self._is_late else seconds):
             self._is_late = True
             if time.monotonic() - self._asked_at > SILENT_SECONDS:
                 raise SourceError(f"its source has not answered for {SILENT_SECONDS:g} s", where=f"stream {self._name}")
             return None
         self._polling, self._is_late = None, False
-        found: tuple[SourceBatch[Any], int] = polling.result(self._name)
+        found: tuple[SourceBatch[Any], int] = self._result(polling)
         return found
 
     def close(self, *, seconds: float) -> None:
@@ -143,23 +119,32 @@ class WatchedSource:
             return
         closing = self._begin(self._source.close)
         self._calls.put(None)
-        if closing.wait(seconds):
-            closing.result(self._name)
+        if _is_done(closing, seconds):
+            self._result(closing)
 
-    def _begin(self, function: Callable[[], Any]) -> _Call:
-        call = _Call(function)
-        self._calls.put(call)
+    def _begin(self, function: Callable[[], Any]) -> Future[Any]:
+        call: Future[Any] = Future()
+        self._calls.put((call, function))
         return call
 
+    def _result(self, call: Future[Any]) -> Any:
+        error = call.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise SourceError(f"its source raised {type(error).__name__}", where=f"stream {self._name}")
+        return call.result()
+
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call.run()
+        while (begun := self._calls.get()) is not None:
+            call, function = begun
+            try:
+                call.set_result(function())
+            except BaseException as error:
+                # Even a plug-in that wants to end the program ends only its own stream.
+                call.set_exception(error)
 
 
-SALTS = 16
-# Rounds of salts that nodes choose from; a salt then fits 16 bits.
-ROUNDS = 4096
-MOST_NAMES = 1 << 18
+def _is_done(call: Future[Any], seconds: float) -> bool:
+    return bool(wait([call], seconds).done)
 
 
 class AgentStream:

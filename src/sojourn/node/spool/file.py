@@ -274,7 +274,11 @@ class SpoolFile:
     def snapshot(self) -> Iterator[sqlite3.Connection]:
         """The database as it is, to read."""
         try:
-            yield self._connected()
+            if self._connection is None:
+                if self._directory < 0:
+                    raise StoreError("the spool was closed", where=str(self.path))
+                self._connection = self._connect()
+            yield self._connection
         except OSError as error:
             raise StoreError(error.strerror or str(error), where=str(self.path)) from None
         except sqlite3.Error as error:
@@ -282,13 +286,6 @@ class SpoolFile:
             if isinstance(found, DamagedError):
                 self.disconnect()
             raise found from None
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            if self._directory < 0:
-                raise StoreError("the spool was closed", where=str(self.path))
-            self._connection = self._connect()
-        return self._connection
 
     def _connect(self) -> sqlite3.Connection:
         _make_private(self.path, self._directory)

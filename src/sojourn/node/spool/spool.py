@@ -163,7 +163,8 @@ class Spool:
         """Take what streams have closed, and note what they have open, in one transaction."""
         states = list(states)
         closed = [spooled(EncodedEpoch.of(epoch), State.WAITING) for state in states for epoch in state.closed]
-        news = [epoch for state in states for epoch in state.open if self._is_news(epoch)]
+        known = self._checkpoints
+        news = [e for state in states for e in state.open if known.get((e.stream, e.sequence)) != e.recorded]
         open_ones = [spooled(EncodedEpoch.of(epoch), State.OPEN) for epoch in news]
         mark = (
             "INSERT INTO streams VALUES (?, ?, ?, 1) "
@@ -180,9 +181,6 @@ class Spool:
             self._note_number(entry.stream, entry.sequence)
         if self._put(closed, note):
             self._checkpoints.update((entry.key, entry.recorded) for entry in open_ones)
-
-    def _is_news(self, epoch: Epoch) -> bool:
-        return self._checkpoints.get((epoch.stream, epoch.sequence)) != epoch.recorded
 
     def begin_stream(self, stream: str, first_number: int) -> None:
         """A stream is recorded from now on, and its epochs are numbered from here."""
@@ -475,7 +473,11 @@ class Spool:
 
     def _catch_up(self, connection: sqlite3.Connection) -> None:
         if not self._is_taken_up:
-            self._take_up(connection)
+            # How did the last run end? What was open is closed as it was noted, what is lost is reported.
+            count, self._damaged_files = take_over(connection, self.directory)
+            if count:
+                self._drafts.append(f"took over {count} epochs of an earlier version's spool")
+            self._drafts += take_up(connection, self._start)
         for entry in self._memory.values():
             self._insert_new(connection, entry)
         connection.executemany(f"DELETE FROM entries WHERE {_THIS}", list(self._gone))
@@ -494,15 +496,6 @@ class Spool:
             insert(connection, replace(entry, state=State.SENT))
         else:
             self._drafts.append(f"warning: {entry} is dropped: another one has its number")
-
-    # After a crash.
-
-    def _take_up(self, connection: sqlite3.Connection) -> None:
-        """Find out how the last run ended: what was open is closed as it was noted, what is lost is reported."""
-        count, self._damaged_files = take_over(connection, self.directory)
-        if count:
-            self._drafts.append(f"took over {count} epochs of an earlier version's spool")
-        self._drafts += take_up(connection, self._start)
 
     def _tidy_up(self) -> None:
         """Put away the files of an earlier version, now that the database has their epochs."""

@@ -52,7 +52,10 @@ class QueryEngine:
 
     async def answer(self, query: Query) -> tuple[Stat, list[Found]]:
         """The statistic asked for or fit for the metric; one answer, or one for each instance or group."""
-        asked = _question(query, query.stat or "sum")
+        until = FOREVER_NS if query.to_ns is None else query.to_ns
+        span = {"from_ns": query.from_ns, "to_ns": until}
+        what = RangeQuery(**span, stat=query.stat or "sum", method=query.method, cut=query.cut)
+        asked = Question(range=what, instance=query.instance, group=query.group, top=query.top)
         streams = await run_in_threadpool(self._streams, query)
         if len({stream.unit for stream in streams}) > 1:
             raise UsageError("the nodes measure it in different units", where="query", action="ask node by node")
@@ -105,12 +108,6 @@ class QueryEngine:
             )
         )
         return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
-
-
-def _question(query: Query, stat: Stat) -> Question:
-    until = FOREVER_NS if query.to_ns is None else query.to_ns
-    asked = RangeQuery(from_ns=query.from_ns, to_ns=until, stat=stat, method=query.method, cut=query.cut)
-    return Question(range=asked, instance=query.instance, group=query.group, top=query.top)
 
 
 def _usual_stat(streams: list[StreamRecord]) -> Stat:

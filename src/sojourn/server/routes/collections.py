@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -85,7 +85,10 @@ def _rows(body: bytes, kind: str, refused: Counter[str]) -> Iterator[PacketRow]:
             yield from decode_packets(body, refused)
             return
         text = body.decode()
-        items = (json.loads(line) for line in text.splitlines() if line.strip()) if kind in LINES else _listed(text)
+        items: Iterable[object] = (json.loads(line) for line in text.splitlines() if line.strip())
+        if kind not in LINES:  # one JSON value: a list of packets, or one
+            value = json.loads(text)
+            items = value if isinstance(value, list) else [value]
         for item in items:
             if not isinstance(item, dict):
                 refused["packet that is no JSON object"] += 1
@@ -97,12 +100,6 @@ def _rows(body: bytes, kind: str, refused: Counter[str]) -> Iterator[PacketRow]:
         raise HTTPException(400, "the JSON is nested too deeply") from None
     except ValueError as error:
         raise HTTPException(400, f"this is no JSON ({str(error)[:100]})") from None
-
-
-def _listed(text: str) -> list[object]:
-    """The packets of one JSON value: a list of them, or one."""
-    value = json.loads(text)
-    return value if isinstance(value, list) else [value]
 
 
 router = APIRouter(prefix="/api/v1", tags=["collections"], responses=problems(400, 401, 403, 429))

@@ -332,7 +332,6 @@ def _insert_late(connection: Connection, collection: int, packets: Sequence[tupl
 
 
 def _resting_on(state: CollectionState, span: WindowSpan) -> ColumnElement[bool]:
-    """The packets that a span rests on."""
     since = span.since_ns - min(state.longest_ns, LONGEST_WAY_NS)
     here, t0 = PACKETS.c.collection == state.id, PACKETS.c.t0_ns
     return and_(here, t0 >= since, t0 < span.until_ns, PACKETS.c.sink_ns >= span.since_ns)
