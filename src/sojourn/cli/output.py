@@ -333,7 +333,10 @@ def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[T
     shown = rows(blocks)
     first = next(shown, None)
     names = view.columns or [column.name for column in table]
-    columns = [known.get(name) or TableColumn(name, name, justify=_justify(name, first)) for name in names]
+    texts = {name for name, value in (first or {}).items() if isinstance(value, str)}
+    columns = [
+        known.get(name) or TableColumn(name, name, justify="left" if name in texts else "right") for name in names
+    ]
     lines = [[Text(column.title, style="bold") for column in columns]]
     everything = shown if first is None else chain([first], shown)
     lines += [[_cell(column, row[column.name]) for column in columns] for row in everything]
@@ -347,10 +350,6 @@ def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[T
                 text.append_text(_placed(entry, width, column.justify)).append(" " * _GAP)
         text.rstrip()
         screen.print(text, soft_wrap=True)
-
-
-def _justify(name: str, row: Mapping[str, object] | None) -> Literal["left", "right"]:
-    return "left" if row is not None and isinstance(row[name], str) else "right"
 
 
 def _cell(column: TableColumn, value: object) -> Text:

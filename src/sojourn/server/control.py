@@ -127,14 +127,10 @@ class OwnerStore:
         """Refuse whoever is not the owner, unless that one is silent or released."""
         if row.released_ns is not None and now_ns - row.released_ns < RELEASED_NS:
             return
-        seen = self._last_seen(connection, row.node, row.instance)
+        here = (AGENTS.c.node == row.node) & (AGENTS.c.instance == row.instance)
+        seen = connection.execute(select(AGENTS.c.seen_ns).where(here)).scalar() or 0
         if seen != LEFT and now_ns - max(seen, self._started_ns) < self._silence_ns:
             raise TakenError(_taken(row.node, row.stream))
-
-    def _last_seen(self, connection: Connection, node: str, instance: str) -> int:
-        here = (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
-        stored: int | None = connection.execute(select(AGENTS.c.seen_ns).where(here)).scalar()
-        return stored or 0
 
     def require_owner(self, node: str, instance: str | None) -> None:
         """Refuse an agent that owns none of a node's streams while another that is there does; note that it is."""

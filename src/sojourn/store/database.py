@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -75,17 +75,17 @@ def engine_at(place: str | Path | URL) -> Engine:
             where="data",
             action="give a directory, or install the database's driver",
         ) from None
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
+    return _listened_to(engine, _prepare_sqlite)
 
 
 def reading_engine(url: URL) -> Engine:
     """A database that another process has opened, for reading alone."""
-    engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+    return _listened_to(create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite"), _read_only_sqlite)
+
+
+def _listened_to(engine: Engine, prepare: Callable[[Any, object], None]) -> Engine:
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _read_only_sqlite)
+        event.listen(engine, "connect", prepare)
         event.listen(engine, "begin", _begin_sqlite)
     return engine
 

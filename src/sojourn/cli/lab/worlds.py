@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -323,59 +323,46 @@ def _show(lab: RoutedLab, how: Format) -> None:
         links_up = lab.links_up()
     except SojournError:  # namespaces that someone removed
         links_up = set()
+    nodes = [_node(lab, node, links_up) for node in lab.plan.nodes]
     if how is Format.JSON:
+        about = {"name": lab.state.name, "converged": lacking is None, "lacking": lacking}
+        hosts = {node.name: node.router for node in lab.plan.hosts}
         print_json(
             {
-                "name": lab.state.name,
-                "converged": lacking is None,
-                "lacking": lacking,
+                **about,
                 "folder": str(lab.state.folder),
-                "routers": [_node(lab, node, links_up) for node in lab.plan.routers],
-                "hosts": [{**_node(lab, node, links_up), "router": node.router} for node in lab.plan.hosts],
+                "routers": [node for node in nodes if node["name"] not in hosts],
+                "hosts": [{**node, "router": hosts[node["name"]]} for node in nodes if node["name"] in hosts],
             }
         )
         return
     block: dict[str, list[object]] = {
-        "node": [node.name for node in lab.plan.nodes],
+        "node": [node["name"] for node in nodes],
         "kind": ["router" if node.is_router else "host" for node in lab.plan.nodes],
-        "address": [node.address for node in lab.plan.nodes],
-        "namespace": [lab.state.namespace(node) for node in lab.plan.nodes],
-        "pids": [" ".join(map(str, _pids(lab, node).values())) for node in lab.plan.nodes],
-        "neighbours": [_neighbours(lab, node, links_up) for node in lab.plan.nodes],
+        "address": [node["address"] for node in nodes],
+        "namespace": [node["namespace"] for node in nodes],
+        "pids": [" ".join(map(str, node["pids"].values())) for node in nodes],
+        "neighbours": [
+            ", ".join(link["neighbour"] + ("" if link["is_up"] else " (down)") for link in node["links"])
+            for node in nodes
+        ],
     }
     write_rows([block], how, name="nodes", table=_NODE_TABLE)
     if how is Format.TABLE:
         print("converged" if lacking is None else f"not converged: {lacking}")
 
 
-def _node(lab: RoutedLab, node: Node, links_up: set[frozenset[str]]) -> dict[str, object]:
+def _node(lab: RoutedLab, node: Node, links_up: set[frozenset[str]]) -> dict[str, Any]:
+    from sojourn.lab.routed.routers import daemon_pids
+
     links = []
     for end, link in lab.plan.ends_of(node.name):
         other = next(name for name in link.names if name != node.name)
-        is_up = frozenset(link.names) in links_up
         about = {"interface": end.interface, "address": end.address, "cost": end.cost}
-        links.append({"neighbour": other, **about, "is_up": is_up})
-    return {
-        "name": node.name,
-        "namespace": lab.state.namespace(node),
-        "address": node.address,
-        "pids": _pids(lab, node),
-        "links": links,
-    }
-
-
-def _pids(lab: RoutedLab, node: Node) -> dict[str, int]:
-    from sojourn.lab.routed.routers import daemon_pids
-
-    return daemon_pids(lab.state.folder / node.label) if node.is_router else {}
-
-
-def _neighbours(lab: RoutedLab, node: Node, links_up: set[frozenset[str]]) -> str:
-    names = [
-        (next(name for name in link.names if name != node.name), frozenset(link.names) in links_up)
-        for _end, link in lab.plan.ends_of(node.name)
-    ]
-    return ", ".join(name if is_up else f"{name} (down)" for name, is_up in names)
+        links.append({"neighbour": other, **about, "is_up": frozenset(link.names) in links_up})
+    pids = daemon_pids(lab.state.folder / node.label) if node.is_router else {}
+    place = {"namespace": lab.state.namespace(node), "address": node.address}
+    return {"name": node.name, **place, "pids": pids, "links": links}
 
 
 def _print_traffic(source: str, target: str, report: TrafficReport, how: Format) -> None:

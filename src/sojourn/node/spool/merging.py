@@ -21,10 +21,6 @@ MOST_MERGED_BYTES = 4 << 20
 _Queue = list[tuple[int, int, Label]]
 
 
-def _place(label: Label) -> tuple[int, int, Label]:
-    return label.first_ns or 0, label.sequence, label
-
-
 class MergeQueue:
     """Epochs by stream, kind and weight, the oldest first."""
 
@@ -36,7 +32,8 @@ class MergeQueue:
 
     def add(self, label: Label) -> None:
         kinds = self._streams.setdefault(label.stream, {})
-        heapq.heappush(kinds.setdefault(label.merging, {}).setdefault(label.weight, []), _place(label))
+        queue = kinds.setdefault(label.merging, {}).setdefault(label.weight, [])
+        heapq.heappush(queue, (label.first_ns or 0, label.sequence, label))
         self._bytes[label.stream] = self._bytes.get(label.stream, 0) + label.size_bytes
 
     def next_pair(self) -> tuple[Label, Label] | None:

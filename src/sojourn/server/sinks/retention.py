@@ -95,7 +95,10 @@ class SinkRetention(Periodic):
             records = connection.execute(first.order_by(PACKETS.c.id).limit(CHUNK + 1)).all()
             is_all, records = len(records) <= CHUNK, records[:CHUNK]
             numbers = [record.id for record in records]
-            names = _locked(connection, sorted({record.collection for record in records}))
+            # No other writer has the collections' rows meanwhile.
+            theirs = COLLECTIONS.c.id.in_(sorted({record.collection for record in records}))
+            locked = select(COLLECTIONS).where(theirs).order_by(COLLECTIONS.c.id).with_for_update()
+            names = {row.id: f"{row.node}/{row.name}" for row in connection.execute(locked)}
             gone = _uncount(connection, numbers)
             connection.execute(delete(ANSWERS).where(ANSWERS.c.packet.in_(numbers)))
             connection.execute(delete(LATE).where(LATE.c.packet.in_(numbers)))
@@ -104,12 +107,6 @@ class SinkRetention(Periodic):
             if is_all:
                 connection.execute(delete(RECEIVED).where(RECEIVED.c.last_packet <= last))
         return Counter(names[record.collection] for record in records), gone, is_all
-
-
-def _locked(connection: Connection, collections: list[int]) -> dict[int, str]:
-    """The names of collections, whose rows no other writer has meanwhile."""
-    query = select(COLLECTIONS).where(COLLECTIONS.c.id.in_(collections)).order_by(COLLECTIONS.c.id).with_for_update()
-    return {row.id: f"{row.node}/{row.name}" for row in connection.execute(query)}
 
 
 def _uncount(connection: Connection, numbers: list[int]) -> list[int]:

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 
 from sojourn.core.errors import SojournError, UsageError
@@ -73,7 +74,9 @@ class WindowPlanner:
                     share /= 2
                     continue
                 packets = self._fitting(state, self._store.load(state, span, self._limits.window_packets))
-                return PlannedWindow(_cut(span, packets), packets, period_ns)
+                # More packets at one time than a window may have: it ends with those taken, and the others are late.
+                cut = replace(span, end_ns=max(span.begin_ns, packets[-1].row[3]) + 1)
+                return PlannedWindow(cut, packets, period_ns)
             packets = self._store.load(state, span, self._limits.window_packets)
             found = self._period(state, span, packets) if share == longest else None
             if state.windows or found is None or found <= period_ns:
@@ -135,11 +138,6 @@ class WindowPlanner:
         """The period of a span, or of what came before it if it has too few packets to tell."""
         found = period_of([packet.row for packet in packets])
         return found or period_of(self._store.latest(state.id, span.until_ns, SAMPLE_PACKETS))
-
-
-def _cut(span: WindowSpan, packets: list[StoredPacket]) -> WindowSpan:
-    """More packets at one time than a window may have: the span ends with those taken, and the others are late."""
-    return replace(span, end_ns=max(span.begin_ns, packets[-1].row[3]) + 1)
 
 
 HALF_LIFE_SECONDS = 60.0
@@ -243,10 +241,6 @@ class FairTurns:
                 del self._owners[name]
 
 
-class _FailedError(Exception):
-    """What a window did that could not be solved."""
-
-
 class SinkWorker:
     """Belongs to one application; `start` and `stop` frame its life."""
 
@@ -337,13 +331,8 @@ class SinkWorker:
         window = self._planner.next_window(state)
         if window is None:
             return self._solve_late(state, process, only_due=True)
-        try:
-            solved = self._solve(state, window, process)
-        except _FailedError as failed:
-            whole = self._planner.whole(state, window)
-            if not self._halve(state):
-                count = self._store.set_aside(state, whole, str(failed), period_ns=window.period_ns)
-                self._telemetry.packets_set_aside.inc(count)
+        solved = self._solve(state, window, process, partial(self._store.set_aside, period_ns=window.period_ns))
+        if solved is None:
             return True
         if self._store.keep(state, window.span, window.packets, solved, period_ns=window.period_ns):
             self._telemetry.packets_solved.inc(len(solved.answers))
@@ -356,25 +345,17 @@ class SinkWorker:
         window = self._planner.late_window(state, only_due=only_due)
         if window is None:
             return False
-        try:
-            solved = self._solve(state, window, process)
-        except _FailedError as failed:
-            whole, most = self._planner.whole(state, window), self._limits.window_packets
-            if not self._halve(state):
-                self._telemetry.packets_set_aside.inc(self._late.set_aside(state, whole, str(failed), most=most))
+        set_aside = partial(self._late.set_aside, most=self._limits.window_packets)
+        solved = self._solve(state, window, process, set_aside)
+        if solved is None:
             return True
         self._telemetry.packets_solved.inc(self._late.keep(state, window.span, window.packets, solved))
         return True
 
-    def _halve(self, state: CollectionState) -> bool:
-        """Have shorter windows tried; false if they have become short enough."""
-        if state.halvings >= MOST_HALVINGS:
-            return False
-        self._store.halve(state)
-        return True
-
-    def _solve(self, state: CollectionState, window: PlannedWindow, process: LimitedProcess) -> SolvedWindow:
-        """The window's answers; `_FailedError` if it took too much, or failed."""
+    def _solve(
+        self, state: CollectionState, window: PlannedWindow, process: LimitedProcess, set_aside: Callable[..., int]
+    ) -> SolvedWindow | None:
+        """The window's answers; None if it took too much or failed: shorter ones are tried, then it is set aside."""
         rows, omega_ns = [packet.row for packet in window.packets], self._omega(state)
         try:
             with self._telemetry.window_seconds.time():
@@ -382,7 +363,11 @@ class SinkWorker:
         except Exception as error:
             if (why := _failure(error)) is None:
                 raise
-            raise _FailedError(why) from error
+        if state.halvings < MOST_HALVINGS:
+            self._store.halve(state)
+        else:
+            self._telemetry.packets_set_aside.inc(set_aside(state, self._planner.whole(state, window), why))
+        return None
 
     def _omega(self, state: CollectionState) -> int:
         """The least delay, learnt from all packets so far that went straight to the sink."""
