@@ -206,8 +206,7 @@ TokenOption: TypeAlias = Annotated[
     typer.Option("--token", metavar="TOKEN", help="A token; others see it in the list of processes. $SOJOURN_TOKEN."),
 ]
 TokenFileOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--token-file", envvar="SOJOURN_TOKEN_FILE", metavar="FILE", help="File with the token."),
+    Path | None, typer.Option("--token-file", envvar="SOJOURN_TOKEN_FILE", metavar="FILE", help="File with the token.")
 ]
 CaFileOption: TypeAlias = Annotated[
     Path | None,

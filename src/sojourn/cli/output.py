@@ -388,8 +388,7 @@ def _write_parquet(blocks: Iterable[Block], path: Path | None) -> None:
         from pyarrow import parquet
     except ImportError:
         raise UsageError(
-            "writing Parquet needs the pyarrow package",
-            action="install sojourn[parquet], or use another format",
+            "writing Parquet needs the pyarrow package", action="install sojourn[parquet], or use another format"
         ) from None
     if path is None and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", action="name a file with -w FILE, or redirect the output")

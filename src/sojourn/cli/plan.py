@@ -145,9 +145,7 @@ def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
 
 
 _add_flow_sketch(
-    "lds",
-    "Size an LDS: mean delay, size and loss of every flow.",
-    "--flows 10000 --rate 20000 --epoch 10s --error 5%",
+    "lds", "Size an LDS: mean delay, size and loss of every flow.", "--flows 10000 --rate 20000 --epoch 10s --error 5%"
 )
 _add_flow_sketch(
     "colate",

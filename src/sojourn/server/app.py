@@ -54,9 +54,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(load_kernels)
         app.state.live = LiveDesk(
-            most_pending=limits.pending_requests,
-            most_bytes=limits.live_bytes,
-            most_together=limits.all_live_bytes,
+            most_pending=limits.pending_requests, most_bytes=limits.live_bytes, most_together=limits.all_live_bytes
         )
         app.state.ingest = IngestDesk(limits)
         app.state.workers = QueryWorkers(limits)

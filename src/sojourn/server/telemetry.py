@@ -83,9 +83,7 @@ async def health(request: Request) -> Health:
 
 
 @router.get(
-    "/metrics",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **problems(401, 403, 429)},
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, **problems(401, 403, 429)}
 )
 def metrics(request: Request, _token: Annotated[Token, readers]) -> Response:
     """Counters in Prometheus' text format."""

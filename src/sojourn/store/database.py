@@ -158,11 +158,7 @@ class Database:
         """All or nothing; a database's own complaint becomes a `StoreError`."""
         turn = self._turns if writes else nullcontext()
         try:
-            with (
-                turn,
-                self.engine.connect().execution_options(writes=writes) as connection,
-                connection.begin(),
-            ):
+            with turn, self.engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 yield connection
         except IntegrityError:
             raise

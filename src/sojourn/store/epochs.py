@@ -23,19 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    URL,
-    ColumnElement,
-    Connection,
-    Engine,
-    Select,
-    delete,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, delete, func, insert, literal, select, update
 
 from sojourn.core.errors import KeyTextError, StoreError, UsageError, WireError
 from sojourn.core.keys import named_ids

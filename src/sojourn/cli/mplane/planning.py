@@ -83,8 +83,7 @@ def msets(
         list[str] | None, typer.Option(metavar="A,B,…", help="The upgraded routers; may be given again.")
     ] = None,
     failed: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B", help="A link that fails, both ways; may be given again."),
+        list[str] | None, typer.Option(metavar="A,B", help="A link that fails, both ways; may be given again.")
     ] = None,
     directed: DirectedOption = None,
     names: NamesOption = None,

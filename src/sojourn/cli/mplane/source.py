@@ -35,8 +35,7 @@ DirectedOption: TypeAlias = Annotated[
     ),
 ]
 NamesOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--names", metavar="FILE", help="What live routers are called: a CSV of router_id,name."),
+    Path | None, typer.Option("--names", metavar="FILE", help="What live routers are called: a CSV of router_id,name.")
 ]
 # The lab that is meant where none is named, and the environment variable that names another.
 DEFAULT_LAB = "default"

@@ -18,16 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from sojourn.core.errors import WireError
 from sojourn.server.door.access import checked_name, everyone, must_be_node, nodes, problems, readers
 from sojourn.server.door.limits import CBOR
-from sojourn.server.models import (
-    AppendResult,
-    Collection,
-    Hop,
-    HopPage,
-    NodeTable,
-    NodeWaits,
-    PacketHops,
-    TracePacket,
-)
+from sojourn.server.models import AppendResult, Collection, Hop, HopPage, NodeTable, NodeWaits, PacketHops, TracePacket
 from sojourn.server.sinks.answers import AnsweredPacket
 from sojourn.server.sinks.store import Appended, CollectionState
 from sojourn.store.tokens import Token

@@ -80,10 +80,7 @@ def list_epochs(
 @epoch_routes.get(
     "/nodes/{node}/streams/{stream}/epochs/{sequence}",
     response_class=Response,
-    responses={
-        200: {"content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}},
-        **problems(404),
-    },
+    responses={200: {"content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}, **problems(404)},
 )
 def get_epoch(request: Request, node: str, stream: str, sequence: int, _token: Annotated[Token, readers]) -> Response:
     """One epoch in the wire format."""
