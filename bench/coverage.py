@@ -24,9 +24,9 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch, new_sketch
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
+from sojourn.sketches.sketch import AnySketch, new_sketch
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "maths" / "coverage.md"
 NOTE = "Per cent of intervals that hold the truth; fixed seeds."

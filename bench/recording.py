@@ -14,9 +14,9 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import new_sketch
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
+from sojourn.sketches.sketch import new_sketch
 
 PACKETS = 4_000_000
 PEER_PACKETS = 400_000

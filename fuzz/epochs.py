@@ -24,8 +24,8 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import new_sketch
 from sojourn.sketches.sds import SdsParameters
+from sojourn.sketches.sketch import new_sketch
 
 __all__ = ["EPOCHS"]
 

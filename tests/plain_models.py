@@ -7,10 +7,20 @@ sequence)``.
 
 from __future__ import annotations
 
-from sojourn.core.hashing import bucket_of, mix64, reduce_to_range, salt_for
+from sojourn.core.hashing import mix64, salt_for
 
 LOW_HALF = 0xFFFFFFFF
 MASK = 2**64 - 1
+
+
+def reduce_to_range(hashed: int, size: int) -> int:
+    """Map the high half of a hash onto ``0 … size − 1`` by multiplication (`size` ≤ 2³²)."""
+    return (hashed >> 32) * size >> 32
+
+
+def bucket_of(instance_id: int, j: int, *, salt: int, size: int) -> int:
+    """H(id, j) of the papers: the bucket of an instance's `j`-th hash function."""
+    return reduce_to_range(mix64(instance_id ^ salt_for(j, salt)), size)
 
 
 def centred(value: int, bits: int) -> int:

@@ -40,10 +40,6 @@ def test_a_slice_is_a_view_and_concatenation_undoes_it() -> None:
     assert joined.sequence.tolist() == [1, 1, 2]
 
 
-def test_nothing_cannot_be_concatenated() -> None:
-    with pytest.raises(ParameterError, match="nothing to concatenate"):
-        PacketBatch.concatenate([])
-
-
 def test_empty_batches_exist() -> None:
     assert len(PacketBatch.of([], [], [])) == 0
+    assert len(MeasurementBatch.concatenate([])) == 0

@@ -29,8 +29,8 @@ from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.lds import LdsParameters
-from sojourn.sketches.registry import new_sketch
 from sojourn.sketches.sds import SdsParameters
+from sojourn.sketches.sketch import new_sketch
 
 PACKET_PARAMETERS = st.one_of(
     own.lda_parameters(), own.lds_parameters(), own.counter_vector_parameters(), own.sample_parameters()

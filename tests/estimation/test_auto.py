@@ -20,7 +20,7 @@ from sojourn.segments.plan import SEGMENT, SPREAD, SegmentPlan, plan_segment
 from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
-from sojourn.sketches.registry import new_sketch
+from sojourn.sketches.sketch import new_sketch
 
 SALTS = range(6)
 

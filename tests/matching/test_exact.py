@@ -82,8 +82,6 @@ def test_loss_and_delay_of_every_flow_are_exact_in_any_file_order(loss: float) -
         assert match.flows.mean_ns[row] == pytest.approx(got.mean(), rel=1e-12)
         assert match.flows.std_ns[row] == pytest.approx(got.std(), rel=1e-9)
         assert (match.flows.min_ns[row], match.flows.max_ns[row]) == (got.min(), got.max())
-        shares = match.percentiles([0.0, 0.5, 0.99])[row]
-        assert shares == pytest.approx(np.quantile(got, [0.0, 0.5, 0.99]), rel=1e-12)
     delays = world.delay[~world.lost]
     assert match.aggregate.mean_ns == pytest.approx(delays.mean(), rel=1e-12)
     assert match.aggregate.std_ns == pytest.approx(delays.std(), rel=1e-9)
@@ -238,7 +236,7 @@ def test_directions_are_told_apart_with_any_clock_offset(offset: int) -> None:
     assert match.clock.both_directions
     assert match.clock.uncertainty_ns is not None
     assert abs(match.clock.offset_ns - offset) <= match.clock.uncertainty_ns <= 6 * MS
-    other = match_exact(sender, receiver, conversations=conversations, reverse=True)
+    other = match_exact(receiver, sender, conversations=conversations)
     assert set(other.flows.flow_id) == set(range(101, 108))
     assert other.aggregate.lost == back.lost.sum()
     assert abs(other.clock.offset_ns + offset) <= (other.clock.uncertainty_ns or 0)
@@ -256,7 +254,7 @@ def test_a_given_offset_is_subtracted_and_reversed() -> None:
     mode = ClockMode("offset", 2 * SECOND)
     match = match_exact(sender, receiver, conversations=conversations, clock=mode)
     assert match.aggregate.mean_ns == pytest.approx(there.delay[~there.lost].mean())
-    other = match_exact(sender, receiver, conversations=conversations, clock=mode, reverse=True)
+    other = match_exact(receiver, sender, conversations=conversations, clock=mode.reversed())
     assert other.aggregate.mean_ns == pytest.approx(back.delay[~back.lost].mean())
 
 
@@ -282,8 +280,7 @@ def test_flows_never_matched_are_listed_apart_unless_their_conversation_passes()
     assert received == 0
     assert lost == packets >= gone - 100  # a few at the edges stay undecided
     assert np.isnan(match.flows.mean_ns[match.flows.flow_id == 3]).all()
-    assert match.unmatched_flows.flow_id.tolist() == [500, 501]
-    assert match.unmatched_flows.sender_packets.tolist() == [2, 1]
+    assert match.unmatched_flows.tolist() == [500, 501]
     counted = match_exact(joined(sender, stray), receiver, conversations=conversations, count_unmatched=True)
     assert table(counted)[500] == (2, 0, 2)
     assert len(counted.unmatched_flows) == 0
@@ -307,8 +304,6 @@ def test_bad_input_is_refused_with_a_reason() -> None:
         Conversations(np.zeros(2, np.uint64), np.zeros(1, np.uint64))
     with pytest.raises(ParameterError):
         match_exact(good, good, duplicate_ns=-1)
-    with pytest.raises(ParameterError):
-        match_exact(good, good).percentiles([1.5])
 
 
 class DictionaryModel:

@@ -10,8 +10,8 @@ import strategies as own
 from sojourn.core.errors import MismatchError, SketchFullError, UsageError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.lda import Lda, LdaParameters
-from sojourn.sketches.registry import new_sketch
 from sojourn.sketches.sds import Sds, SdsParameters
+from sojourn.sketches.sketch import new_sketch
 
 SUMMED_KINDS = [own.lda_parameters, own.lds_parameters, own.counter_vector_parameters]
 PACKET_KINDS = [*SUMMED_KINDS, own.sample_parameters]

@@ -17,9 +17,9 @@ from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import Lda, LdaParameters, disjoint_thresholds, nested_thresholds
 from sojourn.sketches.lds import LdsParameters
-from sojourn.sketches.registry import SKETCHES, new_sketch, sketch_type
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
+from sojourn.sketches.sketch import SKETCHES, new_sketch, sketch_type
 from sojourn.sketches.weights import FlowWeights
 
 ALL = [
@@ -124,7 +124,7 @@ def test_powers_of_two_are_counted_in_leading_zeros() -> None:
 
 def test_a_policy_gives_weights_to_flows() -> None:
     flows = [FlowKey(IPv4Address("10.0.0.1"), 1, IPv4Address("10.0.0.2"), port, 17) for port in (53, 80)]
-    weights = FlowWeights.from_policy(flows, lambda flow: 10 if flow.dest_port == 53 else 1)
+    weights = FlowWeights({key_id(flow): 10 if flow.dest_port == 53 else 1 for flow in flows})
     ids = np.array([key_id(flow) for flow in flows] + [99], np.uint64)
     assert weights.of(ids).tolist() == [10, 1, 1]
     assert FlowWeights({}).of(ids).tolist() == [1, 1, 1]

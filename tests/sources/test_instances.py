@@ -10,8 +10,7 @@ import pytest
 
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import Key, ProcessKey, key_id, parse_key
-from sojourn.sources.instances import NOT_SELECTED, InstancePatterns, SelectedInstances
-from sojourn.sources.source import Metric, ReadingSource
+from sojourn.sources.source import NOT_SELECTED, InstancePatterns, Metric, ReadingSource, SelectedInstances
 
 
 @pytest.mark.parametrize(

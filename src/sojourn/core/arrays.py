@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Int64Array: TypeAlias = NDArray[np.int64]
 UInt8Array: TypeAlias = NDArray[np.uint8]
 UInt64Array: TypeAlias = NDArray[np.uint64]
+_TYPES: dict[str, type[np.generic]] = {"Int64Array": np.int64, "UInt64Array": np.uint64}
 
 
 def ranges(start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -53,15 +54,28 @@ class _Batch:
     def __len__(self) -> int:
         return len(next(iter(self.columns().values())))
 
+    @classmethod
+    def of(cls, *columns: Any) -> Self:
+        """A batch from any integer sequences; the last column may be left out, and is 0 then.
+
+        >>> len(PacketBatch.of([1, 1], [10, 11], [1_000, 2_000]))
+        2
+        """
+        declared = fields(cls)
+        if len(columns) == len(declared) - 1:
+            columns = (*columns, np.zeros(len(columns[0]), np.int64))
+        pairs = zip(declared, columns, strict=True)
+        return cls(*(_as_column(column, _TYPES[str(field.type)], field.name) for field, column in pairs))
+
     def select(self, rows: slice | NDArray[np.generic]) -> Self:
         """The given rows (a slice, indices or a mask) as a batch of the same type."""
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     @classmethod
     def concatenate(cls, batches: Sequence[Self]) -> Self:
-        """All rows of `batches`, in their order."""
+        """All rows of `batches`, in their order; there may be none."""
         if not batches:
-            raise ParameterError("nothing to concatenate", where=cls.__name__)
+            return cls.of([], [], [])
         names = batches[0].columns()
         return cls(**{n: np.concatenate([b.columns()[n] for b in batches]) for n in names})
 
@@ -81,6 +95,15 @@ def _as_column(values: object, dtype: type[np.generic], name: str) -> NDArray[np
     return column.astype(dtype)
 
 
+def rows_of(known: UInt64Array, asked: UInt64Array) -> Int64Array:
+    """The row of each asked id among the known ones, which are distinct; −1 where it is not there."""
+    if not len(known):
+        return np.full(len(asked), -1, np.int64)
+    order = np.argsort(known)
+    rows = order[np.minimum(np.searchsorted(known[order], asked), len(order) - 1)]
+    return np.where(known[rows] == asked, rows, -1)
+
+
 @dataclass(frozen=True, eq=False)
 class PacketBatch(_Batch):
     """Packets seen at one observation point.
@@ -92,22 +115,6 @@ class PacketBatch(_Batch):
     packet_id: UInt64Array
     time_ns: Int64Array
     size_bytes: Int64Array
-
-    @classmethod
-    def of(cls, flow_id: object, packet_id: object, time_ns: object, size_bytes: object | None = None) -> PacketBatch:
-        """A batch from any integer sequences; sizes default to 0.
-
-        >>> len(PacketBatch.of([1, 1], [10, 11], [1_000, 2_000]))
-        2
-        """
-        times = _as_column(time_ns, np.int64, "time_ns")
-        sizes = np.zeros(len(times), np.int64) if size_bytes is None else size_bytes
-        return cls(
-            _as_column(flow_id, np.uint64, "flow_id"),  # type: ignore[arg-type]
-            _as_column(packet_id, np.uint64, "packet_id"),  # type: ignore[arg-type]
-            times,  # type: ignore[arg-type]
-            _as_column(sizes, np.int64, "size_bytes"),  # type: ignore[arg-type]
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,17 +128,3 @@ class MeasurementBatch(_Batch):
     value: Int64Array
     time_ns: Int64Array
     sequence: UInt64Array
-
-    @classmethod
-    def of(
-        cls, instance_id: object, value: object, time_ns: object, sequence: object | None = None
-    ) -> MeasurementBatch:
-        """A batch from any integer sequences; sequence numbers default to 0."""
-        times = _as_column(time_ns, np.int64, "time_ns")
-        numbers = np.zeros(len(times), np.uint64) if sequence is None else sequence
-        return cls(
-            _as_column(instance_id, np.uint64, "instance_id"),  # type: ignore[arg-type]
-            _as_column(value, np.int64, "value"),  # type: ignore[arg-type]
-            times,  # type: ignore[arg-type]
-            _as_column(numbers, np.uint64, "sequence"),  # type: ignore[arg-type]
-        )

@@ -57,13 +57,13 @@ def mix(value: np.uint64) -> np.uint64:
 
 @inlined
 def to_range(hashed: np.uint64, size: np.uint64) -> np.int64:
-    """`hashing.reduce_to_range`, as an index."""
+    """The high half of a hash onto ``0 … size − 1`` by multiplication (`size` ≤ 2³²)."""
     return np.int64(((hashed >> _HALF) * size) >> _HALF)
 
 
 @inlined
 def bucket(instance_id: np.uint64, function_salt: np.uint64, size: np.uint64) -> np.int64:
-    """`hashing.bucket_of`, given the word of one hash function (`salt_table`)."""
+    """H(id, j) of the papers, given the word of one hash function (`salt_table`)."""
     return to_range(mix(instance_id ^ function_salt), size)
 
 

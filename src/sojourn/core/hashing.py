@@ -103,17 +103,3 @@ def mix64(value: int) -> int:
 def salt_for(j: int, salt: int) -> int:
     """The word that selects hash function number `j` of the family that `salt` names."""
     return mix64((salt + (j + 1) * GOLDEN_GAMMA) & MASK)
-
-
-def reduce_to_range(hashed: int, size: int) -> int:
-    """Map the high half of a hash onto ``0 … size − 1`` by multiplication (`size` ≤ 2³²)."""
-    return (hashed >> 32) * size >> 32
-
-
-def bucket_of(instance_id: int, j: int, *, salt: int, size: int) -> int:
-    """H(id, j) of the papers: the bucket of an instance's `j`-th hash function.
-
-    >>> [bucket_of(42, j, salt=7, size=20) for j in range(3)]
-    [10, 19, 3]
-    """
-    return reduce_to_range(mix64(instance_id ^ salt_for(j, salt)), size)

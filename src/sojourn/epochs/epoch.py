@@ -8,7 +8,7 @@ from functools import lru_cache
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.keys import MAX_NAME_BYTES, Key
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.sketch import AnySketch
 
 MAX_KEYS = 1 << 20
 MAX_SEQUENCE = (1 << 63) - 1

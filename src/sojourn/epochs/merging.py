@@ -16,7 +16,7 @@ from sojourn.core.keys import Key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.sketch import AnySketch
 from sojourn.sketches.stack import Stack, StackParameters
 
 WIDTHS = ("bits", "count_bits", "byte_bits")

@@ -44,7 +44,7 @@ from sojourn.core.kernels import kernel
 from sojourn.core.keys import key_from_bytes
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names, overlaps
 from sojourn.sketches.parameters import Field, Parameters, Table
-from sojourn.sketches.registry import SKETCHES, AnySketch, new_sketch, sketch_type
+from sojourn.sketches.sketch import SKETCHES, AnySketch, new_sketch, sketch_type
 
 VERSION = 1
 MAX_EPOCH_BYTES = 64 << 20

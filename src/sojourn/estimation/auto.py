@@ -166,7 +166,9 @@ def combine(cells: FlowDelays, samples: FlowDelays, grand_mean: Estimate | None 
     shrunk = shrink_means(replace(samples, packets=packets, lost=lost), grand_mean)
     both = cells.answered & samples.answered
     weight = np.where(both, _cell_weight(cells, samples), np.where(cells.answered, 1.0, 0.0))
-    half = _joint_half(cells, samples, weight)
+    with np.errstate(invalid="ignore"):
+        rest = np.where(weight < 1, (1 - weight) ** 2 * _variance(samples), 0.0)
+        half = NORMAL_95 * np.sqrt(weight**2 * _variance(cells) + rest)
     mean = np.where(both, weight * cells.mean_ns + (1 - weight) * samples.mean_ns, np.nan)
     columns = {
         "mean_ns": np.where(both, mean, np.where(cells.answered, cells.mean_ns, shrunk.mean_ns)),
@@ -202,13 +204,6 @@ def _cell_weight(cells: FlowDelays, samples: FlowDelays) -> FloatArray:
     return np.where(np.isfinite(weight), weight, np.where(by_samples == 0, 0.5, 1.0))
 
 
-def _joint_half(cells: FlowDelays, samples: FlowDelays, weight: FloatArray) -> FloatArray:
-    with np.errstate(invalid="ignore"):
-        rest = np.where(weight < 1, (1 - weight) ** 2 * _variance(samples), 0.0)
-        half: FloatArray = NORMAL_95 * np.sqrt(weight**2 * _variance(cells) + rest)
-    return half
-
-
 def shrink_means(samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
     """The sampled means with shrinkage: each towards the common mean, as far as flows hardly differ.
 
@@ -222,9 +217,10 @@ def shrink_means(samples: FlowDelays, grand_mean: Estimate | None = None) -> Flo
     common = _common(samples, uncertain, size, grand_mean)
     if common is None:
         return samples
-    silent = _silent(samples)
-    y, own = _on_scale(samples.mean_ns, half, common.is_log)
+    # Flows that were active but have no sampled packet that arrived.
+    silent = np.array([reason is Reason.NOT_SAMPLED for reason in samples.reason], bool)
     with np.errstate(invalid="ignore", divide="ignore"):
+        y, own = (np.log(samples.mean_ns), half / samples.mean_ns) if common.is_log else (samples.mean_ns, half)
         prior = common.between + common.within / size
         error = common.within * np.maximum(1 / count - 1 / size, 0.0)
         kept = np.where(silent, 0.0, prior / np.maximum(prior + error, _TINY))
@@ -240,22 +236,9 @@ def shrink_means(samples: FlowDelays, grand_mean: Estimate | None = None) -> Flo
         name: np.where(changed, turn(value), getattr(samples, name))
         for name, value in (("mean_ns", drawn), ("low_ns", drawn - width), ("high_ns", drawn + width))
     }
-    rows = zip(samples.reason, silent.tolist(), samples.method_of_flow, strict=True)
-    methods = [PRIOR_ONLY if none else method for _, none, method in rows]
+    methods = [PRIOR_ONLY if none else m for none, m in zip(silent.tolist(), samples.method_of_flow, strict=True)]
     reasons = [None if none else why for why, none in zip(samples.reason, silent.tolist(), strict=True)]
     return replace(samples, **columns, reason=reasons, methods=methods)  # type: ignore[arg-type]
-
-
-def _silent(samples: FlowDelays) -> BoolArray:
-    """Flows that were active but have no sampled packet that arrived."""
-    return np.array([reason is Reason.NOT_SAMPLED for reason in samples.reason], bool)
-
-
-def _on_scale(mean: FloatArray, half: FloatArray, is_log: bool) -> tuple[FloatArray, FloatArray]:
-    if not is_log:
-        return mean, half
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.log(mean), half / mean
 
 
 def _common(samples: FlowDelays, telling: BoolArray, size: FloatArray, grand_mean: Estimate | None) -> _Common | None:

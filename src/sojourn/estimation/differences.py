@@ -29,8 +29,8 @@ from sojourn.core.estimates import Estimate
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
-from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample
+from sojourn.sketches.sketch import AnySketch
 
 
 @dataclass(frozen=True, eq=False)

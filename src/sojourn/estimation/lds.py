@@ -71,14 +71,9 @@ def estimate_lds(
     sizes = _sizes(first, columns, cells.sent)
     lost = _sizes(first, columns, cells.sent - cells.received)
     answer = _answer(flow_id, totals, sizes, lost, loads, "lds" if score == "guarded" else "lds published")
-    return _unweighted(answer, weight)
-
-
-def _unweighted(answer: FlowDelays, weight: Int64Array) -> FlowDelays:
-    """In packets again; samples stay what the cells count, strangers and weights included."""
-    return replace(
-        answer, std_ns=answer.std_ns / np.sqrt(weight), packets=answer.packets / weight, lost=answer.lost / weight
-    )
+    # In packets again; samples stay what the cells count, strangers and weights included.
+    std = answer.std_ns / np.sqrt(weight)
+    return replace(answer, std_ns=std, packets=answer.packets / weight, lost=answer.lost / weight)
 
 
 def _row_loads(cells: CellDifference, load: FloatArray, share: FloatArray) -> RowLoads:

@@ -24,8 +24,7 @@ from sojourn.core.errors import SojournError, SourceError
 from sojourn.core.keys import key_id
 from sojourn.sources.block_trace import tracefs_folder
 from sojourn.sources.disk_io import DiskIo, Method
-from sojourn.sources.instances import InstancePatterns, SelectedInstances
-from sojourn.sources.source import SourceBatch
+from sojourn.sources.source import InstancePatterns, SelectedInstances, SourceBatch
 
 
 class Tally:

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sojourn.capture.flows.table import FlowTable
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array, rows_of
 from sojourn.core.kernels import kernel
 from sojourn.matching.clock.correction import ClockReading, TimedPairs, estimate_clock
 
@@ -299,6 +299,4 @@ def _other_size(flow_id: UInt64Array, sender: FlowTable, receiver: FlowTable) ->
 
 def _mean_size(table: FlowTable, flow_id: UInt64Array) -> FloatArray:
     """The flows' bytes per packet; NaN for those that are not in the table."""
-    order = np.argsort(table.ids)
-    rows = order[np.minimum(np.searchsorted(table.ids[order], flow_id), len(order) - 1)]
-    return np.where(table.ids[rows] == flow_id, table.bytes[rows] / np.maximum(table.packets[rows], 1), np.nan)
+    return np.append(table.bytes / np.maximum(table.packets, 1), np.nan)[rows_of(table.ids, flow_id)]

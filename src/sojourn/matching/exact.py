@@ -10,7 +10,7 @@ What counts, and as what:
 
 - packets pair by identity, older copies first (`pairing`); extra copies are duplicates, not losses;
 - only flows that travel sender → receiver are measured (`forward_flows`); the others are ``OTHER_WAY``,
-  measured by exchanging the points (``reverse``);
+  measured by exchanging the points;
 - a packet that the receiver missed is ``LOST`` only where the receiver was surely capturing; otherwise it
   is an ``EDGE`` packet (`find_edges`; ``trim=False`` calls all of them lost, or missing at the sender);
 - a flow without a single matched packet is either lost altogether or does not pass the receiver. If its
@@ -32,7 +32,6 @@ import numpy as np
 
 from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
-from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import kernel
 from sojourn.matching.clock.correction import (
     ClockEstimate,
@@ -139,24 +138,6 @@ def group_by_flow(flow: Int64Array, flows: int) -> tuple[Int64Array, Int64Array]
     return rows, starts
 
 
-@kernel
-def percentiles(starts: Int64Array, delay_ns: Int64Array, shares: FloatArray) -> FloatArray:
-    """Per flow (row) and share of 0…1 (column), interpolated between neighbours; NaN for an empty flow."""
-    values = np.full((starts.shape[0] - 1, shares.shape[0]), np.nan)
-    for flow in range(starts.shape[0] - 1):
-        start, end = starts[flow], starts[flow + 1]
-        if start == end:
-            continue
-        ordered = np.sort(delay_ns[start:end])
-        for k in range(shares.shape[0]):
-            position = shares[k] * (end - start - 1)
-            below = int(position)
-            above = min(below + 1, end - start - 1)
-            part = position - below
-            values[flow, k] = ordered[below] + (ordered[above] - ordered[below]) * part
-    return values
-
-
 class Fate(IntEnum):
     """What became of a packet of either point."""
 
@@ -188,7 +169,7 @@ class MatchedPackets:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredFlows:
+class MeasuredFlows(DelayStatistics):
     """Columns, one row per measured flow; delays of a flow that was wholly lost are NaN (min, max 0).
 
     ``edge`` counts packets that could not be judged, ``duplicates`` extra copies at either point and
@@ -197,30 +178,10 @@ class MeasuredFlows:
 
     flow_id: UInt64Array
     packets: Int64Array
-    received: Int64Array
     lost: Int64Array
-    mean_ns: FloatArray
-    std_ns: FloatArray
-    min_ns: Int64Array
-    max_ns: Int64Array
-    jitter_ns: FloatArray
-    reordered: Int64Array
-    reorder_extent: Int64Array
     duplicates: Int64Array
     receiver_only: Int64Array
     edge: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.flow_id)
-
-
-@dataclass(frozen=True, eq=False)
-class UnmatchedFlows:
-    """Flows without any packet seen at both points: how many packets each point has of them."""
-
-    flow_id: UInt64Array
-    sender_packets: Int64Array
-    receiver_packets: Int64Array
 
     def __len__(self) -> int:
         return len(self.flow_id)
@@ -247,7 +208,7 @@ class ExactMatch:
     """Everything that matching two points tells; ``explanation`` says what needs words."""
 
     flows: MeasuredFlows
-    unmatched_flows: UnmatchedFlows
+    unmatched_flows: UInt64Array
     aggregate: Aggregate
     clock: ClockEstimate
     packets: MatchedPackets
@@ -265,12 +226,6 @@ class ExactMatch:
                 if found:
                     counts[f"{name} at {point}"] = found
         return counts
-
-    def percentiles(self, shares: list[float]) -> FloatArray:
-        """Delay percentiles per flow (row) for shares between 0 and 1 (column)."""
-        if not all(0 <= share <= 1 for share in shares):
-            raise ParameterError(f"percentile shares {shares}", action="use numbers between 0 and 1")
-        return percentiles(self.packets.start, self.packets.delay_ns, np.array(shares, np.float64))
 
 
 IGNORED_TEXTS = {
@@ -326,7 +281,7 @@ def add_up(
     )
     return ExactMatch(
         flows=flows,
-        unmatched_flows=_unmatched(ids, sender, receiver),
+        unmatched_flows=ids[np.flatnonzero(sum(p.count(Fate.UNMATCHED_FLOW, len(ids)) for p in points))],
         aggregate=aggregate,
         clock=clock,
         packets=packets,
@@ -348,15 +303,8 @@ def _flow_table(
     return MeasuredFlows(
         flow_id=ids[numbers],
         packets=delays.received + lost,
-        received=delays.received,
         lost=lost,
-        mean_ns=delays.mean_ns,
-        std_ns=delays.std_ns,
-        min_ns=delays.min_ns,
-        max_ns=delays.max_ns,
-        jitter_ns=delays.jitter_ns,
-        reordered=delays.reordered,
-        reorder_extent=delays.reorder_extent,
+        **vars(delays),
         duplicates=counted(sender, Fate.DUPLICATE) + counted(receiver, Fate.DUPLICATE),
         receiver_only=counted(receiver, Fate.RECEIVER_ONLY),
         edge=counted(sender, Fate.EDGE) + counted(receiver, Fate.EDGE),
@@ -381,20 +329,12 @@ def _aggregate(flows: MeasuredFlows, packets: MatchedPackets) -> Aggregate:
     )
 
 
-def _unmatched(ids: UInt64Array, sender: PointFates, receiver: PointFates) -> UnmatchedFlows:
-    sent = sender.count(Fate.UNMATCHED_FLOW, len(ids))
-    got = receiver.count(Fate.UNMATCHED_FLOW, len(ids))
-    numbers = np.flatnonzero(sent + got)
-    return UnmatchedFlows(ids[numbers], sent[numbers], got[numbers])
-
-
 def match_exact(
     sender: PacketBatch,
     receiver: PacketBatch,
     *,
     clock: ClockMode | None = None,
     conversations: Conversations | None = None,
-    reverse: bool = False,
     trim: bool = True,
     count_unmatched: bool = False,
     duplicate_ns: int = 100_000,
@@ -402,8 +342,7 @@ def match_exact(
     """Match every packet of two observation points.
 
     `conversations` (from the flow tables' keys) tells the two directions apart whatever the clocks read;
-    without it the sign of the delays must do. `reverse` measures receiver → sender: the two points exchange
-    their roles, in the answer too.
+    without it the sign of the delays must do.
 
     >>> a = PacketBatch.of([7] * 4, [1, 2, 3, 4], [100, 200, 300, 400])
     >>> b = PacketBatch.of([7] * 3, [1, 2, 4], [150, 260, 440])
@@ -412,8 +351,6 @@ def match_exact(
     (1, 50.0)
     """
     mode = clock or ClockMode()
-    if reverse:
-        sender, receiver, mode = receiver, sender, mode.reversed()
     pairs = pair_packets(sender, receiver, duplicate_ns=duplicate_ns)
     flow, ids = index_ids(np.concatenate((sender.flow_id, receiver.flow_id)))
     sender_flow, receiver_flow = flow[: len(sender)], flow[len(sender) :]

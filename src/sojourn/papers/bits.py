@@ -25,7 +25,7 @@ from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.segments.answer import estimate_streams
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
-from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sketches.sketch import AnySketch, new_sketch
 
 TITLE = "Accuracy per bit"
 LOSSES = (0.0, 0.001, 0.01, 0.15)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError, UsageError
 from sojourn.core.estimates import Estimate, FlowDelays, Reason, flow_delays_of, unanswered_flows
 from sojourn.core.keys import Key, TrafficKey, key_id
@@ -29,8 +29,8 @@ from sojourn.segments.ranges import moved, moved_flows, recorded_base, shifted
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample
+from sojourn.sketches.sketch import AnySketch
 from sojourn.sketches.stack import Stack
 
 CELLS = (FLOWS, SPREAD, ELEPHANTS)
@@ -176,18 +176,14 @@ def answer_streams(
     if len(flow_id):
         flows = estimate_streams(sent, received, flow_id, sizes=sizes, delays=blind, joint=joint, sample=sample)
     if flows is not None:
-        flows = replace(flows, lost=_never_negative(flows.lost))
+        # Where more arrived than was sent, nothing is known of losses.
+        with np.errstate(invalid="ignore"):
+            flows = replace(flows, lost=np.where(flows.lost < -ROUNDING, np.nan, np.maximum(flows.lost, 0.0)))
     delays = segment_delays(blind, received=after.recorded, sample=sample, flows=flows)
     if flows is not None:
         flows = with_remainder(flows, delays.mean, after.recorded)
     parts = [part for stream in sent for part in Parts.of_sketches(sent[stream], received[stream])]
     return StreamAnswers(delays, flows, parts, sample)
-
-
-def _never_negative(lost: FloatArray) -> FloatArray:
-    """Losses; NaN where more arrived than was sent, so that nothing is known of them."""
-    with np.errstate(invalid="ignore"):
-        return np.where(lost < -ROUNDING, np.nan, np.maximum(lost, 0.0))
 
 
 def _estimate_jointly(

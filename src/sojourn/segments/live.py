@@ -46,7 +46,7 @@ from sojourn.segments.answer import CountedFlows, Interval, answer_interval
 from sojourn.segments.plan import SEGMENT, SegmentPlan
 from sojourn.segments.record import PointRecorder
 from sojourn.segments.surveyed import packets_of
-from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.sketch import AnySketch
 
 EDGE_PACKETS = 1 << 21
 # A stop is announced so long before: no thread has already worked on later packets.
@@ -73,7 +73,7 @@ class EdgeLog:
         return batch.select(slice(room, None))
 
     def packets(self) -> PacketBatch:
-        return PacketBatch.concatenate(list(self._batches)) if self._batches else PacketBatch.of([], [], [])
+        return PacketBatch.concatenate(list(self._batches))
 
 
 class LivePoint:
@@ -124,7 +124,7 @@ class LivePoint:
 
     def packets(self) -> PacketBatch:
         """The columns of all packets that count, where they were kept."""
-        return PacketBatch.concatenate(self.kept) if self.kept else PacketBatch.of([], [], [])
+        return PacketBatch.concatenate(self.kept or [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,11 +234,16 @@ class LiveSegment:
                     where=point.reader.name,
                     action="check the interface, its direction and the filter",
                 )
-        flow_id, one_sided = self._flows()
-        split = self._resegmented(flow_id)
+        # The flows that both points saw, and those that only one did.
+        sender, receiver = self.points
+        flow_id = np.intersect1d(sender.counts.ids, receiver.counts.ids)
+        one_sided = np.setxor1d(sender.counts.ids, receiver.counts.ids)
+        split = resegmented(flow_id, sender.counts, receiver.counts, (sender.longest, receiver.longest))
         whole = self._estimate(self._plan, flow_id, one_sided, split) if self._plan is not None else None
-        times = self.sender.first_ns, self.sender.last_ns
-        return LiveAnswer(whole, self._match(), *times, one_sided, left_out, flow_id[split])
+        match = None
+        if sender.kept is not None:
+            match = match_exact(sender.packets(), receiver.packets(), clock=ClockMode("none"), trim=False)
+        return LiveAnswer(whole, match, sender.first_ns, sender.last_ns, one_sided, left_out, flow_id[split])
 
     def _settle_edges(self) -> dict[str, int]:
         """Record what the receiver held, without what was sent outside of the time."""
@@ -258,21 +263,6 @@ class LiveSegment:
             "no room to judge an edge": sum(log.overflow for log in (self.sender.after, point.held, point.after)),
         }
         return {text: count for text, count in counts.items() if count}
-
-    def _flows(self) -> tuple[UInt64Array, UInt64Array]:
-        """The flows that both points saw, and those that only one did."""
-        sent, received = (point.counts.ids for point in self.points)
-        return np.intersect1d(sent, received), np.setxor1d(sent, received)
-
-    def _resegmented(self, flow_id: UInt64Array) -> BoolArray:
-        """Which flows show other packets at the receiver than at the sender, as offloading makes them."""
-        longest = self.sender.longest, self.receiver.longest
-        return resegmented(flow_id, self.sender.counts, self.receiver.counts, longest)
-
-    def _match(self) -> ExactMatch | None:
-        if self.sender.kept is None:
-            return None
-        return match_exact(self.sender.packets(), self.receiver.packets(), clock=ClockMode("none"), trim=False)
 
     def _estimate(self, plan: SegmentPlan, flow_id: UInt64Array, one_sided: UInt64Array, split: BoolArray) -> Interval:
         tables = self.sender.counts, self.receiver.counts

@@ -22,7 +22,7 @@ from sojourn.capture.flows.table import FlowTable
 from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.estimates import FlowDelays
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
-from sojourn.core.units import format_bytes, parse_share, plural
+from sojourn.core.units import format_bytes, parse_bytes, parse_share, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments.answer import EpochsAnswer, answer_epochs
@@ -31,7 +31,6 @@ from sojourn.segments.record import (
     EXACT,
     Advance,
     Method,
-    bytes_of,
     decode_options,
     ns_of,
     silent,
@@ -99,9 +98,9 @@ def measure_files(
             result = exact_result(survey.match, key_of, resegmented=survey.resegmented.tolist())
         else:
             joint = method == "joint"
-            memory_bytes, chosen = bytes_of(memory or "1MB"), None
+            memory_bytes, chosen = parse_bytes(memory or "1MB"), None
             if wanted is not None:
-                from sojourn.segments.planning.survey import plan_surveyed
+                from sojourn.segments.planning.search import plan_surveyed
 
                 chosen = plan_surveyed(
                     sketch, survey, error=wanted[0], confidence=wanted[1], joint=joint, advance=advance
@@ -182,7 +181,7 @@ def _with_planned(
         f"(simulated: {plan.prediction.share:.1%})"
     )
     if result.truth is not None and flows is not None:
-        from sojourn.segments.planning.survey import achieved_share
+        from sojourn.segments.planning.search import achieved_share
 
         count, share = achieved_share(flows, survey, wish)
         planned |= {"promised_flows": count, "achieved_share": share}
@@ -255,7 +254,7 @@ def measure_interfaces(
 
     plan = None
     if sketch != EXACT:
-        size = bytes_of(memory or "1MB")
+        size = parse_bytes(memory or "1MB")
         plan = plan_segment(sketch, size, flows=flows, loss=loss, changes=parameters, joint=method == "joint")
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
     options, packet_filter = decode_options(key, inner), filter_of(where)

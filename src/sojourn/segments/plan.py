@@ -28,26 +28,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.segments.ranges import DelayRange, widened
+from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.stack import StackParameters
 
 if TYPE_CHECKING:
     from sojourn.segments.survey import Survey
 
-
-from dataclasses import fields
-from typing import TypeVar
-
-from sojourn.sketches.counter_vector import CounterVectorParameters
-from sojourn.sketches.lda import LdaParameters
-from sojourn.sketches.sample import SampleParameters
-
+FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
 LADDER = tuple(2.0**-i for i in range(8))
 RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
 MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for some minutes, half of it lost
@@ -161,28 +157,15 @@ def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0, joint:
     return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=shares, salt=salt)
 
 
-@dataclass(frozen=True)
-class AutoShares:
-    """What auto records of flows: cells (of whole flows if they suffice), cells or counters that flows are spread over,
-    cells that sample for elephants, samples."""
-
-    cells: LdsParameters | None = None
-    spread: LdsParameters | CounterVectorParameters | None = None
-    elephants: LdsParameters | None = None
-    samples: SampleParameters | None = None
-
-
 def fit_auto(
     memory_bytes: int, *, flows: int, loss: float, packets: int = 0, salt: int = 0, joint: bool = True
-) -> AutoShares:
+) -> dict[str, Parameters]:
     """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
 
     What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
 
-    >>> fit_auto(128_000, flows=1000, loss=0.0).samples is None
-    True
-    >>> fit_auto(128_000, flows=1000, loss=0.2).spread is None
-    True
+    >>> list(fit_auto(128_000, flows=1000, loss=0.0)), list(fit_auto(128_000, flows=1000, loss=0.2))
+    (['flows'], ['flows', 'samples'])
     """
     flows = max(flows, 1)
     cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
@@ -190,17 +173,17 @@ def fit_auto(
     lost = loss * (packets / flows if packets else USUAL_PACKETS_PER_FLOW)
     exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
     if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
-        return AutoShares(cells=_exact_cells(cells, salt))
+        return {FLOWS: _exact_cells(cells, salt)}
     counted = joint and flows <= MOST_JOINT_FLOWS
     least = COUNTERS_CROSSING if counted else CROSSING
     crossing = max(LEAST_CELLS_PER_FLOW, least * (lost / CROSSING_LOST) ** CROSSING_POWER)
     whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and 0 < packets < cells * WHOLE_SAMPLE
     if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
         if BESIDE_SAMPLES * exact > cells:
-            return AutoShares(samples=fit_sample(memory_bytes, flows=flows, salt=salt))
+            return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
         beside = _exact_cells(exact, salt)
         left = memory_bytes - -(-beside.memory_bits // 8)
-        return AutoShares(cells=beside, samples=fit_sample(left, flows=flows, salt=salt))
+        return {FLOWS: beside, SAMPLES: fit_sample(left, flows=flows, salt=salt)}
     few = per_flow < WHOLE_CROSSING * (lost / CROSSING_LOST) ** WHOLE_POWER
     if counted and (few or flows <= MANY_FLOWS):
         return _with_counters(memory_bytes, flows, lost, salt, few=few)
@@ -208,17 +191,17 @@ def fit_auto(
         most = NEARLY_ALL if lost < SELDOM_LOST and per_flow > 1 else MOST_OF_CELLS if lost < SELDOM_LOST else 0.5
         exact = min(round(flows * JUST_EXACT), round(most * cells))
     rows = LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1
-    return AutoShares(cells=_exact_cells(exact, salt, rows), spread=_spread_cells(cells - exact, flows, salt))
+    return {FLOWS: _exact_cells(exact, salt, rows), SPREAD: _spread_cells(cells - exact, flows, salt)}
 
 
-def _with_counters(memory_bytes: int, flows: int, lost: float, salt: int, *, few: bool) -> AutoShares:
+def _with_counters(memory_bytes: int, flows: int, lost: float, salt: int, *, few: bool) -> dict[str, Parameters]:
     """Counters, cells that sample for elephants, and, unless cells are too few, those of whole flows."""
     cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
     counters = FEW_COUNTERS if lost < OFTEN_LOST else MORE_COUNTERS
     if few:
         sampled = _elephant_cells(cells // ELEPHANTS_ALONE, salt)
         left = 8 * memory_bytes - sampled.memory_bits
-        return AutoShares(cells=sampled, spread=_counters(left, counters, salt))
+        return {FLOWS: sampled, SPREAD: _counters(left, counters, salt)}
     exact, rows = max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows), LDS_ROWS
     if cells < (CELLS_PER_FLOW + 1) * flows or cells < exact:
         most = NEARLY_ALL if lost < SELDOM_LOST and cells > flows else MOST_OF_CELLS
@@ -226,7 +209,7 @@ def _with_counters(memory_bytes: int, flows: int, lost: float, salt: int, *, few
     whole = _exact_cells(exact, salt, rows)
     sampled = _elephant_cells((cells - exact) // ELEPHANTS_BESIDE, salt)
     left = 8 * memory_bytes - sampled.memory_bits - whole.memory_bits
-    return AutoShares(cells=whole, spread=_counters(left, counters, salt), elephants=sampled)
+    return {FLOWS: whole, SPREAD: _counters(left, counters, salt), ELEPHANTS: sampled}
 
 
 def _elephant_cells(cells: int, salt: int) -> LdsParameters:
@@ -298,7 +281,6 @@ def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParamet
     raise TooSmallError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")
 
 
-FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
 BLIND_SHARE = 8
 BLIND_BYTES = 16 << 10
 LEAST_BLIND_BYTES = 1 << 10
@@ -319,11 +301,6 @@ class SegmentPlan:
     parts: Mapping[str, Parameters]
     joint: bool = False
     base_ns: int = 0
-
-    @classmethod
-    def of(cls, name: str, parts: Mapping[str, Parameters | None], *, joint: bool = False) -> SegmentPlan:
-        """The plan of the parts that there are."""
-        return cls(name, {part: parameters for part, parameters in parts.items() if parameters is not None}, joint)
 
     @property
     def stream(self) -> Parameters:
@@ -422,36 +399,28 @@ def _plan(
 ) -> SegmentPlan:
     lost = packets * loss if packets else MOST_LOST
     if name == "lda":
-        return SegmentPlan.of(name, {SEGMENT: changed(fit_lda(memory_bytes, salt=salt, lost=lost), wanted)})
+        return SegmentPlan(name, {SEGMENT: changed(fit_lda(memory_bytes, salt=salt, lost=lost), wanted)})
     if name not in ("auto", "lds", "colate", "sample"):
         raise ParameterError(f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample or lda")
     blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
     blind = fit_blind(blind_bytes, salt=salt, lost=lost)
     rest = memory_bytes - max(blind_bytes, -(-blind.memory_bits // 8))
     if name == "auto":
-        parts = _auto_parts(rest, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
+        # Where nothing is known beforehand, a small sample answers if loss spoils the cells.
+        aside = 0 if packets or rest < LEAST_WITH_SAMPLE else rest // SAMPLE_SHARE
+        parts = fit_auto(rest - aside, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
+        if aside and SAMPLES not in parts:
+            parts[SAMPLES] = fit_sample(aside, flows=flows, salt=salt)
         if wanted:
             raise ParameterError(
                 "auto sets its parameters itself", action="use lds, colate or sample to set single ones"
             )
-        return SegmentPlan.of(name, {**parts, SEGMENT: blind}, joint=True)
+        return SegmentPlan(name, {**parts, SEGMENT: blind}, joint=True)
     cells: Parameters
     if name == "lds":
-        cells = changed(fit_lds(rest, flows=flows, loss=loss, salt=salt, joint=joint), wanted)
+        cells = fit_lds(rest, flows=flows, loss=loss, salt=salt, joint=joint)
     elif name == "colate":
-        cells = changed(fit_colate(rest, flows=flows, salt=salt, joint=joint), wanted)
+        cells = fit_colate(rest, flows=flows, salt=salt, joint=joint)
     else:
-        cells = changed(fit_sample(rest, flows=flows, salt=salt), wanted)
-    return SegmentPlan.of(name, {FLOWS: cells, SEGMENT: blind}, joint=joint and name != "sample")
-
-
-def _auto_parts(
-    memory_bytes: int, *, flows: int, loss: float, packets: int, salt: int, joint: bool
-) -> dict[str, Parameters | None]:
-    """Auto's parts but the LDA. Where nothing is known beforehand, a small sample answers if loss spoils the cells."""
-    aside = 0 if packets or memory_bytes < LEAST_WITH_SAMPLE else memory_bytes // SAMPLE_SHARE
-    shares = fit_auto(memory_bytes - aside, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
-    samples = shares.samples
-    if aside and samples is None:
-        samples = fit_sample(aside, flows=flows, salt=salt)
-    return {FLOWS: shares.cells, SPREAD: shares.spread, ELEPHANTS: shares.elephants, SAMPLES: samples}
+        cells = fit_sample(rest, flows=flows, salt=salt)
+    return SegmentPlan(name, {FLOWS: changed(cells, wanted), SEGMENT: blind}, joint=joint and name != "sample")

@@ -212,7 +212,10 @@ def judge_epochs(sender: Capture, receiver: Capture, cells: CellDifference, *, b
 
 
 def _refuse_other_identities(cells: CellDifference) -> None:
-    if _strange_cells(cells):
+    """The receiver's packets are some of the sender's, so that equal counts are equal packets, unless the same packet
+    has another identity there."""
+    alike = int(np.count_nonzero((cells.sent == cells.received) & (cells.sent > 0)))
+    if alike >= FEWEST_CELLS and int(cells.usable.sum()) < REFUSED_SHARE * alike:
         raise InputError(
             "the two points' cells hold different packets where they hold equally many: identities differ",
             action="record both from captures of the same snap length, with the same --identity-bytes and --inner",
@@ -228,13 +231,6 @@ def _refuse_same_epochs(sender: Capture, receiver: Capture, cells: CellDifferenc
             where=f"{sender.name} and {receiver.name}",
             action="give the epochs of two points",
         )
-
-
-def _strange_cells(cells: CellDifference) -> bool:
-    """Whether cells with equal counts hold different packets. The receiver's packets are some of the sender's, so
-    that equal counts are equal packets, unless the same packet has another identity there."""
-    alike = int(np.count_nonzero((cells.sent == cells.received) & (cells.sent > 0)))
-    return alike >= FEWEST_CELLS and int(cells.usable.sum()) < REFUSED_SHARE * alike
 
 
 def refuse_negative(mean: Answer, offset_ns: int) -> None:

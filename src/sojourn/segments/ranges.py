@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
-from sojourn.core.estimates import Answer, Estimate, FlowDelays
+from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import DelayCellParameters, Lda
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch
 from sojourn.sketches.sample import Sample, SampleParameters
+from sojourn.sketches.sketch import AnySketch
 from sojourn.sketches.stack import Stack
 
 IN_RANGE_NS = 10_000_000_000  # max_delay_ns of every sketch by default
@@ -107,13 +107,11 @@ def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
 
 def moved(answer: LdaAnswer, base_ns: int) -> LdaAnswer:
     """A segment's answer with the base added again."""
-    return replace(answer, mean=_moved_mean(answer.mean, base_ns)) if base_ns else answer
-
-
-def _moved_mean(answer: Answer, base_ns: int) -> Answer:
-    if not isinstance(answer, Estimate):
+    mean = answer.mean
+    if not base_ns or not isinstance(mean, Estimate):
         return answer
-    return replace(answer, value=answer.value + base_ns, low=answer.low + base_ns, high=answer.high + base_ns)
+    bounds = {name: getattr(mean, name) + base_ns for name in ("value", "low", "high")}
+    return replace(answer, mean=replace(mean, **bounds))
 
 
 def moved_flows(flows: FlowDelays | None, base_ns: int) -> FlowDelays | None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import FlowKeying, held_by_most
-from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch, UInt64Array
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.keys import FlowKey, Key
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration, plural
@@ -28,7 +28,7 @@ from sojourn.epochs.epoch import MAX_KEYS, Epoch
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import AnySketch, new_sketch
+from sojourn.sketches.sketch import AnySketch, new_sketch
 from sojourn.sketches.stack import Stack, StackParameters
 from sojourn.sketches.weights import FlowWeights
 
@@ -183,7 +183,8 @@ class PointRecorder:
             begun = self._begin(slot)
             taken = begun.sketch.record_batch(part)
             if begun.keys is not None and taken:
-                begun.keys.see(_ids_of(part)[:taken], rows[:taken])
+                ids = part.flow_id if isinstance(part, PacketBatch) else part.instance_id
+                begun.keys.see(ids[:taken], rows[:taken])
             if taken == len(part):
                 return
             if not begun.sketch.recorded:
@@ -237,10 +238,6 @@ def epochs_of(
     yield from recorder.finish()
 
 
-def _ids_of(batch: PacketBatch | MeasurementBatch) -> UInt64Array:
-    return batch.flow_id if isinstance(batch, PacketBatch) else batch.instance_id
-
-
 @dataclass(eq=False)
 class _Weights:
     """What flows weigh by the policy of an LDS; all epochs share one table."""
@@ -276,10 +273,6 @@ Advance = Callable[[str, float], None]
 
 def silent(_step: str, _share: float) -> None:
     """No progress is shown."""
-
-
-def bytes_of(memory: str | int) -> int:
-    return parse_bytes(memory) if isinstance(memory, str) else memory
 
 
 def ns_of(time: str | int | None) -> int:
@@ -320,7 +313,7 @@ def record(
 
     if sketch == EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
-    joint, size = method == "joint" and keys, bytes_of(memory or "1MB")
+    joint, size = method == "joint" and keys, parse_bytes(memory or "1MB")
     plan = plan_segment(sketch, size, flows=flows, loss=loss, salt=salt, changes=parameters, joint=joint)
     if weights is not None:
         plan = plan.weighted(_policy(Path(weights)))
@@ -382,14 +375,8 @@ class Recording:
             self._reader = reader
             self._keys = KeyReports(reader.keys_at, flows=self._key_flows) if self._key_flows else None
             node = self._node or Path(reader.name).name
-            recorder = PointRecorder(
-                node,
-                SEGMENT,
-                self._plan.stream,
-                slot_of=self._slot_of,
-                keys=self._keys,
-                keys_at=reader.keys_at,
-            )
+            known: dict[str, Any] = {"slot_of": self._slot_of, "keys": self._keys, "keys_at": reader.keys_at}
+            recorder = PointRecorder(node, SEGMENT, self._plan.stream, **known)
             live: Any = reader if hasattr(reader, "complete_until_ns") else None
             complete_until = (lambda: live.complete_until_ns) if live is not None else None
             for epoch in epochs_of(_advancing(reader, advance), recorder, complete_until=complete_until):

@@ -434,7 +434,10 @@ def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str
     """Paths that can be read again, and a note for each pipe; what was kept of pipes goes when the stack is closed."""
     if paths == ("-", "-"):
         raise UsageError("both captures cannot come from stdin", where="measure", action="save one to a file")
-    kept = [_temporary_file(stack) if _is_pipe(path) else None for path in paths]
+    kept = [
+        stack.enter_context(tempfile.NamedTemporaryFile(suffix=".pcap")) if _is_pipe(path) else None  # noqa: SIM115
+        for path in paths
+    ]
     with ThreadPoolExecutor(2) as pool:  # whoever writes both may write them in turns
         sizes = list(pool.map(_keep, paths, kept))
     first, second = (path if file is None else file.name for path, file in zip(paths, kept, strict=True))
@@ -444,10 +447,6 @@ def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str
         if size
     ]
     return (first, second), notes
-
-
-def _temporary_file(stack: ExitStack) -> tempfile._TemporaryFileWrapper[bytes]:
-    return stack.enter_context(tempfile.NamedTemporaryFile(suffix=".pcap"))
 
 
 def _is_pipe(path: str) -> bool:

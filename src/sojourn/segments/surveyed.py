@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sojourn.capture.flows.table import FlowTable, FlowWindows
-from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, rows_of
 from sojourn.core.errors import InputError
-from sojourn.core.estimates import Estimate, FlowDelays
+from sojourn.core.estimates import Estimate
 from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
 from sojourn.estimation.differences import Losses, Parts, with_extra
-from sojourn.estimation.lda import LdaAnswer
 from sojourn.segments.answer import Interval, answer_interval
 from sojourn.segments.plan import SAMPLES, SEGMENT, SegmentPlan
 from sojourn.segments.record import PointRecorder, SlotOf
 from sojourn.segments.survey import Point, Survey
-from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.sketch import AnySketch
 
 
 def measure_surveyed(
@@ -37,9 +37,14 @@ def measure_surveyed(
     """Record both points and answer: for the whole, and for each interval if any are asked for."""
     slots: tuple[SlotOf | None, SlotOf | None] = (None, None)
     if interval_ns:
-        slots = tuple(_slot_by(b) for b in survey.boundaries(interval_ns, markers=markers))  # type: ignore[assignment]
+        ends = survey.boundaries(interval_ns, markers=markers)
+        slots = tuple(partial(np.searchsorted, end, side="right") for end in ends)  # type: ignore[assignment]
     advance("recording", 0.5)
-    correct = _receivers_clock(survey, plan.base_ns)
+
+    def correct(time_ns: Int64Array) -> Int64Array:
+        """The receiver's times on the sender's clock, less the base of the delays."""
+        return survey.clock.correct(time_ns) - plan.base_ns
+
     with ThreadPoolExecutor(2) as pool:
         sent, received = pool.map(
             _record_point,
@@ -47,7 +52,7 @@ def measure_surveyed(
             (plan, plan),
             slots,
             (survey.sender_windows, survey.receiver_windows.earlier(plan.base_ns)),
-            (None, correct),
+            (None, correct if survey.clock.corrected or plan.base_ns else None),
             survey.uncounted,
             (survey.sender.packets, survey.receiver.packets),
         )
@@ -75,11 +80,16 @@ def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: lis
     if survey.extra is not None:
         totals = replace(totals, losses=with_extra(totals.sent, totals.received, survey.extra))
     if flows is not None:
-        flows = _with_known_counts(flows, *counts)
+        # What the sketch does not know of a flow, both points counted.
+        packets = np.where(np.isnan(flows.packets), counts[0], flows.packets)
+        lost = np.where(np.isnan(flows.lost), Parts(counts[0], counts[1]).lost_of_each, flows.lost)
+        flows = replace(flows, packets=packets, lost=lost)
     if len(survey.resegmented):
         split = np.isin(survey.flow_id, survey.resegmented)
         others = Parts(counts[0][~split], counts[1][~split]).lost
-        totals = replace(totals, losses=Losses(None, others, totals.sent), delays=_unbounded(totals.delays))
+        totals = replace(totals, losses=Losses(None, others, totals.sent))
+        if isinstance(mean := totals.delays.mean, Estimate):
+            totals = replace(totals, delays=replace(totals.delays, mean=replace(mean, low=-np.inf, high=np.inf)))
         # Only packets that offloading left alone have a delay, and they need not be like the others.
         if flows is not None:
             low, high = (
@@ -87,29 +97,6 @@ def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: lis
             )
             flows = replace(flows, lost=np.where(split, np.nan, flows.lost), low_ns=low, high_ns=high)
     return replace(whole, totals=totals, flows=flows)
-
-
-def _unbounded(delays: LdaAnswer) -> LdaAnswer:
-    mean = delays.mean
-    return replace(delays, mean=replace(mean, low=-np.inf, high=np.inf)) if isinstance(mean, Estimate) else delays
-
-
-def _with_known_counts(flows: FlowDelays, sent: Int64Array, received: Int64Array) -> FlowDelays:
-    """The flows' packets and losses from what both points counted of each, where the sketch does not know them."""
-    packets = np.where(np.isnan(flows.packets), sent, flows.packets)
-    lost = np.where(np.isnan(flows.lost), Parts(sent, received).lost_of_each, flows.lost)
-    return replace(flows, packets=packets, lost=lost)
-
-
-def _receivers_clock(survey: Survey, base_ns: int) -> Callable[[Int64Array], Int64Array] | None:
-    """The receiver's times on the sender's clock, less the base of the delays; None where they are so already."""
-    if not survey.clock.corrected and not base_ns:
-        return None
-    return lambda time_ns: survey.clock.correct(time_ns) - base_ns
-
-
-def _slot_by(boundaries: Int64Array) -> SlotOf:
-    return lambda time_ns: np.searchsorted(boundaries, time_ns, side="right")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,9 +161,4 @@ def _merge_by_slot(sketches: dict[int, AnySketch], epochs: list[Epoch], slot_of:
 
 def packets_of(counts: FlowTable, flow_id: UInt64Array) -> Int64Array:
     """The packets of each flow in a table; 0 where it is not there."""
-    if not len(counts):
-        return np.zeros(len(flow_id), np.int64)
-    order = np.argsort(counts.ids)
-    at = np.minimum(np.searchsorted(counts.ids[order], flow_id), len(order) - 1)
-    rows = order[at]
-    return np.where(counts.ids[rows] == flow_id, counts.packets[rows], 0)
+    return np.append(counts.packets, 0)[rows_of(counts.ids, flow_id)]

@@ -238,10 +238,6 @@ class CounterVector(Sketch[CounterVectorParameters, PacketBatch]):
             limit = min(limit, p.packet_limit)
         return max(0, limit - self.recorded)
 
-    @property
-    def is_full(self) -> bool:
-        return super().is_full or self._packets_room() == 0
-
     def record(self, flow_id: int, packet_id: int, time_ns: int) -> None:
         """Record one packet, or raise `SketchFullError` and change nothing."""
         self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns]))

@@ -4,18 +4,22 @@ Guarantee: a measurement is either recorded in all its counters or refused befor
 `record_batch` returns how many leading rows it recorded; fewer than all means that the next one
 would push a counter out of its range: take a snapshot, reset, go on with the rest. Nothing wraps,
 saturates or disappears unseen.
+
+`SKETCHES` lists all by the name that epochs and commands give them; a module is imported when it is first used.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, Self, TypeVar
+from functools import cache
+from importlib import import_module
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch
-from sojourn.core.errors import MismatchError, SketchFullError, UsageError
-from sojourn.sketches.parameters import Kind, Parameters
+from sojourn.core.errors import MismatchError, ParameterError, SketchFullError, UsageError
+from sojourn.sketches.parameters import Parameters
 
 BLOCK_CELLS = 1 << 16
 
@@ -38,7 +42,6 @@ class Sketch(ABC, Generic[P, B]):
         self.recorded = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-        self._refused = False
         self._frozen = False
 
     def _new_arrays(self) -> list[Int64Array]:
@@ -59,7 +62,6 @@ class Sketch(ABC, Generic[P, B]):
             self.first_ns = first if self.first_ns is None else min(self.first_ns, first)
             self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
             self.recorded += taken
-        self._refused = self._refused or taken < len(batch)
         return taken
 
     def _record_one(self, batch: B) -> None:
@@ -69,15 +71,6 @@ class Sketch(ABC, Generic[P, B]):
                 where=self.parameters.kind,
                 action="take a snapshot and reset, or use wider counters",
             )
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a measurement was refused, or some count has no room for even one more."""
-        for table, array in zip(self.parameters.tables(), self.arrays, strict=True):
-            for i, field in enumerate(table.fields):
-                if field.kind is Kind.COUNT and array[:, i].max() >= field.highest:
-                    return True
-        return self._refused
 
     @property
     def memory_bits(self) -> int:
@@ -167,7 +160,6 @@ class Sketch(ABC, Generic[P, B]):
             array[:] = 0
         self.recorded = 0
         self.first_ns = self.last_ns = None
-        self._refused = False
 
     def check(self) -> None:
         """Refuse contents that recording could never give (few kinds have any), by a `MismatchError`."""
@@ -183,3 +175,32 @@ class Sketch(ABC, Generic[P, B]):
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+AnySketch: TypeAlias = Sketch[Any, Any]
+
+# The module and the class of each kind.
+SKETCHES = {
+    "bucket_array": ("bucket_array", "BucketArray"),
+    "counter_vector": ("counter_vector", "CounterVector"),
+    "lda": ("lda", "Lda"),
+    "lds": ("lds", "Lds"),
+    "sample": ("sample", "Sample"),
+    "sds": ("sds", "Sds"),
+    "segment": ("stack", "Stack"),
+}
+
+
+@cache
+def sketch_type(kind: str) -> type[AnySketch]:
+    """The sketch class of a kind."""
+    if kind not in SKETCHES:
+        raise ParameterError(f"{kind[:40]!r} is no sketch", action=f"use one of {', '.join(SKETCHES)}")
+    module, name = SKETCHES[kind]
+    found: type[AnySketch] = getattr(import_module(f"sojourn.sketches.{module}"), name)
+    return found
+
+
+def new_sketch(parameters: Parameters) -> AnySketch:
+    """An empty sketch with these parameters."""
+    return sketch_type(parameters.kind)(parameters)

@@ -19,7 +19,7 @@ from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import MismatchError, WireError
 from sojourn.sketches.parameters import Parameters, Table
 from sojourn.sketches.sample import SampleParameters
-from sojourn.sketches.sketch import Sketch
+from sojourn.sketches.sketch import Sketch, new_sketch, sketch_type
 
 MOST_PARTS = 8
 PACKET_KINDS = ("counter_vector", "lda", "lds", "sample")
@@ -92,8 +92,6 @@ class StackParameters(Parameters):
 
 
 def _part_of(part: object) -> Parameters:
-    from sojourn.sketches.registry import sketch_type
-
     if not isinstance(part, list) or len(part) != 2 or part[0] not in PACKET_KINDS or not isinstance(part[1], dict):
         raise WireError("expected [kind, parameters] of a part", where="segment parameters")
     return sketch_type(part[0]).parameters_type.from_mapping(part[1])
@@ -105,8 +103,6 @@ class Stack(Sketch[StackParameters, PacketBatch]):
     parameters_type = StackParameters
 
     def __init__(self, parameters: StackParameters, parts: dict[str, AnyPart] | None = None) -> None:
-        from sojourn.sketches.registry import new_sketch
-
         self._parts = parts or {name: new_sketch(part) for name, part in parameters.parts}
         super().__init__(parameters)
 
@@ -141,10 +137,6 @@ class Stack(Sketch[StackParameters, PacketBatch]):
                 taken = fitted
             recorded.append(part)
         return taken
-
-    @property
-    def is_full(self) -> bool:
-        return any(part.is_full for part in self._parts.values())
 
     def _combined(self, other: Self, *, sign: int) -> Self:
         self.parameters.require_equal(other.parameters)

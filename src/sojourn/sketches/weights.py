@@ -18,7 +18,7 @@ open addressing): 5 ns per packet. Bounds: `MAX_TEXT` bytes, `MAX_RULES` rules, 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -31,7 +31,7 @@ from sojourn.capture.flows.table import empty_slots, fill_slots, find_slot
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.kernels import inlined, kernel, signed
-from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, protocol_name
+from sojourn.core.keys import PROTOCOLS, TrafficKey, protocol_name
 
 MAX_TEXT = 1 << 16
 MAX_RULES = 256
@@ -266,11 +266,6 @@ class FlowWeights:
         self.largest = 1
         ids = np.array(list(weights), np.uint64)
         self.learn(ids, np.array([weights[i] for i in weights], np.int64))
-
-    @classmethod
-    def from_policy(cls, flows: Iterable[FlowKey], policy: Callable[[FlowKey], int]) -> FlowWeights:
-        """The weights that a policy, a function of the flow's key, gives to known flows."""
-        return cls({key_id(flow): policy(flow) for flow in flows})
 
     def _begin(self) -> None:
         self._count = 0

@@ -189,7 +189,8 @@ class ProcessTotals(Source[MeasurementBatch]):
             if added > 0:
                 ids.append(self._directory.id_of(process))
                 values.append(added)
-        self._count_ended(before)
+        if ended := sum(1 for pid, (start, _) in before.items() if self._last.get(pid, (-1,))[0] != start):
+            self._ignored[ENDED] += ended
         self._directory.keep(self._last)
         return SourceBatch(measurements(ids, values, now_ns), self._directory.take_new())
 
@@ -218,11 +219,6 @@ class ProcessTotals(Source[MeasurementBatch]):
             self._ignored[WENT_BACK] += 1
             return 0
         return total - last[1]
-
-    def _count_ended(self, before: dict[int, tuple[int, int | None]]) -> None:
-        ended = sum(1 for pid, (start, _) in before.items() if self._last.get(pid, (-1,))[0] != start)
-        if ended:
-            self._ignored[ENDED] += ended
 
 
 class CpuTime(ProcessTotals):

@@ -16,7 +16,7 @@ import os
 import stat
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch, UInt6
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.core.keys import Key
 from sojourn.rtt.round_trips import RttMeter, RttOptions
-from sojourn.rtt.state import RttSamples
 from sojourn.sources.source import B, Metric, Source, SourceBatch
 
 DEFAULT_MAX_FLOWS = 1 << 16
@@ -45,6 +44,7 @@ class TrafficSource(Source[B]):
     """Traffic of one interface or one capture file; a subclass says what is measured of it."""
 
     _with_transport = False
+    _rows_type: ClassVar[Any] = MeasurementBatch
 
     def __init__(
         self,
@@ -73,10 +73,6 @@ class TrafficSource(Source[B]):
     @abstractmethod
     def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[B, UInt64Array]:
         """What is measured of some packets, and the flow of each row."""
-
-    @abstractmethod
-    def _join(self, parts: list[B]) -> B:
-        """All rows; there may be no parts."""
 
     def open(self) -> None:
         options = DecodeOptions(flow_table=False)
@@ -124,7 +120,7 @@ class TrafficSource(Source[B]):
             rows, flow_id = self._measure(packets, transport)
             keys += self._new_keys(flow_id, packets)
             parts.append(rows)
-        return SourceBatch(self._join(parts), tuple(keys))
+        return SourceBatch(self._rows_type.concatenate(parts), tuple(keys))
 
     def _waiting(self, now_ns: int) -> Iterator[Decoded]:
         """Batches that are there; what is sent after `now_ns` can wait, lest a busy interface keeps us here."""
@@ -190,18 +186,11 @@ class InterfacePackets(TrafficSource[PacketBatch]):
     """Packets with flow id, packet id, time and size."""
 
     metric: ClassVar[Metric] = Metric("packets", "packets", "flow", "increments")
+    _rows_type = PacketBatch
 
     def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[PacketBatch, UInt64Array]:
         del transport
         return packets, packets.flow_id
-
-    def _join(self, parts: list[PacketBatch]) -> PacketBatch:
-        return PacketBatch.concatenate(parts) if parts else PacketBatch.of([], [], [])
-
-
-def join_measurements(parts: list[MeasurementBatch]) -> MeasurementBatch:
-    """All rows in their order; there may be none."""
-    return MeasurementBatch.concatenate(parts) if parts else MeasurementBatch.of([], [], [])
 
 
 class _PerPacket(TrafficSource[MeasurementBatch]):
@@ -213,9 +202,6 @@ class _PerPacket(TrafficSource[MeasurementBatch]):
         del transport
         rows = MeasurementBatch(packets.flow_id, self._values(packets), packets.time_ns, packets.packet_id)
         return rows, packets.flow_id
-
-    def _join(self, parts: list[MeasurementBatch]) -> MeasurementBatch:
-        return join_measurements(parts)
 
 
 class FlowPackets(_PerPacket):
@@ -256,15 +242,7 @@ class FlowRtt(TrafficSource[MeasurementBatch]):
         options: RttOptions | None = None,
     ) -> None:
         """As `TrafficSource`, always of both directions; `options` says which kinds of samples are wanted."""
-        direction: Direction = "both"
-        super().__init__(
-            interface,
-            capture=capture,
-            filter=filter,
-            direction=direction,
-            promiscuous=promiscuous,
-            max_flows=max_flows,
-        )
+        super().__init__(interface, capture=capture, filter=filter, promiscuous=promiscuous, max_flows=max_flows)
         self._options = options
         self._meter = RttMeter(options)
 
@@ -274,12 +252,11 @@ class FlowRtt(TrafficSource[MeasurementBatch]):
 
     def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[MeasurementBatch, UInt64Array]:
         del packets
-        samples = list(self._meter.feed(transport)) if transport is not None else []
-        rows = join_measurements([_as_measurements(found) for found in samples])
+        samples = self._meter.feed(transport) if transport is not None else ()
+        rows = MeasurementBatch.concatenate(
+            [MeasurementBatch(s.flow_id, s.rtt_ns, s.time_ns, s.time_ns.view(np.uint64)) for s in samples]
+        )
         return rows, rows.instance_id
-
-    def _join(self, parts: list[MeasurementBatch]) -> MeasurementBatch:
-        return join_measurements(parts)
 
     @property
     def memory_bytes(self) -> int:
@@ -288,7 +265,3 @@ class FlowRtt(TrafficSource[MeasurementBatch]):
     @property
     def ignored(self) -> dict[str, int]:
         return super().ignored | self._meter.ignored
-
-
-def _as_measurements(samples: RttSamples) -> MeasurementBatch:
-    return MeasurementBatch(samples.flow_id, samples.rtt_ns, samples.time_ns, samples.time_ns.view(np.uint64))

@@ -12,11 +12,15 @@ from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate, Reason
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
-from sojourn.estimation.buckets.queries import RangeQuery, answer_instances, answer_total, estimate_means_jointly
+from sojourn.estimation.buckets.queries import RangeQuery, RangeSelection, answer_total, estimate_means_jointly
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.sketches.lda import Lda, LdaParameters
 
 PARAMETERS = BucketArrayParameters(buckets=32, per_instance=4, bits=48, count_bits=24)
+
+
+def answer_instances(epochs, instance_id, query, *, unit):
+    return RangeSelection(epochs, query).answers([[number] for number in instance_id], unit=unit)
 
 
 def recorded(seed: int, instances: int, epochs: int) -> tuple[list[Epoch], np.ndarray, np.ndarray, np.ndarray]:

@@ -45,7 +45,7 @@ def most_likely_sum(buckets, total: float, *, n: int, m: int) -> float:
 def test_the_likelihood_is_equation_4(own_sum: int, total: int, n: int, m: int) -> None:
     buckets = np.array([3, 5, 12][:m], float)
     product = math.prod(plain_probability(int(b), own_sum, total, n, m) for b in buckets)
-    found = log_likelihood(own_sum, buckets, total, n=n, m=m)
+    found = log_likelihood(float(own_sum), buckets, float(total), float(n), float(m))
     assert found == pytest.approx(math.log(product) if product else -math.inf)
 
 
@@ -82,7 +82,7 @@ def test_the_compiled_likelihood_is_the_plain_one_and_no_sum_is_more_likely(seed
     own, total = buckets[rng.integers(0, n, m)].astype(float), float(buckets.sum())
     looks = np.concatenate([np.linspace(0, total, 60), rng.uniform(0, total, 60), np.arange(min(total, 30))])
     plain = np.array([plain_likelihood(look, own, total, n, m) for look in looks])
-    found = np.array([log_likelihood(look, own, total, n=n, m=m) for look in looks])
+    found = np.array([log_likelihood(look, own, total, float(n), float(m)) for look in looks])
     np.testing.assert_allclose(found, plain, rtol=1e-9, atol=1e-9)
     best = most_likely_sum(own, total, n=n, m=m)
     if own.any():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.plain_models import bucket_of
 
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Reason
-from sojourn.core.hashing import bucket_of
 from sojourn.estimation.heavy_hitters import find_heavy_cells, find_heavy_hitters, heavy_threshold
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.published.lds import estimate_lds_deviation, estimate_losses, estimate_sizes

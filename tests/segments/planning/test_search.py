@@ -10,7 +10,6 @@ from sojourn.core.errors import ParameterError
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.lab.traffic import DELAY_LAWS, make_traffic
 from sojourn.segments.answer import answer_interval
-from sojourn.segments.planning.capture import read_traffic
 from sojourn.segments.planning.search import MemoryPlan, Wish, plan_memory, predict_error
 from sojourn.segments.planning.world import (
     UNKNOWN_DELAYS,
@@ -19,6 +18,7 @@ from sojourn.segments.planning.world import (
     SurveyedDelays,
     draw_world,
     pareto_sizes,
+    read_traffic,
 )
 from sojourn.segments.record import PointRecorder
 
@@ -152,9 +152,6 @@ def test_a_capture_is_counted_per_epoch() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: Wish(0.0),
-        lambda: Wish(float("nan")),
-        lambda: Wish(0.1, 1.0),
         lambda: Wish(0.1, 0.9, 0),
         lambda: pareto_sizes(10, 5),
         lambda: ExpectedTraffic(np.array([], np.int64), np.array([]), 1),

@@ -13,7 +13,7 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
 from sojourn.matching.clock.correction import ClockMode
-from sojourn.segments.planning.survey import achieved_share, expect_surveyed, plan_surveyed, promised_size
+from sojourn.segments.planning.search import achieved_share, expect_surveyed, plan_surveyed, promised_size
 from sojourn.segments.survey import conclude, read_points
 from sojourn.segments.surveyed import measure_surveyed
 

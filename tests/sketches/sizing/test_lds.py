@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.errors import ParameterError
-from sojourn.sketches.sizing.lds import fit_pareto, published_lds, sampling_rate, small_collisions
+from sojourn.sketches.sizing.lds import fit_pareto, published_lds, small_collisions
 
 
 def pareto(random: np.random.Generator, flows: int, shape: float, least: int = 1) -> np.ndarray:
@@ -84,10 +84,6 @@ def test_at_the_paper_s_optimum_they_are_two_to_five_times_as_frequent() -> None
     sizes = pareto(np.random.default_rng(10), 20_000, 0.8)
     sizing = published_lds(20_000, tail=float(np.mean(sizes > 50)), miss=0.05)
     assert 0.1 <= simulated_large_collisions(sizes, sizing.rows, sizing.columns, 50) <= 0.25
-
-
-def test_sampling_survives_the_losses_that_the_paper_s_rows_are_for() -> None:
-    assert [sampling_rate(5, losses) for losses in (500, 50, 10, 5, 0)] == [0.01, 0.1, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("change", [{"tail": 0.0}, {"miss": 0.0}, {"miss": 1.0}, {"spread": 0}, {"tail": math.nan}])

@@ -122,7 +122,9 @@ class Decoder:
             size_bytes=rows["ip_bytes"].copy(),
         )
         if self.options.flow_table:
-            self._count_flows(batch, data, rows)
+            new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
+            if len(new):
+                self.flows.add_keys(*self._key_bytes(data, rows, new))
         return batch, data, rows
 
     def _locate(self, frames: Frames, data: UInt8Array) -> Located:
@@ -153,11 +155,6 @@ class Decoder:
         ids = np.empty(len(rows), np.uint64)
         flow_ids(data, rows, mode, *prefixes, is_reverse, self._scratch, ids)
         return ids
-
-    def _count_flows(self, batch: PacketBatch, data: UInt8Array, rows: Located) -> None:
-        new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
-        if len(new):
-            self.flows.add_keys(*self._key_bytes(data, rows, new))
 
     def _key_bytes(self, data: UInt8Array, rows: Located, chosen: Int64Array) -> tuple[UInt8Array, UInt8Array]:
         mode, prefixes = self._keying

@@ -74,16 +74,11 @@ class PlainStream:
         self._start = start
 
     def read(self, size: int = 1 << 18) -> bytes:
-        piece = self._start or _read_available(self._file, size)
+        # read1 gives what a pipe holds now, without waiting until all bytes have come.
+        piece = self._start or bytes(getattr(self._file, "read1", self._file.read)(size))
         self._start = b""
         self.consumed += len(piece)
         return piece
-
-
-def _read_available(file: BinaryIO, size: int) -> bytes:
-    """What a pipe holds now, without waiting until `size` bytes have come."""
-    read = getattr(file, "read1", file.read)
-    return bytes(read(size))
 
 
 class GzipStream:

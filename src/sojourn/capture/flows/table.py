@@ -10,9 +10,7 @@ source (a destination, a prefix) have no opposite.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -20,11 +18,11 @@ from numpy.typing import NDArray
 
 from sojourn.capture.decode.ids import KEY_BYTES
 from sojourn.core import keys
-from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array, rows_of
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.hash_kernels import hash_rows, mix
 from sojourn.core.kernels import inlined, kernel
-from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey, VlanFlowKey, key_from_bytes
+from sojourn.core.keys import TrafficKey, key_from_bytes
 
 DEFAULT_MAX_FLOWS = 1 << 20
 LARGEST_MAX_FLOWS = 1 << 27
@@ -174,11 +172,6 @@ class FlowTable:
         self._slots = empty_slots(capacity)
         fill_slots(self._slots, self._ids, self._count)
 
-    def by_bytes(self, limit: int | None = None) -> Int64Array:
-        """Rows from the most bytes down, equals in their order; `limit` of them (None or 0: all)."""
-        order = np.argsort(-self.bytes, kind="stable")
-        return order[: limit or len(order)]
-
     @property
     def key_bytes(self) -> tuple[UInt8Array, UInt8Array]:
         """The canonical bytes of all keys, one padded row each, and how many of them count."""
@@ -257,17 +250,6 @@ _SWAPPED = {
 }
 
 
-def opposite_key(key: TrafficKey) -> TrafficKey | None:
-    """The key of the packets that answer, or None if the key does not tell."""
-    if isinstance(key, FlowKey):
-        return key.reversed()
-    if isinstance(key, HostPairKey):
-        return HostPairKey(key.dest_ip, key.src_ip)
-    if isinstance(key, VlanFlowKey):
-        return replace(key, flow=key.flow.reversed())
-    return None
-
-
 @dataclass(frozen=True, eq=False)
 class Conversations:
     """Which flow ids are the two directions of one conversation; rows may repeat and be in any order."""
@@ -280,15 +262,8 @@ class Conversations:
             raise MismatchError(f"{len(self.flow_id)} flow ids, {len(self.reverse_id)} reverse ids")
 
     @classmethod
-    def of_keys(cls, flows: Iterable[TrafficKey]) -> Conversations:
-        """The conversations that these flows belong to."""
-        with_opposite = [(key, other) for key in flows if (other := opposite_key(key)) is not None]
-        there = _ids([key for key, _ in with_opposite])
-        return cls(there, _ids([other for _, other in with_opposite]))
-
-    @classmethod
     def of_table(cls, table: FlowTable) -> Conversations:
-        """The same for all flows of a table, row by row, in columns; a key without an opposite is its own."""
+        """The conversations that a table's flows belong to, row by row; a key without an opposite is its own."""
         data, sizes = table.key_bytes
         swapped = data.copy()
         for kind, (address, has_ports) in _SWAPPED.items():
@@ -314,31 +289,10 @@ class Conversations:
     def opposite_numbers(self, ids: UInt64Array) -> Int64Array:
         """For each of the distinct `ids`, the row of its opposite direction; −1 where there is none."""
         opposite = np.full(len(ids), -1, np.int64)
-        if not len(ids):
-            return opposite
-        order = np.argsort(ids)
-        known = ids[order]
-        found = []
-        for column in (self.flow_id, self.reverse_id):
-            place = np.minimum(np.searchsorted(known, column), len(known) - 1)
-            found.append(np.where(known[place] == column, order[place], -1))
-        there, back = found
+        there, back = rows_of(ids, self.flow_id), rows_of(ids, self.reverse_id)
         both = (there >= 0) & (back >= 0) & (there != back)
         opposite[there[both]] = back[both]
         opposite[back[both]] = there[both]
         # Rows that contradict each other leave chains; only mutual pairs are conversations.
         mutual = (opposite >= 0) & (opposite[opposite] == np.arange(len(ids)))
         return np.where(mutual, opposite, -1)
-
-
-def _ids(flows: list[TrafficKey]) -> UInt64Array:
-    """The keys' ids, hashed together by length."""
-    rows: dict[int, list[int]] = defaultdict(list)
-    encoded = [key.to_bytes() for key in flows]
-    for row, data in enumerate(encoded):
-        rows[len(data)].append(row)
-    ids = np.zeros(len(flows), np.uint64)
-    for length, chosen in rows.items():
-        table = np.frombuffer(b"".join(encoded[row] for row in chosen), np.uint8)
-        ids[chosen] = hash_rows(table.reshape(-1, length), np.uint64(0))
-    return ids

@@ -21,6 +21,7 @@ import asyncio
 import logging
 import math
 import multiprocessing
+import operator
 import os
 import pickle
 import signal
@@ -121,7 +122,7 @@ class ClusterExecutor:
                 shared = client.scatter(function, broadcast=True, hash=False, timeout=WORKER_SECONDS)
             except (OSError, TimeoutError, CancelledError):
                 raise WorkerError("the cluster has lost its scheduler or all its workers", where=self.address) from None
-            futures = [client.submit(_apply, shared, piece, pure=False) for piece in pieces]
+            futures = [client.submit(operator.call, shared, piece, pure=False) for piece in pieces]
             yield futures
         finally:
             with suppress(Exception):
@@ -196,10 +197,6 @@ async def _identity(address: str) -> str:
     except Exception:  # refused, silent, or another kind of server, whose answer can mean anything to Dask
         return ""
     return str(answer["type"])
-
-
-def _apply(function: Callable[[Piece], Result], piece: Piece) -> Result:
-    return function(piece)
 
 
 WORTH_SECONDS = 0.3

@@ -275,13 +275,9 @@ def _how(code: int) -> str:
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
-def _keep_signals_back() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, KEPT_BACK)
-
-
 # Processes are started by a thread that lasts as long as this process: the kernel sends the signal of PR_SET_PDEATHSIG
 # when the thread ends that started the process. They inherit its signal mask, too.
-_STARTER = ThreadPoolExecutor(1, thread_name_prefix="sojourn-starter", initializer=_keep_signals_back)
+_STARTER = ThreadPoolExecutor(1, "sojourn-starter", signal.pthread_sigmask, (signal.SIG_BLOCK, KEPT_BACK))
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:

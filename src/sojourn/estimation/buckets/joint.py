@@ -236,14 +236,17 @@ def decode_amounts(
     field: str = "sum",
 ) -> Amounts:
     """What each listed instance added to a field of the epochs' arrays; together and in each."""
-    of_ones = _is_of_ones(sketches, field)
+    of_ones = field == "count" or all(int(s.column(field).sum()) == s.recorded for s in sketches)
     model = _Model(
         _equations(sketches, instance_id, field, of_ones),
         single_values=of_ones,
         by_number=sketches[0].parameters.spreading == "sequence",
     )
     rate = np.full(model.instances, model.mean_rate)
-    guess = 1.0 if model.single_values else _guess_dispersion(sketches, field)
+    guess = 1.0
+    if not of_ones:  # E[v²]/E[v] as if values were exponential, where few buckets can tell
+        total = sum(float(np.abs(s.column(field)).sum()) for s in sketches)
+        guess = max(2 * total / max(sum(s.recorded for s in sketches), 1), 1e-9)
     scales = Scales(guess)
     for _ in range(PASSES):
         rate = model.solve(rate, scales)
@@ -347,17 +350,6 @@ def _remainders(p: BucketArrayParameters, in_turn: UInt64Array) -> tuple[FloatAr
     np.add.at(of_bucket, target, np.broadcast_to(mean, target.shape))
     np.add.at(of_pair, (target[:, :, None], target[:, None, :]), np.broadcast_to(covariance, (len(target), m, m)))
     return of_bucket, of_pair
-
-
-def _is_of_ones(sketches: Sequence[BucketArray], field: str) -> bool:
-    """Whether every measurement added one."""
-    return field == "count" or all(int(s.column(field).sum()) == s.recorded for s in sketches)
-
-
-def _guess_dispersion(sketches: Sequence[BucketArray], field: str) -> float:
-    """E[v²]/E[v] as if values were exponential, where few buckets can tell."""
-    total = sum(float(np.abs(s.column(field)).sum()) for s in sketches)
-    return max(2 * total / max(sum(s.recorded for s in sketches), 1), 1e-9)
 
 
 def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0) -> Scales:

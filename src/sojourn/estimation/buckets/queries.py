@@ -239,13 +239,6 @@ def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) ->
     return RangeAnswer(estimate, len(spans), joined_spans(spans))
 
 
-def answer_instances(
-    epochs: Iterable[AnyEpoch], instance_id: Sequence[int], query: RangeQuery, *, unit: str
-) -> list[RangeAnswer]:
-    """An answer for each instance."""
-    return RangeSelection(epochs, query).answers([[number] for number in instance_id], unit=unit)
-
-
 def _answers(
     epochs: Sequence[Epoch],
     listed: dict[int, str] | None,

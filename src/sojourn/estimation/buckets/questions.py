@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, pairwise
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 from sojourn.core.errors import UsageError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
@@ -29,10 +29,9 @@ from sojourn.estimation.buckets.queries import (
     combined,
     joined_spans,
 )
-from sojourn.sources.instances import InstancePatterns
+from sojourn.sources.source import InstancePatterns
 
 Group = Literal["name", "port", "instance", "pattern", "node"]
-GROUPS: tuple[Group, ...] = get_args(Group)
 MOST_ANSWERS = 10_000
 # Of all answers to a question together: a list of many instances names fewer spans of each.
 MOST_SPANS = 100_000

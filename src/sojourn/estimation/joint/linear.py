@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -101,8 +100,9 @@ LEAST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class DensePosterior:
-    """Each flow's message (what the cells say without the prior), and the cells' likelihood up to the scale."""
+class Solved:
+    """Each flow's message (what the cells say without the prior), how far cells are off in units of their variance,
+    and −2 log likelihood at that scale."""
 
     value: FloatArray
     precision: FloatArray
@@ -137,7 +137,7 @@ class DenseCells:
         noise: FloatArray,
         *,
         variances: bool = True,
-    ) -> DensePosterior:
+    ) -> Solved:
         """Solve for flows with these prior variances around 0; without `variances` the score alone is right."""
         from scipy.linalg import cho_factor, cho_solve
 
@@ -156,7 +156,7 @@ class DenseCells:
             value = np.where(precision > 0, mean / left / precision, 0.0)
         scale = float(own @ solved) / len(own)
         score = 2 * float(np.log(np.diag(factor[0])).mean()) + float(np.log(max(scale, 1e-300)))
-        return DensePosterior(value, precision, scale, score)
+        return Solved(value, precision, scale, score)
 
     def _covariance(self, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray) -> FloatArray:
         matrix = self._all
@@ -243,7 +243,10 @@ class NormalSolution:
 def solve_normal(cells: DelayCells) -> NormalSolution:
     """Solve for all flows together, with one normal prior for all."""
     if not cells.count.any():
-        return NormalSolution(None, _nothing_said(cells))
+        # No precision for any flow, and variances that stand for nothing.
+        silent = np.zeros(cells.incidence.flows)
+        nothing = DelayMessages(silent, silent.copy(), 0.0, 1.0, 1.0, 1 / np.maximum(cells.size, 0.5))
+        return NormalSolution(None, nothing)
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
     problem = DelayProblem(cells)
     between, within = problem.components(prior_mean, RATIOS)
@@ -263,35 +266,6 @@ def solve_normal(cells: DelayCells) -> NormalSolution:
         DelayMessages(value, precision, prior_mean, between, within, scatter, doubt=problem.doubt),
         said.score,
     )
-
-
-def _nothing_said(cells: DelayCells) -> DelayMessages:
-    """Where no cell is usable: no precision for any flow, and variances that stand for nothing."""
-    silent = np.zeros(cells.incidence.flows)
-    return DelayMessages(silent, silent.copy(), 0.0, 1.0, 1.0, 1 / np.maximum(cells.size, 0.5))
-
-
-class _Said(Protocol):
-    """What a solve says: flows' messages, and how far cells are off in units of their variance."""
-
-    @property
-    def value(self) -> FloatArray: ...
-    @property
-    def precision(self) -> FloatArray: ...
-    @property
-    def scale(self) -> float: ...
-    @property
-    def score(self) -> float: ...
-
-
-@dataclass(frozen=True, eq=False)
-class _Passed:
-    """The outcome of message passing."""
-
-    value: FloatArray
-    precision: FloatArray
-    scale: float
-    score: float
 
 
 class DelayProblem:
@@ -363,7 +337,7 @@ class DelayProblem:
     def is_dense(self) -> bool:
         return self._dense is not None
 
-    def calibrated(self, said: _Said, between: float, within: float) -> tuple[FloatArray, FloatArray, float]:
+    def calibrated(self, said: Solved, between: float, within: float) -> tuple[FloatArray, FloatArray, float]:
         """Messages corrected by a trial, and the factor by which the variance components were off."""
         cells = self.cells
         variance, kappa, noise = self._variances(between, within)
@@ -401,7 +375,9 @@ class DelayProblem:
         score = float(np.mean(np.log(spread)) + np.log(max(scale, TINY))) if self.heard.any() else 0.0
         return scale, score
 
-    def solve(self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False) -> _Said:
+    def solve(
+        self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False
+    ) -> Solved:
         """What the cells say of each flow's excess over `prior_mean`."""
         cells = self.cells
         excess = cells.delay_sum - prior_mean * cells.count
@@ -418,7 +394,7 @@ class DelayProblem:
         noise: FloatArray,
         settled: float,
         search: bool,
-    ) -> _Passed:
+    ) -> Solved:
         """Passes until they settle, with shorter steps if they diverge."""
         incidence = self.cells.incidence
         for step in STEPS[:1] if search else STEPS:
@@ -431,7 +407,7 @@ class DelayProblem:
             if change < CONVERGED:
                 break
         scale, score = self.held_out(messages, excess, noise)
-        return _Passed(messages.value, messages.precision, scale, score)
+        return Solved(messages.value, messages.precision, scale, score)
 
     def _one_pass(
         self,
@@ -455,7 +431,7 @@ def _rescaled(between: float, within: float, scale: float) -> tuple[float, float
     return between * least, within * least
 
 
-def _common_excess(said: _Said, variance: FloatArray) -> float:
+def _common_excess(said: Solved, variance: FloatArray) -> float:
     """The mean of flows' excesses, weighted by what is known of each."""
     heard = said.precision > 0
     if not heard.any():

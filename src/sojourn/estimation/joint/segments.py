@@ -234,15 +234,26 @@ def estimate_stack(
     once, again = np.unique(flow_id, return_inverse=True)
     if len(once) < len(flow_id):
         return estimate_stack(senders, receivers, once, grand_mean=grand_mean).at(again)
-    cells = _joined([_difference_ns(*ends) for ends in zip(senders, receivers, strict=True)])
-    incidence = stacked([_incidence(sender, flow_id) for sender in senders])
+    parts = [cell_difference(*ends) for ends in zip(senders, receivers, strict=True)]
+    units = [_unit_ns(sender) for sender in senders]
+    cells = _joined([replace(c, delay_sum=c.delay_sum * unit) for c, unit in zip(parts, units, strict=True)])
+    incidence = stacked(
+        [
+            counter_incidence(sender.parameters, flow_id)
+            if isinstance(sender, CounterVector)
+            else lds_incidence(sender.parameters, flow_id)
+            for sender in senders
+        ]
+    )
     if unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
         return unanswered_flows(flow_id, Reason.LOST_IN_NOISE, LDS_METHOD)
     counts = decode_counts(incidence, cells)
     if not cells.usable.any():
         unheard = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, LDS_METHOD)
         return replace(unheard, packets=counts.sent.mean, lost=counts.lost)
-    rounded = np.concatenate([np.full(_cells(sender), _rounding_variance(sender)) for sender in senders])
+    # Time stamps are rounded down to a unit, which makes delays vary.
+    noise = [ROUNDING_VARIANCE * unit**2 if unit > 1 else 0.0 for unit in units]
+    rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean, noise_per_packet=rounded)
     deviation = flow_deviations(incidence, cells, counts, joint)
     present = ~(counts.sent.exact & (counts.sent.mean == 0))
@@ -265,27 +276,6 @@ def estimate_stack(
 
 def _unit_ns(sender: FlowSketch) -> int:
     return sender.parameters.resolution_ns if isinstance(sender, CounterVector) else 1
-
-
-def _cells(sender: FlowSketch) -> int:
-    return sender.parameters.tables()[0].length
-
-
-def _rounding_variance(sender: FlowSketch) -> float:
-    """Of a recorded delay in ns², where time stamps are rounded down to a unit."""
-    unit = _unit_ns(sender)
-    return ROUNDING_VARIANCE * unit**2 if unit > 1 else 0.0
-
-
-def _difference_ns(sender: FlowSketch, receiver: FlowSketch) -> CellDifference:
-    cells = cell_difference(sender, receiver)
-    return replace(cells, delay_sum=cells.delay_sum * _unit_ns(sender))
-
-
-def _incidence(sender: FlowSketch, flow_id: UInt64Array) -> Incidence:
-    if isinstance(sender, CounterVector):
-        return counter_incidence(sender.parameters, flow_id)
-    return lds_incidence(sender.parameters, flow_id)
 
 
 def _narrower(alone: FlowDelays, together: FlowDelays) -> FlowDelays:

@@ -25,7 +25,7 @@ from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.published.moment import SharedCounters, moment_ratio, ratio_of
+from sojourn.estimation.published.moment import SharedCounters, ratio_of
 from sojourn.sketches.bucket_array import BucketArray
 
 METHOD = "iotm moment"
@@ -41,24 +41,11 @@ def estimate_sums(sketch: BucketArray, instance_id: UInt64Array, *, unit: str) -
     sums = SharedCounters(sketch.column("sum"))
     counts = SharedCounters(sketch.column("count")) if sketch.has("count") else None
     answers: list[Answer] = []
-    for own in _own_buckets(sketch, instance_id):
+    for own in map(np.unique, _buckets(sketch, instance_id)):
         value, half = sums.sum_of(own)
         samples = round(max(counts.sum_of(own)[0], 0)) if counts else sketch.recorded
         answers.append(Estimate.around(value, half, samples=samples, method=METHOD, unit=unit))
     return answers
-
-
-def estimate_means(sketch: BucketArray, instance_id: UInt64Array, *, unit: str) -> list[Answer]:
-    """The mean of each instance's measurements; needs a count array."""
-    shared = SharedCounters(sketch.column("sum"), sketch.column("count"))
-    return [moment_ratio(shared, own, unit=unit, method=METHOD) for own in _own_buckets(sketch, instance_id)]
-
-
-def _own_buckets(sketch: BucketArray, instance_id: UInt64Array) -> list[Int64Array]:
-    """Each instance's distinct buckets."""
-    parameters = sketch.parameters
-    matrix = bucket_matrix(instance_id, parameters.function_salts, np.uint64(parameters.buckets))
-    return [np.unique(row) for row in matrix]
 
 
 LITERAL = "iotm literal"
@@ -189,7 +176,8 @@ def _log_normal(own_sum: float, buckets: FloatArray, total: float, n: float, m: 
 
 
 @kernel
-def _log_likelihood(own_sum: float, buckets: FloatArray, total: float, n: float, m: float) -> float:
+def log_likelihood(own_sum: float, buckets: FloatArray, total: float, n: float, m: float) -> float:
+    """The logarithm of Eq. 4 for an instance that added `own_sum` of `total`."""
     if buckets.max() > EXACT_UP_TO:
         return _log_normal(own_sum, buckets, total, n, m)
     found = 0.0
@@ -198,26 +186,21 @@ def _log_likelihood(own_sum: float, buckets: FloatArray, total: float, n: float,
     return found
 
 
-def log_likelihood(own_sum: float, buckets: FloatArray, total: float, *, n: int, m: int) -> float:
-    """The logarithm of Eq. 4 for an instance that added `own_sum` of `total`."""
-    return _log_likelihood(float(own_sum), np.asarray(buckets, np.float64), float(total), float(n), float(m))
-
-
 @kernel
 def _refined(low: float, high: float, buckets: FloatArray, total: float, n: float, m: float) -> float:
     """Where the likelihood is largest between two sums, by sections in the golden ratio."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left = _log_likelihood(left, buckets, total, n, m)
-    at_right = _log_likelihood(right, buckets, total, n, m)
+    at_left = log_likelihood(left, buckets, total, n, m)
+    at_right = log_likelihood(right, buckets, total, n, m)
     while high - low > TOLERANCE + 1e-12 * high:
         if at_left >= at_right:
             high, right, at_right = right, left, at_left
             left = high - _GOLDEN * (high - low)
-            at_left = _log_likelihood(left, buckets, total, n, m)
+            at_left = log_likelihood(left, buckets, total, n, m)
         else:
             low, left, at_left = left, right, at_right
             right = low + _GOLDEN * (high - low)
-            at_right = _log_likelihood(right, buckets, total, n, m)
+            at_right = log_likelihood(right, buckets, total, n, m)
     return left if at_left >= at_right else right
 
 
@@ -228,7 +211,7 @@ def _most_likely(buckets: FloatArray, total: float, n: float, m: float) -> float
     looks = np.unique(np.append(np.linspace(0.0, total, GRID), min(max(guess, 0.0), total)))
     best, at_best = 0, -math.inf
     for i in range(len(looks)):
-        found = _log_likelihood(looks[i], buckets, total, n, m)
+        found = log_likelihood(looks[i], buckets, total, n, m)
         if found > at_best:
             best, at_best = i, found
     low, high = looks[max(best - 1, 0)], looks[min(best + 1, len(looks) - 1)]
@@ -237,7 +220,7 @@ def _most_likely(buckets: FloatArray, total: float, n: float, m: float) -> float
     first = math.ceil(low)
     for i in range(WHOLE + 1):
         look = _refined(low, high, buckets, total, n, m) if i == WHOLE else min(first + i, high)
-        found = _log_likelihood(look, buckets, total, n, m)
+        found = log_likelihood(look, buckets, total, n, m)
         if found > at_best:
             result, at_best = look, found
     return result

@@ -59,12 +59,6 @@ class SharedCounters:
         return float(sums[0]), student_95(degrees) * math.sqrt(max(spread[0, 0], 0.0))
 
 
-def moment_ratio(counters: SharedCounters, own: Int64Array, *, unit: str, method: str) -> Answer:
-    """The first field's sum over the second's, if that tells the instance from noise."""
-    sums, spread, degrees = counters.sums_of(own)
-    return ratio_of(sums, spread, degrees, unit=unit, method=method)
-
-
 def ratio_of(sums: FloatArray, spread: FloatArray, degrees: int, *, unit: str, method: str) -> Answer:
     """The first of two sums over the second, with Fieller's interval, if the second is not noise."""
     numerator, denominator = float(sums[0]), float(sums[1])

@@ -46,6 +46,7 @@ from sojourn.matching.clock.lines import (
     lower_hull,
 )
 
+MAX_SKEW_PPM = 500.0  # what NTP's own frequency correction is limited to (RFC 5905)
 NOTHING_SEEN = "No packet was seen at both points, so nothing is known about the clocks."
 NOT_CORRECTED = "Times are left as captured."
 
@@ -72,20 +73,20 @@ def both_directions(
     return said
 
 
-def one_direction(*, drift_ppm: float, limit_ppm: float, lift_ns: float, steps: int) -> str:
+def one_direction(*, drift_ppm: float, lift_ns: float, steps: int) -> str:
     """What the delays of one direction say; `drift_ppm` is 0 when it is not significant."""
     said = [
         "Traffic in one direction only: a constant clock offset cannot be told from a constant delay, so all "
         "delays may be wrong by the same unknown amount."
     ]
-    if drift_ppm and abs(drift_ppm) <= limit_ppm:
+    if drift_ppm and abs(drift_ppm) <= MAX_SKEW_PPM:
         said.append(
             f"From the drift of the smallest delays the receiver's clock {_rate(drift_ppm)}; this is "
             "corrected, and the first packet keeps its delay."
         )
     elif drift_ppm:
         said.append(
-            f"The smallest delays drift by {drift_ppm:+.3g} ppm, more than a clock does ({limit_ppm:g} ppm): "
+            f"The smallest delays drift by {drift_ppm:+.3g} ppm, more than a clock does ({MAX_SKEW_PPM:g} ppm): "
             "taken as a real change of delay and not corrected."
         )
     if lift_ns:
@@ -107,10 +108,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def offset_given(offset_ns: int) -> str:
-    return f"The given offset of {format_duration(offset_ns)} is subtracted from the receiver's times."
-
-
 def explain_negative(count: int, least_ns: float, *, uncertainty_ns: float | None, corrected: bool) -> str:
     """Why delays below 0 are still there; empty when there are none."""
     if count == 0:
@@ -125,7 +122,6 @@ def explain_negative(count: int, least_ns: float, *, uncertainty_ns: float | Non
     return f"{share} negative (down to {format_duration(least_ns)}): {why}."
 
 
-MAX_SKEW_PPM = 500.0  # what NTP's own frequency correction is limited to (RFC 5905)
 STEPS_APART_NS = 2_000_000_000
 _STEEPEST = MAX_SKEW_PPM * 1e-6
 
@@ -260,20 +256,15 @@ class TimedPairs:
         if steps:
             received = received - ClockReading(reference_ns, steps=steps).at(received, sent)
             sure = np.ones(len(self), np.bool_)
-            for step in steps:
-                sure &= np.abs(sent - step.time_ns) > _guard_ns(received - sent)
+            low, high = np.quantile(received - sent, (0.01, 0.99))
+            for step in steps:  # may find packets out of order for twice the range of the delays' central 98 %
+                sure &= np.abs(sent - step.time_ns) > round(2 * float(high - low))
             if sure.any():
                 received, sent = received[sure], sent[sure]
         order = np.argsort(received, kind="stable")
         x = (received[order] - reference_ns).astype(np.float64)
         y = (received - sent)[order].astype(np.float64)
         return x, y
-
-
-def _guard_ns(delay_ns: Int64Array) -> int:
-    """Twice the range of the delays' central 98 %: how long a step may find packets out of order."""
-    low, high = np.quantile(delay_ns, (0.01, 0.99))
-    return round(2 * float(high - low))
 
 
 def resolution_of(*times_ns: Int64Array) -> int:
@@ -305,19 +296,17 @@ def estimate_clock(
     both = len(forward) > 0 and len(backward) > 0
     seen = [pairs for pairs in (forward, backward) if len(pairs)]
     if not seen:
-        return _given(_nothing_seen(), mode)
-    reference = _middle([pairs.received_ns for pairs in seen])
+        same = ClockReading(0)
+        unknown = ClockEstimate(0.0, 0.0, None, False, (), NOTHING_SEEN, 0, -math.inf, math.inf, same, same)
+        return _given(unknown, mode)
+    first = min(int(pairs.received_ns.min()) for pairs in seen)
+    reference = first + (max(int(pairs.received_ns.max()) for pairs in seen) - first) // 2
     estimate = (
         _from_both(forward, backward, reference, resolution_ns)
         if both
         else _from_one(seen[0], 1 if len(forward) else -1, reference, resolution_ns)
     )
     return _given(estimate, mode)
-
-
-def _middle(times: list[Int64Array]) -> int:
-    low = min(int(t.min()) for t in times)
-    return low + (max(int(t.max()) for t in times) - low) // 2
 
 
 def _ppm(slope: float) -> float:
@@ -411,24 +400,13 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
         uncertainty_ns=None,
         both_directions=False,
         steps=steps,
-        explanation=one_direction(
-            drift_ppm=drift if floor.trend.significant else 0.0,
-            limit_ppm=MAX_SKEW_PPM,
-            lift_ns=lift,
-            steps=len(steps),
-        ),
+        explanation=one_direction(drift_ppm=drift if floor.trend.significant else 0.0, lift_ns=lift, steps=len(steps)),
         reference_ns=reference,
         skew_low_ppm=min(_ppm(floor.trend.low), drift),
         skew_high_ppm=max(_ppm(floor.trend.high), drift),
         fitted=fitted,
         applied=replace(fitted, steps=()),
     )
-
-
-def _nothing_seen() -> ClockEstimate:
-    nothing = ClockReading(0)
-    infinite = float("inf")
-    return ClockEstimate(0.0, 0.0, None, False, (), NOTHING_SEEN, 0, -infinite, infinite, nothing, nothing)
 
 
 def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:
@@ -439,5 +417,5 @@ def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:
         said = f"{NOT_CORRECTED} {estimate.explanation}"
         return replace(estimate, applied=ClockReading(estimate.reference_ns), explanation=said)
     given = ClockReading(estimate.reference_ns, float(mode.offset_ns))
-    said = f"{offset_given(mode.offset_ns)} {estimate.explanation}"
-    return replace(estimate, applied=given, explanation=said)
+    said = f"The given offset of {format_duration(mode.offset_ns)} is subtracted from the receiver's times."
+    return replace(estimate, applied=given, explanation=f"{said} {estimate.explanation}")

@@ -24,7 +24,7 @@ from sojourn.mplane.router.control_messages import ControlKind
 from sojourn.mplane.router.epochs import Side, Void
 from sojourn.segments.record import PointRecorder
 from sojourn.sketches.lda import LdaParameters
-from sojourn.sketches.registry import AnySketch
+from sojourn.sketches.sketch import AnySketch
 
 EDGE_NS = 20_000_000
 # An injected message has surely been tapped after so long, and a packet that it overtook has followed it.

@@ -45,9 +45,9 @@ from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
 from sojourn.segments.plan import plan_segment
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.registry import SKETCHES, sketch_type
+from sojourn.sketches.sketch import SKETCHES, sketch_type
 from sojourn.sketches.stack import StackParameters
-from sojourn.sources.instances import InstancePatterns, SelectedInstances
+from sojourn.sources.source import InstancePatterns, SelectedInstances
 from sojourn.sources.registry import AnySource, is_own, new_source
 
 MAX_FILE_BYTES = 1 << 20

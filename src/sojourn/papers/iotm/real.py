@@ -35,7 +35,7 @@ from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.lab.namespaces import PORTS_EACH, Bottleneck, Host, Network, shape_by_port, two_hosts
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.sources.disk_io import Method
-from sojourn.sources.instances import InstancePatterns, SelectedInstances
+from sojourn.sources.source import InstancePatterns, SelectedInstances
 from sojourn.sources.traffic import FlowRtt
 
 DISK = "real disk"

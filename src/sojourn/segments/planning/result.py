@@ -119,11 +119,8 @@ class PlanResult(Result):
 
     @property
     def summary(self) -> str:
-        lines = [f"{quantity}: {planned}" for quantity, planned in self._planned() if planned]
+        lines = [f"{row['quantity']}: {row['planned']}" for row in self if row["planned"]]
         return "\n".join([*lines, *self.notes, *([self.advice] if self.advice else [])])
-
-    def _planned(self) -> list[tuple[str, str]]:
-        return [(row["quantity"], row["planned"]) for row in self]
 
     @property
     def notes(self) -> list[str]:
@@ -416,7 +413,7 @@ def _expected_traffic(sketch: str, traffic: Traffic, advance: Advance) -> tuple[
 
 def _captured(traffic: Traffic, epoch_ns: int | None, advance: Advance) -> tuple[Int64Array, int, int, float]:
     from sojourn.capture.files.reader import open_capture
-    from sojourn.segments.planning.capture import read_traffic
+    from sojourn.segments.planning.world import read_traffic
 
     if "flows" in traffic or "rate" in traffic:
         raise UsageError("the capture tells flows and rate", where="plan", action="leave --flows and --rate out")
@@ -424,8 +421,7 @@ def _captured(traffic: Traffic, epoch_ns: int | None, advance: Advance) -> tuple
         raise ParameterError("the epoch has no length", where="plan", action="give --epoch such as 1s")
     advance("reading the capture", 0.0)
     with open_capture(traffic["capture"]) as reader:
-        read = read_traffic(reader, epoch_ns=epoch_ns, name=os.fspath(traffic["capture"]))
-    return read.packets, read.flows, read.epoch_ns, read.rate
+        return read_traffic(reader, epoch_ns=epoch_ns, name=os.fspath(traffic["capture"]))
 
 
 def _with_prediction(result: PlanResult, planned: Any, wish: _Wish, loss: float) -> PlanResult:

@@ -9,6 +9,9 @@ Wilson's bound), is at least the confidence in every kind of delays that the tra
 Larger traffic is simulated as a part of its flows with the same part of the memory: what counts is cells per flow.
 
 Cost: a trial of a memory takes 0.1 to 1.5 s, a search about seven of them; the same request gives the same plan.
+
+A survey knows what planning otherwise assumes: how many flows there are, how large each is, what it loses and how its
+delays vary (from a sample in long captures). `plan_surveyed` tries worlds drawn from that.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, rows_of
 from sojourn.core.errors import ParameterError
+from sojourn.core.estimates import FlowDelays
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.segments.answer import answer_interval
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
-from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw_world
+from sojourn.segments.planning.world import Delays, ExpectedTraffic, SurveyedDelays, World, draw_world
 from sojourn.segments.record import PointRecorder
+from sojourn.segments.survey import Survey
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
@@ -50,12 +55,6 @@ class Wish:
     least_packets: int = 100
 
     def __post_init__(self) -> None:
-        if not 0 < self.error < 10:
-            raise ParameterError(f"error {self.error:g}", where="plan", action="use a share such as 0.05 or 5%")
-        if not 0 < self.confidence < 1:
-            raise ParameterError(
-                f"confidence {self.confidence:g}", where="plan", action="use a share below 1, such as 95%"
-            )
         if self.least_packets < 1:
             raise ParameterError(f"flows of {self.least_packets} packets", where="plan", action="use 1 or more")
 
@@ -82,6 +81,11 @@ class Prediction:
     delays: str
     is_kept: bool
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The better prediction's is larger."""
+        return self.share, -self.at_confidence
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -105,7 +109,6 @@ def plan_memory(
     wish: Wish,
     *,
     joint: bool = True,
-    salt: int = 0,
     advance: Advance = lambda _step, _share: None,
 ) -> MemoryPlan:
     """The smallest plan that keeps the wish, or (`is_kept` false) the best that memory can buy.
@@ -120,9 +123,11 @@ def plan_memory(
     while LEAST_MEMORY <= memory <= most and high > LAST_STEP * low:
         trials += 1
         advance(f"trying {format_bytes(memory)}", 1 - 0.8**trials)
-        tried = _try_memory(name, memory, traffic, worlds, joint=joint, salt=salt)
+        tried = _try_memory(name, memory, traffic, worlds, joint=joint)
         kept = tried is not None and tried.prediction.is_kept
-        if tried is not None and (kept or best is None or (not best.prediction.is_kept and _closer(tried, best))):
+        if tried is not None and (
+            kept or best is None or (not best.prediction.is_kept and tried.prediction.rank > best.prediction.rank)
+        ):
             best = tried
         low, high = (low, memory) if kept else (memory, high)
         memory = _next_memory(low, high, most)
@@ -138,19 +143,15 @@ def _next_memory(low: float, high: float, most: float) -> float:
     return math.sqrt(low * high) if low else high / FIRST_STEP
 
 
-def predict_error(
-    name: str, memory_bytes: int, traffic: ExpectedTraffic, wish: Wish, *, joint: bool = True, salt: int = 0
-) -> MemoryPlan:
+def predict_error(name: str, memory_bytes: int, traffic: ExpectedTraffic, wish: Wish) -> MemoryPlan:
     """What a given memory buys; the wish names the flows and the confidence."""
-    plan = _plan(name, memory_bytes, traffic, joint=joint, salt=salt)
+    plan = _plan(name, memory_bytes, traffic, joint=True)
     return MemoryPlan(plan, _predict(plan, traffic, _Worlds(traffic, wish), to_the_end=True), memory_bytes)
 
 
-def _plan(name: str, memory_bytes: int, traffic: ExpectedTraffic, *, joint: bool, salt: int) -> SegmentPlan:
+def _plan(name: str, memory_bytes: int, traffic: ExpectedTraffic, *, joint: bool) -> SegmentPlan:
     packets = round(traffic.total_packets)
-    return plan_segment(
-        name, memory_bytes, flows=traffic.flows, loss=traffic.loss, packets=packets, salt=salt, joint=joint
-    )
+    return plan_segment(name, memory_bytes, flows=traffic.flows, loss=traffic.loss, packets=packets, joint=joint)
 
 
 class _Worlds:
@@ -176,19 +177,12 @@ class _Worlds:
                 return
 
 
-def _closer(tried: MemoryPlan, best: MemoryPlan) -> bool:
-    return (tried.prediction.share, -tried.prediction.at_confidence) > (
-        best.prediction.share,
-        -best.prediction.at_confidence,
-    )
-
-
 def _try_memory(
-    name: str, memory: float, traffic: ExpectedTraffic, worlds: _Worlds, *, joint: bool, salt: int
+    name: str, memory: float, traffic: ExpectedTraffic, worlds: _Worlds, *, joint: bool
 ) -> MemoryPlan | None:
     """The plan for a memory, or None where the memory is too small to plan with."""
     try:
-        plan = _plan(name, int(memory), traffic, joint=joint, salt=salt)
+        plan = _plan(name, int(memory), traffic, joint=joint)
     except ParameterError:
         return None
     return MemoryPlan(plan, _predict(plan, traffic, worlds, to_the_end=False), int(memory))
@@ -199,7 +193,7 @@ def _predict(plan: SegmentPlan, traffic: ExpectedTraffic, worlds: _Worlds, *, to
     worst: Prediction | None = None
     for delays in traffic.delays:
         tried = _predict_in(plan, worlds, delays, to_the_end=to_the_end)
-        if worst is None or (tried.share, -tried.at_confidence) < (worst.share, -worst.at_confidence):
+        if worst is None or tried.rank < worst.rank:
             worst = tried
         if not to_the_end and not tried.is_kept:
             return tried
@@ -280,3 +274,67 @@ def _shrunk(parameters: Parameters, share: float) -> Parameters:
         groups = part(parameters.groups)
         return replace(parameters, groups=groups, slots=part(parameters.slots, groups))
     raise ParameterError(f"{parameters.kind} cannot be planned for", where="plan", action="use lds, colate or sample")
+
+
+SIZES_TO_PROMISE = (100, 10, 1)
+LEAST_FLOWS = 5
+MOST_VARIATION = 10.0
+
+
+def expect_surveyed(survey: Survey) -> ExpectedTraffic:
+    """The traffic that a survey has seen: its flows' sizes, losses, means and deviations."""
+    match, table = survey.match.flows, survey.sender.flows
+    rows = rows_of(table.ids, match.flow_id)
+    heard = (match.received > 0) & (rows >= 0)
+    if not heard.any():
+        raise ParameterError("no packet was matched", where="plan", action="give --memory instead of --error")
+    mean = np.maximum(match.mean_ns[heard], 1.0)
+    variation = np.where(match.received[heard] > 1, match.std_ns[heard] / mean, 0.0)
+    return ExpectedTraffic(
+        np.maximum(table.packets[rows[heard]], 1),
+        match.lost[heard] / np.maximum(match.packets[heard], 1),
+        len(survey.flow_id),
+        (SurveyedDelays(mean, np.minimum(variation, MOST_VARIATION)),),
+    )
+
+
+def promised_size(packets: Int64Array) -> int:
+    """From which size on flows are promised an error: 100 packets, or fewer where hardly a flow has as many."""
+    return next((size for size in SIZES_TO_PROMISE if np.count_nonzero(packets >= size) >= LEAST_FLOWS), 1)
+
+
+def plan_surveyed(
+    name: str,
+    survey: Survey,
+    *,
+    error: float,
+    confidence: float,
+    joint: bool,
+    advance: Callable[[str, float], None] = lambda _step, _share: None,
+) -> tuple[Wish, MemoryPlan]:
+    """The smallest plan that keeps the error for the survey's flows; a `ParameterError` where none does."""
+    traffic = expect_surveyed(survey)
+    wish = Wish(error, confidence, promised_size(traffic.packets))
+    chosen = plan_memory(name, traffic, wish, joint=joint, advance=advance)
+    if not chosen.prediction.is_kept:
+        other = "--memory instead of --error" if name in ("auto", "sample") else "--sketch auto"
+        raise ParameterError(
+            f"no memory keeps {error:.3g} at {confidence:.3g}: at best {chosen.prediction.share:.0%} of the flows of "
+            f"{wish.least_packets} packets or more would be within it",
+            where=name,
+            action=f"use {other}, or ask for a larger error",
+        )
+    return wish, chosen
+
+
+def achieved_share(answers: FlowDelays, survey: Survey, wish: Wish) -> tuple[int, float]:
+    """How many flows the promise was made for, and the share of them within the error; needs an exact survey."""
+    match = survey.match.flows
+    rows = rows_of(answers.flow_id, match.flow_id)
+    table = rows_of(survey.sender.flows.ids, match.flow_id)
+    counted = (match.received > 0) & (rows >= 0) & (survey.sender.flows.packets[table] >= wish.least_packets)
+    if not counted.any():
+        return 0, float("nan")
+    with np.errstate(invalid="ignore"):
+        error = np.abs(answers.mean_ns[rows[counted]] - match.mean_ns[counted]) / np.abs(match.mean_ns[counted])
+    return int(counted.sum()), float(np.mean(error <= wish.error))

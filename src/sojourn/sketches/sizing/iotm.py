@@ -181,15 +181,6 @@ def error_at(relative: FloatArray, share: float) -> float:
     return high
 
 
-def best_per_instance(sizes: FloatArray, *, n: int, spreading: str, share: float = 0.95) -> int:
-    """The m for which the error at a share of answers is least, for one epoch."""
-    errors = {
-        m: error_at(predicted_deviations(sizes, n=n, m=m, spreading=spreading) / sizes, share)
-        for m in range(1, min(LARGEST_M, n) + 1)
-    }
-    return min(errors, key=lambda m: errors[m])
-
-
 def plan_bucket_array(
     workload: Workload,
     *,

@@ -141,12 +141,3 @@ def published_lds(flows: float, *, tail: float, miss: float, spread: int = 1) ->
     columns = max(1, spread, math.ceil(cells / rows - 1e-9))
     q = small_collisions(rows * columns, flows=flows, tail=tail, rows=rows, spread=spread)
     return LdsSizing(rows, columns, spread, q)
-
-
-def sampling_rate(spread: int, losses: float) -> float:
-    """The share a row keeps so that its k cells survive L losses of a flow.
-
-    >>> sampling_rate(5, 500)
-    0.01
-    """
-    return min(1.0, spread / max(losses, 1.0))
