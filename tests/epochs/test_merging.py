@@ -19,7 +19,7 @@ PARAMETERS = BucketArrayParameters(buckets=6, per_instance=2, bits=8, count_bits
 def epoch(sequence: int, values: list[int], parameters: BucketArrayParameters = PARAMETERS, keys=()) -> Epoch:
     sketch = BucketArray(parameters)
     for i, value in enumerate(values):
-        sketch.record(i % 3, value, 1000 * sequence + i, sequence=i)
+        sketch.record(i % 3, value, 1000 * sequence + i, i)
     return Epoch("n", "s", sequence, sketch, keys)
 
 

@@ -113,8 +113,8 @@ def test_a_20_bucket_16_bit_epoch_stays_under_160_bytes() -> None:
 def test_the_format_of_version_1_does_not_change() -> None:
     parameters = BucketArrayParameters(buckets=4, per_instance=2, bits=5, spreading="sequence", salt=9)
     sketch = BucketArray(parameters)
-    sketch.record(1, 3, 1000, sequence=0)
-    sketch.record(2, 7, 5000, sequence=1)
+    sketch.record(1, 3, 1000, 0)
+    sketch.record(2, 7, 5000, 1)
     epoch = Epoch("n", "s", 2, sketch, (parse_key("p[7]"),))
     assert encode(epoch).hex() == (
         "83015842896c6275636b65745f6172726179a5616e04616d0261620561"

@@ -117,7 +117,7 @@ def test_the_whole_has_an_answer_and_flows_have_counts_however_much_is_lost(
     assert mean.value == pytest.approx(one.true_mean, rel=0.2)
     assert np.isfinite(mean.high - mean.low)
     assert whole.totals.losses.is_exact
-    assert whole.totals.lost == len(one.sender) - len(one.receiver)
+    assert whole.totals.losses.lost == len(one.sender) - len(one.receiver)
     if whole.flows is not None and flows == 1:
         assert whole.flows.packets[0] == pytest.approx(len(one.sender), rel=0.05)
         assert whole.flows.mean_ns[0] == pytest.approx(one.true_mean, rel=0.2)

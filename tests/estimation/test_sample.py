@@ -48,8 +48,6 @@ class Coverage:
     inside: int = 0
     asked: int = 0
     whole: int = 0
-    loss_inside: int = 0
-    loss_asked: int = 0
 
 
 def coverage(loss: float, repetitions: int, *, flows: int, slots: int, groups: int) -> Coverage:
@@ -65,10 +63,6 @@ def coverage(loss: float, repetitions: int, *, flows: int, slots: int, groups: i
         result.asked += int(sampled.sum())
         result.inside += int(((answer.low_ns <= exact.mean_ns) & (exact.mean_ns <= answer.high_ns))[sampled].sum())
         result.whole += sample.mean().contains(truth.true_mean)
-        for share, sent, lost in zip(sample.losses(exact.flow_id), exact.sent, exact.lost, strict=True):
-            if share and share.low < share.high:
-                result.loss_asked += 1
-                result.loss_inside += share.contains(lost / sent)
     return result
 
 
@@ -77,15 +71,12 @@ def coverage(loss: float, repetitions: int, *, flows: int, slots: int, groups: i
 def test_intervals_cover_over_five_kinds_of_delay(loss: float, flows: int, slots: int, groups: int) -> None:
     """Pooled over thousands of flows of 50 worlds, most with 1 to 40 sampled packets: 90 to 98 %.
 
-    Of the 50 intervals of the whole, fewer than 41 hold the truth with probability below 10⁻³ at 95 %. Wilson's
-    intervals of a loss of nothing always hold it.
+    Of the 50 intervals of the whole, fewer than 41 hold the truth with probability below 10⁻³ at 95 %.
     """
     found = coverage(loss, 50, flows=flows, slots=slots, groups=groups)
     assert found.asked > 5000
     assert 0.90 <= found.inside / found.asked <= 0.98
     assert found.whole >= 41
-    assert found.loss_inside / found.loss_asked >= 0.92
-    assert loss == 0 or found.loss_inside / found.loss_asked <= 0.99
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.15])
@@ -97,8 +88,9 @@ def test_means_and_losses_are_unbiased(loss: float) -> None:
     means, shares = [], []
     for salt in range(40):
         sample = matched(truth, slots=1500, groups=240, salt=salt)
-        means.append(sample.flows(exact.flow_id).mean_ns[big] / exact.mean_ns[big] - 1)
-        shares.append([a.value for a in sample.losses(exact.flow_id[big])] - (exact.lost / exact.sent)[big])
+        answer = sample.flows(exact.flow_id)
+        means.append(answer.mean_ns[big] / exact.mean_ns[big] - 1)
+        shares.append((answer.lost / answer.packets - exact.lost / exact.sent)[big])
     for errors in (np.array(means), np.array(shares)):
         assert (np.abs(errors.mean(axis=0)) <= 4.5 * errors.std(axis=0, ddof=1) / np.sqrt(40) + 1e-12).all()
 
@@ -131,7 +123,6 @@ def test_a_flow_without_an_answer_has_a_reason() -> None:
     sender.record_batch(elephant)
     asked = np.array([5, 6], np.uint64)
     assert estimate_sample(sender, receiver, asked).reason == [Reason.NONE_ARRIVED, Reason.NOT_SAMPLED]
-    assert [bool(a) for a in match_samples(sender, receiver).losses(asked)] == [True, False]
     empty = match_samples(Sample(parameters), Sample(parameters))
     assert empty.flows(asked).reason == [Reason.UNKNOWN_INSTANCE] * 2
     assert empty.mean().reason is Reason.NOTHING_RECORDED

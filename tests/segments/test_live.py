@@ -129,7 +129,7 @@ def test_packets_in_flight_at_the_edges_are_not_taken_for_lost(network: Network)
     totals, exact = answer.whole.totals, answer.match.aggregate
     in_flight = answer.left_out["sent before the start at receiver"]
     assert in_flight > 50  # what a cut at the same time would have taken for packets from nowhere
-    assert (totals.sent, totals.received, totals.lost) == (exact.sent, exact.received, 0)
+    assert (totals.sent, totals.received, totals.losses.lost) == (exact.sent, exact.received, 0)
     assert exact.max_ns > 100_000_000
     assert isinstance(totals.delays.mean, Estimate)
     assert totals.delays.mean.value == pytest.approx(exact.mean_ns, rel=1e-9)  # every cell is usable
@@ -175,7 +175,7 @@ def test_one_flow_at_heavy_loss_has_its_counts_and_a_delay(network: Network, ske
     assert answer.match is not None
     totals, exact, flows = answer.whole.totals, answer.match.aggregate, answer.whole.flows
     assert exact.lost > 0.28 * exact.sent
-    assert (totals.sent, totals.received, totals.lost) == (exact.sent, exact.received, exact.lost)
+    assert (totals.sent, totals.received, totals.losses.lost) == (exact.sent, exact.received, exact.lost)
     assert isinstance(totals.delays.mean, Estimate)
     assert totals.delays.mean.value == pytest.approx(exact.mean_ns, rel=0.1)
     assert flows is not None
@@ -200,7 +200,7 @@ def test_packets_put_together_by_the_card_are_no_loss() -> None:
     assert answer.whole is not None
     totals, flows = answer.whole.totals, answer.whole.flows
     assert totals.received > totals.sent
-    assert totals.lost is None
+    assert totals.losses.lost is None
     assert 0 <= totals.losses.low <= totals.losses.high
     assert flows is not None
     assert answer.resegmented.tolist() == flows.flow_id.tolist()

@@ -107,8 +107,8 @@ def test_a_wrapped_bucket_is_exact_once_the_sum_fits() -> None:
     )
     sketch = BucketArray(parameters)
     for sequence in range(50):
-        sketch.record(1, -(10**18 + sequence * 10**9), 0, sequence=sequence)
-        sketch.record(1, 10**18 + sequence * 10**9 + 20_000_000, 0, sequence=sequence)
+        sketch.record(1, -(10**18 + sequence * 10**9), 0, sequence)
+        sketch.record(1, 10**18 + sequence * 10**9 + 20_000_000, 0, sequence)
     assert sketch.column("sum").sum() == 50 * 20_000_000
 
 

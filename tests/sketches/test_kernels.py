@@ -72,7 +72,7 @@ def test_a_batch_equals_its_measurements_one_by_one(parameters, rows, seed) -> N
     together, apart = BucketArray(parameters, seed=seed), BucketArray(parameters, seed=seed)
     together.record_batch(own.measurement_batch(rows))
     for time_ns, (instance_id, value, sequence) in enumerate(rows):
-        apart.record(instance_id, value, time_ns, sequence=sequence)
+        apart.record(instance_id, value, time_ns, sequence)
     assert together == apart
 
 
@@ -81,7 +81,7 @@ def test_lds_packets_one_by_one(parameters, rows) -> None:
     together, apart = Lds(parameters), Lds(parameters)
     together.record_batch(own.packet_batch(rows))
     for flow_id, packet_id, time_ns, size in rows:
-        apart.record(flow_id, packet_id, time_ns, size_bytes=size)
+        apart.record(flow_id, packet_id, time_ns, size)
     assert together == apart
 
 

@@ -99,19 +99,8 @@ class FilterProgram:
     def accepted(self, frames: Frames, rows: BoolArray, *, link: int) -> BoolArray:
         """Which of the frames marked in `rows`, all of that link type, the program accepts."""
         result = np.zeros(len(frames), np.bool_)
-        run_program(
-            self.code,
-            self.jump_true,
-            self.jump_false,
-            self.operand,
-            frames.data,
-            frames.offset,
-            frames.captured,
-            frames.length,
-            rows,
-            link,
-            result,
-        )
+        program = self.code, self.jump_true, self.jump_false, self.operand
+        run_program(*program, frames.data, frames.offset, frames.captured, frames.length, rows, link, result)
         return result
 
 

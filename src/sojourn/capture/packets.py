@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.files.reader import CaptureReader, filter_of, open_capture
@@ -20,6 +21,9 @@ from sojourn.capture.live.interface import Direction
 from sojourn.capture.live.reader import BLOCK_BYTES, DEFAULT_RING_BYTES, LiveReader
 from sojourn.core.errors import ParameterError
 from sojourn.core.executors.interrupts import stopping_on_interrupt
+
+if TYPE_CHECKING:
+    from sojourn.capture.filters import PacketFilter
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class Interface:
                 action=f"give {2 * BLOCK_BYTES} or more",
             )
 
+    def reader(self, options: DecodeOptions | None, packet_filter: PacketFilter | None) -> LiveReader:
+        """The capture, which starts when it is iterated."""
+        limits: dict[str, Any] = {"seconds": self.seconds, "packets": self.packets, "ring_bytes": self.ring_bytes}
+        side: dict[str, Any] = {"direction": self.direction, "promiscuous": self.promiscuous}
+        return LiveReader(self.name, options, packet_filter=packet_filter, **side, **limits)
+
 
 @contextmanager
 def open_packets(
@@ -61,15 +71,6 @@ def open_packets(
         with open_capture(source, options, strict=strict, packet_filter=filter_of(where)) as reader:
             yield reader
         return
-    live = LiveReader(
-        source.name,
-        options,
-        seconds=source.seconds,
-        packets=source.packets,
-        packet_filter=filter_of(where),
-        direction=source.direction,
-        promiscuous=source.promiscuous,
-        ring_bytes=source.ring_bytes,
-    )
+    live = source.reader(options, filter_of(where))
     with live, stopping_on_interrupt(live.stop):
         yield live

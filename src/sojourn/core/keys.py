@@ -44,6 +44,7 @@ MAX_VLAN_TAGS = 4
 # No key's text is longer; refusing the rest unread bounds the time that patterns may take on it.
 MAX_TEXT = 512
 _SHOWN = 200
+FLOW_FIELDS = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "esp": 50, "icmpv6": 58, "sctp": 132}
 _PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
 _ENDPOINT = r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)|([0-9a-fA-F:]+[0-9a-fA-F.]*))(?::(\d{1,5}))?"
@@ -223,25 +224,21 @@ def flow_fields(key: TrafficKey) -> dict[str, str | int | None]:
     >>> flow_fields(DestinationKey(ip_network("10.0.0.0/24")))["dest_ip"]
     '10.0.0.0/24'
     """
-    fields: dict[str, str | int | None] = {"vlan": key.vlan} if isinstance(key, VlanFlowKey) else {}
-    if isinstance(key, DestinationKey):
-        ends: tuple[str | None, str] = (None, key.dest_ip)
-        ports, protocol = (0, 0), None
-    elif isinstance(key, HostPairKey):
-        ends = (str(key.src_ip), str(key.dest_ip))
-        ports, protocol = (0, 0), None
-    else:
-        flow = key.flow if isinstance(key, VlanFlowKey) else key
-        ends = (str(flow.src_ip), str(flow.dest_ip))
-        ports, protocol = (flow.src_port, flow.dest_port), protocol_name(flow.protocol)
-    five_tuple = {
-        "src_ip": ends[0],
-        "src_port": ports[0],
-        "dest_ip": ends[1],
-        "dest_port": ports[1],
-        "protocol": protocol,
+    flow = key.flow if isinstance(key, VlanFlowKey) else key
+    tags: dict[str, str | int | None] = {"vlan": key.vlan} if isinstance(key, VlanFlowKey) else {}
+    return tags | {
+        "src_ip": None if isinstance(flow, DestinationKey) else str(flow.src_ip),
+        "src_port": flow.src_port if isinstance(flow, FlowKey) else 0,
+        "dest_ip": str(flow.dest_ip),
+        "dest_port": flow.dest_port if isinstance(flow, FlowKey) else 0,
+        "protocol": protocol_name(flow.protocol) if isinstance(flow, FlowKey) else None,
     }
-    return fields | five_tuple
+
+
+def key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
+    """The same of many flows, as columns."""
+    named = [flow_fields(key) for key in keys]
+    return {name: [fields[name] for fields in named] for name in (named[0] if named else FLOW_FIELDS)}
 
 
 def parse_key(text: str) -> Key:

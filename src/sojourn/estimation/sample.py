@@ -7,7 +7,7 @@ of the group's packets in the sample:
 - mean: the m delays' mean μ ± t·s/√m·√(1 − p), a sample without replacement of the delivered packets, with s the
   moderated deviation (below) and t for its degrees of freedom; exact where nothing was cut (p = 1) and all that
   arrived is paired, else p is less by the share that is not;
-- loss: the share (n − m)/n with Wilson's interval for n/(1 − p) packets; exact where nothing was cut;
+- loss: the share (n − m)/n of its packets; exact where nothing was cut;
 - extra packets: what the receiver's sample has beyond the sender's, by the group's share (Poisson's interval);
 - size: the group's packet counter times the flow's share of the group's sample; a flow alone in its group has the
   counters' exact size and loss;
@@ -34,7 +34,7 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
+from sojourn.core.estimates import Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
 from sojourn.estimation.differences import poisson_95
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
@@ -155,20 +155,6 @@ class MatchedSample:
         return FlowDelays(
             flow_id, mean, low, high, np.where(known, std, np.nan), samples, packets, lost, reason, METHOD
         )
-
-    def losses(self, flow_id: UInt64Array) -> list[Answer]:
-        """The share of each flow's packets that did not arrive."""
-        row, group, reason = self._rows(flow_id)
-        answers: list[Answer] = []
-        for r, part, why in zip(row.tolist(), self.fraction[group].tolist(), reason, strict=True):
-            if r < 0:
-                answers.append(Unanswered(why or Reason.NOT_SAMPLED))
-                continue
-            sampled = int(self.sampled[r])
-            lost = sampled - int(self.arrived[r])
-            low, high = _wilson(lost, sampled, part)
-            answers.append(Estimate(lost / sampled, low, high, sampled, METHOD, unit="share"))
-        return answers
 
     def mean(self) -> Answer:
         """The mean delay of everything that was delivered, by strata."""
@@ -377,14 +363,3 @@ def _strata_half_width(parts: FloatArray, degrees: FloatArray) -> float:
         return math.inf
     effective = total**2 / float(np.sum(parts[parts > 0] ** 2 / degrees[parts > 0]))
     return student_95(int(min(effective, MOST_DEGREES))) * math.sqrt(total)
-
-
-def _wilson(lost: int, sampled: int, part: float) -> tuple[float, float]:
-    """Wilson's score interval of a loss, narrower the fewer packets the sample misses; SciPy's wants whole numbers."""
-    observed = lost / sampled
-    if part >= 1:
-        return observed, observed
-    n, z = sampled / (1 - part), NORMAL_95
-    centre = (observed + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * math.sqrt(observed * (1 - observed) / n + z**2 / (4 * n**2))
-    return max(0.0, min(centre - half, observed)), min(1.0, max(centre + half, observed))

@@ -125,23 +125,11 @@ class CaptureSpan:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Per flow number, the first and last time that can be judged, at the sender and at the receiver."""
+    """Per flow number, the first and last time at the sender (and at the receiver, on the sender's clock) at which the
+    other point would surely have seen a packet."""
 
     sent: tuple[Int64Array, Int64Array]
     received: tuple[Int64Array, Int64Array]
-
-    def judge_sent(self, flow: Int64Array, sent_ns: Int64Array) -> BoolArray:
-        """Whether the receiver would surely have seen a packet sent then."""
-        return _inside(flow, sent_ns, *self.sent)
-
-    def judge_received(self, flow: Int64Array, received_ns: Int64Array) -> BoolArray:
-        """Whether the sender would surely have seen a packet received then (on the sender's clock)."""
-        return _inside(flow, received_ns, *self.received)
-
-
-def _inside(flow: Int64Array, time_ns: Int64Array, low: Int64Array, high: Int64Array) -> BoolArray:
-    inside: BoolArray = (time_ns >= low[flow]) & (time_ns <= high[flow])
-    return inside
 
 
 def find_edges(

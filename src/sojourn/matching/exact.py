@@ -455,8 +455,7 @@ class _Points:
         fates = self._fates(self.sender_flow, self.pairs.sender_status, measured, Fate.LOST)
         if edges is not None:
             rows = np.flatnonzero(fates == Fate.LOST)
-            unsure = ~edges.judge_sent(self.sender_flow[rows], self.sender.time_ns[rows])
-            fates[rows[unsure]] = Fate.EDGE
+            fates[rows[~_inside(self.sender_flow[rows], self.sender.time_ns[rows], edges.sent)]] = Fate.EDGE
         return fates
 
     def receiver_fates(self, measured: BoolArray, edges: Edges | None, estimate: ClockEstimate) -> UInt8Array:
@@ -464,8 +463,8 @@ class _Points:
         if edges is not None:
             rows = np.flatnonzero(fates == Fate.RECEIVER_ONLY)
             times = self.receiver.time_ns[rows]
-            unsure = ~edges.judge_received(self.receiver_flow[rows], times - estimate.fitted.at(times))
-            fates[rows[unsure]] = Fate.EDGE
+            times = times - estimate.fitted.at(times)
+            fates[rows[~_inside(self.receiver_flow[rows], times, edges.received)]] = Fate.EDGE
         return fates
 
     def _fates(self, flow: Int64Array, status: UInt8Array, measured: BoolArray, missed: Fate) -> UInt8Array:
@@ -477,6 +476,11 @@ class _Points:
         by_status[MATCHED] = Fate.RECEIVED
         by_status[DUPLICATE] = Fate.DUPLICATE
         return np.where(measured[flow], by_status[status], unmeasured[flow])
+
+
+def _inside(flow: Int64Array, time_ns: Int64Array, bounds: tuple[Int64Array, Int64Array]) -> BoolArray:
+    inside: BoolArray = (time_ns >= bounds[0][flow]) & (time_ns <= bounds[1][flow])
+    return inside
 
 
 def _span(time_ns: Int64Array) -> CaptureSpan:

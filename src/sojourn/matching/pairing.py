@@ -118,25 +118,16 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
         receiver.time_ns[receiver_row],
         sender_status,
         receiver_status,
-        _shared(sent_ids),
-        _unpaired_copies(sent_ids, sender_status[sent_rows]),
+        *_copies(sent_ids, sender_status[sent_rows]),
     )
 
 
-def _shared(sorted_ids: UInt64Array) -> int:
-    """How many of the ids occur more than once."""
-    like_next = sorted_ids[1:] == sorted_ids[:-1]
-    groups = np.count_nonzero(like_next[1:] & ~like_next[:-1]) + int(like_next[:1].sum())
-    return int(np.count_nonzero(like_next)) + int(groups)
-
-
-def _unpaired_copies(sorted_ids: UInt64Array, status: UInt8Array) -> int:
-    """How many are unmatched although another one with their id is matched."""
+def _copies(sorted_ids: UInt64Array, status: UInt8Array) -> tuple[int, int]:
+    """How many have the id of another, and how many of these are unmatched although another one is matched."""
     like_next = sorted_ids[1:] == sorted_ids[:-1]
     shared = np.r_[like_next, False] | np.r_[False, like_next] if len(sorted_ids) else np.zeros(0, np.bool_)
     ids, status = sorted_ids[shared], status[shared]
-    paired = ids[status == MATCHED]
-    return int(np.count_nonzero(np.isin(ids[status == UNMATCHED], paired)))
+    return len(ids), int(np.count_nonzero(np.isin(ids[status == UNMATCHED], ids[status == MATCHED])))
 
 
 def _check(batch: PacketBatch, name: str) -> None:

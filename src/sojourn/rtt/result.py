@@ -21,7 +21,7 @@ from sojourn.capture.flows.table import FlowTable
 from sojourn.capture.live.reader import LiveReader, rehearsal
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.errors import ParameterError
-from sojourn.core.keys import flow_fields
+from sojourn.core.keys import FLOW_FIELDS, flow_fields
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import format_duration, plural
 from sojourn.rtt.round_trips import RttMeter, RttOptions
@@ -30,8 +30,7 @@ from sojourn.rtt.summary import RttSummaries
 
 KINDS = tuple(kind.name.lower() for kind in Kind)
 _NOTES = tuple("" if note is Note.NONE else note.name.lower().replace("_", "-") for note in Note)
-_ENDS = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
-_UNKNOWN: dict[str, Any] = dict.fromkeys(_ENDS) | {"src_port": 0, "dest_port": 0}
+_UNKNOWN: dict[str, Any] = dict.fromkeys(FLOW_FIELDS) | {"src_port": 0, "dest_port": 0}
 DEFAULT_MAX_FLOWS = 1 << 16
 
 
@@ -140,13 +139,13 @@ class _FlowNames:
                 self._rows.update(zip(new, range(known, known + len(new)), strict=True))
             row = self._rows.get(flow_id)
             named = flow_fields(self._table.key(row)) if row is not None else {}
-            self._fields[flow_id] = {name: named.get(name, _UNKNOWN[name]) for name in _ENDS}
+            self._fields[flow_id] = {name: named.get(name, _UNKNOWN[name]) for name in FLOW_FIELDS}
         return self._fields[flow_id]
 
     def columns(self, flow_ids: Iterable[int]) -> dict[str, Any]:
         """The names of many flows; ports are numbers even where there are no rows."""
         fields = [self._of(flow_id) for flow_id in flow_ids]
-        columns: dict[str, Any] = {name: [row[name] for row in fields] for name in _ENDS}
+        columns: dict[str, Any] = {name: [row[name] for row in fields] for name in FLOW_FIELDS}
         return columns | {name: np.array(columns[name], np.int64) for name in ("src_port", "dest_port")}
 
 

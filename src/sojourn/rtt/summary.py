@@ -219,20 +219,6 @@ class RttSummaries:
         freedom = np.maximum(numbers[:, _SAMPLES] - 1, 1)
         deviations = np.sqrt(np.maximum(fractions[:, _SQUARES], 0.0) / freedom)
         ids = numbers[:, _FLOW].copy().view(np.uint64)
-        return [
-            FlowRtt(
-                flow_id=int(ids[i]),
-                kind=int(n[_KIND]),
-                samples=int(n[_SAMPLES]),
-                min_rtt=int(n[_MIN]),
-                mean_rtt=float(fractions[i, _MEAN]),
-                p50_rtt=int(quantiles[i, 0]),
-                p95_rtt=int(quantiles[i, 1]),
-                p99_rtt=int(quantiles[i, 2]),
-                max_rtt=int(n[_MAX]),
-                std_rtt=float(deviations[i]),
-                delayed_acks=int(n[_DELAYED]),
-                covering_acks=int(n[_SEVERAL]),
-            )
-            for i, n in enumerate(numbers)
-        ]
+        first = ids, numbers[:, _KIND], numbers[:, _SAMPLES], numbers[:, _MIN], fractions[:, _MEAN], *quantiles.T
+        columns = *first, numbers[:, _MAX], deviations, numbers[:, _DELAYED], numbers[:, _SEVERAL]
+        return [FlowRtt(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

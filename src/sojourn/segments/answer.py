@@ -47,11 +47,6 @@ class SegmentTotals:
     delays: LdaAnswer
     losses: Losses
 
-    @property
-    def lost(self) -> int | None:
-        """Packets lost; None where more arrived than was sent, and nothing tells how many were lost all the same."""
-        return self.losses.lost
-
 
 @dataclass(frozen=True, eq=False)
 class Interval:

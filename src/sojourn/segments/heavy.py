@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.core.errors import UsageError
-from sojourn.core.keys import TrafficKey, key_id
+from sojourn.core.keys import TrafficKey, key_columns, key_id
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import plural
 from sojourn.epochs.epoch import Epoch, merge_epochs
@@ -23,7 +23,6 @@ from sojourn.estimation.heavy_hitters import (
 from sojourn.segments.answer import parts_of
 from sojourn.segments.measure import flow_keys, read_epoch_file
 from sojourn.segments.plan import FLOWS
-from sojourn.segments.result import key_columns
 from sojourn.sketches.lds import Lds
 
 

@@ -248,7 +248,6 @@ def measure_interfaces(
     None may be longer on its way than ``max_delay``. ``flows`` and ``loss`` are what to expect: the sketches are made
     for that. ``reverse`` exchanges the interfaces, and leaves their directions.
     """
-    from sojourn.capture.live.reader import LiveReader
     from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.segments.live import LiveSegment
 
@@ -259,19 +258,10 @@ def measure_interfaces(
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
     options, packet_filter = decode_options(key, inner), filter_of(where)
     with ExitStack() as stack:
-        readers = [
-            stack.enter_context(
-                LiveReader(
-                    name,
-                    options,
-                    packet_filter=packet_filter,
-                    direction=end.direction,
-                    promiscuous=end.promiscuous,
-                    ring_bytes=end.ring_bytes,
-                )
-            )
-            for name, end in zip(names, (sender, receiver), strict=True)
+        ends = [
+            replace(end, name=n, seconds=None, packets=None) for n, end in zip(names, (sender, receiver), strict=True)
         ]
+        readers = [stack.enter_context(end.reader(options, packet_filter)) for end in ends]
         known: dict[str, Any] = {"max_delay_ns": ns_of(max_delay), "keep_all": plan is None or truth}
         segment = LiveSegment(readers[0], readers[1], plan, seconds=sender.seconds, **known)
         with stopping_on_interrupt(segment.stop):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sojourn.core.estimates import FlowDelays, Unanswered
-from sojourn.core.keys import TrafficKey, flow_fields
+from sojourn.core.keys import TrafficKey, key_columns
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import durations_apart, format_bytes, format_duration, plural
 from sojourn.estimation.differences import Losses
@@ -33,7 +33,6 @@ _LEFT_OUT = {
     "duplicate": "are copies of other packets (made in the network, or by a mirror port)",
     "not seen sent": "were not seen at the sender (its capture missed them, or they took another way)",
 }
-_FLOW_NAMES = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 
 KeyOf = Callable[[int], TrafficKey]
 
@@ -313,13 +312,6 @@ def _exact_rows(match: ExactMatch, key_of: KeyOf, resegmented: frozenset[int], l
             for name in ("min_ns", "max_ns", "reordered", "reorder_extent", "duplicates")
         },
     }
-
-
-def key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
-    """The columns that name flows, as the contract has them."""
-    named = [flow_fields(key) for key in keys]
-    names = list(named[0]) if named else list(_FLOW_NAMES)
-    return {name: [fields[name] for fields in named] for name in names}
 
 
 def _loss_warnings(result: SegmentResult, resegmented: Sized) -> list[str]:

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -58,16 +58,6 @@ SAMPLE_PACKETS = 1 << 18
 APART_NS, APART_SHARE = 1_000_000_000, 0.01
 # Packets of a flow that may be on the wrong side of a cut by time, in expectation.
 MOST_IN_FLIGHT = 0.2
-
-
-class Point(Protocol):
-    """An observation point that can be read more than once."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def flows(self) -> FlowTable: ...
-    def batches(self, *, again: bool = False) -> Iterator[PacketBatch]: ...
 
 
 @dataclass(eq=False)
@@ -176,7 +166,7 @@ class Survey:
         return sent[marker], np.maximum.accumulate(arrived[marker])
 
 
-def read_points(sender: Point, receiver: Point, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
+def read_points(sender: CapturePoint, receiver: CapturePoint, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
     """The survey's one pass over each point, both at once."""
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda point: _survey_point(point, keep_all), (sender, receiver))
@@ -209,7 +199,7 @@ def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode, keep_
     return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings)
 
 
-def _survey_point(point: Point, keep_all: bool) -> PointSurvey:
+def _survey_point(point: CapturePoint, keep_all: bool) -> PointSurvey:
     sample, kept, packets, largest = PacketSample(SAMPLE_PACKETS), [], 0, 0
     first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     for batch in point.batches():

@@ -20,13 +20,13 @@ from sojourn.estimation.differences import Losses, Parts, with_extra
 from sojourn.segments.answer import Interval, answer_interval
 from sojourn.segments.plan import SAMPLES, SEGMENT, SegmentPlan
 from sojourn.segments.record import PointRecorder, SlotOf
-from sojourn.segments.survey import Point, Survey
+from sojourn.segments.survey import CapturePoint, Survey
 from sojourn.sketches.sketch import AnySketch
 
 
 def measure_surveyed(
-    sender: Point,
-    receiver: Point,
+    sender: CapturePoint,
+    receiver: CapturePoint,
     survey: Survey,
     plan: SegmentPlan,
     *,
@@ -115,7 +115,7 @@ class _RecordedPoint:
 
 
 def _record_point(
-    point: Point,
+    point: CapturePoint,
     plan: SegmentPlan,
     slot_of: SlotOf | None,
     windows: FlowWindows,

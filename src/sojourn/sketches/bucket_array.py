@@ -69,11 +69,6 @@ class BucketArrayParameters(Parameters):
     def function_salts(self) -> UInt64Array:
         return salt_table(self.per_instance, self.salt)
 
-    @property
-    def is_order_free(self) -> bool:
-        """Whether the order of measurements cannot change the buckets."""
-        return self.spreading == "sequence" or self.per_instance == 1
-
 
 @inlined
 def find_step(instance_id: np.uint64, owners: UInt64Array, next_step: Int64Array) -> np.int64:
@@ -199,6 +194,7 @@ class BucketArray(Sketch[BucketArrayParameters, MeasurementBatch]):
     """
 
     parameters_type = BucketArrayParameters
+    batch_type = MeasurementBatch
 
     def __init__(self, parameters: BucketArrayParameters, *, seed: int = 0) -> None:
         super().__init__(parameters)
@@ -210,26 +206,13 @@ class BucketArray(Sketch[BucketArrayParameters, MeasurementBatch]):
         total = p.tables()[0].fields[0]
         if p.spreading == "round-robin":
             self._steps.reserve(len(np.unique(batch.instance_id)))
-        taken = _record(
-            self.arrays[0],
-            batch.instance_id,
-            batch.value,
-            batch.sequence,
-            p.function_salts,
-            SPREADINGS.index(p.spreading),
-            np.uint64(self._draws),
-            self._steps.owners,
-            self._steps.next_step,
-            0 if p.wrap else total.lowest,
-            0 if p.wrap else total.highest,
-            counter_limit(p.count_bits) if p.count_bits else 0,
-        )
+        spreading = SPREADINGS.index(p.spreading), np.uint64(self._draws), self._steps.owners, self._steps.next_step
+        low, high = (0, 0) if p.wrap else (total.lowest, total.highest)
+        most = counter_limit(p.count_bits) if p.count_bits else 0
+        ids, values, numbers = batch.instance_id, batch.value, batch.sequence
+        taken = _record(self.arrays[0], ids, values, numbers, p.function_salts, *spreading, low, high, most)
         self._draws = (self._draws + taken) & hashing.MASK
         return taken
-
-    def record(self, instance_id: int, value: int, time_ns: int, *, sequence: int = 0) -> None:
-        """Record one measurement, or raise `SketchFullError` and change nothing."""
-        self._record_one(MeasurementBatch.of([instance_id], [value], [time_ns], [sequence]))
 
     def reset(self) -> None:
         super().reset()

@@ -237,7 +237,3 @@ class CounterVector(Sketch[CounterVectorParameters, PacketBatch]):
         if p.wrap and not p.count_bits:
             limit = min(limit, p.packet_limit)
         return max(0, limit - self.recorded)
-
-    def record(self, flow_id: int, packet_id: int, time_ns: int) -> None:
-        """Record one packet, or raise `SketchFullError` and change nothing."""
-        self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns]))

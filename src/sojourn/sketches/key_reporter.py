@@ -122,17 +122,8 @@ class KeyReporter:
     def first_seen(self, ids: UInt64Array) -> BoolArray:
         """A mask of the rows whose id was not seen before."""
         new = np.zeros(len(ids), bool)
-        _first_seen(
-            self._halves,
-            self._state,
-            self._missed,
-            ids,
-            self._salt,
-            self.hashes,
-            np.uint64(self.half_bits),
-            self.keys,
-            new,
-        )
+        shape = self._salt, self.hashes, np.uint64(self.half_bits)
+        _first_seen(self._halves, self._state, self._missed, ids, *shape, self.keys, new)
         self.reported += int(np.count_nonzero(new))
         return new
 

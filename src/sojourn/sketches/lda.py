@@ -218,18 +218,10 @@ class Lda(Sketch[LdaParameters, PacketBatch]):
 
     def _record(self, batch: PacketBatch) -> int:
         p = self.parameters
-        return _record(
-            self.arrays[0],
-            batch.packet_id,
-            batch.time_ns,
-            p.thresholds,
-            np.uint64(p.rows),
-            np.uint64(hashing.salt_for(0, p.salt)),
-            p.digest_salt,
-            p.digest_mask,
-            p.count_limit,
-        )
+        cells = p.thresholds, np.uint64(p.rows), np.uint64(hashing.salt_for(0, p.salt))
+        digest = p.digest_salt, p.digest_mask
+        return _record(self.arrays[0], batch.packet_id, batch.time_ns, *cells, *digest, p.count_limit)
 
-    def record(self, packet_id: int, time_ns: int) -> None:
-        """Record one packet, or raise `SketchFullError` and change nothing."""
-        self._record_one(PacketBatch.of([0], [packet_id], [time_ns]))
+    def record(self, *row: int) -> None:
+        """Record one packet by its id and time: of which flow it is does not matter."""
+        super().record(0, *row)

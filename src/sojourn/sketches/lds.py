@@ -223,10 +223,6 @@ class Lds(Sketch[LdsParameters, PacketBatch]):
         columns = batch.flow_id, batch.packet_id, batch.time_ns, weight, batch.size_bytes
         return _record(self.arrays[0], *columns, p.shape)
 
-    def record(self, flow_id: int, packet_id: int, time_ns: int, *, size_bytes: int = 0) -> None:
-        """Record one packet, or raise `SketchFullError` and change nothing."""
-        self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns], [size_bytes]))
-
     def emptied(self) -> Self:
         return type(self)(self.parameters, self.weights)
 

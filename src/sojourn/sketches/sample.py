@@ -213,10 +213,6 @@ class Sample(Sketch[SampleParameters, PacketBatch]):
                 return row
             self._settle()
 
-    def record(self, flow_id: int, packet_id: int, time_ns: int) -> None:
-        """Record one packet, or raise `SketchFullError` and change nothing."""
-        self._record_one(PacketBatch.of([flow_id], [packet_id], [time_ns]))
-
     def _settle(self) -> None:
         """Sort the waiting packets in and cut what exceeds the level."""
         if self._waits:

@@ -82,21 +82,10 @@ class Sds(Sketch[SdsParameters, MeasurementBatch]):
     """A simple delay sketch; a measurement's instance is the flow, its value the delay."""
 
     parameters_type = SdsParameters
+    batch_type = MeasurementBatch
 
     def _record(self, batch: MeasurementBatch) -> int:
         p = self.parameters
         total, count = p.tables()[0].fields
-        return _record(
-            self.arrays[0],
-            batch.instance_id,
-            batch.value,
-            p.row_salts,
-            np.uint64(p.columns),
-            total.lowest,
-            total.highest,
-            count.highest,
-        )
-
-    def record(self, flow_id: int, delay_ns: int, time_ns: int) -> None:
-        """Record one delay, or raise `SketchFullError` and change nothing."""
-        self._record_one(MeasurementBatch.of([flow_id], [delay_ns], [time_ns]))
+        limits = total.lowest, total.highest, count.highest
+        return _record(self.arrays[0], batch.instance_id, batch.value, p.row_salts, np.uint64(p.columns), *limits)

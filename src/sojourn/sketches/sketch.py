@@ -35,6 +35,7 @@ class Sketch(ABC, Generic[P, B]):
     """
 
     parameters_type: ClassVar[type[Parameters]]
+    batch_type: ClassVar[Any] = PacketBatch
 
     def __init__(self, parameters: P) -> None:
         self.parameters = parameters
@@ -64,8 +65,10 @@ class Sketch(ABC, Generic[P, B]):
             self.recorded += taken
         return taken
 
-    def _record_one(self, batch: B) -> None:
-        if not self.record_batch(batch):
+    def record(self, *row: int) -> None:
+        """Record one measurement, given as the columns of a batch (the last may be left out), or raise
+        `SketchFullError` and change nothing."""
+        if not self.record_batch(self.batch_type.of(*([value] for value in row))):
             raise SketchFullError(
                 "a counter has no room for this measurement",
                 where=self.parameters.kind,

@@ -56,19 +56,6 @@ def test_joint_beats_theorem_2_although_it_is_not_told_sizes() -> None:
     )
 
 
-def test_known_sizes_are_used_and_returned() -> None:
-    world = traffic(830, 5000)
-    pair = vectors(world, 1)
-    large = world.sent >= 100
-    medians = []
-    for packets in (None, world.sent):
-        joint = estimate_colate_joint(*pair, world.flow_id, packets)
-        medians.append(np.median(np.abs(joint.mean_ns / world.mean_ns - 1)[large]))
-        assert 0.88 <= covered(joint, world).mean() <= 0.985
-    assert medians[1] <= 1.1 * medians[0]
-    assert np.array_equal(joint.packets, world.sent)
-
-
 def test_losses_spoil_only_their_counters() -> None:
     world = traffic(840, 5000, loss=0.002)
     joint = estimate_colate_joint(*vectors(world, 4, per_flow=8), world.flow_id, grand_mean=world.grand_mean)

@@ -13,12 +13,12 @@ from sojourn.segments.answer import answer_interval
 from sojourn.segments.planning.search import MemoryPlan, Wish, plan_memory, predict_error
 from sojourn.segments.planning.world import (
     UNKNOWN_DELAYS,
-    AlikeDelays,
     ExpectedTraffic,
-    SurveyedDelays,
     draw_world,
+    equal_delays,
     pareto_sizes,
     read_traffic,
+    surveyed_delays,
 )
 from sojourn.segments.record import PointRecorder
 
@@ -105,7 +105,7 @@ def test_the_same_request_gives_the_same_plan() -> None:
 
 def test_a_world_holds_what_was_expected() -> None:
     traffic = expected(4000, 60, loss=0.2)
-    world = draw_world(traffic, AlikeDelays(within=0.5), least_packets=100, seed=3)
+    world = draw_world(traffic, equal_delays(0.5), least_packets=100, seed=3)
     assert world.promised.sum() == 150
     assert len(world.flow_id) == 3000
     assert len(world.receiver) / len(world.sender) == pytest.approx(0.8, abs=0.01)
@@ -117,14 +117,14 @@ def test_a_world_holds_what_was_expected() -> None:
 def test_elephants_are_cut_to_the_budget() -> None:
     sizes = np.array([10] * 100 + [10**9] * 3)
     traffic = ExpectedTraffic(sizes, np.zeros(103), 103)
-    world = draw_world(traffic, AlikeDelays(), least_packets=1000, seed=1)
+    world = draw_world(traffic, equal_delays(1.5), least_packets=1000, seed=1)
     assert 390_000 < len(world.sender) <= 400_000
     assert world.promised.sum() == 3
 
 
 def test_surveyed_delays_keep_each_flow_s_mean() -> None:
     mean = np.linspace(1e6, 50e6, 50)
-    traffic = ExpectedTraffic(np.full(50, 2000), np.zeros(50), 50, (SurveyedDelays(mean, np.full(50, 0.2)),))
+    traffic = ExpectedTraffic(np.full(50, 2000), np.zeros(50), 50, (surveyed_delays(mean, np.full(50, 0.2)),))
     world = draw_world(traffic, traffic.delays[0], least_packets=1, seed=1)
     assert world.mean_ns == pytest.approx(mean, rel=0.03)
 
@@ -156,7 +156,7 @@ def test_a_capture_is_counted_per_epoch() -> None:
         lambda: pareto_sizes(10, 5),
         lambda: ExpectedTraffic(np.array([], np.int64), np.array([]), 1),
         lambda: ExpectedTraffic(np.array([5]), np.array([1.5]), 1),
-        lambda: draw_world(expected(10, 10), AlikeDelays(), least_packets=10**6, seed=1),
+        lambda: draw_world(expected(10, 10), equal_delays(1.5), least_packets=10**6, seed=1),
     ],
 )
 def test_what_cannot_be_is_refused(call: object) -> None:

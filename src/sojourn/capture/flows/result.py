@@ -17,13 +17,12 @@ from sojourn.capture.decode.ids import FlowKeying
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.arrays import Int64Array
-from sojourn.core.keys import flow_fields
+from sojourn.core.keys import key_columns
 from sojourn.core.results import Columns, Result, row_order
 from sojourn.core.units import plural
 
 _BLOCK_ROWS = 1 << 14
 _BATCHES_PER_STEP = 8
-_ENDS = ("src_ip", "src_port", "dest_ip", "dest_port", "protocol")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,9 +65,7 @@ class FlowTableResult(Result):
         return {name: getattr(self.table, name)[rows] for name in ("packets", "bytes", "first_ns", "last_ns")}
 
     def _named(self, rows: Int64Array) -> Columns:
-        named = [flow_fields(self.table.key(row)) for row in rows.tolist()]
-        names = named[0] if named else dict.fromkeys(_ENDS)
-        return {name: [fields[name] for fields in named] for name in names} | self._counters(rows)
+        return key_columns([self.table.key(row) for row in rows.tolist()]) | self._counters(rows)
 
 
 def flows(

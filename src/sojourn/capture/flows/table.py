@@ -137,18 +137,9 @@ class FlowTable:
         start = 0
         while start < len(flow_id):
             found_at = np.empty(len(self._ids) - self._count, np.int64)
-            start, found, overflow = _update(
-                self._slots,
-                self._ids,
-                self._counters,
-                self._count,
-                flow_id,
-                time_ns,
-                size_bytes,
-                start,
-                len(self._ids) == self.max_flows,
-                found_at,
-            )
+            table, columns = (self._slots, self._ids, self._counters, self._count), (flow_id, time_ns, size_bytes)
+            is_largest = len(self._ids) == self.max_flows
+            start, found, overflow = _update(*table, *columns, start, is_largest, found_at)
             self._count += found
             self.overflow_packets += overflow
             new_packets.append(found_at[:found])

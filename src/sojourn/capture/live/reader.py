@@ -191,15 +191,10 @@ class LiveReader(DecodedPackets):
 
 
 def longest_frame(interface: str) -> int:
-    """The longest frame, with two tags, that the interface sends."""
-    return _mtu(interface) + _LINK_HEADERS
-
-
-def _mtu(interface: str) -> int:
-    """The longest packet that the interface sends, as far as the kernel tells."""
+    """The longest frame, with two tags, that the interface sends, as far as the kernel tells."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as endpoint:
             answer = fcntl.ioctl(endpoint, _SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
     except OSError:
         return _UNLIMITED
-    return int(struct.unpack_from("=i", answer, 16)[0])
+    return int(struct.unpack_from("=i", answer, 16)[0]) + _LINK_HEADERS

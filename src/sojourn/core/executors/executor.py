@@ -33,7 +33,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import sojourn
@@ -81,9 +80,7 @@ class ClusterExecutor:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def map(
@@ -225,8 +222,6 @@ def open_executor(workers: int | None = None, cluster: str | None = None) -> Abs
         return nullcontext(LocalExecutor(workers))
     if workers is not None:
         raise UsageError("both workers and a cluster are given", action="use one of them: a cluster has its own")
-    from sojourn.core.executors.executor import ClusterExecutor
-
     return ClusterExecutor(cluster)
 
 

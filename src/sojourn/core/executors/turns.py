@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from types import TracebackType
 
 
 class FairLock:
@@ -34,9 +33,7 @@ class FairLock:
                 self._waiting.remove(turn)
                 raise TimeoutError
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._state:
             if self._waiting:
                 self._waiting.popleft().set()

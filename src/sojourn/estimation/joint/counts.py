@@ -242,16 +242,6 @@ def _samples(incidence: Incidence) -> bool:
     return bool((incidence.share[incidence.cell >= 0] < FULL).any())
 
 
-def spread_sizes(incidence: Incidence, count: Int64Array, size: FloatArray) -> Sizes:
-    """Known sizes, and how they are spread over the cells: in proportion to the shares, to what each cell holds."""
-    expected = incidence.spread(size)
-    held = np.where(expected > 0, count / np.maximum(expected, 1e-300), 0.0)
-    kept = incidence.cell >= 0
-    part = np.where(kept, incidence.share * size[:, None] * held[incidence.cell], 0.0)
-    drawn = part * np.clip(1 - part / np.maximum(count[incidence.cell], 1e-9), 0.0, 1.0)
-    return Sizes(size, np.zeros_like(size), 1 / np.maximum(size, 1.0), part, np.where(kept, drawn, 0.0), True)
-
-
 def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: float) -> tuple[Sizes, float]:
     """Passes with one step length until they settle; and how far held-out predictions are from the cells."""
     centre, width = _components(int(bounds.high.max(initial=0)))

@@ -120,10 +120,9 @@ def unlisted_share(incidence: Incidence, count: FloatArray) -> float:
     return float(count[~incidence.covered()].sum()) / total if total else 0.0
 
 
-def decode_counts(incidence: Incidence, cells: CellDifference, *, sent: Sizes | None = None) -> FlowCounts:
-    """Sizes (unless known) and losses of the flows on a complete list."""
-    if sent is None:
-        sent = decode_sizes(incidence, cells.sent)
+def decode_counts(incidence: Incidence, cells: CellDifference) -> FlowCounts:
+    """Sizes and losses of the flows on a complete list."""
+    sent = decode_sizes(incidence, cells.sent)
     none = np.zeros(incidence.flows)
     missing = cells.sent - cells.received
     if not missing.any():

@@ -39,6 +39,7 @@ from sojourn.estimation.joint.linear import (
     DelayCells,
     DelayMessages,
     DelayProblem,
+    Solved,
     calibrated_precision,
     draw_cells,
     error_ratios,
@@ -484,15 +485,6 @@ class _Prior:
         return drawn
 
 
-@dataclass(frozen=True, eq=False)
-class _Passed:
-    """Where passes ended: what cells say of flows, how far cells are off in units of their variance."""
-
-    messages: Messages
-    scale: float
-    score: float
-
-
 class _Mixed:
     """The cells of a problem under one mixture."""
 
@@ -504,7 +496,7 @@ class _Mixed:
         self.variance = between * (1 + problem.doubt) + prior.scatter
         self.incidence, self.part = cells.incidence, cells.packets
 
-    def solve(self, excess: FloatArray, passes: int) -> _Passed:
+    def solve(self, excess: FloatArray, passes: int) -> Solved:
         """Passes until they settle."""
         prior, problem, incidence = self.prior, self.problem, self.incidence
         messages = new_messages(incidence, self.part, np.full(incidence.flows, prior.mean), self.variance)
@@ -518,18 +510,17 @@ class _Mixed:
             if change < SETTLED:
                 break
         scale, score = problem.held_out(messages, excess, self.noise)
-        return _Passed(messages, scale, score)
+        return Solved(messages.value, messages.precision, scale, score)
 
-    def calibrated(self, passed: _Passed, said: DelayMessages) -> DelayMessages:
+    def calibrated(self, passed: Solved, said: DelayMessages) -> DelayMessages:
         """The messages, corrected by a trial on values that the mixture has drawn."""
         prior, problem = self.prior, self.problem
         truth = prior.draw(problem.doubt, seed=2)
         drawn = draw_cells(self.incidence, self.part, truth, self.kappa, problem.whole, self.noise, seed=1)
         trial = self.solve(drawn, TRIAL_PASSES)
         scale = passed.scale / trial.scale if trial.scale > 0 else 1.0
-        own, tried = passed.messages, trial.messages
-        ratios = error_ratios(truth - prior.mean, tried.value - prior.mean, tried.precision, self.variance)
-        value, precision = calibrated_precision(own.value - prior.mean, own.precision, self.variance, ratios)
+        ratios = error_ratios(truth - prior.mean, trial.value - prior.mean, trial.precision, self.variance)
+        value, precision = calibrated_precision(passed.value - prior.mean, passed.precision, self.variance, ratios)
         return replace(
             said,
             value=value + prior.mean + said.shift,

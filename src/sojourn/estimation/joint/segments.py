@@ -35,7 +35,6 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, unanswered_flows
 from sojourn.estimation.differences import CellDifference, cell_difference
-from sojourn.estimation.joint.counts import Sizes, spread_sizes
 from sojourn.estimation.joint.decoder import (
     FEWEST_CELLS,
     FlowCounts,
@@ -101,10 +100,6 @@ def _chosen(
     present = ~(counts.sent.exact & (counts.sent.mean == 0))
     mean[~present] = np.nan
     silent = np.isnan(mean)
-    reasons = [
-        None if not none else Reason.NO_USABLE_CELLS if there else Reason.UNKNOWN_INSTANCE
-        for none, there in zip(silent.tolist(), present.tolist(), strict=True)
-    ]
     low = np.where(by_literal, literal.low_ns, joint.low)
     high = np.where(by_literal, literal.high_ns, joint.high)
     samples = np.rint(np.where(by_literal, literal.samples, joint.samples / weight)).astype(np.int64)
@@ -117,7 +112,7 @@ def _chosen(
         samples=np.where(silent, 0, samples),
         packets=counts.sent.mean / weight,
         lost=counts.lost / weight,
-        reason=reasons,
+        reason=_reasons(silent, present),
         method=LDS_METHOD,
         methods=["lds" if other else LDS_METHOD for other in by_literal.tolist()],
     )
@@ -150,14 +145,10 @@ def estimate_colate_joint(
     sender: CounterVector,
     receiver: CounterVector,
     flow_id: UInt64Array,
-    packets: Int64Array | None = None,
     *,
     grand_mean: float | None = None,
 ) -> FlowDelays:
-    """Mean, deviation, size and loss of each flow; `flow_id` lists every flow that was recorded.
-
-    ``packets`` are the flows' sizes at the sender where they are known; ``grand_mean`` as in `estimate_lds_joint`.
-    """
+    """Mean, deviation, size and loss of each flow; `flow_id` and ``grand_mean`` as in `estimate_lds_joint`."""
     parameters = sender.parameters
     if parameters.choice != "packet":
         raise MismatchError(
@@ -165,16 +156,15 @@ def estimate_colate_joint(
             where=parameters.kind,
             action="record with choice packet, or use the literal estimator",
         )
-    once, first, again = np.unique(flow_id, return_index=True, return_inverse=True)
+    once, again = np.unique(flow_id, return_inverse=True)
     if len(once) < len(flow_id):
-        sizes = None if packets is None else packets[first]
-        return estimate_colate_joint(sender, receiver, once, sizes, grand_mean=grand_mean).at(again)
+        return estimate_colate_joint(sender, receiver, once, grand_mean=grand_mean).at(again)
     cells = cell_difference(sender, receiver)
     incidence = counter_incidence(parameters, flow_id)
     if not cells.sent.any() or unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
         reason = Reason.NOTHING_RECORDED if not cells.sent.any() else Reason.INCOMPLETE_LIST
         return unanswered_flows(flow_id, reason, COLATE_METHOD)
-    counts = _counts(incidence, cells, packets)
+    counts = decode_counts(incidence, cells)
     if not counts.sent.consistent:
         return unanswered_flows(flow_id, Reason.INCOMPLETE_LIST, COLATE_METHOD)
     if cells.usable.sum() < FEWEST_CELLS:
@@ -185,34 +175,28 @@ def estimate_colate_joint(
     blind = None if grand_mean is None else grand_mean / unit
     joint = joint_means(incidence, cells, counts, grand_mean=blind, noise_per_packet=noise, rounding=1 / unit)
     deviation = flow_deviations(incidence, cells, counts, joint)
+    return _answered(flow_id, joint, counts, deviation, COLATE_METHOD, unit)
+
+
+def _answered(
+    flow_id: UInt64Array, joint: JointMeans, counts: FlowCounts, deviation: FloatArray, method: str, unit: int = 1
+) -> FlowDelays:
+    """The joint answers in ns; `unit` is that of the delays."""
     present = ~(counts.sent.exact & (counts.sent.mean == 0))
     mean = np.where(present, joint.mean, np.nan)
     silent = np.isnan(mean)
-    reasons = [
+    low, high, std = (np.where(silent, np.nan, column * unit) for column in (joint.low, joint.high, deviation))
+    samples = np.where(silent, 0, np.rint(joint.samples)).astype(np.int64)
+    reasons, sizes = _reasons(silent, present), counts.sent.mean
+    return FlowDelays(flow_id, mean * unit, low, high, std, samples, sizes, counts.lost, reasons, method)
+
+
+def _reasons(silent: BoolArray, present: BoolArray) -> list[Reason | None]:
+    """Why flows have no answer; `present` ones sent something."""
+    return [
         None if not none else Reason.NO_USABLE_CELLS if there else Reason.UNKNOWN_INSTANCE
         for none, there in zip(silent.tolist(), present.tolist(), strict=True)
     ]
-    return FlowDelays(
-        flow_id,
-        mean * unit,
-        np.where(silent, np.nan, joint.low * unit),
-        np.where(silent, np.nan, joint.high * unit),
-        np.where(silent, np.nan, deviation * unit),
-        np.where(silent, 0, np.rint(joint.samples)).astype(np.int64),
-        counts.sent.mean,
-        counts.lost,
-        reasons,
-        COLATE_METHOD,
-    )
-
-
-def _counts(incidence: Incidence, cells: CellDifference, packets: Int64Array | None) -> FlowCounts:
-    """Decoded from the counters, or the given sizes with losses decoded."""
-    if packets is None:
-        return decode_counts(incidence, cells)
-    given: FloatArray = packets.astype(np.float64)
-    sent: Sizes = spread_sizes(incidence, cells.sent, given)
-    return decode_counts(incidence, cells, sent=sent)
 
 
 Column = TypeVar("Column", Int64Array, FloatArray)
@@ -256,16 +240,7 @@ def estimate_stack(
     rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean, noise_per_packet=rounded)
     deviation = flow_deviations(incidence, cells, counts, joint)
-    present = ~(counts.sent.exact & (counts.sent.mean == 0))
-    mean = np.where(present, joint.mean, np.nan)
-    silent = np.isnan(mean)
-    reasons = [
-        None if not none else Reason.NO_USABLE_CELLS if there else Reason.UNKNOWN_INSTANCE
-        for none, there in zip(silent.tolist(), present.tolist(), strict=True)
-    ]
-    low, high, std = (np.where(silent, np.nan, column) for column in (joint.low, joint.high, deviation))
-    samples = np.where(silent, 0, np.rint(joint.samples)).astype(np.int64)
-    together = FlowDelays(flow_id, mean, low, high, std, samples, counts.sent.mean, counts.lost, reasons, LDS_METHOD)
+    together = _answered(flow_id, joint, counts, deviation, LDS_METHOD)
     first, last = senders[0], receivers[0]
     if not (isinstance(first, Lds) and isinstance(last, Lds) and first.parameters.spread == 1):
         return together

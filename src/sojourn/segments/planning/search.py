@@ -29,7 +29,7 @@ from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.segments.answer import answer_interval
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
-from sojourn.segments.planning.world import Delays, ExpectedTraffic, SurveyedDelays, World, draw_world
+from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw_world, surveyed_delays
 from sojourn.segments.record import PointRecorder
 from sojourn.segments.survey import Survey
 from sojourn.sketches.counter_vector import CounterVectorParameters
@@ -294,7 +294,7 @@ def expect_surveyed(survey: Survey) -> ExpectedTraffic:
         np.maximum(table.packets[rows[heard]], 1),
         match.lost[heard] / np.maximum(match.packets[heard], 1),
         len(survey.flow_id),
-        (SurveyedDelays(mean, np.minimum(variation, MOST_VARIATION)),),
+        (surveyed_delays(mean, np.minimum(variation, MOST_VARIATION)),),
     )
 
 

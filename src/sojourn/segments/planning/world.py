@@ -7,7 +7,7 @@ budget of packets allows.
 
 How delays differ is rarely known, and it decides the error. Without better knowledge three kinds are drawn and the
 worst counts: two paths (a flow is on the fast or the slow one), flows spread widely around a common mean, and flows
-that are all alike while packets vary strongly. A survey knows each flow's mean and deviation (`SurveyedDelays`).
+that are all alike while packets vary strongly. A survey knows each flow's mean and deviation (`surveyed_delays`).
 
 Cost: O(packets), at most `PACKET_BUDGET` of them per world; the same seed gives the same world.
 
@@ -17,9 +17,9 @@ flow counts once in every epoch it has packets in, and the number of flows is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,64 +36,38 @@ MEAN_NS = 10_000_000.0
 NO_BYTES = 64
 
 
-class Delays(Protocol):
-    """A law of delays: each flow's mean in ns, and the variation (deviation over mean) of its packets."""
-
-    @property
-    def name(self) -> str: ...
-    def draw(self, random: np.random.Generator, flow: Int64Array, /) -> tuple[FloatArray, FloatArray]: ...
-
-
-@dataclass(frozen=True)
-class PathDelays:
-    """A share of flows takes a path that is several times slower."""
-
-    slow_share: float = 1 / 3
-    ratio: float = 10.0
-    within: float = 0.3
-    name: str = "two paths"
-
-    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
-        slow = random.uniform(size=len(flow)) < self.slow_share
-        return np.where(slow, self.ratio, 1.0) * MEAN_NS / 4, np.full(len(flow), self.within)
-
-
-@dataclass(frozen=True)
-class SpreadDelays:
-    """Flows' means are log-normal."""
-
-    between: float = 0.7
-    within: float = 0.4
-    name: str = "flows differ"
-
-    def draw(self, random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
-        return random.lognormal(np.log(MEAN_NS), self.between, len(flow)), np.full(len(flow), self.within)
-
-
-@dataclass(frozen=True)
-class AlikeDelays:
-    """All flows have one mean; packets vary."""
-
-    within: float = 1.5
-    name: str = "packets differ"
-
-    def draw(self, _random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
-        return np.full(len(flow), MEAN_NS), np.full(len(flow), self.within)
+Drawn = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
-class SurveyedDelays:
+class Delays:
+    """A law of delays: draws each flow's mean in ns, and the variation (deviation over mean) of its packets."""
+
+    name: str
+    draw: Callable[[np.random.Generator, Int64Array], Drawn]
+
+
+def _two_paths(random: np.random.Generator, flow: Int64Array) -> Drawn:
+    """A third of the flows takes a path that is ten times slower."""
+    slow = random.uniform(size=len(flow)) < 1 / 3
+    return np.where(slow, 10.0, 1.0) * MEAN_NS / 4, np.full(len(flow), 0.3)
+
+
+def _log_normal(random: np.random.Generator, flow: Int64Array) -> Drawn:
+    return random.lognormal(np.log(MEAN_NS), 0.7, len(flow)), np.full(len(flow), 0.4)
+
+
+def equal_delays(variation: float) -> Delays:
+    """All flows have one mean; packets vary."""
+    return Delays("packets differ", lambda _, flow: (np.full(len(flow), MEAN_NS), np.full(len(flow), variation)))
+
+
+def surveyed_delays(mean_ns: FloatArray, variation: FloatArray) -> Delays:
     """Each flow's own mean and variation, as a survey found them."""
-
-    mean_ns: FloatArray
-    variation: FloatArray
-    name: str = "as surveyed"
-
-    def draw(self, _random: np.random.Generator, flow: Int64Array) -> tuple[FloatArray, FloatArray]:
-        return self.mean_ns[flow], self.variation[flow]
+    return Delays("as surveyed", lambda _, flow: (mean_ns[flow], variation[flow]))
 
 
-UNKNOWN_DELAYS: tuple[Delays, ...] = (PathDelays(), SpreadDelays(), AlikeDelays())
+UNKNOWN_DELAYS = Delays("two paths", _two_paths), Delays("flows differ", _log_normal), equal_delays(1.5)
 
 
 @dataclass(frozen=True, eq=False)
