@@ -18,8 +18,6 @@ def test_an_interval_holds_its_value() -> None:
         Estimate(5.0, 6.0, 7.0, 1, "m")
     with pytest.raises(ParameterError, match="cannot be nan"):
         Estimate(math.nan, 0, 1, 1, "m")
-    with pytest.raises(ParameterError, match="level"):
-        Estimate(1.0, 0, 1, 1, "m", level=1.0)
 
 
 def test_an_unknown_width_is_unbounded() -> None:
