@@ -40,7 +40,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value, the interval that holds the truth with probability 95 %, and its origin.
+    """A value, the interval that holds the truth with probability `level`, and its origin.
 
     ``samples`` is how many packets or measurements the value rests on; an estimator that cannot
     know gives its best integer estimate. A bound may be infinite where the data bounds nothing.
@@ -52,6 +52,7 @@ class Estimate:
     samples: int
     method: str
     unit: str = "ns"
+    level: float = 0.95
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):

@@ -368,28 +368,32 @@ class Recording:
         self.epochs = self.size_bytes = 0
 
     def __iter__(self) -> Iterator[Epoch]:
-        return self._recorded(silent)
-
-    def _recorded(self, advance: Advance) -> Iterator[Epoch]:
         with self._packets as reader:
-            self._reader = reader
-            self._keys = KeyReports(reader.keys_at, flows=self._key_flows) if self._key_flows else None
-            node = self._node or Path(reader.name).name
-            known: dict[str, Any] = {"slot_of": self._slot_of, "keys": self._keys, "keys_at": reader.keys_at}
-            recorder = PointRecorder(node, SEGMENT, self._plan.stream, **known)
-            live: Any = reader if hasattr(reader, "complete_until_ns") else None
-            complete_until = (lambda: live.complete_until_ns) if live is not None else None
-            for epoch in epochs_of(_advancing(reader, advance), recorder, complete_until=complete_until):
-                self.epochs += 1
-                yield epoch
+            yield from self._recorded(reader, silent)
 
-    def write(self, file: BinaryIO, *, advance: Advance = silent) -> None:
-        """Write every epoch as it closes, so that what ends the program takes only the open one with it."""
+    def _recorded(self, reader: CaptureReader | LiveReader, advance: Advance) -> Iterator[Epoch]:
+        self._reader = reader
+        self._keys = KeyReports(reader.keys_at, flows=self._key_flows) if self._key_flows else None
+        node = self._node or Path(reader.name).name
+        known: dict[str, Any] = {"slot_of": self._slot_of, "keys": self._keys, "keys_at": reader.keys_at}
+        recorder = PointRecorder(node, SEGMENT, self._plan.stream, **known)
+        live: Any = reader if hasattr(reader, "complete_until_ns") else None
+        complete_until = (lambda: live.complete_until_ns) if live is not None else None
+        for epoch in epochs_of(_advancing(reader, advance), recorder, complete_until=complete_until):
+            self.epochs += 1
+            yield epoch
+
+    def write(self, open_file: Callable[[], BinaryIO], *, advance: Advance = silent) -> None:
+        """Write every epoch as it closes, so that what ends the program takes only the open one with it.
+
+        The file is opened when the packets are: a source that cannot be read leaves no file behind.
+        """
         from sojourn.epochs.wire import encode
 
-        for epoch in self._recorded(advance):
-            self.size_bytes += file.write(encode(epoch))
-            file.flush()
+        with self._packets as reader, open_file() as file:
+            for epoch in self._recorded(reader, advance):
+                self.size_bytes += file.write(encode(epoch))
+                file.flush()
 
     @property
     def _read(self) -> CaptureReader | LiveReader:

@@ -77,12 +77,23 @@ def record(
             raise UsageError("--direction is for a live capture", where="record", action="give -i INTERFACE")
         source = replace(source, direction=direction)
     recording = record_point(
-        source, where=where, flows=flows, loss=loss, salt=salt, weights=weights, interval=interval, node=node,
-        keys=keys, key=key, inner=inner, identity_bytes=identity_bytes, strict=strict, **recorded.given(),
-    )  # fmt: skip
-    to_stdout = str(output) == "-"
-    with sys.stdout.buffer if to_stdout else output.open("wb") as file, progress("record") as advance:
-        recording.write(file, advance=advance)
+        source,
+        where=where,
+        flows=flows,
+        loss=loss,
+        salt=salt,
+        weights=weights,
+        interval=interval,
+        node=node,
+        keys=keys,
+        key=key,
+        inner=inner,
+        identity_bytes=identity_bytes,
+        strict=strict,
+        **recorded.given(),
+    )
+    with progress("record") as advance:
+        recording.write(lambda: sys.stdout.buffer if str(output) == "-" else output.open("wb"), advance=advance)
     print("\n".join(map(harmless, recording.summary.split("\n"))), file=sys.stderr)
     warn(recording.warnings)
 

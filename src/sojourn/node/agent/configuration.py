@@ -47,8 +47,8 @@ from sojourn.segments.plan import plan_segment
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import SKETCHES, sketch_type
 from sojourn.sketches.stack import StackParameters
-from sojourn.sources.source import InstancePatterns, SelectedInstances
 from sojourn.sources.registry import AnySource, is_own, new_source
+from sojourn.sources.source import InstancePatterns, SelectedInstances
 
 MAX_FILE_BYTES = 1 << 20
 MOST_STREAMS = 100
