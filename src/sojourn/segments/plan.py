@@ -165,7 +165,7 @@ def fit_auto(
     What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
 
     >>> list(fit_auto(128_000, flows=1000, loss=0.0)), list(fit_auto(128_000, flows=1000, loss=0.2))
-    (['flows'], ['flows', 'samples'])
+    (['flows'], ['samples'])
     """
     flows = max(flows, 1)
     cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
