@@ -192,7 +192,7 @@ def test_samples_are_written_as_they_complete(network: Network) -> None:
     running.process.send_signal(signal.SIGINT)
     code, out, err = outcome(running)
     assert (code, out) == (0, "")
-    assert "3 samples of 1 flows in 6 packets" in err
+    assert "3 samples of 1 flow in 6 packets" in err
 
 
 @needs_root
