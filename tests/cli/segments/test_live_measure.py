@@ -272,5 +272,7 @@ def test_epochs_recorded_at_both_interfaces_give_the_same_loss(run: LiveRun) -> 
     epochs = [run.file(f"{name}.epochs") for name in ("left", "right")]
     estimate = json.loads(sojourn("estimate", *epochs, "--format", "json"))
     whole_lost = sum(row["lost"] for row in exact["flows"] if row["samples"] == 0)
-    assert estimate["aggregate"]["lost"] == pytest.approx(exact["aggregate"]["lost"], abs=1 + whole_lost)
-    assert estimate["aggregate"]["sent"] == pytest.approx(exact["aggregate"]["sent"], abs=1 + whole_lost)
+    # Captures are trimmed to their common time and epochs are not: on a busy machine a few packets lie between.
+    edges = 5 + whole_lost
+    assert estimate["aggregate"]["lost"] == pytest.approx(exact["aggregate"]["lost"], abs=edges)
+    assert estimate["aggregate"]["sent"] == pytest.approx(exact["aggregate"]["sent"], abs=edges)
