@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from sojourn.core.errors import UsageError, harmless
-from sojourn.core.results import Columns, arrow_table, row_order, take_rows
+from sojourn.core.results import Advance, Columns, arrow_table, plain, row_order, rows, take_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from rich.console import Console
     from rich.progress import Progress, Task
     from rich.text import Text
@@ -40,12 +39,6 @@ _SHORTEST_TEXT = 12  # a name is not shortened further
 # There is no telling how long it will take before so much is done, and after so long without progress: so many seconds,
 # and this share of the time so far.
 _LEAST_DONE, _STALLED_SECONDS, _STALLED_SHARE = 0.01, 2.0, 0.2
-
-
-class Advance(Protocol):
-    """Called as work is done: a step's name and the share done, 0 to 1."""
-
-    def __call__(self, step: str, share: float) -> None: ...
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -218,7 +211,7 @@ def _joined(blocks: Iterable[Block]) -> Block:
     joined: dict[str, list[object]] = {}
     for block in blocks:
         for name, column in block.items():
-            joined.setdefault(name, []).extend(_plain(column))
+            joined.setdefault(name, []).extend(plain(column))
     return joined
 
 
@@ -235,8 +228,10 @@ def choose_format(asked: Format | None, path: Path | None) -> Format:
     """
     if asked is not None:
         return asked
-    ending = path.suffix.lower() if path else ""
-    if ending not in _ENDINGS:
+    if path is None:
+        return Format.TABLE
+    ending = path.suffix.lower()
+    if not is_known_ending(path):
         known = ", ".join(filter(None, _ENDINGS))
         raise UsageError(
             f"no format is known by the ending {ending}", where=str(path), action=f"use {known}, or give --format"
@@ -265,7 +260,7 @@ def write_rows(
         if how is Format.JSON:
             _write_json(blocks, file, name, fields or {})
         elif how is Format.JSONL:
-            file.writelines(_to_json(row) + "\n" for row in rows(blocks))
+            file.writelines(_to_json(row) + "\n" for row in chain.from_iterable(map(rows, blocks)))
         elif how is Format.CSV:
             _write_csv(blocks, file)
         else:
@@ -289,19 +284,6 @@ def _flushed(blocks: Iterable[Block], file: TextIO) -> Iterator[Block]:
         file.flush()
 
 
-def rows(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
-    """The rows of blocks, one by one, in Python's own numbers."""
-    for block in blocks:
-        columns = [_plain(column) for column in block.values()]
-        for values in zip(*columns, strict=True):
-            yield dict(zip(block, values, strict=True))
-
-
-def _plain(column: Sequence[object] | NDArray[Any]) -> Sequence[object]:
-    """Python's own numbers instead of numpy's."""
-    return column.tolist() if hasattr(column, "tolist") else column
-
-
 def _to_json(value: object) -> str:
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
 
@@ -309,7 +291,7 @@ def _to_json(value: object) -> str:
 def _write_json(blocks: Iterable[Block], file: TextIO, name: str, fields: Mapping[str, object]) -> None:
     opening = "".join(f"{json.dumps(key)}: {_to_json(value)}, " for key, value in fields.items())
     file.write(f"{{{opening}{json.dumps(name)}: [")
-    for number, row in enumerate(rows(blocks)):
+    for number, row in enumerate(chain.from_iterable(map(rows, blocks))):
         file.write((", " if number else "") + _to_json(row))
     file.write("]}\n")
 
@@ -321,7 +303,7 @@ def _write_csv(blocks: Iterable[Block], file: TextIO) -> None:
         if is_first:
             writer.writerow(block)
         is_first = False
-        writer.writerows(zip(*(_plain(column) for column in block.values()), strict=True))
+        writer.writerows(zip(*(plain(column) for column in block.values()), strict=True))
 
 
 def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[TableColumn], view: TableView) -> None:
@@ -330,7 +312,7 @@ def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[T
 
     screen = console() if file is None else Console(file=file, highlight=False)
     known = {column.name: column for column in table}
-    shown = rows(blocks)
+    shown = chain.from_iterable(map(rows, blocks))
     first = next(shown, None)
     names = view.columns or [column.name for column in table]
     texts = {name for name, value in (first or {}).items() if isinstance(value, str)}

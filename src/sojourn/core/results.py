@@ -8,7 +8,7 @@ to install.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Columns: TypeAlias = "Mapping[str, Sequence[object] | NDArray[Any]]"
+Advance: TypeAlias = Callable[[str, float], None]  # called as work is done: a step's name and the share done, 0 to 1
+
+
+def silent(_step: str, _share: float) -> None:
+    """An `Advance` that shows nothing."""
 
 
 class Result(ABC):
@@ -61,12 +66,10 @@ class Result(ABC):
         return len(next(iter(self.columns().values()), ()))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        columns = self.columns()
-        for values in zip(*map(_plain, columns.values()), strict=True):
-            yield dict(zip(columns, values, strict=True))
+        return rows(self.columns())
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        return {name: _plain(column)[row] for name, column in self.columns().items()}
+        return {name: plain(column)[row] for name, column in self.columns().items()}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self):,} {self.rows_name}>\n{self.summary}"
@@ -118,36 +121,36 @@ def row_order(columns: Columns, sort: str, limit: int | None) -> list[int] | Non
     >>> row_order({"node": ["a", "b", "c"], "mean_ns": [2, None, 7]}, "mean", 2)
     [2, 0]
     """
-    rows = len(next(iter(columns.values()), ()))
+    count = len(next(iter(columns.values()), ()))
     if not sort:
-        return None if limit is None or limit >= rows else list(range(limit))
+        return None if limit is None or limit >= count else list(range(limit))
     values = _sort_values(columns, sort)
 
     def key(row: int) -> tuple[bool, Any]:
         value = values[row]
         return value is None, 0 if value is None else value if isinstance(value, str) else -value
 
-    return sorted(range(rows), key=key)[:limit]
+    return sorted(range(count), key=key)[:limit]
 
 
 def _sort_values(columns: Columns, sort: str) -> Sequence[Any]:
     for name in (sort, f"{sort}_ns", f"{sort}_rtt"):
         if name in columns:
-            return _plain(columns[name])
+            return plain(columns[name])
     sent = next((columns[name] for name in ("packets", "sent") if name in columns), None)
     if sort == "loss" and "lost" in columns and sent is not None:
-        pairs = zip(_plain(columns["lost"]), _plain(sent), strict=True)
+        pairs = zip(plain(columns["lost"]), plain(sent), strict=True)
         return [None if lost is None or not packets else lost / packets for lost, packets in pairs]
     known = ", ".join(columns)
     raise UsageError(f"there is no column {sort} to sort by", where="--sort", action=f"choose of {known}")
 
 
-def take_rows(columns: Columns, rows: Sequence[int]) -> Columns:
+def take_rows(columns: Columns, chosen: Sequence[int]) -> Columns:
     """Those rows of all columns, in that order."""
     taken: dict[str, Any] = {}
     for name, column in columns.items():
         array: Any = column
-        taken[name] = array[list(rows)] if hasattr(array, "tolist") else [array[row] for row in rows]
+        taken[name] = array[list(chosen)] if hasattr(array, "tolist") else [array[row] for row in chosen]
     return taken
 
 
@@ -160,7 +163,13 @@ def arrow_table(columns: Columns) -> pyarrow.Table:
     )
 
 
-def _plain(column: Sequence[Any] | NDArray[Any]) -> Sequence[Any]:
+def rows(columns: Columns) -> Iterator[dict[str, Any]]:
+    """The rows, one by one, in Python's own numbers."""
+    for values in zip(*map(plain, columns.values()), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def plain(column: Sequence[Any] | NDArray[Any]) -> Sequence[Any]:
     """Python's own numbers instead of numpy's."""
     return column.tolist() if hasattr(column, "tolist") else column
 

@@ -12,6 +12,7 @@ import numpy as np
 from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.estimates import Answer, Estimate
 from sojourn.core.keys import FlowKey
+from sojourn.core.results import Advance
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.published.colate import estimate_flow_means
@@ -59,7 +60,7 @@ class Demo:
     results: list[SketchResult]
 
 
-def run_demo(*, seed: int, flows: int, packets: int, advance: Callable[[str, float], None]) -> Demo:
+def run_demo(*, seed: int, flows: int, packets: int, advance: Advance) -> Demo:
     """Generate, record at both points, estimate; `advance` gets every step."""
     advance("generating traffic", 0.05)
     world = make_two_point_world(seed=seed, flows=flows, packets=packets)

@@ -20,6 +20,7 @@ from typing import Literal
 
 from sojourn import __version__
 from sojourn.core.errors import UsageError
+from sojourn.core.results import Advance, silent
 
 # The papers by the name their command has, and the module of each.
 PAPERS = {name: f"sojourn.papers.{name}" for name in ("lda", "lds", "colate", "mplane", "bits", "iotm", "domo")}
@@ -88,9 +89,7 @@ class Outcome:
     figures: Sequence[Figure] = field(default=())
 
 
-def reproduce(
-    paper: str, directory: Path, scale: Scale, *, advance: Callable[[str, float], None] = lambda _step, _share: None
-) -> list[Claim]:
+def reproduce(paper: str, directory: Path, scale: Scale, *, advance: Advance = silent) -> list[Claim]:
     """Run all experiments of a paper; claims and figures are in `directory` as soon as they are known.
 
     Files of an earlier run are replaced, one by one as the new ones are known.

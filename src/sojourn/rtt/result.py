@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from sojourn.capture.live.reader import LiveReader, rehearsal
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import FLOW_FIELDS, flow_fields
-from sojourn.core.results import Columns, Result
+from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_duration, plural
 from sojourn.rtt.round_trips import RttMeter, RttOptions
 from sojourn.rtt.state import Kind, Note, RttLimits, RttSamples
@@ -76,7 +76,7 @@ class RttRun:
         self._meter, self._summaries = RttMeter(options), RttSummaries(max_flows)
         self._flows = _FlowNames(packets.flows)
 
-    def samples(self, advance: Callable[[str, float], None] = lambda _step, _share: None) -> Iterator[RttSamples]:
+    def samples(self, advance: Advance = silent) -> Iterator[RttSamples]:
         """The samples as they are completed; nothing of them is kept but the summaries."""
         for _, batch in self._packets.with_transport():
             for found in self._meter.feed(batch):

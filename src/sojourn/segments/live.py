@@ -27,7 +27,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +36,7 @@ from sojourn.capture.live.interface import start_together
 from sojourn.capture.live.reader import LiveReader, rehearsal
 from sojourn.core.arrays import BoolArray, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
+from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch, merge_epochs
 from sojourn.matching.clock.correction import ClockMode
 from sojourn.matching.crossing import resegmented
@@ -184,7 +184,7 @@ class LiveSegment:
             point.last_ns = min(point.last_ns, last_ns)
             point.reader.stop(point.last_ns + self._max_delay_ns)
 
-    def run(self, advance: Callable[[str, float], None] = lambda _step, _share: None) -> LiveAnswer:
+    def run(self, advance: Advance = silent) -> LiveAnswer:
         """Capture, wait for the packets on their way, answer."""
         started = start_together([self.receiver.reader.capture, self.sender.reader.capture])
         for point in self.points:

@@ -22,6 +22,7 @@ from sojourn.capture.flows.table import FlowTable
 from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.estimates import FlowDelays
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
+from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, parse_bytes, parse_share, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import parse_clock
@@ -29,11 +30,9 @@ from sojourn.segments.answer import EpochsAnswer, answer_epochs
 from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
 from sojourn.segments.record import (
     EXACT,
-    Advance,
     Method,
     decode_options,
     ns_of,
-    silent,
 )
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
 from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, kept_pipes, survey_captures

@@ -23,6 +23,7 @@ from sojourn.capture.decode.ids import FlowKeying, held_by_most
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.keys import FlowKey, Key
+from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration, plural
 from sojourn.epochs.epoch import MAX_KEYS, Epoch
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
@@ -268,11 +269,6 @@ class _Weights:
 
 EXACT = "exact"
 Method = Literal["joint", "literal"]
-Advance = Callable[[str, float], None]
-
-
-def silent(_step: str, _share: float) -> None:
-    """No progress is shown."""
 
 
 def ns_of(time: str | int | None) -> int:

@@ -26,7 +26,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -42,6 +42,7 @@ from sojourn.capture.flows.table import Conversations, FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import CaptureError, InputError, UsageError
 from sojourn.core.estimates import NORMAL_95, Estimate
+from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
@@ -475,7 +476,7 @@ def survey_captures(
     *,
     clock: ClockMode,
     keep_all: bool = False,
-    advance: Callable[[str, float], None] = lambda _step, _share: None,
+    advance: Advance = silent,
 ) -> Survey:
     """Survey two captures with the longest identity that both hold."""
     advance("surveying", 0.0)

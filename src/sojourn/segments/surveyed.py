@@ -14,6 +14,7 @@ from sojourn.capture.flows.table import FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, rows_of
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
+from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
 from sojourn.estimation.differences import Losses, Parts, with_extra
@@ -32,7 +33,7 @@ def measure_surveyed(
     *,
     interval_ns: int = 0,
     markers: bool = False,
-    advance: Callable[[str, float], None] = lambda _step, _share: None,
+    advance: Advance = silent,
 ) -> tuple[Interval, list[Interval]]:
     """Record both points and answer: for the whole, and for each interval if any are asked for."""
     slots: tuple[SlotOf | None, SlotOf | None] = (None, None)

@@ -41,17 +41,16 @@ from sqlalchemy import (
 )
 
 from sojourn.server.models import StreamState
-from sojourn.store.database import insert_missing
+from sojourn.store.database import NAME, insert_missing
 from sojourn.store.epochs import EpochStore
 
 _METADATA = MetaData()
-_NAME = String(200)
 
 OWNERS = Table(
     "stream_owners",
     _METADATA,
-    Column("node", _NAME, primary_key=True),
-    Column("stream", _NAME, primary_key=True),
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
     Column("instance", String(64), nullable=False),
     Column("floor", BigInteger),
     Column("released_ns", BigInteger),
@@ -60,7 +59,7 @@ OWNERS = Table(
 AGENTS = Table(
     "agents_seen",
     _METADATA,
-    Column("node", _NAME, primary_key=True),
+    Column("node", NAME, primary_key=True),
     Column("instance", String(64), primary_key=True),
     Column("seen_ns", BigInteger, nullable=False),
 )
@@ -195,8 +194,8 @@ def _taken(node: str, stream: str) -> str:
 ASSIGNMENTS = Table(
     "assignments",
     _METADATA,
-    Column("node", String(200), primary_key=True),
-    Column("stream", String(200), primary_key=True),
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
     Column("configuration", Text),
     Column("version", BigInteger, nullable=False),
 )
@@ -232,8 +231,8 @@ class AssignmentStore:
 STATES = Table(
     "stream_states",
     _METADATA,
-    Column("node", String(200), primary_key=True),
-    Column("stream", String(200), primary_key=True),
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
     Column("state", String(20), nullable=False, index=True),
     Column("since_ns", BigInteger, nullable=False),
     Column("reason", Text),

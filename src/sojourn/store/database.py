@@ -174,8 +174,9 @@ class Database:
 
 
 SCHEMA_VERSION = 1
-_NAME = String(200)
-_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+# The types of names and of row numbers, in all tables.
+NAME = String(200)
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 METADATA = MetaData()
 
@@ -184,7 +185,7 @@ SCHEMA = Table("schema_version", METADATA, Column("version", Integer, primary_ke
 NODES = Table(
     "nodes",
     METADATA,
-    Column("name", _NAME, primary_key=True),
+    Column("name", NAME, primary_key=True),
     Column("first_seen_ns", BigInteger, nullable=False),
     Column("last_seen_ns", BigInteger, nullable=False),
 )
@@ -192,17 +193,17 @@ NODES = Table(
 TAGS = Table(
     "node_tags",
     METADATA,
-    Column("node", _NAME, primary_key=True),
-    Column("tag", _NAME, primary_key=True),
+    Column("node", NAME, primary_key=True),
+    Column("tag", NAME, primary_key=True),
     Index("node_tags_by_tag", "tag"),
 )
 
 STREAMS = Table(
     "streams",
     METADATA,
-    Column("node", _NAME, primary_key=True),
-    Column("name", _NAME, primary_key=True),
-    Column("metric", _NAME, nullable=False),
+    Column("node", NAME, primary_key=True),
+    Column("name", NAME, primary_key=True),
+    Column("metric", NAME, nullable=False),
     Column("unit", String(40), nullable=False),
     Column("granularity", String(40), nullable=False),
     Column("values_are", String(20)),  # increments or samples; null where an earlier agent did not say
@@ -211,9 +212,9 @@ STREAMS = Table(
 EPOCHS = Table(
     "epochs",
     METADATA,
-    Column("id", _NUMBER, primary_key=True, autoincrement=True),
-    Column("node", _NAME, nullable=False),
-    Column("stream", _NAME, nullable=False),
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("node", NAME, nullable=False),
+    Column("stream", NAME, nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Column("first_ns", BigInteger),
     Column("last_ns", BigInteger),
@@ -229,7 +230,7 @@ EPOCHS = Table(
 UNLISTED = Table(
     "unlisted_epochs",
     METADATA,
-    Column("epoch", _NUMBER, primary_key=True, autoincrement=False),
+    Column("epoch", NUMBER, primary_key=True, autoincrement=False),
     Column("listed", Integer, nullable=False),
 )
 
@@ -237,7 +238,7 @@ UNLISTED = Table(
 SET_ASIDE = Table(
     "epochs_set_aside",
     METADATA,
-    Column("epoch", _NUMBER, primary_key=True, autoincrement=False),
+    Column("epoch", NUMBER, primary_key=True, autoincrement=False),
     Column("reason", Text, nullable=False),
     Column("since_ns", BigInteger, nullable=False),
 )
@@ -252,8 +253,8 @@ INSTANCES = Table(
 SIGHTINGS = Table(
     "sightings",
     METADATA,
-    Column("node", _NAME, primary_key=True),
-    Column("stream", _NAME, primary_key=True),
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
     Column("instance", BigInteger, primary_key=True, autoincrement=False),
     Column("first_ns", BigInteger, nullable=False),
     Column("last_ns", BigInteger, nullable=False),

@@ -33,20 +33,19 @@ from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_line
 from sojourn.mplane.router.epochs import RouterStream, segment_measurements
-from sojourn.store.database import EPOCHS
+from sojourn.store.database import EPOCHS, NAME, NUMBER
 from sojourn.store.epochs import EpochStore, Status
 
 # Rows that one answer may hold; epochs that it may rest on.
 MAX_ROWS = 20_000
 MAX_EPOCHS = 40_000
 _METADATA = MetaData()
-_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 MEASUREMENTS = Table(
     "segment_measurements",
     _METADATA,
-    Column("id", _NUMBER, primary_key=True, autoincrement=True),
-    Column("node", String(200), nullable=False),
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("node", NAME, nullable=False),
     Column("segment", Text, nullable=False),
     Column("dscp", Integer, nullable=False),
     Column("method", String(200), nullable=False),

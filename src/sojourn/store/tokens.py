@@ -22,6 +22,7 @@ from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Row, String, T
 
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
+from sojourn.store.database import NAME
 from sojourn.store.epochs import EpochStore
 
 PREFIX = "sojourn"
@@ -33,9 +34,9 @@ TOKENS = Table(
     "tokens",
     _METADATA,
     Column("id", String(16), primary_key=True),
-    Column("name", String(200), nullable=False),
+    Column("name", NAME, nullable=False),
     Column("role", String(10), nullable=False),
-    Column("node", String(200)),
+    Column("node", NAME),
     Column("digest", LargeBinary(32), nullable=False),
     Column("created_ns", BigInteger, nullable=False),
     Column("revoked_ns", BigInteger),

@@ -41,7 +41,6 @@ it; what a truth (`sojourn.lab.wireless`, or a hops file) knows of order is all 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -52,6 +51,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
 from sojourn.core.errors import InputError
 from sojourn.core.executors.executor import Executor
 from sojourn.core.kernels import kernel
+from sojourn.core.results import Advance
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.bounds.propagation import Groups
 from sojourn.tomography.delays.estimate import Estimates, Window, WindowOptions, solve_windows
@@ -229,7 +229,7 @@ def published(
     window: WindowOptions | None = None,
     *,
     executor: Executor | None = None,
-    advance: Callable[[str, float], None] | None = None,
+    advance: Advance | None = None,
 ) -> Estimates:
     """The arrival time of every place as the paper estimates it, within the `published_bounds` given."""
     solver = partial(_solve_window, ThreadPrograms(_programs, trace, bounds, constraints or ConstraintOptions()))
@@ -353,7 +353,7 @@ def evaluate_baselines(
     window: WindowOptions,
     *,
     executor: Executor | None = None,
-    advance: Callable[[str, float], None] | None = None,
+    advance: Advance | None = None,
 ) -> dict[str, float]:
     """Mean error and displacement as published, and the displacement of MessageTracing's order."""
     bounds = published_bounds(trace, options)

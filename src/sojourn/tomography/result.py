@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.core.executors.executor import Executor, open_executor
-from sojourn.core.results import Columns, Result
+from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import parse_duration, plural
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.comparison import (
@@ -35,7 +35,6 @@ from sojourn.tomography.trace import CollectionTrace, make_trace
 
 _BLOCK_ROWS = 1 << 14
 
-Advance = Callable[[str, float], None]
 Method = Literal["domo", "published", "mnt"]
 
 
@@ -162,7 +161,7 @@ def tomography(
     likely: bool = True,
     workers: int | None = None,
     cluster: str | None = None,
-    advance: Advance = lambda _step, _share: None,
+    advance: Advance = silent,
 ) -> TomographyResult:
     """Estimate the delay of every packet at every hop from the trace of a collection network's sink.
 

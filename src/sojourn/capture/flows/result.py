@@ -6,7 +6,7 @@ Addresses are written out a block of rows at a time, so that a million flows nev
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.arrays import Int64Array
 from sojourn.core.keys import key_columns
-from sojourn.core.results import Columns, Result, row_order
+from sojourn.core.results import Advance, Columns, Result, row_order, silent
 from sojourn.core.units import plural
 
 _BLOCK_ROWS = 1 << 14
@@ -76,7 +76,7 @@ def flows(
     inner: bool = False,
     max_flows: int = DEFAULT_MAX_FLOWS,
     strict: bool = False,
-    advance: Callable[[str, float], None] = lambda _step, _share: None,
+    advance: Advance = silent,
 ) -> FlowTableResult:
     """Count the packets and bytes of each flow of a capture file or an interface.
 

@@ -14,7 +14,8 @@ import typer
 
 from sojourn.cli.capture.flows import flow_columns
 from sojourn.cli.options import InnerOption, Live, Output, StrictOption, VerboseOption, WordsArgument, grouped
-from sojourn.cli.output import Format, TableColumn, opened, progress, rows, warn
+from sojourn.cli.output import Format, TableColumn, opened, progress, warn
+from sojourn.core.results import rows
 from sojourn.core.units import format_bytes, format_duration, parse_duration
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _write_lines(run: RttRun, output: Output) -> None:
 
 def _lines(samples: Columns) -> Iterator[str]:
     """Samples as pping writes them: time, RTT, least RTT, flow of the answer; then kind and note."""
-    for row in rows([samples]):
+    for row in rows(samples):
         second, fraction = divmod(row["timestamp"], 1_000_000_000)
         clock = datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
         flow = f"{row['protocol']} {_end(row, 'src')}+{_end(row, 'dest')}"

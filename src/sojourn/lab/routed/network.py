@@ -21,12 +21,13 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.results import Advance
 from sojourn.lab.namespaces import (
     Bottleneck,
     Host,
@@ -121,7 +122,6 @@ def _routes(answer: Any) -> dict[str, tuple[int, int]]:
 
 
 # Told of every step of building: what is done now, and the share done.
-Advance = Callable[[str, float], None]
 CONVERGE_SECONDS = 90.0
 _SEQUENCE = itertools.count()
 _SETTINGS = {

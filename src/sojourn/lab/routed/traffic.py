@@ -11,12 +11,12 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.results import Advance, silent
 from sojourn.lab.namespaces import Host, HostProcess
 
 MAX_SECONDS = 86_400
@@ -62,9 +62,7 @@ class TrafficReport:
     seconds: float
 
 
-def send_traffic(
-    source: Host, target: Host, traffic: Traffic, *, advance: Callable[[str, float], None] | None = None
-) -> TrafficReport:
+def send_traffic(source: Host, target: Host, traffic: Traffic, *, advance: Advance | None = None) -> TrafficReport:
     """Send to a node's address; back when it is over. `advance` gets the share of the time that has passed."""
     if shutil.which("iperf3") is None:
         raise UsageError("there is no iperf3", where="traffic", action="install the package iperf3")
@@ -74,11 +72,11 @@ def send_traffic(
         options += ["-u", "-l", str(traffic.data_bytes)]
     options += ["-b", str(traffic.rate), "--connect-timeout", str(CONNECT_MS)]
     with server, source.start("iperf3", "-J", *options, stdout=subprocess.PIPE) as client:
-        printed = _wait(client.process, traffic.seconds, advance or (lambda _step, _share: None))
+        printed = _wait(client.process, traffic.seconds, advance or silent)
     return _report(printed, traffic, f"traffic from {source.name} to {target.name}")
 
 
-def _wait(process: subprocess.Popen[str], seconds: int, advance: Callable[[str, float], None]) -> str:
+def _wait(process: subprocess.Popen[str], seconds: int, advance: Advance) -> str:
     """What the client printed, at its end."""
     start = time.monotonic()
     while (passed := time.monotonic() - start) < seconds + EXTRA_SECONDS:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError, SojournError, UsageError
-from sojourn.core.results import Columns, Result
+from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share
 
 DEFAULT_ERROR = 0.05
@@ -26,7 +26,6 @@ PUBLISHED_PER_FLOW = 20
 RESOLUTION_NS = 1000
 DAY_NS = 86_400_000_000_000
 
-Advance = Callable[[str, float], None]
 Values = dict[str, object]
 
 
@@ -201,7 +200,7 @@ def plan(
     memory: int | str | None = None,
     storage: int | str | None = None,
     published: bool = False,
-    advance: Advance = lambda _step, _share: None,
+    advance: Advance = silent,
     **traffic: Unpack[Traffic],
 ) -> PlanResult:
     """Size a sketch: the memory for a wanted relative error, or the error that a memory buys.

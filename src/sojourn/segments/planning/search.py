@@ -17,7 +17,7 @@ delays vary (from a sample in long captures). `plan_surveyed` tries worlds drawn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, rows_of
 from sojourn.core.errors import ParameterError
 from sojourn.core.estimates import FlowDelays
+from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.segments.answer import answer_interval
@@ -100,16 +101,13 @@ class MemoryPlan:
         return -(-self.plan.memory_bits // 8)
 
 
-Advance = Callable[[str, float], None]
-
-
 def plan_memory(
     name: str,
     traffic: ExpectedTraffic,
     wish: Wish,
     *,
     joint: bool = True,
-    advance: Advance = lambda _step, _share: None,
+    advance: Advance = silent,
 ) -> MemoryPlan:
     """The smallest plan that keeps the wish, or (`is_kept` false) the best that memory can buy.
 
@@ -310,7 +308,7 @@ def plan_surveyed(
     error: float,
     confidence: float,
     joint: bool,
-    advance: Callable[[str, float], None] = lambda _step, _share: None,
+    advance: Advance = silent,
 ) -> tuple[Wish, MemoryPlan]:
     """The smallest plan that keeps the error for the survey's flows; a `ParameterError` where none does."""
     traffic = expect_surveyed(survey)

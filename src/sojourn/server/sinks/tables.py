@@ -11,7 +11,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -20,9 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import Connection as DatabaseConnection
 
-from sojourn.store.database import add_missing_columns
+from sojourn.store.database import NAME, NUMBER, add_missing_columns
 
-_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 METADATA = MetaData()
 
 COUNTERS = (
@@ -33,9 +31,9 @@ COUNTERS = (
 COLLECTIONS = Table(
     "collections",
     METADATA,
-    Column("id", _NUMBER, primary_key=True, autoincrement=True),
-    Column("node", String(200), nullable=False),
-    Column("name", String(200), nullable=False),
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("node", NAME, nullable=False),
+    Column("name", NAME, nullable=False),
     Column("created_ns", BigInteger, nullable=False),
     Column("begin_ns", BigInteger),  # packets generated before have been solved, or are in `LATE`
     Column("close_ns", BigInteger),  # up to here everything was asked to be solved
@@ -54,7 +52,7 @@ COLLECTIONS = Table(
 PACKETS = Table(
     "sink_packets",
     METADATA,
-    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
     Column("collection", BigInteger, nullable=False),
     Column("origin", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
@@ -103,7 +101,7 @@ SET_ASIDE = Table(
 SET_ASIDE_WINDOWS = Table(
     "sink_set_aside_windows",
     METADATA,
-    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
     Column("collection", BigInteger, nullable=False),
     Column("begin_ns", BigInteger, nullable=False),
     Column("end_ns", BigInteger, nullable=False),

@@ -23,7 +23,6 @@ is shared, so that cores can go to workers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -33,6 +32,7 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.executors.executor import Executor, LocalExecutor
 from sojourn.core.kernels import kernel
+from sojourn.core.results import Advance
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, tighten
 from sojourn.tomography.bounds.linear_program import NS_PER_MS, LinearProgram, System, linear_system
 from sojourn.tomography.trace import CollectionTrace
@@ -194,7 +194,7 @@ def bound_linear(
     cut: int = 10_000,
     packet: int | None = None,
     executor: Executor | None = None,
-    advance: Callable[[str, float], None] | None = None,
+    advance: Advance | None = None,
 ) -> LinearBounds:
     """The bounds tightened by programs of at most `cut` unknowns each; of one packet only if it is given.
 

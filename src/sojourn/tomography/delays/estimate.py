@@ -50,6 +50,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.executors.executor import Executor, LocalExecutor
 from sojourn.core.kernels import kernel
+from sojourn.core.results import Advance
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
 from sojourn.tomography.delays.nodes import node_factors, waits
 from sojourn.tomography.delays.posterior import Intervals, Posteriors, chunks_of, intervals
@@ -204,7 +205,7 @@ def estimate(
     window: WindowOptions | None = None,
     *,
     executor: Executor | None = None,
-    advance: Callable[[str, float], None] | None = None,
+    advance: Advance | None = None,
 ) -> Estimates:
     """Arrival times of every place, window by window; the executor's workers solve windows side by side.
 
@@ -227,7 +228,7 @@ def solve_windows(
     options: WindowOptions,
     *,
     executor: Executor | None = None,
-    advance: Callable[[str, float], None] | None = None,
+    advance: Advance | None = None,
 ) -> Estimates:
     """What a solver of single windows makes of all of them; the middle of the bounds where it has no delays."""
     arrival = (bounds.low_ns + bounds.high_ns) // 2

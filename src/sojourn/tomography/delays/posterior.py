@@ -25,7 +25,7 @@ Cost: about 0.02 ms for a delay; the trace is taken in chunks of `CHUNK_VISITS` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ from scipy.sparse.linalg import splu
 from scipy.special import ndtr
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, ranges
+from sojourn.core.results import Advance
 from sojourn.tomography.bounds.constraints import Bounds
 from sojourn.tomography.trace import CollectionTrace
 
@@ -356,7 +357,7 @@ def intervals(
     bounds: Bounds,
     arrival_ns: Int64Array,
     *,
-    advance: Callable[[str, float], None] | None = None,
+    advance: Advance | None = None,
 ) -> Intervals:
     """Intervals at `LEVEL` for the delays that these arrivals estimate."""
     estimate = np.diff(arrival_ns, append=arrival_ns[-1])
