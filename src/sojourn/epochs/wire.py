@@ -30,6 +30,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from functools import lru_cache
 from typing import IO, Any, TypeVar, cast
 
@@ -53,6 +54,7 @@ MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = 9
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
+FEW_KEYS = 1000  # which an encoded epoch keeps beside its bytes, so that they are not parsed again
 BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
@@ -72,6 +74,7 @@ class EncodedEpoch:
     key_count: int
     decoded_bytes: int  # of memory that the counters take once they are unpacked
     data: bytes
+    few_keys: list[object] | None = attribute(default=None, repr=False, compare=False)  # as parsed, unless many
 
     @classmethod
     def of(cls, epoch: Epoch) -> EncodedEpoch:
@@ -90,7 +93,9 @@ class EncodedEpoch:
 
     def keys(self) -> tuple[bytes, ...]:
         """The canonical bytes of its keys, if it lists any; whether they are keys is not checked."""
-        return _key_bytes(_checked_items(self.data)[8]) or () if self.key_count else ()
+        if not self.key_count:
+            return ()
+        return _key_bytes(self.few_keys or _checked_items(self.data)[8]) or ()
 
 
 def encode(epoch: Epoch) -> bytes:
@@ -315,7 +320,8 @@ def _header(items: list[object], data: bytes) -> EncodedEpoch:
     key_count = 0 if keys is None else len(_expect(keys, list, "keys"))
     if key_count > MAX_KEYS:
         raise WireError(f"{key_count} keys exceed {MAX_KEYS}", where="keys")
-    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, key_count, memory, data)
+    few = cast(list[object], keys) if 0 < key_count <= FEW_KEYS else None
+    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, key_count, memory, data, few)
 
 
 def _decoded(header: EncodedEpoch, items: list[object]) -> Epoch:

@@ -482,6 +482,8 @@ def _insert_epochs(connection: Connection, epochs: Sequence[EncodedEpoch], now_n
 
 def _statuses(connection: Connection, epochs: Sequence[EncodedEpoch], numbers: Mapping[_Identity, int]) -> list[Status]:
     """What became of each epoch, given those that were stored; what is there already is compared one at a time."""
+    if len(numbers) == len(epochs):  # every one was new, and none was offered twice
+        return [Status.STORED] * len(epochs)
     statuses: list[Status] = []
     offered: dict[_Identity, list[int]] = {}
     for index, epoch in enumerate(epochs):
