@@ -23,6 +23,7 @@ from sojourn.tomography.reading import encode_packets
 from sojourn.tomography.trace import PacketRow
 
 LEAST_WAIT, MOST_WAIT = 0.25, 30.0
+TROUBLE_SECONDS = 30.0
 CBOR = {"Content-Type": "application/cbor"}
 PAGE_PACKETS = 2000
 STATE_FIELDS = ("node", "name", "packets", "open", "solved", "windows", "solving")
@@ -45,11 +46,14 @@ class SinkClient(Client):
         return self._object("GET", _path(collection), having=STATE_FIELDS)
 
     def close_windows(self, collection: str, *, look_seconds: float = 0.2) -> dict[str, Any]:
-        """Have all that has come solved, and wait for it; the collection then."""
+        """Have all that has come solved, and wait for it; the collection then, or when trouble with it has lasted."""
         self._object("POST", f"{_path(collection)}/close", having=STATE_FIELDS)
+        well = time.monotonic()
         while True:
             state = self.collection(collection)
-            if not state["solving"]:
+            if not state.get("trouble"):
+                well = time.monotonic()
+            if not state["solving"] or time.monotonic() - well > TROUBLE_SECONDS:
                 return state
             time.sleep(look_seconds)
 

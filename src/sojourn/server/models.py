@@ -237,7 +237,7 @@ class Collection(_Model):
     windows: int = Field(description="windows solved")
     unsolved: int = Field(description="windows without a solution: answered by their bounds or their last round")
     contradictions: int = Field(description="constraints that contradict the rest and were left out")
-    solving: bool = Field(description="whether it is being looked at right now")
+    solving: bool = Field(description="whether it is being looked at, or will be")
     sums: Literal["equations", "upper bounds"]
     period_ns: int | None
     solved_until_ns: int | None = Field(description="packets generated before are solved or late")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from query_unit import LIMITS, Unit, running_unit
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import solving_tasks as tasks
 from sojourn.cli.main import app
+from sojourn.core.errors import StoreError
 from sojourn.server.door.limits import Limits
 from sojourn.server.sinks import worker as sink_worker
 from sojourn.server.sinks.answers import SinkAnswers
@@ -107,6 +109,7 @@ def test_a_window_is_halved_before_it_is_set_aside_and_later_ones_are_solved(
             post(unit, "alpha", rows[:60])
             with unit.client("admin") as client:
                 aside = settled(client)
+        assert aside["trouble"] is None
         assert (aside["set_aside"], aside["open"], aside["solved"], aside["windows"]) == (60, 0, 0, 0)
         assert aside["set_aside_reasons"] == {reason: 60}
     for unit in running_unit(tmp_path, LIMITS):
@@ -220,8 +223,7 @@ def test_who_used_least_goes_first_and_nobody_has_two_turns_at_once() -> None:
         order.append(turn)
         turns.done(turn, 20.0, again=True)
     assert order == [Turn("other", 9), Turn("other", 9), Turn("busy", 2), Turn("other", 9)]
-    assert turns.is_busy(3)
-    assert not turns.is_busy(4)
+    assert turns.busy() == {1, 2, 3, 9}
 
 
 def test_what_an_owner_used_long_ago_does_not_count() -> None:
@@ -234,6 +236,42 @@ def test_what_an_owner_used_long_ago_does_not_count() -> None:
     turns.done(turns.take(0), 1.0, again=True)
     turns.add("early", 1)
     assert turns.take(0) == Turn("early", 1)
+
+
+def test_an_item_that_is_put_back_with_a_pause_waits_for_it_and_others_do_not() -> None:
+    now = [0.0]
+    turns = FairTurns(clock=lambda: now[0])
+    turns.add("a", 1)
+    turns.add("a", 2)
+    first = turns.take(0)
+    turns.add("a", 1)
+    turns.done(first, 1.0, again=True, pause=10.0)
+    turns.done(turns.take(0), 1.0)
+    turns.add("a", 1)
+    assert turns.busy() == {1}
+    assert turns.take(0) is None
+    now[0] = 10.0
+    assert turns.take(0) == first
+
+
+def test_a_collection_whose_store_was_busy_is_taken_up_again_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = small_world()
+    real, failures = SinkStore.keep, iter(range(2))
+
+    def busy(*arguments: Any, **options: Any) -> bool:
+        if next(failures, None) is not None:
+            raise StoreError("the database is busy", where="data", action="try again in a few seconds")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(SinkStore, "keep", busy)
+    for unit in running_unit(tmp_path):
+        post(unit, "alpha", rows)
+        with unit.client("admin") as client:
+            state = settled(client)
+        assert (state["solved"], state["open"], state["trouble"]) == (len(rows), 0, None)
+    assert next(failures, None) is None
 
 
 def test_closed_turns_end_those_that_wait() -> None:

@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -117,14 +117,14 @@ async def append_packets(request: Request, node: str, collection: str, token: An
 @router.get("/collections")
 def list_collections(request: Request, _token: Annotated[Token, readers]) -> list[Collection]:
     """All collections, and how far each is solved."""
-    return _shown(request, request.app.state.sinks.collections())
+    return _shown(request, request.app.state.sinks.collections)
 
 
 @router.get(_HERE, responses=problems(404))
 def get_collection(request: Request, node: str, collection: str, token: Annotated[Token, everyone]) -> Collection:
     """One collection, and how far it is solved."""
     must_be_node(token, node)
-    return _shown(request, [_found(request, node, collection)])[0]
+    return _shown(request, lambda: [_found(request, node, collection)])[0]
 
 
 @router.post(_HERE + "/close", responses=problems(404))
@@ -134,7 +134,7 @@ def close_windows(request: Request, node: str, collection: str, token: Annotated
     found = _found(request, node, collection)
     request.app.state.sinks.request_close(found.id)
     request.app.state.worker.wake(found.node, found.id)
-    return _shown(request, [found])[0]
+    return _shown(request, lambda: [_found(request, node, collection)])[0]
 
 
 @router.get(_HERE + "/packets/{origin}/{sequence}", responses=problems(404))
@@ -200,14 +200,16 @@ def _found(request: Request, node: str, collection: str) -> CollectionState:
     return found
 
 
-def _shown(request: Request, states: list[CollectionState]) -> list[Collection]:
-    reasons = request.app.state.sinks.reasons([state.id for state in states if state.set_aside])
+def _shown(request: Request, read: Callable[[], list[CollectionState]]) -> list[Collection]:
     worker = request.app.state.worker
+    busy = worker.busy()  # before their states are read: one that is not shown as busy is shown as it ended
+    states = read()
+    reasons = request.app.state.sinks.reasons([state.id for state in states if state.set_aside])
     return [
         Collection(
             **{name: value for name, value in state._mapping.items() if name in Collection.model_fields},
             set_aside_reasons=reasons.get(state.id, {}),
-            solving=worker.is_busy(state.id),
+            solving=state.id in busy,
             sums="equations" if state.may_be_exact else "upper bounds",
             solved_until_ns=state.begin_ns,
             trouble=worker.trouble(state.id),

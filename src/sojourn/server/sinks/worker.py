@@ -7,8 +7,8 @@ unit has solved meanwhile is dropped. Late packets have their turn behind the ne
 
 A window that takes more than its limits, or fails, is tried again at half its length, `MOST_HALVINGS` times; then the
 whole of it is set aside with the reason, for good. All of that is stored: a restart repeats the attempt that it ended,
-and no other. What else goes wrong with a collection is reported with it and tried again when packets come, never more
-often than every `RETRY_SECONDS`.
+and no other. What else goes wrong with a collection (a database that is busy, a process that cannot be started) is
+reported with it and tried again by itself, with backoff up to `LONGEST_RETRY_SECONDS`.
 Memory here: the packets of one window for each worker, within their limits.
 
 Which window is next: one has at most so many packets and places (`Limits`); where there are more, shorter windows are
@@ -142,7 +142,7 @@ class WindowPlanner:
 
 HALF_LIFE_SECONDS = 60.0
 FORGOTTEN_SECONDS = 0.001
-RETRY_SECONDS = 30.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
 MOST_HALVINGS = 3
 WAITING = 4.0  # wall time for each second of processor time, on a machine that has other things to do
 IDLE_SECONDS = 300.0  # after which a process that nobody needs gives its memory back
@@ -160,15 +160,20 @@ class Turn:
 
 @dataclass
 class _Owner:
-    """What waits, in order, and the working time used, which halves again and again."""
+    """What waits, in order and each until its time, and the working time used, which halves again and again."""
 
-    waiting: dict[int, None] = field(default_factory=dict)
+    waiting: dict[int, float] = field(default_factory=dict)
     running: int | None = None
     used: float = 0.0
     at: float = 0.0
 
     def used_by(self, now: float) -> float:
         return float(self.used * 0.5 ** ((now - self.at) / HALF_LIFE_SECONDS))
+
+    def due(self, now: float) -> int | None:
+        """The first item whose time has come, unless one is worked on."""
+        items = (item for item, time in self.waiting.items() if time <= now)
+        return None if self.running is not None else next(items, None)
 
 
 class FairTurns:
@@ -192,36 +197,44 @@ class FairTurns:
     def add(self, owner: str, item: int) -> None:
         """Put an item in line, unless it waits already."""
         with self._changed:
-            self._owners.setdefault(owner, _Owner()).waiting.setdefault(item)
+            self._owners.setdefault(owner, _Owner()).waiting.setdefault(item, self._clock())
             self._changed.notify()
 
     def take(self, timeout: float) -> Turn | None:
         """The next turn; None if there is none for so long, or no more are given."""
+        until = self._clock() + timeout
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._next() is not None, timeout)
-            name = None if self._is_closed else self._next()
-            if name is None:
-                return None
-            owner = self._owners[name]
-            item = next(iter(owner.waiting))
-            del owner.waiting[item]
-            owner.running = item
-            return Turn(name, item)
+            while not self._is_closed:
+                now = self._clock()
+                if (turn := self._next(now)) is not None:
+                    owner = self._owners[turn.owner]
+                    del owner.waiting[turn.item]
+                    owner.running = turn.item
+                    return turn
+                if now >= until:
+                    break
+                times = (time for owner in self._owners.values() for time in owner.waiting.values() if time > now)
+                self._changed.wait(min([until, *times]) - now)
+            return None
 
-    def done(self, turn: Turn, seconds: float, *, again: bool = False) -> None:
-        """Hand a turn back that took so long; `again` puts its item in line, behind the owner's others."""
+    def done(self, turn: Turn, seconds: float, *, again: bool = False, pause: float = 0.0) -> None:
+        """Hand a turn back that took so long; `again` puts its item in line, behind the owner's others, after a pause.
+
+        An item that was added meanwhile waits for the pause as well.
+        """
         with self._changed:
             owner, now = self._owners[turn.owner], self._clock()
             owner.used, owner.at, owner.running = owner.used_by(now) + seconds, now, None
-            if again:
-                owner.waiting.setdefault(turn.item)
+            if again or turn.item in owner.waiting:
+                owner.waiting[turn.item] = now + pause
             self._forget(now)
             self._changed.notify_all()
 
-    def is_busy(self, item: int) -> bool:
-        """Whether an item waits or is worked on."""
+    def busy(self) -> set[int]:
+        """The items that wait or are worked on."""
         with self._changed:
-            return any(item in owner.waiting or item == owner.running for owner in self._owners.values())
+            owners = self._owners.values()
+            return {item for owner in owners for item in (*owner.waiting, owner.running) if item is not None}
 
     def close(self) -> None:
         """Give no more turns."""
@@ -229,10 +242,9 @@ class FairTurns:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _next(self) -> str | None:
-        now = self._clock()
-        ready = [name for name, owner in self._owners.items() if owner.waiting and owner.running is None]
-        return min(ready, key=lambda name: self._owners[name].used_by(now), default=None)
+    def _next(self, now: float) -> Turn | None:
+        ready = [Turn(name, item) for name, owner in self._owners.items() if (item := owner.due(now)) is not None]
+        return min(ready, key=lambda turn: self._owners[turn.owner].used_by(now), default=None)
 
     def _forget(self, now: float) -> None:
         """Owners without work whose past does not count any more."""
@@ -283,9 +295,9 @@ class SinkWorker:
         """Look whether a window of the node's collection can be solved."""
         self._turns.add(node, collection)
 
-    def is_busy(self, collection: int) -> bool:
-        """Whether the collection waits to be looked at, or is."""
-        return self._turns.is_busy(collection)
+    def busy(self) -> set[int]:
+        """The collections that wait to be looked at, or are; of another, what is read afterwards is final for now."""
+        return self._turns.busy()
 
     def trouble(self, collection: int) -> str | None:
         """Why the collection's next window could not be solved, if so."""
@@ -303,25 +315,24 @@ class SinkWorker:
                 process.stop()
                 continue
             began = time.monotonic()
-            again = self._look(turn.item, process)
-            self._turns.done(turn, time.monotonic() - began, again=again)
+            is_more, pause = self._look(turn.item, process)
+            self._turns.done(turn, time.monotonic() - began, again=is_more, pause=pause)
 
-    def _look(self, collection: int, process: LimitedProcess) -> bool:
-        """Solve one window if there is one, and whether there may be more; whatever happens, the thread goes on."""
-        since, _why = self._troubles.get(collection, (-RETRY_SECONDS, ""))
-        if time.monotonic() - since < RETRY_SECONDS:
-            return False
+    def _look(self, collection: int, process: LimitedProcess) -> tuple[bool, float]:
+        """Solve one window if there is one; whether there may be more, and how long to leave that.
+
+        Whatever happens, the thread goes on.
+        """
         try:
             is_more = self._solve_next(collection, process)
-        except SojournError as error:
-            self._troubles[collection] = time.monotonic(), str(error)
         except Exception as error:
-            fault = f"a fault of ours ({type(error).__name__}: {error})"
-            self._troubles[collection] = time.monotonic(), fault[:300]
-        else:
-            self._troubles.pop(collection, None)
-            return is_more
-        return False
+            ours = f"a fault of ours ({type(error).__name__}: {error})"
+            what = str(error) if isinstance(error, SojournError) else ours[:300]
+            pause = self._troubles.get(collection, (FIRST_RETRY_SECONDS, ""))[0]
+            self._troubles[collection] = min(2 * pause, LONGEST_RETRY_SECONDS), what
+            return True, pause
+        self._troubles.pop(collection, None)
+        return is_more, 0.0
 
     def _solve_next(self, collection: int, process: LimitedProcess) -> bool:
         """Solve the collection's next window, and late packets behind it; false if there is nothing to solve yet."""
