@@ -31,9 +31,7 @@ RELATIVE_ERROR = 1 / 128
 
 _SHIFT = 52 - FRACTION_BITS
 _ONE = 1023 << FRACTION_BITS  # the bucket of 1 ns
-_ZERO = 1 << (
-    FRACTION_BITS + 6
-)  # the code of no delay at all; codes of longer ones are larger, of negative ones smaller
+_ZERO = 1 << (FRACTION_BITS + 6)  # the code of no delay at all; negative delays have smaller ones
 _CODE_BITS = FRACTION_BITS + 7
 _LEAST_SLOTS = 1 << 10
 _SPREAD = np.int64(-7046029254386353131)  # 2⁶⁴ divided by the golden ratio, odd: it spreads consecutive keys
