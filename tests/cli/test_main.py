@@ -165,3 +165,36 @@ def test_ctrl_c_ends_with_130_and_one_line(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert stderr.endswith("sojourn: interrupted\n")
     assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("redirected", "arguments", "code", "line"),
+    [
+        (">&-", "--version", 1, "sojourn: stdin or stdout is closed: Bad file descriptor"),
+        (">&-", "flows CAPTURE", 1, "sojourn: stdin or stdout is closed: Bad file descriptor"),
+        (">&-", "flows CAPTURE --format json", 1, "sojourn: stdin or stdout is closed: Bad file descriptor"),
+        (">&-", "record CAPTURE -w -", 1, "sojourn: stdin or stdout is closed: Bad file descriptor"),
+        ("<&-", "flows -", 1, "sojourn: stdin or stdout is closed: Bad file descriptor"),
+        (">/dev/full", "plan lda --rate 1000", 1, "sojourn: No space left on device"),
+        (">/dev/full", "record CAPTURE -w -", 1, "sojourn: No space left on device"),
+        ("<&- >&- 2>&-", "flows nowhere", 1, ""),
+    ],
+)
+def test_a_closed_or_full_standard_stream_is_one_line(
+    shared_data: Path, redirected: str, arguments: str, code: int, line: str
+) -> None:
+    capture = str(shared_data / "captures" / "zeek-http-ns.pcap")
+    command = [*SOJOURN, *arguments.replace("CAPTURE", capture).split()]
+    shell = ["sh", "-c", f'exec "$@" {redirected}', "sh", *command]
+    result = subprocess.run(shell, capture_output=True, text=True, timeout=600, check=False)
+    assert (result.returncode, result.stderr.strip().split("\n")[-1], result.stdout) == (code, line, "")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_command_that_writes_to_a_file_needs_no_stdout(shared_data: Path, tmp_path: Path) -> None:
+    """Nor does the file that is opened first take stdout's place, to be printed into."""
+    capture = str(shared_data / "captures" / "zeek-http-ns.pcap")
+    commands = [*SOJOURN, "flows", capture, "-w", str(tmp_path / "flows.csv")]
+    result = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *commands], capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert (tmp_path / "flows.csv").read_text().startswith("src_ip,")

@@ -6,6 +6,7 @@ Ctrl-C; never a traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -131,6 +132,7 @@ def _kept() -> str:
 
 def main() -> None:
     """Run the command line; the entry point of the installed script."""
+    _fill_closed_streams()
     observe_compilation(_CompileNotice())
     try:
         _run()
@@ -141,13 +143,14 @@ def main() -> None:
         print("sojourn: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has gone (`| head`), which is no error: end as other tools do that a closed pipe ends. Point stdout
-        # elsewhere so that nothing complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # The reader has gone (`| head`), which is no error: end as other tools do that a closed pipe ends.
+        _drop_output()
         sys.exit(141)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(harmless(f"sojourn: {where}{error.strerror or error}"), file=sys.stderr)
+        _drop_output()
+        closed = "stdin or stdout is closed" if error.errno == errno.EBADF else ""
+        where = error.filename or closed
+        print(harmless(f"sojourn: {f'{where}: ' if where else ''}{error.strerror or error}"), file=sys.stderr)
         sys.exit(1)
     except MemoryError:
         print("sojourn: out of memory; use a sketch instead of exact matching, or less --memory", file=sys.stderr)
@@ -162,6 +165,29 @@ def main() -> None:
         fault = harmless(f"{type(error).__name__}: {error}")
         print(f"sojourn: a fault of ours, please report it ({fault}); SOJOURN_TRACEBACK=1 shows where", file=sys.stderr)
         sys.exit(70)
+
+
+def _fill_closed_streams() -> None:
+    """Have a standard stream that is closed (``>&-``) fail when it is used, as in other programs, and not before.
+
+    Python has None in its place; and the next file that is opened would take its number, to be written over. What is
+    opened in the wrong direction cannot be used (EBADF). What is said on a closed stderr is lost.
+    """
+    for number, name, mode in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is not None:
+            continue
+        if (opened := os.open(os.devnull, mode)) != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+
+
+def _drop_output() -> None:
+    """Drop what was printed and cannot be written, so that nothing complains of it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _run() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import typer
 
@@ -93,9 +94,14 @@ def record(
         **recorded.given(),
     )
     with progress("record") as advance:
-        recording.write(lambda: sys.stdout.buffer if str(output) == "-" else output.open("wb"), advance=advance)
+        recording.write(lambda: _opened(output), advance=advance)
     print("\n".join(map(harmless, recording.summary.split("\n"))), file=sys.stderr)
     warn(recording.warnings)
+
+
+def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
+    """The file to write to, or stdout, which stays open."""
+    return nullcontext(sys.stdout.buffer) if str(path) == "-" else path.open("wb")
 
 
 record.__doc__ = f"{record.__doc__}\n\n\b\n{_EXAMPLE}"
