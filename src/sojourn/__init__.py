@@ -1,14 +1,15 @@
 """Passive, fine-grained measurement of latency, loss and resource use.
 
 The names in ``__all__`` are the front door: they follow semantic versioning, all else is internal. Importing this costs
-next to nothing; what a name needs is imported when it is first used.
+next to nothing; what a name needs is imported when it is first used. Functions check what they are given and raise
+nothing but a `SojournError` on purpose (`core.arguments.front_door`).
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'sojourn' has no attribute {name!r}")
     found: object = getattr(import_module(f"sojourn.{_HOMES[name]}"), name)
+    if isinstance(found, FunctionType):
+        from sojourn.core.arguments import front_door
+
+        found = front_door(found)
     globals()[name] = found
     return found
 
@@ -76,4 +81,4 @@ sys.modules[__name__].__class__ = _FrontDoor
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -8,12 +8,14 @@ import os
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sojourn.core.errors import InputError
+from sojourn.tomography import reading
 from sojourn.tomography.reading import DAMAGED, MOST_ROWS, read_rows, read_trace
 
 COLUMNS = ("origin", "seq", "path", "t0_s", "t_sink_s")
@@ -140,3 +142,31 @@ def test_parquet_rows_with_endless_values_are_counted_and_left_out(tmp_path: Pat
     faults: Counter[str] = Counter()
     assert [row["seq"] for row in read_rows(path, COLUMNS, faults)] == [1, 2]
     assert faults == {"row with a value of more than 65,536 characters or numbers": 1}
+
+
+def test_a_line_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    os.mkfifo(path)
+    stop = threading.Event()
+
+    def endless() -> None:
+        with suppress(BrokenPipeError), path.open("wb", buffering=0) as file:
+            while not stop.is_set():
+                file.write(bytes(1 << 16))
+
+    writer = threading.Thread(target=endless)
+    writer.start()
+    try:
+        with pytest.raises(InputError, match="trace: a line of more than 67,108,864 characters"):
+            read_trace(path)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_lines_that_are_no_rows_do_not_go_on_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_LINES", 100)
+    path = tmp_path / "trace.jsonl"
+    path.write_text("[]\n" * 101)
+    with pytest.raises(InputError, match="more than 100 lines; give a trace, or split it"):
+        read_trace(path)

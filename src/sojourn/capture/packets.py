@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +18,10 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.files.reader import CaptureReader, filter_of, open_capture
 from sojourn.capture.live.interface import Direction
 from sojourn.capture.live.reader import BLOCK_BYTES, DEFAULT_RING_BYTES, LiveReader
+from sojourn.core.arguments import check_fields
 from sojourn.core.errors import ParameterError
 from sojourn.core.executors.interrupts import stopping_on_interrupt
+from sojourn.core.files import FilePath
 
 if TYPE_CHECKING:
     from sojourn.capture.filters import PacketFilter
@@ -41,6 +42,7 @@ class Interface:
     ring_bytes: int = DEFAULT_RING_BYTES
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.ring_bytes < 2 * BLOCK_BYTES:
             raise ParameterError(
                 f"a buffer of {self.ring_bytes} bytes is too small",
@@ -57,7 +59,7 @@ class Interface:
 
 @contextmanager
 def open_packets(
-    source: str | os.PathLike[str] | Interface,
+    source: FilePath | Interface,
     options: DecodeOptions | None = None,
     *,
     where: str = "",

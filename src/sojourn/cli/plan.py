@@ -48,13 +48,13 @@ class Wish:
 
     def run(self, sketch: str, method: str = "joint", **traffic: Any) -> None:
         """Plan, print, and exit with 1 where the wanted error cannot be reached."""
-        import sojourn
+        from sojourn.segments.planning.result import plan
 
         if self.output_format not in (None, Format.TABLE, Format.JSON):
             raise UsageError(f"a plan is not written as {self.output_format}", where="plan", action="use table or json")
         known = {name: value for name, value in {"rate": self.rate, **traffic}.items() if value is not None}
         with progress(f"plan {sketch}") as advance:
-            result = sojourn.plan(
+            result = plan(
                 sketch,
                 error=self.error,
                 confidence=self.confidence,

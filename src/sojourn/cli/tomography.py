@@ -93,11 +93,11 @@ def tomography(
     *,
     output: Output,
 ) -> None:
-    import sojourn
+    from sojourn.tomography.result import tomography as locate
 
     by_node = output.how is Format.TABLE and not packet
     with progress(trace.name) as advance:
-        result = sojourn.tomography(
+        result = locate(
             trace, packet=packet, truth=truth, baselines=baselines, method=method, window=window, ratio=ratio,
             omega=omega, epsilon=epsilon, sums=sums, bounds=bounds, cut=cut,
             likely=truth is not None or not by_node, workers=workers, cluster=cluster, advance=advance,

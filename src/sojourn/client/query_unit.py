@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast
 from urllib.parse import quote
 
+from sojourn.core.arguments import checked
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, to_row
 from sojourn.node.transports.exchange import (
@@ -108,6 +109,7 @@ class Client:
     `TransportError` says that trying again later may help; any other `ServerError`, that it will not.
     """
 
+    @checked
     def __init__(
         self, server: str, token: str, *, timeout_seconds: float = TIMEOUT_SECONDS, ca_file: Path | None = None
     ) -> None:

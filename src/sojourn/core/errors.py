@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import sys
 import unicodedata
+from collections.abc import Callable
 
 # Control and format characters (escape sequences, changes of direction), halves of pairs, ends of lines.
 _HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -55,12 +56,18 @@ class SojournError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", action: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.action = action
-        prefix = f"{where}: " if where else ""
-        suffix = f"; {action}" if action else ""
-        super().__init__(harmless(f"{prefix}{what}{suffix}"))
+        self.what, self.where, self.action = what, where, action
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        prefix = f"{self.where}: " if self.where else ""
+        suffix = f"; {self.action}" if self.action else ""
+        return harmless(f"{prefix}{self.what}{suffix}")
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Change each part of the message, for readers who call things by other names."""
+        self.what, self.where, self.action = change(self.what), change(self.where), change(self.action)
+        self.args = (self._line(),)
 
 
 class UsageError(SojournError):

@@ -142,7 +142,8 @@ _LISTS = ("reason", "method", "methods")
 class FlowDelays:
     """One row per asked flow; NaN and a reason where there is no answer.
 
-    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing). ``methods``
+    ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing): estimates, of
+    which a literal LDS's are never too low. ``methods``
     names each flow's own method where flows are answered by different ones.
     """
 
@@ -180,7 +181,7 @@ class FlowDelays:
         Flows without a delay come last, and before them those whose delay rests on no packet of theirs.
         """
         doubt = np.where(self.answered, self.samples == 0, 2)
-        return self.at(np.lexsort((-np.nan_to_num(self.packets), doubt))[: limit or None])
+        return self.at(np.lexsort((-np.nan_to_num(self.packets), doubt))[:limit])
 
     def answers(self) -> list[Answer]:
         """One object per flow."""

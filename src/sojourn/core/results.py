@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from sojourn.core.errors import UsageError
+from sojourn.core.arguments import front_door
+from sojourn.core.errors import ParameterError, UsageError
 
 if TYPE_CHECKING:
     import pandas
@@ -53,12 +54,19 @@ class Result(ABC):
         """The rows in blocks, for whatever writes them one after the other; at least one, even without rows."""
         yield self.columns()
 
+    @front_door
     def select(self, sort: str = "", limit: int | None = None) -> Result:
         """The same answer with its rows sorted, the largest first, and at most `limit` of them.
 
         `sort` is the name of a column; ``mean`` and ``p99`` mean ``mean_ns`` and ``p99_ns``, ``loss`` the share of
         packets that were lost.
         """
+        if limit is not None and limit < 0:
+            raise ParameterError(f"{limit} rows", where="--limit", action="give 0 or more")
+        return self._selected(sort, limit)
+
+    def _selected(self, sort: str, limit: int | None) -> Result:
+        """As `select`, for what it found no fault with."""
         order = row_order(self.columns(), sort, limit)
         return self if order is None else _Selection(self, take_rows(self.columns(), order))
 

@@ -6,7 +6,6 @@ direction of the answers: its source is the host that answered. Memory: bounded,
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from sojourn.capture.flows.table import FlowTable
 from sojourn.capture.live.reader import LiveReader, rehearsal
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.errors import ParameterError
+from sojourn.core.files import FilePath
 from sojourn.core.keys import FLOW_FIELDS, flow_fields
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_duration, plural
@@ -151,7 +151,7 @@ class _FlowNames:
 
 @contextmanager
 def open_rtt(
-    source: str | os.PathLike[str] | Interface,
+    source: FilePath | Interface,
     *,
     where: str = "",
     kinds: Iterable[str] = (),
@@ -174,7 +174,7 @@ def open_rtt(
 
 
 def rtt(
-    source: str | os.PathLike[str] | Interface,
+    source: FilePath | Interface,
     *,
     where: str = "",
     kinds: Iterable[str] = (),

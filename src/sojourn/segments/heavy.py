@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from sojourn.core.errors import UsageError
 from sojourn.core.keys import TrafficKey, key_columns, key_id
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import plural
-from sojourn.epochs.epoch import Epoch, merge_epochs
+from sojourn.epochs.epoch import merge_epochs
 from sojourn.estimation.heavy_hitters import (
     HeavyCells,
     HeavyHitters,
@@ -21,7 +20,7 @@ from sojourn.estimation.heavy_hitters import (
     heavy_threshold,
 )
 from sojourn.segments.answer import parts_of
-from sojourn.segments.measure import flow_keys, read_epoch_file
+from sojourn.segments.measure import EpochsSource, epochs_from, flow_keys
 from sojourn.segments.plan import FLOWS
 from sojourn.sketches.lds import Lds
 
@@ -65,11 +64,9 @@ class HeavyResult(Result):
         return f"{text}{plural(surely, 'flow')} surely, {len(self) - surely:,} more maybe, of {len(self.keys):,}"
 
 
-def find_heavy(
-    epochs: str | Path | list[Epoch], threshold: str, *, flows: Sequence[str | TrafficKey] | None = None
-) -> HeavyResult:
+def find_heavy(epochs: EpochsSource, threshold: str, *, flows: Sequence[str | TrafficKey] | None = None) -> HeavyResult:
     """The heavy flows among those asked for (all reported ones); without any key, what is known of them."""
-    recorded = epochs if isinstance(epochs, list) else read_epoch_file(epochs)
+    recorded = epochs_from(epochs)
     sketch = parts_of(merge_epochs(recorded)).get(FLOWS)
     if not isinstance(sketch, Lds):
         raise UsageError("these epochs do not bound flows' sizes", where="--heavy", action="record with --sketch lds")

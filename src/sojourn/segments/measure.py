@@ -11,16 +11,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from sojourn.capture.files.reader import filter_of
 from sojourn.capture.flows.table import FlowTable
 from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.estimates import FlowDelays
+from sojourn.core.files import FilePath, open_input, shown_name
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, parse_bytes, parse_share, plural
@@ -30,7 +33,10 @@ from sojourn.segments.answer import EpochsAnswer, answer_epochs
 from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
 from sojourn.segments.record import (
     EXACT,
+    MEMORY,
     Method,
+    Recording,
+    SketchName,
     decode_options,
     ns_of,
 )
@@ -45,16 +51,20 @@ if TYPE_CHECKING:
     from sojourn.segments.live import LiveAnswer
     from sojourn.segments.planning.search import MemoryPlan, Wish
 
+CONFIDENCE = 0.95
+MOST_SIZES_BYTES = 1 << 30  # of a table of flows' sizes
+EpochsSource: TypeAlias = FilePath | Recording | list[Epoch]
+
 
 def measure_files(
-    sender: str | Path,
-    receiver: str | Path,
+    sender: FilePath,
+    receiver: FilePath,
     *,
-    sketch: str = "auto",
+    sketch: SketchName = "auto",
     method: Method = "joint",
     memory: str | int | None = None,
     error: str | float | None = None,
-    confidence: str | float = "95%",
+    confidence: str | float | None = None,
     parameters: Mapping[str, str] | None = None,
     interval: str | int | None = None,
     markers: bool = False,
@@ -70,21 +80,22 @@ def measure_files(
     """Delay, jitter and loss of every flow between two captures.
 
     ``sketch`` is auto, lds, colate, sample, lda or exact; the memory of each point's sketches is ``memory`` (1 MB), or
-    follows from the ``error`` that a share (``confidence``) of the flows shall stay within. ``interval`` also answers
-    for every stretch of that length, with ``markers`` ended by packets that both points saw. ``truth`` matches every
-    packet, too. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow.
+    follows from the ``error`` that a share (``confidence``, 95 %) of the flows shall stay within. ``interval`` also
+    answers for every stretch of that length, with ``markers`` ended by packets that both points saw. ``truth`` matches
+    every packet, too. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow.
     """
     wanted = _wanted_error(error, confidence, memory, sketch)
     if sketch == EXACT and (interval or markers or parameters):
         raise UsageError(
             "exact matching has neither intervals nor parameters", where="measure", action="use another --sketch"
         )
-    mode = parse_clock(clock)
-    names = (str(receiver), str(sender)) if reverse else (str(sender), str(receiver))
+    mode, interval_ns = parse_clock(clock), ns_of(interval, "--interval")
+    first_name, second_name = os.fspath(sender), os.fspath(receiver)
+    names = (second_name, first_name) if reverse else (first_name, second_name)
     options = CaptureOptions(decode_options(key, inner), filter_of(where), strict)
     with ExitStack() as stack:
         paths, notes = kept_pipes(names, stack)
-        first, second = (CapturePoint(path, options, name=n) for path, n in zip(paths, names, strict=True))
+        first, second = (CapturePoint(path, options, name=shown_name(n)) for path, n in zip(paths, names, strict=True))
         points = first, second
         survey = survey_captures(
             points,
@@ -92,12 +103,12 @@ def measure_files(
             keep_all=truth or sketch == EXACT,
             advance=advance,
         )
-        key_of = _key_lookup(survey.receiver.flows, survey.sender.flows)
+        key_of = _KeyLookup((survey.receiver.flows, survey.sender.flows))
         if sketch == EXACT:
             result = exact_result(survey.match, key_of, resegmented=survey.resegmented.tolist())
         else:
             joint = method == "joint"
-            memory_bytes, chosen = parse_bytes(memory or "1MB"), None
+            memory_bytes, chosen = parse_bytes(MEMORY if memory is None else memory), None
             if wanted is not None:
                 from sojourn.segments.planning.search import plan_surveyed
 
@@ -107,7 +118,7 @@ def measure_files(
                 memory_bytes = chosen[1].budget_bytes
             plan = plan_survey(survey, sketch, memory_bytes, changes=parameters, joint=joint)
             whole, parts = measure_surveyed(
-                *points, survey, plan, interval_ns=ns_of(interval), markers=markers, advance=advance
+                *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
             match = survey.match if truth else None
             result = sketch_result(
@@ -120,10 +131,12 @@ def measure_files(
 
 
 def _wanted_error(
-    error: str | float | None, confidence: str | float, memory: str | int | None, sketch: str
+    error: str | float | None, confidence: str | float | None, memory: str | int | None, sketch: str
 ) -> tuple[float, float] | None:
     """The error and confidence to choose the memory by, or None where the memory is given."""
     if error is None:
+        if confidence is not None:
+            raise UsageError("--confidence is that of an --error", where="measure", action="give both")
         return None
     if memory is not None:
         raise UsageError("--error chooses the memory", where="measure", action="give --memory or --error, not both")
@@ -131,27 +144,31 @@ def _wanted_error(
         raise UsageError(
             "--error is for sketches of flows in captures", where="measure", action="size with `sojourn plan`"
         )
-    wanted, certain = (parse_share(v) if isinstance(v, str) else v for v in (error, confidence))
+    wanted, certain = parse_share(error), parse_share(CONFIDENCE if confidence is None else confidence)
     if not 0 < wanted < 1 or not 0 < certain < 1:
         raise UsageError(f"{wanted} at {certain}", where="--error", action="give shares between 0 and 1, such as 5%")
     return wanted, certain
 
 
-def _key_lookup(*tables: FlowTable) -> Callable[[int], TrafficKey]:
+@dataclass(frozen=True, eq=False)
+class _KeyLookup:
     """A flow's key, from any of the points' flow tables."""
-    rows = {flow_id: (table, row) for table in tables for row, flow_id in enumerate(table.ids.tolist())}
 
-    def key_of(flow_id: int) -> TrafficKey:
-        if flow_id not in rows:
-            most = max(table.max_flows for table in tables)
+    tables: tuple[FlowTable, ...]
+
+    @cached_property
+    def _rows(self) -> dict[int, tuple[FlowTable, int]]:
+        return {flow_id: (table, row) for table in self.tables for row, flow_id in enumerate(table.ids.tolist())}
+
+    def __call__(self, flow_id: int) -> TrafficKey:
+        if flow_id not in self._rows:
+            most = max(table.max_flows for table in self.tables)
             raise InputError(
                 f"there are more than {most:,} flows",
                 action="use a filter, or a wider --key such as host-pair",
             )
-        table, row = rows[flow_id]
+        table, row = self._rows[flow_id]
         return table.key(row)
-
-    return key_of
 
 
 def _joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
@@ -229,7 +246,7 @@ def measure_interfaces(
     receiver: Interface,
     *,
     max_delay: str | int = "1s",
-    sketch: str = "auto",
+    sketch: SketchName = "auto",
     method: Method = "joint",
     memory: str | int | None = None,
     flows: int = 1000,
@@ -252,7 +269,7 @@ def measure_interfaces(
 
     plan = None
     if sketch != EXACT:
-        size = parse_bytes(memory or "1MB")
+        size = parse_bytes(MEMORY if memory is None else memory)
         plan = plan_segment(sketch, size, flows=flows, loss=loss, changes=parameters, joint=method == "joint")
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
     options, packet_filter = decode_options(key, inner), filter_of(where)
@@ -261,7 +278,7 @@ def measure_interfaces(
             replace(end, name=n, seconds=None, packets=None) for n, end in zip(names, (sender, receiver), strict=True)
         ]
         readers = [stack.enter_context(end.reader(options, packet_filter)) for end in ends]
-        known: dict[str, Any] = {"max_delay_ns": ns_of(max_delay), "keep_all": plan is None or truth}
+        known: dict[str, Any] = {"max_delay_ns": ns_of(max_delay, "--max-delay"), "keep_all": plan is None or truth}
         segment = LiveSegment(readers[0], readers[1], plan, seconds=sender.seconds, **known)
         with stopping_on_interrupt(segment.stop):
             answer = segment.run(advance)
@@ -269,7 +286,7 @@ def measure_interfaces(
 
 
 def _live_result(answer: LiveAnswer, plan: SegmentPlan | None, readers: list[LiveReader]) -> SegmentResult:
-    key_of = _key_lookup(*(reader.flows for reader in readers))
+    key_of = _KeyLookup(tuple(reader.flows for reader in readers))
     whole, match = answer.whole, answer.match
     if plan is not None and whole is not None:
         result = sketch_result(plan.name, plan.memory_bits, whole, [], key_of, parameters=plan.parameters, truth=match)
@@ -311,7 +328,7 @@ def _travel_back(count: int) -> str:
 class MeasureOptions(TypedDict, total=False):
     """The options of `measure`, as `measure_files` and `measure_interfaces` have them."""
 
-    sketch: str
+    sketch: SketchName
     method: Method
     memory: str | int | None
     parameters: Mapping[str, str] | None
@@ -322,7 +339,7 @@ class MeasureOptions(TypedDict, total=False):
     where: str
     advance: Advance
     error: str | float | None  # of captures, as the next five
-    confidence: str | float
+    confidence: str | float | None
     interval: str | int | None
     markers: bool
     clock: str
@@ -333,7 +350,7 @@ class MeasureOptions(TypedDict, total=False):
 
 
 def measure(
-    sender: str | Path | Interface, receiver: str | Path | Interface, **options: Unpack[MeasureOptions]
+    sender: FilePath | Interface, receiver: FilePath | Interface, **options: Unpack[MeasureOptions]
 ) -> SegmentResult:
     """Measure delay, jitter and loss of every flow between two captures, or two interfaces of this machine.
 
@@ -345,23 +362,32 @@ def measure(
 
     given: dict[str, Any] = dict(options)
     if isinstance(sender, Interface) and isinstance(receiver, Interface):
+        _refuse_others(given, measure_interfaces, "is for captures")
         return measure_interfaces(sender, receiver, **given)
     if isinstance(sender, Interface) or isinstance(receiver, Interface):
         raise UsageError("a capture and an interface", where="measure", action="give two captures or two interfaces")
+    _refuse_others(given, measure_files, "is for interfaces")
     return measure_files(sender, receiver, **given)
 
 
+def _refuse_others(given: Mapping[str, object], function: Callable[..., object], why: str) -> None:
+    """An option that would have no effect is a misunderstanding."""
+    known = signature(function).parameters
+    if others := [name for name in given if name not in known]:
+        raise UsageError(f"{others[0]} {why}", where="measure", action="leave it out")
+
+
 def estimate(
-    sender: str | Path | list[Epoch],
-    receiver: str | Path | list[Epoch],
+    sender: EpochsSource,
+    receiver: EpochsSource,
     *,
     flows: Sequence[str | TrafficKey] | None = None,
-    sizes: str | Path | Mapping[int, int] | None = None,
+    sizes: FilePath | Mapping[int, int] | None = None,
     method: Method = "joint",
     clock: str = "none",
     interval: str | int | None = None,
 ) -> SegmentResult:
-    """The answer from two points' epochs, or the files that `record` wrote.
+    """The answer from two points' epochs: lists of them, what `record` gave, or the files that were written of it.
 
     ``flows`` are those to answer for (all that were reported). ``sizes`` are flows' packets at the sender, by flow id
     or as the JSON of ``sojourn flows`` (COLATE needs them). ``interval`` is the epochs' length, to answer for each.
@@ -369,12 +395,12 @@ def estimate(
     if clock == "auto":
         raise UsageError("epochs do not tell clocks", where="--clock", action="use none or offset=TIME")
     answer = answer_epochs(
-        sender if isinstance(sender, list) else read_epoch_file(sender),
-        receiver if isinstance(receiver, list) else read_epoch_file(receiver),
+        epochs_from(sender),
+        epochs_from(receiver),
         keys=None if flows is None else flow_keys(flows),
-        packets=_sizes(Path(sizes)) if isinstance(sizes, str | Path) else dict(sizes or {}),
+        packets=_sizes(sizes) if isinstance(sizes, str | os.PathLike) else dict(sizes or {}),
         offset_ns=parse_clock(clock).offset_ns,
-        interval_ns=ns_of(interval),
+        interval_ns=ns_of(interval, "--interval"),
         method=method,
     )
     result = sketch_result(answer.kind, answer.memory_bits, answer.whole, answer.intervals, answer.keys.__getitem__)
@@ -393,11 +419,16 @@ def _estimate_notes(answer: EpochsAnswer) -> list[str]:
     return notes
 
 
-def read_epoch_file(path: str | Path) -> list[Epoch]:
+def epochs_from(source: EpochsSource) -> list[Epoch]:
+    """A point's epochs, wherever they are."""
+    return list(source) if isinstance(source, list | Recording) else read_epoch_file(source)
+
+
+def read_epoch_file(path: FilePath) -> list[Epoch]:
     """All epochs of a file that `record` wrote."""
     from sojourn.epochs.wire import read_epochs
 
-    with Path(path).open("rb") as file:
+    with open_input(path) as file:
         try:
             epochs = list(read_epochs(file))
         except WireError as error:
@@ -417,17 +448,19 @@ def flow_keys(flows: Sequence[str | TrafficKey]) -> list[TrafficKey]:
     return found
 
 
-def _sizes(path: Path) -> dict[int, int]:
+def _sizes(path: FilePath) -> dict[int, int]:
     """Packets by flow id, from the JSON that `sojourn flows` writes."""
     from ipaddress import ip_address
 
+    with open_input(path) as file:
+        text = file.read(MOST_SIZES_BYTES)
     try:
         sizes = {}
-        for row in json.loads(path.read_text())["flows"]:
+        for row in json.loads(text)["flows"]:
             protocol = PROTOCOLS.get(str(row["protocol"])) or int(row["protocol"])
             ends = ip_address(row["src_ip"]), row["src_port"], ip_address(row["dest_ip"]), row["dest_port"]
             sizes[key_id(FlowKey(*ends, protocol))] = int(row["packets"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"this is no flow table ({error})", where=str(path), action="write it with sojourn flows --format json"
         ) from None

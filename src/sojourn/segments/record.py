@@ -22,6 +22,7 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import FlowKeying, held_by_most
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.files import FilePath, open_input
 from sojourn.core.keys import FlowKey, Key
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration, plural
@@ -268,11 +269,18 @@ class _Weights:
 
 
 EXACT = "exact"
+MEMORY = "1MB"  # of a point's sketches, unless it is given
 Method = Literal["joint", "literal"]
+SketchName = Literal["auto", "lds", "colate", "sample", "lda", "exact"]
 
 
-def ns_of(time: str | int | None) -> int:
-    return parse_duration(time) if isinstance(time, str) else time or 0
+def ns_of(time: str | int | None, flag: str) -> int:
+    """A length of time that was asked for, 0 where none was; none is shorter than a nanosecond."""
+    if time is None:
+        return 0
+    if (length_ns := parse_duration(time)) <= 0:
+        raise ParameterError(f"{time!r} is no length of time", where=flag, action="give more than 0, such as 1s")
+    return length_ns
 
 
 def decode_options(key: str, inner: bool, **more: Any) -> DecodeOptions:
@@ -280,16 +288,16 @@ def decode_options(key: str, inner: bool, **more: Any) -> DecodeOptions:
 
 
 def record(
-    source: str | Path | Interface,
+    source: FilePath | Interface,
     *,
-    sketch: str = "auto",
+    sketch: SketchName = "auto",
     method: Method = "joint",
     memory: str | int | None = None,
     flows: int = 1000,
     loss: float = 0.01,
     salt: int = 0,
     parameters: Mapping[str, str] | None = None,
-    weights: str | Path | None = None,
+    weights: FilePath | None = None,
     interval: str | int | None = None,
     node: str | None = None,
     keys: bool = True,
@@ -309,22 +317,24 @@ def record(
 
     if sketch == EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
-    joint, size = method == "joint" and keys, parse_bytes(memory or "1MB")
+    joint, size = method == "joint" and keys, parse_bytes(MEMORY if memory is None else memory)
     plan = plan_segment(sketch, size, flows=flows, loss=loss, salt=salt, changes=parameters, joint=joint)
     if weights is not None:
-        plan = plan.weighted(_policy(Path(weights)))
+        plan = plan.weighted(_policy(weights))
     options = decode_options(key, inner, identity_bytes=identity_bytes, flow_table=False)
     if isinstance(source, Interface):
         _rehearse(plan)
     packets = open_packets(source, options, where=where, strict=strict)
-    return Recording(packets, plan, node=node, interval_ns=ns_of(interval), key_flows=2 * flows if keys else 0)
+    return Recording(
+        packets, plan, node=node, interval_ns=ns_of(interval, "--interval"), key_flows=2 * flows if keys else 0
+    )
 
 
-def _policy(path: Path) -> str:
+def _policy(path: FilePath) -> str:
     """The canonical text of a file of weights."""
     from sojourn.sketches.weights import MAX_TEXT, WeightPolicy
 
-    with path.open("rb") as file:
+    with open_input(path) as file:
         text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")
     return WeightPolicy.from_text(text, where=str(path)).to_text()
 
@@ -364,8 +374,13 @@ class Recording:
         self.epochs = self.size_bytes = 0
 
     def __iter__(self) -> Iterator[Epoch]:
-        with self._packets as reader:
+        with self._opened() as reader:
             yield from self._recorded(reader, silent)
+
+    def _opened(self) -> AbstractContextManager[CaptureReader | LiveReader]:
+        if self._reader is not None:
+            raise UsageError("these epochs were read already", where="record", action="record again, or keep a list")
+        return self._packets
 
     def _recorded(self, reader: CaptureReader | LiveReader, advance: Advance) -> Iterator[Epoch]:
         self._reader = reader
@@ -379,14 +394,14 @@ class Recording:
             self.epochs += 1
             yield epoch
 
-    def write(self, open_file: Callable[[], BinaryIO], *, advance: Advance = silent) -> None:
+    def write(self, open_file: Callable[[], AbstractContextManager[BinaryIO]], *, advance: Advance = silent) -> None:
         """Write every epoch as it closes, so that what ends the program takes only the open one with it.
 
         The file is opened when the packets are: a source that cannot be read leaves no file behind.
         """
         from sojourn.epochs.wire import encode
 
-        with self._packets as reader, open_file() as file:
+        with self._opened() as reader, open_file() as file:
             for epoch in self._recorded(reader, advance):
                 self.size_bytes += file.write(encode(epoch))
                 file.flush()

@@ -51,7 +51,8 @@ class SegmentResult(Result):
 
     ``aggregate`` is of all packets; rows are flows (``columns()``, ``to_pandas()`` …), the largest first, or the flows
     of each interval, with its ``start_ns``. ``direction`` names the two points and how many packets travel the other
-    way; ``warnings`` say what is doubtful; ``notes`` what else a reader may want to know.
+    way; ``warnings`` say what is doubtful; ``notes`` what else a reader may want to know. A flow's ``lost`` is exact
+    after exact matching, never too low from a literal LDS, and else an estimate (docs/commands/measure.md).
     """
 
     aggregate: Mapping[str, Any]
@@ -80,9 +81,9 @@ class SegmentResult(Result):
     def __len__(self) -> int:
         return sum(rows.count if self.limit is None else min(rows.count, self.limit) for rows in self.rows)
 
-    def select(self, sort: str = "", limit: int | None = None) -> Result:
+    def _selected(self, sort: str, limit: int | None) -> Result:
         """As for all results; unless sorted, a limit is that of each interval."""
-        return super().select(sort, limit) if sort else replace(self, limit=limit)
+        return super()._selected(sort, limit) if sort else replace(self, limit=limit)
 
     def fields(self) -> dict[str, object]:
         return {

@@ -28,7 +28,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
@@ -37,13 +37,14 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import MIN_IDENTITY_BYTES, held_by_most, identity_bytes_for
-from sojourn.capture.files.reader import CaptureReader, open_capture
+from sojourn.capture.files.reader import CaptureReader, open_capture, require_capture
 from sojourn.capture.flows.table import Conversations, FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
-from sojourn.core.errors import CaptureError, InputError, UsageError
+from sojourn.core.errors import CaptureError, InputError, ParameterError, UsageError
 from sojourn.core.estimates import NORMAL_95, Estimate
+from sojourn.core.files import open_input, shown_name
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_bytes
+from sojourn.core.units import format_bytes, format_duration
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
 from sojourn.matching.exact import ExactMatch, Fate, match_exact
@@ -59,6 +60,7 @@ SAMPLE_PACKETS = 1 << 18
 APART_NS, APART_SHARE = 1_000_000_000, 0.01
 # Packets of a flow that may be on the wrong side of a cut by time, in expectation.
 MOST_IN_FLIGHT = 0.2
+MOST_INTERVALS = 100_000
 
 
 @dataclass(eq=False)
@@ -148,14 +150,18 @@ class Survey:
         table = self.sender.flows
         return int(table.packets[np.isin(table.ids, self.flow_id)].sum())
 
-    def boundaries(self, interval_ns: int, *, markers: bool) -> tuple[Int64Array, Int64Array]:
+    def boundaries(
+        self, interval_ns: int, *, markers: bool, most: int = MOST_INTERVALS
+    ) -> tuple[Int64Array, Int64Array]:
         """Where intervals end, at the sender and at the receiver (on the sender's clock, less the delays' base).
 
         With markers an interval ends at a packet that both points saw: the first one sent after the nominal end.
+        A `ParameterError` where that would be more than `most` intervals.
         """
         base_ns = self.delay_range.base_ns
         received = int(self.clock.correct(np.array([self.receiver.last_ns]))[0]) - base_ns
         first, last = self.sender.first_ns, max(self.sender.last_ns, received)
+        _refuse_many(last - first, interval_ns, most)
         nominal = np.arange((first // interval_ns + 1) * interval_ns, last + 1, interval_ns)
         if not markers:
             return nominal, nominal
@@ -165,6 +171,19 @@ class Survey:
         marker = np.unique(np.searchsorted(sent, nominal))
         marker = marker[marker < len(sent)]
         return sent[marker], np.maximum.accumulate(arrived[marker])
+
+
+def _refuse_many(span_ns: int, interval_ns: int, most: int) -> None:
+    if span_ns // interval_ns < most:
+        return
+    least = span_ns // most + 1
+    step = 10 ** max(0, len(str(least)) - 2)  # two digits are enough to advise
+    text = format_duration(-(-least // step) * step).replace(" ", "")
+    raise ParameterError(
+        f"{format_duration(span_ns)} would be {span_ns // interval_ns + 1:,} intervals, more than {most:,}",
+        where="--interval",
+        action=f"give {text} or more, or less --memory",
+    )
 
 
 def read_points(sender: CapturePoint, receiver: CapturePoint, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
@@ -433,7 +452,7 @@ def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str
         sizes = list(pool.map(_keep, paths, kept))
     first, second = (path if file is None else file.name for path, file in zip(paths, kept, strict=True))
     notes = [
-        f"{_shown(path)} is a pipe: {format_bytes(size)} of it were kept in a temporary file, to be read twice"
+        f"{shown_name(path)} is a pipe: {format_bytes(size)} of it were kept in a temporary file, to be read twice"
         for path, size in zip(paths, sizes, strict=True)
         if size
     ]
@@ -448,22 +467,20 @@ def _is_pipe(path: str) -> bool:
     return path == "-" or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
-def _shown(path: str) -> str:
-    return "stdin" if path == "-" else path
-
-
 def _keep(path: str, file: IO[bytes] | None) -> int:
     """Copy a pipe to a file; how many bytes came."""
     if file is None:
         return 0
     size = 0
-    with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
+    with nullcontext(sys.stdin.buffer) if path == "-" else open_input(path) as pipe:
         while block := pipe.read(PIPE_BLOCK_BYTES):
+            if not size:
+                require_capture(block[:4], shown_name(path))
             size += len(block)
             if size > MOST_PIPED_BYTES:
                 raise InputError(
                     f"more than {format_bytes(MOST_PIPED_BYTES)} come through this pipe",
-                    where=_shown(path),
+                    where=shown_name(path),
                     action="save it to a file, or use record and estimate",
                 )
             file.write(block)

@@ -21,8 +21,10 @@ from sojourn.estimation.differences import Losses, Parts, with_extra
 from sojourn.segments.answer import Interval, answer_interval
 from sojourn.segments.plan import SAMPLES, SEGMENT, SegmentPlan
 from sojourn.segments.record import PointRecorder, SlotOf
-from sojourn.segments.survey import CapturePoint, Survey
+from sojourn.segments.survey import MOST_INTERVALS, CapturePoint, Survey
 from sojourn.sketches.sketch import AnySketch
+
+MOST_SKETCH_BYTES = 8 << 30  # of all intervals' sketches, which are kept until both points are recorded
 
 
 def measure_surveyed(
@@ -38,7 +40,8 @@ def measure_surveyed(
     """Record both points and answer: for the whole, and for each interval if any are asked for."""
     slots: tuple[SlotOf | None, SlotOf | None] = (None, None)
     if interval_ns:
-        ends = survey.boundaries(interval_ns, markers=markers)
+        most = min(MOST_INTERVALS, max(1, MOST_SKETCH_BYTES * 8 // (2 * plan.memory_bits)))
+        ends = survey.boundaries(interval_ns, markers=markers, most=most)
         slots = tuple(partial(np.searchsorted, end, side="right") for end in ends)  # type: ignore[assignment]
     advance("recording", 0.5)
 

@@ -47,6 +47,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import InputError
+from sojourn.core.files import open_input, shown_name
 from sojourn.epochs.wire import load_item
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, UNREADABLE, CollectionTrace, PacketRow, make_trace
 
@@ -153,7 +154,9 @@ def _without_long_values(batch: Any) -> Any:
 
 
 MOST_ROWS = 10_000_000
+MOST_LINES = 2 * MOST_ROWS  # with those that are no rows
 LONGEST_LINE = 1 << 16
+MOST_SKIPPED = 1 << 26  # characters of a longer line, to find its end
 ABSENT: Any = object()  # what a CSV row that ends early has in its last columns
 DAMAGED = "end of the file, which is damaged"
 _NO_TEXT = "\ufffd"  # the replacement for bytes that are not UTF-8
@@ -187,17 +190,14 @@ def read_rows(
         if not number:
             raise InputError(f"cannot be read: {error}", where=shown_name(path), action="check the file") from None
         faults[DAMAGED] += 1
-
-
-def shown_name(path: Path) -> str:
-    """What errors call the file."""
-    return "stdin" if str(path) == "-" else str(path)
+    except ExcessError as error:
+        raise InputError(str(error), where=shown_name(path), action="give a trace, or split it") from None
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The file's bytes, uncompressed, with a `peek`."""
-    file: Any = nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
+    file: Any = nullcontext(sys.stdin.buffer) if str(path) == "-" else open_input(path)
     with file as raw:
         is_gzip = raw.peek(2)[:2] == b"\x1f\x8b"
         yield gzip.GzipFile(fileobj=raw) if is_gzip else raw
@@ -237,17 +237,28 @@ def _kind(start: bytes) -> str:
 
 
 def _lines(line: str, file: io.TextIOWrapper, faults: Counter[str]) -> Iterator[str]:
-    """The first line given and those that follow, but for lines too long, or damaged."""
-    while line:
+    """The first line given and those that follow, but for lines too long, or damaged; not without end."""
+    for _number in range(MOST_LINES):
+        if not line:
+            return
         if len(line) >= LONGEST_LINE and not line.endswith("\n"):
             faults[f"line of more than {LONGEST_LINE:,} characters"] += 1
-            while line and not line.endswith("\n"):
-                line = file.readline(LONGEST_LINE)
+            _skip_line(file)
         elif _NO_TEXT in line:
             faults["line that is no UTF-8 text"] += 1
         else:
             yield line
         line = file.readline(LONGEST_LINE)
+    raise ExcessError(f"more than {MOST_LINES:,} lines")
+
+
+def _skip_line(file: io.TextIOWrapper) -> None:
+    """Read up to the end of a line; one that never ends is no line."""
+    for _part in range(MOST_SKIPPED // LONGEST_LINE):
+        part = file.readline(LONGEST_LINE)
+        if not part or part.endswith("\n"):
+            return
+    raise ExcessError(f"a line of more than {MOST_SKIPPED:,} characters")
 
 
 def _csv_rows(
@@ -307,8 +318,6 @@ def _parquet_rows(
         names, rows = read_parquet_rows(source, columns, faults, most_rows=MOST_ROWS)
     except ImportError:
         raise InputError("reading Parquet needs the pyarrow package", action="install sojourn[parquet]") from None
-    except ExcessError as error:
-        raise InputError(str(error), where=shown_name(path), action="split the trace") from None
     if missing := [column for column in columns[:needed] if column not in names]:
         raise InputError(f"no column {', '.join(missing)}", where=shown_name(path), action="name the columns so")
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.core.executors.executor import Executor, open_executor
+from sojourn.core.files import FilePath
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import parse_duration, plural
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
@@ -145,17 +145,17 @@ class TomographyResult(Result):
 
 
 def tomography(
-    trace: str | os.PathLike[str] | CollectionTrace,
+    trace: FilePath | CollectionTrace,
     *,
     packet: str = "",
-    truth: str | os.PathLike[str] | None = None,
+    truth: FilePath | None = None,
     baselines: bool = False,
     method: Method = "domo",
     window: float = 4.0,
     ratio: float = 0.5,
     omega: int | str | None = None,
     epsilon: int | str = "2.1ms",
-    sums: str = "auto",
+    sums: Literal["auto", "exact", "upper", "own", "unused"] = "auto",
     bounds: Literal["propagation", "lp"] = "propagation",
     cut: int = 10_000,
     likely: bool = True,

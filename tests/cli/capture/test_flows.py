@@ -101,7 +101,7 @@ def test_a_cut_capture_warns_and_strict_fails(capture: Path, tmp_path: Path) -> 
     ("arguments", "code", "text"),
     [
         (["/nonexistent"], 1, "No such file"),
-        ([__file__], 1, "this is no capture"),
+        ([__file__], 1, "not a capture"),
         ([__file__, "--key", "prefix/200"], 2, "prefix lengths"),
         (["CAPTURE", "-w", "flows.xlsx"], 2, "no format is known by the ending .xlsx; use .txt, .json, .jsonl, .csv"),
         (["CAPTURE", "--columns", "src_ip,color"], 2, "there is no column color; choose of src_ip, src_port"),

@@ -13,7 +13,6 @@ the warnings are complete when the iteration has ended.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,8 +20,9 @@ from typing import TYPE_CHECKING
 from sojourn.capture.decode.decoder import DecodedPackets, DecodeOptions
 from sojourn.capture.decode.frames import Frames
 from sojourn.capture.files.pcap import PcapngReader, PcapReader, is_pcap, is_pcapng
-from sojourn.capture.files.source import FrameReader, Source, open_source
+from sojourn.capture.files.source import FrameReader, Source, is_gzip, is_zstandard, open_source
 from sojourn.core.errors import CaptureError
+from sojourn.core.files import FilePath
 
 if TYPE_CHECKING:
     from sojourn.capture.filters import PacketFilter
@@ -47,9 +47,19 @@ def open_frames(source: Source, *, strict: bool = False) -> FrameReader:
         return PcapReader(source, strict=strict)
     if is_pcapng(start):
         return PcapngReader(source, strict=strict)
-    raise CaptureError(
-        f"this is no capture (it begins with {start.hex()})",
-        where=f"{source.name}, byte 0",
+    raise _no_capture(start, source.name)
+
+
+def require_capture(start: bytes, name: str) -> None:
+    """A `CaptureError` if a file that begins so is neither a capture nor compressed."""
+    if not any(begins(start) for begins in (is_pcap, is_pcapng, is_gzip, is_zstandard)):
+        raise _no_capture(start, name)
+
+
+def _no_capture(start: bytes, name: str) -> CaptureError:
+    return CaptureError(
+        f"not a capture (unknown first bytes {start.hex()})",
+        where=f"{name}, byte 0",
         action="give a pcap or pcapng file, plain or compressed with gzip or zstd",
     )
 
@@ -111,7 +121,7 @@ class CaptureReader(DecodedPackets):
 
 
 def open_capture(
-    path: str | os.PathLike[str],
+    path: FilePath,
     options: DecodeOptions | None = None,
     *,
     strict: bool = False,

@@ -33,6 +33,7 @@ import numpy as np
 from sojourn.capture.decode.frames import Frames
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import CaptureError
+from sojourn.core.files import FilePath, open_input
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -388,12 +389,12 @@ def _frozen(data: UInt8Array) -> UInt8Array:
     return view
 
 
-def open_source(path: str | os.PathLike[str]) -> Source:
+def open_source(path: FilePath) -> Source:
     """The bytes of the capture at `path` (``-`` is stdin), decompressed if need be."""
     name = os.fspath(path)
     if name == "-":
         return _streamed("stdin", sys.stdin.buffer, size=0)
-    file = open(name, "rb")  # noqa: SIM115 - the source closes it
+    file = open_input(name)
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         return _streamed(name, file, size=0)

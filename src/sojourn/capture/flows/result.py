@@ -5,7 +5,6 @@ Addresses are written out a block of rows at a time, so that a million flows nev
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from sojourn.capture.decode.ids import FlowKeying
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.arrays import Int64Array
+from sojourn.core.files import FilePath
 from sojourn.core.keys import key_columns
 from sojourn.core.results import Advance, Columns, Result, row_order, silent
 from sojourn.core.units import plural
@@ -47,7 +47,7 @@ class FlowTableResult(Result):
         for start in range(0, max(len(self), 1), _BLOCK_ROWS):
             yield self._named(self.order[start : start + _BLOCK_ROWS])
 
-    def select(self, sort: str = "", limit: int | None = None) -> FlowTableResult:
+    def _selected(self, sort: str, limit: int | None) -> FlowTableResult:
         # Sorting by an address writes all of them out; the counters are at hand.
         counters = self._counters(self.order)
         order = row_order(self.columns() if sort and sort not in counters else counters, sort, limit)
@@ -69,7 +69,7 @@ class FlowTableResult(Result):
 
 
 def flows(
-    source: str | os.PathLike[str] | Interface,
+    source: FilePath | Interface,
     *,
     where: str = "",
     key: str = "five-tuple",

@@ -50,12 +50,12 @@ def flows(
     verbose: VerboseOption = False,
     output: Output,
 ) -> None:
-    import sojourn
+    from sojourn.capture.flows.result import flows as count_flows
 
     how = output.how
     source, where = live.source(words, "flows")
     with progress("flows") as advance:
-        result = sojourn.flows(
+        result = count_flows(
             source, where=where, key=key, inner=inner, max_flows=max_flows, strict=strict, advance=advance
         )
     hidden = output.write(result, _table(has_vlans=key.startswith("vlan")))

@@ -230,7 +230,7 @@ class Captures:
 
     def given(self) -> dict[str, Any]:
         """The options that were given."""
-        return {name: value for name, value in vars(self).items() if value}
+        return {name: value for name, value in vars(self).items() if value not in (None, False)}
 
 
 @grouped

@@ -16,6 +16,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.files import FilePath
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share
 
@@ -36,7 +37,7 @@ class Traffic(TypedDict, total=False):
     epoch: int | str  # how long one sketch records, ns
     loss: float | str
     flows: int  # in an epoch
-    capture: str | os.PathLike[str]  # instead of flows and rate
+    capture: FilePath  # instead of flows and rate
     flow_size: int  # the promise is for flows of so many packets or more
     tail: float  # of flow sizes (Pareto) or instances' sizes (Zipf)
     delay: int | str  # mean delay, for COLATE's published equations
