@@ -112,6 +112,11 @@ def captures(shared_data: Path) -> tuple[str, str]:
         ({"error": "5%", "confidence": 2}, "error: 0.05 at 2; give shares between 0 and 1, such as 5%"),
         ({"interval": 0}, "interval: 0 is no length of time; give more than 0, such as 1s"),
         ({"interval": "-1s"}, "interval: '-1s' is no length of time; give more than 0, such as 1s"),
+        ({"clock": "offset=99999d"}, "clock: '99999d' is longer than a century; give a shorter time"),
+        (
+            {"memory": "much"},
+            "memory: 'much' is not a size; write a number and one of b, kb, mb, gb, kib, mib, gib, tb, tib",
+        ),
         ({"flows": 3}, "measure: flows is for interfaces; leave it out"),
         ({"memory": 0}, "auto: 0 bytes are too few; give at least 1287 bytes"),
         ({"error": 0.1, "memory": 5}, "measure: error chooses the memory; give memory or error, not both"),
@@ -121,6 +126,11 @@ def test_options_that_cannot_be_are_refused(captures: tuple[str, str], options: 
     with pytest.raises(sojourn.SojournError) as raised:
         sojourn.measure(*captures, **options)
     assert str(raised.value) == message
+
+
+def test_a_capture_is_no_file_of_epochs(captures: tuple[str, str]) -> None:
+    with pytest.raises(sojourn.SojournError, match="not epochs but a capture; record it first, or use sojourn measure"):
+        sojourn.estimate(*captures)
 
 
 def test_too_many_intervals_are_refused_before_there_are_any(captures: tuple[str, str]) -> None:

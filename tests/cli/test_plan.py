@@ -150,4 +150,4 @@ class TestMeasureByError:
 def test_a_number_that_would_be_500_percent_is_refused_with_a_hint() -> None:
     result = CliRunner().invoke(app, ["plan", "lds", *SMALL, "--error", "5"])
     assert isinstance(result.exception, UsageError)
-    assert str(result.exception) == "'5' would be 500%; write 5% if that is what you mean"
+    assert str(result.exception) == "--error: '5' would be 500%; write 5% if that is what you mean"

@@ -138,11 +138,11 @@ class Live:
         """A capture on an interface under these limits."""
         from sojourn.capture.packets import Interface
 
-        if self.duration is not None and parse_duration(self.duration) <= 0:
+        if self.duration is not None and parse_duration(self.duration, where="--for") <= 0:
             what = f"{self.duration!r} is no time to capture for"
             raise ParameterError(what, where="--for", action="give more than 0")
         if self.buffer is not None:
-            how["ring_bytes"] = parse_bytes(self.buffer)
+            how["ring_bytes"] = parse_bytes(self.buffer, where="--buffer")
         return Interface(
             interface,
             seconds=None if self.duration is None else parse_duration(self.duration) / 1e9,

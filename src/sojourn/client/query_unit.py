@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from sojourn.core.arguments import checked
 from sojourn.core.errors import ServerError, UsageError
+from sojourn.core.units import plural
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, to_row
 from sojourn.node.transports.exchange import (
     NoAnswerError,
@@ -181,7 +182,7 @@ class Client:
         body = {"measurements": [to_row(one) for one in measurements]}
         statuses: list[str] = self._object("POST", "/api/v1/segments", having=["statuses"], json=body)["statuses"]
         if not isinstance(statuses, list) or len(statuses) != len(measurements):
-            raise TransportError(f"did not acknowledge {len(measurements)} measurements", where=self.server)
+            raise TransportError(f"did not acknowledge {plural(len(measurements), 'measurement')}", where=self.server)
         return statuses
 
 
@@ -220,7 +221,7 @@ class SegmentOutbox:
             self._changed.notify()
         self._thread.join(CLOSE_SECONDS)
         if self._waiting:
-            self._report(f"{len(self._waiting)} measurements were not sent")
+            self._report(f"{plural(len(self._waiting), 'measurement was', 'measurements were')} not sent")
 
     def put(self, measurement: SegmentMeasurement) -> None:
         """Let a measurement be sent; returns at once."""

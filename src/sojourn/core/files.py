@@ -8,7 +8,10 @@ from __future__ import annotations
 import io
 import os
 import stat
-from typing import TypeAlias
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TypeAlias
 
 from sojourn.core.errors import InputError
 
@@ -29,6 +32,16 @@ def open_input(path: FilePath) -> io.BufferedReader:
             file.close()
         raise InputError("this is a device", where=name, action="give a file or a pipe")
     return file
+
+
+@contextmanager
+def input_bytes(path: FilePath) -> Iterator[IO[bytes]]:
+    """The same as a context; ``-`` is stdin, which stays open."""
+    if os.fspath(path) == "-":
+        yield sys.stdin.buffer
+        return
+    with open_input(path) as file:
+        yield file
 
 
 def shown_name(path: FilePath) -> str:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from sojourn.core.errors import ParameterError
 
 NS_PER_SECOND = 1_000_000_000
+LONGEST_NS = 36_525 * 86_400 * NS_PER_SECOND  # sums and differences with points in time stay within 64 bits
 _DURATIONS = {
     "ns": 1,
     "us": 1_000,
@@ -33,6 +34,8 @@ _SIZES = {
     "kib": 2**10,
     "mib": 2**20,
     "gib": 2**30,
+    "tb": 10**12,
+    "tib": 2**40,
 }
 _RATES = {
     "bit": 1,
@@ -49,35 +52,39 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(%?)\s*", re.IGNORECASE)
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE)
 
 
-def _parse(text: str, units: dict[str, int], default: str, what: str) -> int:
+def _parse(text: str, units: dict[str, int], default: str, what: str, where: str) -> int:
     match = _QUANTITY.fullmatch(text)
     unit = (match.group(2).lower() or default) if match else ""
     if match is None or unit not in units:
         raise ParameterError(
             f"{text!r} is not a {what}",
+            where=where,
             action=f"write a number and one of {', '.join(units)}",
         )
     return round(Fraction(match.group(1)) * units[unit])
 
 
-def parse_duration(text: str | int) -> int:
+def parse_duration(text: str | int, *, where: str = "") -> int:
     """Nanoseconds from text such as ``10s``, ``2.5 ms``, ``1h`` or ``30d``, where a bare number is seconds.
 
-    What is a number already is in ns.
+    What is a number already is in ns; `where` is what errors name.
 
     >>> parse_duration("2.5ms"), parse_duration(7)
     (2500000, 7)
     """
-    return text if isinstance(text, int) else _parse(text, _DURATIONS, "s", "duration")
+    length_ns = text if isinstance(text, int) else _parse(text, _DURATIONS, "s", "duration", where)
+    if abs(length_ns) > LONGEST_NS:
+        raise ParameterError(f"{text!r} is longer than a century", where=where, action="give a shorter time")
+    return length_ns
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: str | int, *, where: str = "") -> int:
     """Bytes from text such as ``1MB`` (10⁶), ``16KiB`` (2¹⁴) or ``4096``, or a number.
 
     >>> parse_bytes("16KiB")
     16384
     """
-    return text if isinstance(text, int) else _parse(text, _SIZES, "b", "size")
+    return text if isinstance(text, int) else _parse(text, _SIZES, "b", "size", where)
 
 
 def parse_rate(text: str) -> int:
@@ -86,7 +93,7 @@ def parse_rate(text: str) -> int:
     >>> parse_rate("2.5M")
     2500000
     """
-    return _parse(text, _RATES, "bit", "rate")
+    return _parse(text, _RATES, "bit", "rate", "")
 
 
 def parse_number(text: str) -> float:
@@ -102,7 +109,7 @@ def parse_number(text: str) -> float:
     return number
 
 
-def parse_share(text: str | float) -> float:
+def parse_share(text: str | float, *, where: str = "") -> float:
     """A share from text such as ``5%`` or ``0.05``, or a number.
 
     >>> parse_share("5%")
@@ -112,10 +119,11 @@ def parse_share(text: str | float) -> float:
         return text
     match = _SHARE.fullmatch(text)
     if match is None:
-        raise ParameterError(f"{text!r} is not a share", action="write it like 5% or 0.05")
+        raise ParameterError(f"{text!r} is not a share", where=where, action="write it like 5% or 0.05")
     share = float(match.group(1)) / (100 if match.group(2) else 1)
     if share > 1 and not match.group(2):
-        raise ParameterError(f"{text!r} would be {share:.0%}", action=f"write {text}% if that is what you mean")
+        what = f"{text!r} would be {share:.0%}"
+        raise ParameterError(what, where=where, action=f"write {text}% if that is what you mean")
     return share
 
 
@@ -208,7 +216,7 @@ def parse_time(text: str, *, now_ns: int | None = None) -> int:
         if text.startswith("-"):
             return now - parse_duration(text[1:])
         if _EPOCH_NUMBER.fullmatch(text):
-            return int(text) if len(text) == 19 else parse_duration(text)
+            return int(text) if len(text) == 19 else _parse(text, _DURATIONS, "s", "time", "")
         if _CLOCK.fullmatch(text):
             today = datetime.fromtimestamp(now / 1e9).date()
             text = f"{today.isoformat()}T{text.zfill(len(text) + (text.index(':') == 1))}"

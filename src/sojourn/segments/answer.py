@@ -24,7 +24,7 @@ from sojourn.estimation.differences import Losses, Parts, cell_difference, count
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.sample import MatchedSample, match_samples
 from sojourn.segments.plan import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
-from sojourn.segments.plausibility import Capture, judge_epochs, refuse_negative
+from sojourn.segments.plausibility import Capture, doubt_negative, judge_epochs, refuse_negative
 from sojourn.segments.ranges import moved, moved_flows, recorded_base, shifted
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
@@ -312,6 +312,7 @@ def answer_epochs(
         intervals = [question.answer(merge_epochs(slots[0][s]), merge_epochs(slots[1][s])) for s in both]
     if not whole.answered:
         refuse_negative(whole.totals.delays.mean, offset_ns)
+    warnings += doubt_negative(whole.totals.delays.mean)
     parameters = {name: part.parameters for name, part in parts.items()}
     bits = recorded[0].parameters.memory_bits
     return EpochsAnswer(whole, intervals, asked, bits, _kind(parameters), because, tuple(warnings))

@@ -19,25 +19,25 @@ from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
-from sojourn.capture.files.reader import filter_of
+from sojourn.capture.files.reader import filter_of, is_capture
 from sojourn.capture.flows.table import FlowTable
 from sojourn.core.errors import InputError, UsageError, WireError
 from sojourn.core.estimates import FlowDelays
-from sojourn.core.files import FilePath, open_input, shown_name
+from sojourn.core.files import FilePath, input_bytes, open_input, shown_name
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_bytes, parse_bytes, parse_share, plural
+from sojourn.core.units import format_bytes, parse_share, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments.answer import EpochsAnswer, answer_epochs
 from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
 from sojourn.segments.record import (
     EXACT,
-    MEMORY,
     Method,
     Recording,
     SketchName,
     decode_options,
+    memory_of,
     ns_of,
 )
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
@@ -108,7 +108,7 @@ def measure_files(
             result = exact_result(survey.match, key_of, resegmented=survey.resegmented.tolist())
         else:
             joint = method == "joint"
-            memory_bytes, chosen = parse_bytes(MEMORY if memory is None else memory), None
+            memory_bytes, chosen = memory_of(memory), None
             if wanted is not None:
                 from sojourn.segments.planning.search import plan_surveyed
 
@@ -144,7 +144,8 @@ def _wanted_error(
         raise UsageError(
             "--error is for sketches of flows in captures", where="measure", action="size with `sojourn plan`"
         )
-    wanted, certain = parse_share(error), parse_share(CONFIDENCE if confidence is None else confidence)
+    wanted = parse_share(error, where="--error")
+    certain = CONFIDENCE if confidence is None else parse_share(confidence, where="--confidence")
     if not 0 < wanted < 1 or not 0 < certain < 1:
         raise UsageError(f"{wanted} at {certain}", where="--error", action="give shares between 0 and 1, such as 5%")
     return wanted, certain
@@ -269,7 +270,7 @@ def measure_interfaces(
 
     plan = None
     if sketch != EXACT:
-        size = parse_bytes(MEMORY if memory is None else memory)
+        size = memory_of(memory)
         plan = plan_segment(sketch, size, flows=flows, loss=loss, changes=parameters, joint=method == "joint")
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
     options, packet_filter = decode_options(key, inner), filter_of(where)
@@ -408,7 +409,7 @@ def estimate(
 
 
 def _estimate_notes(answer: EpochsAnswer) -> list[str]:
-    notes = []
+    notes = ["clock: epochs do not tell the offset of the two clocks; delays and their intervals are relative to it"]
     if answer.literal_because:
         notes.append(f"flows are answered one by one: {answer.literal_because}")
     if answer.whole.other_way:
@@ -428,14 +429,18 @@ def read_epoch_file(path: FilePath) -> list[Epoch]:
     """All epochs of a file that `record` wrote."""
     from sojourn.epochs.wire import read_epochs
 
-    with open_input(path) as file:
+    name = shown_name(path)
+    with input_bytes(path) as opened:
+        file: Any = opened
+        if is_capture(file.peek(4)[:4]):
+            raise InputError("not epochs but a capture", where=name, action="record it first, or use sojourn measure")
         try:
             epochs = list(read_epochs(file))
         except WireError as error:
             action = error.action or "give a file written by sojourn record"
-            raise WireError(error.what, where=f"{path}, {error.where}", action=action) from None
+            raise WireError(error.what, where=f"{name}, {error.where}", action=action) from None
     if not epochs:
-        raise InputError("there is no epoch in it", where=str(path), action="write it with sojourn record")
+        raise InputError("there is no epoch in it", where=name, action="write it with sojourn record")
     return epochs
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Answer, Estimate
-from sojourn.core.units import format_duration
+from sojourn.core.units import format_duration, plural
 from sojourn.estimation.differences import CellDifference
 from sojourn.matching.crossing import Crossing
 
@@ -72,22 +72,21 @@ def judge_captures(
     _refuse_strangers(sender, receiver, crossing)
     if not crossing.forward and crossing.pairs:
         raise InputError(
-            f"nothing travels from {sender.name} to {receiver.name}: all {crossing.pairs:,} packets seen at both "
-            "travel the other way",
+            f"nothing travels from {sender.name} to {receiver.name}: {_all(crossing.pairs)} the other way",
             action="exchange the two, or measure that way with --reverse",
         )
     early = crossing.earlier == crossing.forward == crossing.pairs
     if early and receiver.only_here > sender.only_here:
         raise InputError(
             f"nothing travels from {sender.name} to {receiver.name}: all packets seen at both were at the second "
-            f"first, by their clocks, and {receiver.only_here:,} packets of the second never were at the first",
+            f"first, by their clocks, and {plural(receiver.only_here, 'packet')} of the second never reached the first",
             action="exchange the two, or measure that way with --reverse",
         )
     warnings = []
     if not together:
         warnings.append(
             f"the captures do not overlap in time by their own clocks ({sender.range}, {receiver.range}), but "
-            f"{crossing.pairs:,} packets were seen at both: a clock is wrong"
+            f"{plural(crossing.pairs, 'packet was', 'packets were')} seen at both: {_wrong_clock(crossing.pairs)}"
         )
     if early:
         warnings.append(
@@ -117,6 +116,15 @@ def judge_captures(
     return warnings
 
 
+def _all(packets: int) -> str:
+    return "the one packet seen at both travels" if packets == 1 else f"all {packets:,} packets seen at both travel"
+
+
+def _wrong_clock(packets: int) -> str:
+    """What packets at two times prove: a few may have been sent again, byte for byte."""
+    return "a clock is wrong" if packets >= FEWEST_PAIRS else "a clock is wrong, or what is later was sent again"
+
+
 def _refuse_copies(sender: Capture, receiver: Capture, crossing: Crossing) -> None:
     """One capture twice. Coarse time stamps may hide every delay, and then it is an answer that all are short."""
     if FEWEST_PAIRS <= crossing.pairs == crossing.simultaneous and crossing.resolution_ns < COARSE_NS:
@@ -132,7 +140,7 @@ def _refuse_apart(sender: Capture, receiver: Capture, crossing: Crossing) -> Non
     """No common time, unless enough packets show that a clock is wrong."""
     needed = max(1.0, REFUSED_SHARE * crossing.comparable, LEAST_COMMON_SHARE * crossing.in_common)
     if crossing.pairs < needed:
-        seen = f"only {crossing.pairs:,} packets were" if crossing.pairs else "no packet was"
+        seen = f"only {plural(crossing.pairs, 'packet was', 'packets were')}" if crossing.pairs else "no packet was"
         raise InputError(
             f"the captures do not overlap in time and {seen} seen at both: {sender.range}, {receiver.range}",
             action="give captures of the same time; a wrong clock alone would leave the packets to match",
@@ -166,8 +174,8 @@ def _cause(sender: Capture, receiver: Capture) -> str:
     for one in (sender, receiver):
         if one.cut_packets:
             return (
-                f"{one.cut_packets:,} packets of {one.name} are cut too short to be told apart: capture both with the "
-                "same snap length, 96 or more"
+                f"{plural(one.cut_packets, 'packet')} of {one.name} cut too short to be told apart: capture both with "
+                "the same snap length, 96 or more"
             )
     for one in (sender, receiver):
         if one.largest_bytes > LARGEST_ON_A_LINK:
@@ -243,3 +251,14 @@ def refuse_negative(mean: Answer, offset_ns: int) -> None:
             where="--clock" if offset_ns else "",
             action="exchange the two, or give --clock offset=TIME (negative where the receiver is behind)",
         )
+
+
+def doubt_negative(mean: Answer) -> list[str]:
+    """A warning where packets arrive before they are sent, on average, although some flows have an answer."""
+    if not isinstance(mean, Estimate) or mean.high >= 0:
+        return []
+    behind = format_duration(-mean.value)
+    return [
+        f"packets arrive {behind} before they are sent, on average: most travel the other way (exchange the two), or "
+        "the receiver's clock is behind (give --clock offset=TIME, negative then)"
+    ]

@@ -269,7 +269,6 @@ class _Weights:
 
 
 EXACT = "exact"
-MEMORY = "1MB"  # of a point's sketches, unless it is given
 Method = Literal["joint", "literal"]
 SketchName = Literal["auto", "lds", "colate", "sample", "lda", "exact"]
 
@@ -278,9 +277,14 @@ def ns_of(time: str | int | None, flag: str) -> int:
     """A length of time that was asked for, 0 where none was; none is shorter than a nanosecond."""
     if time is None:
         return 0
-    if (length_ns := parse_duration(time)) <= 0:
+    if (length_ns := parse_duration(time, where=flag)) <= 0:
         raise ParameterError(f"{time!r} is no length of time", where=flag, action="give more than 0, such as 1s")
     return length_ns
+
+
+def memory_of(memory: str | int | None) -> int:
+    """The bytes of a point's sketches, by default a megabyte."""
+    return parse_bytes("1MB" if memory is None else memory, where="--memory")
 
 
 def decode_options(key: str, inner: bool, **more: Any) -> DecodeOptions:
@@ -317,7 +321,7 @@ def record(
 
     if sketch == EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
-    joint, size = method == "joint" and keys, parse_bytes(MEMORY if memory is None else memory)
+    joint, size = method == "joint" and keys, memory_of(memory)
     plan = plan_segment(sketch, size, flows=flows, loss=loss, salt=salt, changes=parameters, joint=joint)
     if weights is not None:
         plan = plan.weighted(_policy(weights))

@@ -112,6 +112,8 @@ class SegmentResult(Result):
             yield f"mean delay {_shown(a['mean_ns'])}, {bounds}, standard deviation {_shown(a['std_ns'])}"
         elif "reason" in a:
             yield f"mean delay unknown: {a['reason']}"
+        if self.clock.get("uncertainty_ns", 0) is None:
+            yield "delays and their intervals are relative to the two clocks, whose offset packets do not tell"
         if self.truth is not None:
             yield f"truth: mean {_shown(self.truth['mean_ns'])}, deviation {_shown(self.truth['std_ns'])}"
             yield from _error_words(self.truth)

@@ -28,7 +28,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
@@ -42,7 +42,7 @@ from sojourn.capture.flows.table import Conversations, FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import CaptureError, InputError, ParameterError, UsageError
 from sojourn.core.estimates import NORMAL_95, Estimate
-from sojourn.core.files import open_input, shown_name
+from sojourn.core.files import input_bytes, shown_name
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
@@ -472,7 +472,7 @@ def _keep(path: str, file: IO[bytes] | None) -> int:
     if file is None:
         return 0
     size = 0
-    with nullcontext(sys.stdin.buffer) if path == "-" else open_input(path) as pipe:
+    with input_bytes(path) as pipe:
         while block := pipe.read(PIPE_BLOCK_BYTES):
             if not size:
                 require_capture(block[:4], shown_name(path))

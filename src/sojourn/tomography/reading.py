@@ -32,13 +32,12 @@ import gzip
 import io
 import json
 import math
-import sys
 import tempfile
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,7 +46,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import InputError
-from sojourn.core.files import open_input, shown_name
+from sojourn.core.files import input_bytes, shown_name
 from sojourn.epochs.wire import load_item
 from sojourn.tomography.trace import MISSING, SUM_LIMIT_NS, UNREADABLE, CollectionTrace, PacketRow, make_trace
 
@@ -197,8 +196,8 @@ def read_rows(
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The file's bytes, uncompressed, with a `peek`."""
-    file: Any = nullcontext(sys.stdin.buffer) if str(path) == "-" else open_input(path)
-    with file as raw:
+    with input_bytes(path) as opened:
+        raw: Any = opened
         is_gzip = raw.peek(2)[:2] == b"\x1f\x8b"
         yield gzip.GzipFile(fileobj=raw) if is_gzip else raw
 

@@ -173,8 +173,8 @@ def tomography(
     if baselines and truth is None:
         raise UsageError("--baselines compares answers with a truth", action="give it with --truth HOPS")
     options = ConstraintOptions(
-        omega_ns=None if omega is None else parse_duration(omega),
-        epsilon_ns=parse_duration(epsilon),
+        omega_ns=None if omega is None else parse_duration(omega, where="--omega"),
+        epsilon_ns=parse_duration(epsilon, where="--epsilon"),
         sums=Sums.UNUSED if method == "mnt" else Sums(sums),
     )
     windows = WindowOptions(periods=window, ratio=ratio)

@@ -41,6 +41,7 @@ from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError, UsageError
 from sojourn.core.keys import TrafficKey, key_from_bytes
+from sojourn.core.units import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +243,7 @@ class DecodedPackets(ABC):
         """A line where the flow table has left flows out."""
         if not (overflow := self.flows.overflow_packets):
             return []
-        bound = f"{overflow} packets belong to flows beyond the first {self.flows.max_flows}"
+        bound = f"{plural(overflow, 'packet')} of flows beyond the first {self.flows.max_flows}"
         return [f"{self.name}: {bound}; raise max_flows to see them"]
 
     def __enter__(self) -> Self:

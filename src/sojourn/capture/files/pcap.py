@@ -30,6 +30,7 @@ from sojourn.capture.decode.frames import Frames
 from sojourn.capture.files.source import MAX_CAPTURED, MIN_CAPTURED_LIMIT, FrameReader, FrameRows, Source, Window
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import address_of, inlined, kernel, number_16, number_32, signed
+from sojourn.core.units import plural
 
 FILE_HEADER_BYTES = 24
 _PACKET_HEADER_BYTES = 16
@@ -522,7 +523,7 @@ class PcapngReader(FrameReader):
 
     def _report_times(self) -> None:
         if count := int(self._tally[TIMELESS]):
-            self._warn(f"{count} packets have no time of their own and take that of the packet before")
+            self._warn(f"{plural(count, 'packet')} without a time of their own, given that of the packet before")
         if count := int(self._tally[UNREPRESENTABLE]):
-            self._warn(f"{count} packets have a time before 1824 or after 2116 and take that bound")
+            self._warn(f"{plural(count, 'packet')} with a time before 1824 or after 2116, given that bound")
         self._tally[[TIMELESS, UNREPRESENTABLE]] = 0

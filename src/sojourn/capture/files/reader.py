@@ -50,9 +50,14 @@ def open_frames(source: Source, *, strict: bool = False) -> FrameReader:
     raise _no_capture(start, source.name)
 
 
+def is_capture(start: bytes) -> bool:
+    """Whether a file that begins so is a capture, or compressed and may be one."""
+    return any(begins(start) for begins in (is_pcap, is_pcapng, is_gzip, is_zstandard))
+
+
 def require_capture(start: bytes, name: str) -> None:
     """A `CaptureError` if a file that begins so is neither a capture nor compressed."""
-    if not any(begins(start) for begins in (is_pcap, is_pcapng, is_gzip, is_zstandard)):
+    if not is_capture(start):
         raise _no_capture(start, name)
 
 

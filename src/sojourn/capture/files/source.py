@@ -34,6 +34,7 @@ from sojourn.capture.decode.frames import Frames
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.errors import CaptureError
 from sojourn.core.files import FilePath, open_input
+from sojourn.core.units import plural
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -470,7 +471,7 @@ class FrameReader(ABC):
         where = f"{self.source.name}, byte {offset}"
         if self.strict:
             raise CaptureError(what, where=where, action="read without strict to get the packets before the damage")
-        self.warnings.append(f"{where}: {what}; reading ends after {self.packets} packets")
+        self.warnings.append(f"{where}: {what}; reading ends after {plural(self.packets, 'packet')}")
 
     def _ended_inside(self, what: str, offset: int) -> None:
         """Note that the file ends inside something, by its own fault or its compression's."""

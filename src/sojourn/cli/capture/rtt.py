@@ -80,7 +80,7 @@ def rtt(
     from sojourn.rtt.state import RttLimits, RttSamples
 
     how = output.how
-    limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt))
+    limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt, where="--max-rtt"))
     source, where = live.source(words, "rtt")
     with open_rtt(
         source, where=where, kinds=kind or (), inner=inner, limits=limits, max_flows=max_flows, strict=strict
@@ -98,7 +98,7 @@ def rtt(
         result = run.result()
     if not samples:
         output.write(result, _table())
-    elif live.interface:
+    if (samples and live.interface) or (not samples and output.how is Format.TABLE and not len(result)):
         print(result.summary, file=sys.stderr)
     _report(result, verbose=verbose)
 

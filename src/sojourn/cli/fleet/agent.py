@@ -11,6 +11,7 @@ import typer
 from sojourn.cli.options import CaFileOption
 from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
+from sojourn.core.units import plural
 
 if TYPE_CHECKING:
     from sojourn.node.agent.configuration import AgentConfiguration
@@ -86,7 +87,7 @@ def agent(
         transport.close()
     counts = running.counts
     say(
-        f"{counts.measurements:,} measurements in {counts.closed:,} epochs, {counts.sent:,} sent, "
+        f"{plural(counts.measurements, 'measurement')} in {plural(counts.closed, 'epoch')}, {counts.sent:,} sent, "
         f"{len(running.spool):,} waiting"
     )
 

@@ -16,7 +16,7 @@ from sojourn.cli.output import Block, Format, TableColumn, choose_format, print_
 from sojourn.cli.tomography import NODE_TABLE, PACKET_TABLE
 from sojourn.core.errors import UsageError
 from sojourn.core.executors.interrupts import stopping_on_interrupt
-from sojourn.core.units import parse_duration
+from sojourn.core.units import parse_duration, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +141,7 @@ def nodes(
     fields = {"packets": table["packets"]}
     write_rows([block], how, path=output, name="nodes", fields=fields, table=NODE_TABLE)
     if how is Format.TABLE:
-        print(f"{table['packets']:,} packets", file=sys.stderr)
+        print(f"{plural(table['packets'], 'packet')}", file=sys.stderr)
 
 
 @app.command(epilog="Example:  sojourn sink hops gateway/field --packet 17:3")
@@ -174,7 +174,7 @@ def _hop_pages(pages: Iterator[dict[str, Any]]) -> Iterator[Block]:
         yield {name: [hop.get(name) for hop in page["hops"]] for name in _HOP_FIELDS}
     if unsolved:
         why = "their window is open, or they are late, left out or set aside"
-        say(f"warning: {unsolved:,} packets have no answer: {why}")
+        say(f"warning: {plural(unsolved, 'packet has', 'packets have')} no answer: {why}")
 
 
 def _packet_block(packets: list[dict[str, Any]], asked: str) -> Block:
@@ -217,8 +217,9 @@ def _print_states(states: list[dict[str, Any]], how: Format, *, to_stderr: bool 
     if to_stderr:
         for state in states:
             print(
-                f"{state['node']}/{state['name']}: {state['solved']:,} packets solved in {state['windows']:,} windows, "
-                f"{state['late']:,} late, {state['left_out']:,} left out, {state['set_aside']:,} set aside",
+                f"{state['node']}/{state['name']}: {plural(state['solved'], 'packet')} solved in "
+                f"{plural(state['windows'], 'window')}, {state['late']:,} late, {state['left_out']:,} left out, "
+                f"{state['set_aside']:,} set aside",
                 file=sys.stderr,
             )
     else:
@@ -229,7 +230,7 @@ def _print_states(states: list[dict[str, Any]], how: Format, *, to_stderr: bool 
         write_rows([block], how, name="collections", table=_state_columns())
     for state in states:
         for reason, count in state["set_aside_reasons"].items():
-            say(f"warning: {state['node']}/{state['name']}: {count:,} packets set aside: their window {reason}")
+            say(f"warning: {state['node']}/{state['name']}: {plural(count, 'packet')} set aside: their window {reason}")
         if state["trouble"]:
             say(f"warning: {state['node']}/{state['name']}: {state['trouble']}")
 

@@ -22,7 +22,7 @@ from sojourn.cli.mplane.source import (
 from sojourn.cli.options import FormatOption, command_group
 from sojourn.cli.output import Format, progress, say
 from sojourn.core.errors import ParameterError, UsageError, harmless
-from sojourn.core.units import format_clock, parse_duration
+from sojourn.core.units import format_clock, parse_duration, plural
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.live_topology import Change, Patience
@@ -218,7 +218,9 @@ def _changed_nodes(change: Change) -> Iterator[tuple[str, str, list[str], list[s
 def _print_text(change: Change, hold_ns: int) -> None:
     topology = change.after.shortest.topology
     if change.before is None:
-        print(f"{format_clock(change.at_ns)}  {len(topology.names)} routers, {topology.links} links")
+        print(
+            f"{format_clock(change.at_ns)}  {plural(len(topology.names), 'router')}, {plural(topology.links, 'link')}"
+        )
     for links, what in ((change.gone, "gone"), (change.come, "come")):
         if links and change.before is not None:
             print(

@@ -13,7 +13,7 @@ from sojourn.cli.options import CaFileOption, FormatOption, TokenFileOption, Tok
 from sojourn.cli.output import Block, Format, columns, say, write_rows
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
-from sojourn.core.units import format_duration, parse_bytes, parse_duration
+from sojourn.core.units import format_duration, parse_bytes, parse_duration, plural
 
 if TYPE_CHECKING:
     from sojourn.mplane.measurements import SegmentMeasurement
@@ -119,10 +119,10 @@ def _print(unit: RouterUnit, recorder: RouterRecorder, how: Format, seconds: flo
             write_rows(_blocks(unit.run(seconds=seconds)), how, name="intervals")
     counts = recorder.counts
     lines = [
-        f"{counts.packets:,} packets in {counts.intervals:,} intervals ({counts.idle:,} without any, "
+        f"{plural(counts.packets, 'packet')} in {plural(counts.intervals, 'interval')} ({counts.idle:,} without any, "
         f"{counts.void.total():,} void), {unit.cpu_share:.1%} of a CPU",
-        f"{unit.sent:,} epochs sent, {unit.waiting:,} waiting",
-        *(f"{count:,} packets left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
+        f"{plural(unit.sent, 'epoch')} sent, {unit.waiting:,} waiting",
+        *(f"{plural(count, 'packet')} left out: {reason}" for reason, count in sorted(recorder.left_out.items())),
     ]
     for line in lines:
         say(line)

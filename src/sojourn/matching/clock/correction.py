@@ -154,7 +154,7 @@ def parse_clock(text: str) -> ClockMode:
     if kind.lower() in (_Kind.AUTO, _Kind.NONE) and not equals:
         return ClockMode(str(_Kind(kind.lower())))
     if kind.lower() == _Kind.OFFSET and value:
-        return ClockMode(str(_Kind.OFFSET), parse_duration(value))
+        return ClockMode(str(_Kind.OFFSET), parse_duration(value, where="--clock"))
     raise ParameterError(f"{text!r} is not a clock mode", where="--clock", action="use auto, none or offset=DURATION")
 
 

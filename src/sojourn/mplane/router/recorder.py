@@ -37,6 +37,7 @@ from sojourn.capture.live.interface import LiveCapture, start_together
 from sojourn.capture.live.reader import HANDED_OVER_NS, RETIRE_MS, longest_frame, rehearsal
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array
 from sojourn.core.errors import LiveCaptureError, ParameterError
+from sojourn.core.units import plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.mplane.router.control_messages import ControlKind, Injector, MessageWriter
@@ -127,7 +128,7 @@ class Tap:
         except LiveCaptureError as error:
             reason, self._is_broken = "" if self._is_broken else str(error), True
             return reason
-        return f"{self.interface}: the kernel had no room for {dropped:,} packets" if dropped else None
+        return f"{self.interface}: the kernel had no room for {plural(dropped, 'packet')}" if dropped else None
 
     def _read_ring(self) -> int:
         """Take what is there; how many packets found no room since last time."""

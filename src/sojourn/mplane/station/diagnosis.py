@@ -31,7 +31,7 @@ from scipy.special import ndtri, stdtrit
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import ParameterError
-from sojourn.core.units import format_duration
+from sojourn.core.units import format_duration, plural
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.mplane.planning.paths import PathSegments
 from sojourn.mplane.station.paths import Z95, by_segment, reached_ns, wilson
@@ -403,7 +403,7 @@ def _change(
         evidence = f"nothing passes: {now[-1].void}" if silent else delay
     else:
         old, new = usable(before), usable(now)
-        packets = f"{sum(one.packets for one in new)} packets in {len(new)} intervals now"
+        packets = f"{plural(sum(one.packets for one in new), 'packet')} in {plural(len(new), 'interval')} now"
         evidence = f"{packets}, {sum(one.packets for one in old)} in {len(old)} before"
         void = sum(one.void is not None for one in (*before, *now))
         evidence += f", {void} void" if void else ""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
-from sojourn.core.units import format_bytes
+from sojourn.core.units import format_bytes, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.node.agent.configuration import (
@@ -159,7 +159,8 @@ class Agent:
             self._transport.leave()
         except Exception as error:
             if len(self.spool):
-                self._report(f"warning: {len(self.spool)} epochs wait in {self.spool.directory}: {reason_of(error)}")
+                waiting = plural(len(self.spool), "epoch waits", "epochs wait")
+                self._report(f"warning: {waiting} in {self.spool.directory}: {reason_of(error)}")
         self.counts.sent = self._sender.sent
 
     def _guarded(self, loop: Callable[[], None]) -> None:

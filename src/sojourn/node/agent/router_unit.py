@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from sojourn.core.errors import UsageError
+from sojourn.core.units import plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.mplane.router.epochs import segment_measurements
@@ -114,7 +115,9 @@ class RouterUnit:
             if not given_up:
                 return
             self.given_up += given_up
-            self._report(f"warning: the spool is full; {self.given_up:,} epochs of the oldest intervals were given up")
+            self._report(
+                f"warning: the spool is full; {plural(self.given_up, 'epoch')} of the oldest intervals given up"
+            )
 
     def _send(self) -> None:
         if self._sender is not None:
@@ -138,7 +141,9 @@ class RouterUnit:
             if self._transport is not None:
                 self._transport.leave()
         except Exception as error:
-            self._report(f"warning: {self.waiting} epochs wait in {self._spool.directory}: {error}")
+            self._report(
+                f"warning: {plural(self.waiting, 'epoch waits', 'epochs wait')} in {self._spool.directory}: {error}"
+            )
 
     def _leave_spool(self) -> None:
         if self._spool is not None:

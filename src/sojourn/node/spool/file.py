@@ -29,7 +29,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sojourn.core.errors import StoreError, UsageError, WireError
-from sojourn.core.units import format_duration, format_instant
+from sojourn.core.units import format_duration, format_instant, plural
 from sojourn.epochs.epoch import Epoch, overlaps
 from sojourn.epochs.merging import merging_key
 from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
@@ -130,7 +130,7 @@ class Label:
         times = ""
         if self.first_ns is not None and self.last_ns is not None:
             times = f" from {format_instant(self.first_ns)} to {format_instant(self.last_ns)}"
-        return f"epoch {self.sequence} of {self.stream} ({self.recorded:,} measurements{times})"
+        return f"epoch {self.sequence} of {self.stream} ({plural(self.recorded, 'measurement')}{times})"
 
 
 @dataclass(frozen=True, kw_only=True)

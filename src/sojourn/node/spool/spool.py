@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sojourn.core.errors import ParameterError, StoreError, WireError
+from sojourn.core.units import plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import MAX_EPOCH_BYTES, EncodedEpoch, check_intact
 from sojourn.node.spool.earlier import EarlierFile, put_aside, remove_taken_over, take_over
@@ -466,8 +467,8 @@ class Spool:
             return False
         self._checkpoints.clear()
         self._notices.append(
-            f"warning: {error}; the damaged spool is kept as {aside.name}, and {count} epochs of it were taken over; "
-            f"what else was in it is unknown"
+            f"warning: {error}; the damaged spool is kept as {aside.name}, and {plural(count, 'epoch')} of it "
+            f"{'was' if count == 1 else 'were'} taken over; what else was in it is unknown"
         )
         return True
 
@@ -476,7 +477,7 @@ class Spool:
             # How did the last run end? What was open is closed as it was noted, what is lost is reported.
             count, self._damaged_files = take_over(connection, self.directory)
             if count:
-                self._drafts.append(f"took over {count} epochs of an earlier version's spool")
+                self._drafts.append(f"took over {plural(count, 'epoch')} of an earlier version's spool")
             self._drafts += take_up(connection, self._start)
         for entry in self._memory.values():
             self._insert_new(connection, entry)
@@ -580,7 +581,7 @@ class Spool:
         if self.merged < 2 * self._merges_reported or not merges:
             return []
         self._merges_reported = self.merged
-        text = f"the spool is full; {self.merged} epochs were merged so far: counts are kept, times are coarser"
+        text = f"the spool is full; {plural(self.merged, 'epoch')} merged so far: counts are kept, times are coarser"
         return [f"warning: {text}"]
 
 

@@ -214,9 +214,9 @@ def plan(
     if sketch not in makers:
         raise ParameterError(f"there is no sketch {sketch!r}", where="plan", action=f"choose of {', '.join(makers)}")
     wish = _Wish(
-        DEFAULT_ERROR if error is None else parse_share(error),
-        parse_share(confidence),
-        None if memory is None else parse_bytes(memory),
+        DEFAULT_ERROR if error is None else parse_share(error, where="--error"),
+        parse_share(confidence, where="--confidence"),
+        None if memory is None else parse_bytes(memory, where="--memory"),
         error is not None,
         published,
         advance,
@@ -232,7 +232,7 @@ def plan(
     if storage is None or result.plan is None:
         return result
     per_day = float(str(result.plan["bytes_per_day"]))
-    return replace(result, storage_lasts_ns=parse_bytes(storage) * DAY_NS / per_day)
+    return replace(result, storage_lasts_ns=parse_bytes(storage, where="--storage") * DAY_NS / per_day)
 
 
 def _positive(value: float, name: str) -> float:
@@ -254,7 +254,7 @@ def _packets(rate: float, epoch_ns: int) -> float:
 
 
 def _loss(share: float | str) -> float:
-    loss = parse_share(share)
+    loss = parse_share(share, where="--loss")
     if not 0 <= loss < 1:
         raise ParameterError(f"loss {loss:g}", where="plan", action="use a share below 1, such as 1%")
     return loss
@@ -268,7 +268,7 @@ def _plan_lda(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
 
     if "rate" not in traffic:
         raise UsageError("the packet rate is missing", where="plan lda", action="give --rate")
-    rate, epoch_ns = _positive(traffic["rate"], "--rate"), parse_duration(traffic.get("epoch", "1s"))
+    rate, epoch_ns = _positive(traffic["rate"], "--rate"), parse_duration(traffic.get("epoch", "1s"), where="--epoch")
     variation = _positive(traffic.get("variation", 1.0), "--variation")
     sent, loss = _packets(rate, epoch_ns), _loss(traffic.get("loss", 0.01))
     lost = sent * loss
@@ -311,7 +311,7 @@ def _plan_iotm(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     workload = Workload(
         instances=traffic["instances"],
         rate=traffic["rate"],
-        period_ns=parse_duration(traffic.get("period", "10min")),
+        period_ns=parse_duration(traffic.get("period", "10min"), where="--period"),
         tail=traffic.get("tail", 1.0),
         change=traffic.get("change", 0.5),
     )
@@ -353,7 +353,7 @@ def _plan_flows(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     from sojourn.sketches.sizing.lds import fit_pareto
 
     asked = Wish(wish.error, wish.confidence, traffic.get("flow_size", 100))
-    delay_ns = int(_positive(parse_duration(traffic.get("delay", "10ms")), "--delay"))
+    delay_ns = int(_positive(parse_duration(traffic.get("delay", "10ms"), where="--delay"), "--delay"))
     expected, epoch_ns, rate = _expected_traffic(sketch, traffic, wish.advance)
     known: Values = {
         "rate": rate,
@@ -393,7 +393,7 @@ def _expected_traffic(sketch: str, traffic: Traffic, advance: Advance) -> tuple[
     from sojourn.segments.planning.world import ExpectedTraffic, pareto_sizes
 
     loss = _loss(traffic.get("loss", 0.0))
-    epoch_ns = parse_duration(traffic["epoch"]) if "epoch" in traffic else None
+    epoch_ns = parse_duration(traffic["epoch"], where="--epoch") if "epoch" in traffic else None
     if "capture" in traffic:
         packets, flows, epoch_ns, rate = _captured(traffic, epoch_ns, advance)
     else:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from sojourn.core.errors import SojournError
-from sojourn.core.units import format_time
+from sojourn.core.units import format_time, plural
 from sojourn.server.sinks.tables import ANSWERS, COLLECTIONS, LATE, PACKETS, RECEIVED, SET_ASIDE, SET_ASIDE_WINDOWS
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import EpochStore
@@ -73,7 +73,7 @@ class SinkRetention(Periodic):
                 break
             self._stopping.wait(PAUSE_SECONDS)
         for name, count in sorted(removed.items()):
-            self._tell(f"removed {count:,} packets of {name} that came before {format_time(before_ns)}")
+            self._tell(f"removed {plural(count, 'packet')} of {name} that came before {format_time(before_ns)}")
         return removed.total()
 
     def _note(self, now_ns: int) -> None:

@@ -57,6 +57,8 @@ from sojourn.tomography.delays.posterior import Intervals, Posteriors, chunks_of
 from sojourn.tomography.delays.program import NS_PER_MS, NodeCentres, Programs, Solver, ThreadPrograms, WindowProgram
 from sojourn.tomography.trace import MISSING, CollectionTrace, PacketRow, make_trace
 
+MOST_PERIODS = 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOptions:
@@ -66,8 +68,8 @@ class WindowOptions:
     ratio: float = 0.5
 
     def __post_init__(self) -> None:
-        if not self.periods > 0:
-            raise ParameterError(f"a window of {self.periods} periods", action="use more than 0")
+        if not 0 < self.periods <= MOST_PERIODS:
+            raise ParameterError(f"a window of {self.periods:g} periods", action=f"use 0 … {MOST_PERIODS:,}")
         if not 0 < self.ratio <= 1:
             raise ParameterError(f"an effective ratio of {self.ratio}", action="use a share above 0, up to 1")
 
