@@ -311,4 +311,11 @@ def test_a_truth_that_cannot_be_read_is_said_before_anything_is_solved(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tomography_result, "bound", None)
-    assert isinstance(run(folder, "--truth", str(folder / "none.csv")).exception, FileNotFoundError)
+    error = run(folder, "--truth", str(folder / "none.csv")).exception
+    assert isinstance(error, InputError)
+    assert isinstance(error.__cause__, FileNotFoundError)
+
+
+def test_a_window_of_endless_length_is_refused(folder: Path) -> None:
+    result = run(folder, "--window", "1e300")
+    assert (result.exit_code, str(result.exception)) == (1, "a window of 1e+300 periods; use 0 … 1,000,000")

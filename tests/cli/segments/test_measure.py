@@ -273,7 +273,8 @@ def test_colate_decoded_flow_by_flow_needs_sizes(captures, tmp_path: Path) -> No
         (["measure", "IN", "OUT", "--interval", "soon"], "is not a duration", 2),
         (["record", "IN"], "give -w EPOCHS", 2),
         (["record", "IN", "--sketch", "exact", "-w", "x"], "measure --sketch exact", 2),
-        (["estimate", "IN", "OUT"], "not the CBOR of an epoch", 1),
+        (["estimate", "IN", "OUT"], "not epochs but a capture; record it first", 1),
+        (["estimate", "SCRIPT", "OUT"], "expected [version, body, check]", 1),
         (["estimate", "EMPTY", "EMPTY"], "there is no epoch in it", 1),
         (["record", "EMPTY", "-w", "x"], "the file is empty", 1),
     ],
@@ -282,7 +283,7 @@ def test_mistakes_are_one_line_without_a_traceback(captures, tmp_path, arguments
     empty = tmp_path / "empty"
     empty.touch()
     other = Path(captures[0]).parents[1] / "captures" / "zeek-http-ns.pcap"
-    words = {"IN": captures[0], "OUT": captures[1], "EMPTY": str(empty), "OTHER": str(other)}
+    words = {"IN": captures[0], "OUT": captures[1], "EMPTY": str(empty), "OTHER": str(other), "SCRIPT": __file__}
     result = run(*(words.get(argument, argument) for argument in arguments), cwd=tmp_path)
     assert result.returncode == code
     assert message in result.stderr

@@ -150,7 +150,7 @@ def test_a_damaged_entry_is_set_aside_once_and_the_others_go_on(tmp_path: Path) 
         assert numbers(again) == [1, 3]
         said = again.notices()
         assert len(said) == 2
-        assert "epoch 0 of disk (1 measurements" in said[0]
+        assert "epoch 0 of disk (1 measurement" in said[0]
         assert "ends early" in said[0]
         again.remove(again.oldest(**EVERYTHING))
         assert numbers(again) == []
@@ -284,7 +284,7 @@ def test_a_spool_that_cannot_be_written_from_the_start_records_into_memory(tmp_p
         assert numbers(spool) == [0]
         spool.end()
         assert [str(entry) for entry in spool.unwritten] == [
-            "epoch 0 of disk (1 measurements from 1970-01-01T00:00:00.000000Z to 1970-01-01T00:00:00.000000Z)"
+            "epoch 0 of disk (1 measurement from 1970-01-01T00:00:00.000000Z to 1970-01-01T00:00:00.000000Z)"
         ]
 
 

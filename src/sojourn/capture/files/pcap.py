@@ -523,7 +523,9 @@ class PcapngReader(FrameReader):
 
     def _report_times(self) -> None:
         if count := int(self._tally[TIMELESS]):
-            self._warn(f"{plural(count, 'packet')} without a time of their own, given that of the packet before")
+            self._warn(f"{plural(count, 'packet has', 'packets have')} no time; that of the packet before is taken")
         if count := int(self._tally[UNREPRESENTABLE]):
-            self._warn(f"{plural(count, 'packet')} with a time before 1824 or after 2116, given that bound")
+            self._warn(
+                f"{plural(count, 'packet has', 'packets have')} a time before 1824 or after 2116; that bound is taken"
+            )
         self._tally[[TIMELESS, UNREPRESENTABLE]] = 0
