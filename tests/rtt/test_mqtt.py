@@ -230,7 +230,7 @@ def test_a_payload_that_lies_outside_of_the_buffer_is_refused() -> None:
     batch.payload_offset[0] = 2**40
     meter = RttMeter(RttOptions(limits=SMALL))
     assert list(meter.feed(batch)) == []
-    assert meter.ignored == {"tcp segments with an impossible payload": 1}
+    assert meter.ignored == {"packets with an impossible payload": 1}
 
 
 def test_more_answers_than_the_buffer_of_samples_holds_are_given_in_parts() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
-from rtt_worlds import Packet, Sample, flow_id, read_with_tshark
+from rtt_worlds import Packet, Sample, flow_id, nanoseconds, read_with_tshark
 
 from sojourn.capture.decode.transport import ACK, FIN, RST, SYN
 from sojourn.capture.files.reader import open_capture
@@ -123,4 +124,19 @@ def test_time_stamps_are_matched_as_dictionaries_over_tsharks_fields_match_them(
     theirs = matched_by_dictionary(segments(shared_data / name))
     assert "unanswered packets forgotten for newer ones" not in ignored
     assert theirs.total() > 20
+    assert counted(found) == theirs
+
+
+def test_dns_samples_are_tsharks_dns_time(shared_data: Path) -> None:
+    path = shared_data / "captures/pcpp-sll.pcap"
+    fields = ("frame.time_epoch", "ip.src", "ip.dst", "udp.dstport", "dns.time")
+    command = ["tshark", "-n", "-r", str(path), "-Y", "dns.time", "-T", "fields", "-E", "separator=|"]
+    command += [word for field in fields for word in ("-e", field)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    theirs = Counter(
+        (nanoseconds(time), flow_id(Packet(0, (src, 53), (dest, int(port)), 17)), nanoseconds(took))
+        for time, src, dest, port, took in (line.split("|") for line in lines)
+    )
+    found, _ = measured(path, Kind.DNS)
+    assert theirs.total() > 5
     assert counted(found) == theirs

@@ -1,1 +1,1 @@
-"""Passive round-trip times from one observation point: TCP, ICMP echo and MQTT."""
+"""Passive round-trip times from one observation point: TCP, ICMP echo, MQTT, QUIC and DNS."""

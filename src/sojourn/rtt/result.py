@@ -24,11 +24,11 @@ from sojourn.core.files import FilePath
 from sojourn.core.keys import FLOW_FIELDS, flow_fields
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_duration, plural
-from sojourn.rtt.round_trips import RttMeter, RttOptions
+from sojourn.rtt.round_trips import DNS_PORT, QUIC_PORT, RttMeter, RttOptions
 from sojourn.rtt.state import Kind, Note, RttLimits, RttSamples
 from sojourn.rtt.summary import RttSummaries
 
-KINDS = tuple(kind.name.lower() for kind in Kind)
+KINDS = tuple(kind.name.lower().replace("_", "-") for kind in Kind)
 _NOTES = tuple("" if note is Note.NONE else note.name.lower().replace("_", "-") for note in Note)
 _UNKNOWN: dict[str, Any] = dict.fromkeys(FLOW_FIELDS) | {"src_port": 0, "dest_port": 0}
 DEFAULT_MAX_FLOWS = 1 << 16
@@ -157,6 +157,8 @@ def open_rtt(
     kinds: Iterable[str] = (),
     inner: bool = False,
     limits: RttLimits | None = None,
+    quic_ports: Iterable[int] = (QUIC_PORT,),
+    dns_ports: Iterable[int] = (DNS_PORT,),
     max_flows: int = DEFAULT_MAX_FLOWS,
     strict: bool = False,
 ) -> Iterator[RttRun]:
@@ -165,7 +167,8 @@ def open_rtt(
     if unknown := set(kinds) - set(KINDS):
         raise ParameterError(f"there is no kind {min(unknown)}", where="rtt", action=f"choose of {', '.join(KINDS)}")
     wanted = frozenset(Kind(KINDS.index(kind)) for kind in kinds)
-    options = RttOptions(kinds=wanted, limits=limits or RttLimits())
+    ports = {"quic_ports": frozenset(quic_ports), "dns_ports": frozenset(dns_ports)}
+    options = RttOptions(kinds=wanted, limits=limits or RttLimits(), **ports)
     if isinstance(source, Interface):
         # Compile what samples need before there are packets to lose.
         deque(RttMeter(options).feed(rehearsal()[1]), maxlen=0)
@@ -180,17 +183,21 @@ def rtt(
     kinds: Iterable[str] = (),
     inner: bool = False,
     limits: RttLimits | None = None,
+    quic_ports: Iterable[int] = (QUIC_PORT,),
+    dns_ports: Iterable[int] = (DNS_PORT,),
     max_flows: int = DEFAULT_MAX_FLOWS,
     strict: bool = False,
 ) -> RttResult:
-    """Measure round-trip times passively: TCP, ICMP echo and MQTT, per flow direction and kind.
+    """Measure round-trip times passively: TCP, ICMP echo, MQTT, QUIC and DNS, per flow direction and kind.
 
-    `where` is a filter of tcpdump's syntax. Without `kinds` all are measured, and ``seq`` only where segments have no
-    time stamps. With `inner`, tunnels are looked into. `limits` and `max_flows` bound the memory. A damaged capture is
-    read up to the damage and gives a warning, or with `strict` an error.
+    `where` is a filter of tcpdump's syntax. Without `kinds` all are measured, but ``seq`` only where segments have no
+    time stamps and ``quic-whole`` only where one direction passes. With `inner`, tunnels are looked into. `limits` and
+    `max_flows` bound the memory; `quic_ports` and `dns_ports` are the servers' UDP ports. A damaged capture is read up
+    to the damage and gives a warning, or with `strict` an error.
     """
     with open_rtt(
-        source, where=where, kinds=kinds, inner=inner, limits=limits, max_flows=max_flows, strict=strict
-    ) as run:
+        source, where=where, kinds=kinds, inner=inner, limits=limits, quic_ports=quic_ports, dns_ports=dns_ports,
+        max_flows=max_flows, strict=strict,
+    ) as run:  # fmt: skip
         deque(run.samples(), maxlen=0)
         return run.result()

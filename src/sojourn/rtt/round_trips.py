@@ -1,8 +1,9 @@
 """Passive round-trip times from one observation point, streaming and in bounded memory.
 
 `RttMeter` is fed `TransportBatch`es in the order of the capture and gives `RttSamples`: TCP by its
-handshake, its time stamps, or (where a segment has none) its sequence numbers (`rtt_tcp`); ICMP and ICMPv6
-echo by identifier and sequence number; MQTT by packet ids (`rtt_mqtt`).
+handshake, its time stamps, or (where a segment has none) its sequence numbers (`rtt.tcp`); ICMP and ICMPv6
+echo by identifier and sequence number; MQTT by packet ids (`rtt.mqtt`); QUIC by its spin bit (`rtt.quic`); DNS by
+id and question (`rtt.dns`).
 
 A sample is the time between a packet and its answer *as both passed the observation point*: the way from
 there to the answering host and back. It is named, as ePPing and pping do, by the flow of the answer: the
@@ -24,7 +25,9 @@ from sojourn.capture.decode.transport import ACK, FIN, HAS_SACK, HAS_TIMESTAMPS,
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel
+from sojourn.rtt.dns import read_message
 from sojourn.rtt.mqtt import MQTT_PORT, read_messages
+from sojourn.rtt.quic import WHOLE_ALWAYS, read_datagram
 from sojourn.rtt.state import (
     COUNT_TEXTS,
     EMPTY,
@@ -34,7 +37,6 @@ from sojourn.rtt.state import (
     TSVAL_KNOWN,
     Count,
     Kind,
-    Note,
     RttLimits,
     RttSamples,
     RttTables,
@@ -44,23 +46,27 @@ from sojourn.rtt.state import (
     pending_key,
     signed,
     take_pending,
-    write_sample,
+    write_answer,
 )
 from sojourn.rtt.tcp import acknowledge, echo_timestamp, open_connection, send_segment
 
-_ICMP, _TCP, _ICMP6 = 1, 6, 58
+_ICMP, _TCP, _UDP, _ICMP6 = 1, 6, 17, 58
 _ECHO_REQUEST = (8, 128)
 
-# Bits of what is asked for: one per kind, and SEQ/ACK even where there are time stamps.
-_TIMESTAMPS, _SEQ, _HANDSHAKE, _MESSAGES = (
+# Bits of what is asked for: one per kind, and two for kinds that are else measured only where there is nothing better.
+_TIMESTAMPS, _SEQ, _HANDSHAKE, _MESSAGES, _QUERIES = (
     1 << Kind.TIMESTAMPS,
     1 << Kind.SEQ,
     1 << Kind.HANDSHAKE,
     1 << Kind.MQTT,
+    1 << Kind.DNS,
 )
+_SPIN = 1 << Kind.QUIC | 1 << Kind.QUIC_WHOLE
 _SEQ_ALWAYS = 1 << len(Kind)
+# What a UDP port serves.
+_QUIC_SERVICE, _DNS_SERVICE = 1, 2
+QUIC_PORT, DNS_PORT = 443, 53
 _ICMP_KIND = int(Kind.ICMP)
-_NO_NOTE = int(Note.NONE)
 
 # Samples of one call of the kernel; no segment may give more than half.
 _BUFFER_SAMPLES = 1 << 16
@@ -69,21 +75,39 @@ _MOST_PER_PACKET = _BUFFER_SAMPLES // 2
 
 @dataclass(frozen=True, kw_only=True)
 class RttOptions:
-    """Which kinds of sample are wanted.
+    """Which kinds of sample are wanted, and the UDP ports of servers.
 
-    With no ``kinds`` named, all are, and SEQ/ACK only where segments have no time stamps. A named
-    ``SEQ`` is read from every segment.
+    With no ``kinds`` named, all are, but SEQ/ACK only where segments have no time stamps and ``QUIC_WHOLE`` only where
+    one direction passes. A named ``SEQ`` is read from every segment, a named ``QUIC_WHOLE`` from both directions.
     """
 
     kinds: frozenset[Kind] = frozenset()
     limits: RttLimits = field(default_factory=RttLimits)
+    quic_ports: frozenset[int] = frozenset({QUIC_PORT})
+    dns_ports: frozenset[int] = frozenset({DNS_PORT})
+
+    def __post_init__(self) -> None:
+        ports = self.quic_ports | self.dns_ports
+        if not all(0 < port < 1 << 16 for port in ports):
+            raise ParameterError(f"port {min(ports)} to {max(ports)}", where="rtt", action="use 1 to 65535")
+        if both := self.quic_ports & self.dns_ports:
+            raise ParameterError(f"port {min(both)} is of QUIC and of DNS", where="rtt", action="choose one")
 
     @property
     def mask(self) -> int:
         if not self.kinds:
             return _SEQ_ALWAYS - 1
         wanted = sum(1 << kind for kind in self.kinds)
-        return wanted | (_SEQ_ALWAYS if Kind.SEQ in self.kinds else 0)
+        wanted |= _SEQ_ALWAYS if Kind.SEQ in self.kinds else 0
+        return wanted | (WHOLE_ALWAYS if Kind.QUIC_WHOLE in self.kinds else 0)
+
+    @property
+    def services(self) -> UInt8Array:
+        """What each UDP port serves, as a number; 0 is nothing that is measured."""
+        services = np.zeros(1 << 16, np.uint8)
+        services[list(self.quic_ports)] = _QUIC_SERVICE
+        services[list(self.dns_ports)] = _DNS_SERVICE
+        return services
 
 
 @borrowing_inlined
@@ -166,10 +190,40 @@ def _echo(
     sent = take_pending(tables, pending_key(reverse_id, _ICMP_KIND, number))
     if sent == EMPTY:
         return written
-    low_id = min(flow_id, reverse_id)
-    row = 2 * find_connection(tables, low_id, now)
-    row += 0 if reverse_id == low_id else 1
-    return write_sample(tables, written, row, flow_id, now, sent, _ICMP_KIND, _NO_NOTE)
+    return write_answer(tables, written, flow_id, reverse_id, now, sent, _ICMP_KIND)
+
+
+@borrowing_inlined
+def _datagram(
+    tables: RttTables,
+    written: int,
+    data: UInt8Array,
+    now: int,
+    flow_id: int,
+    reverse_id: int,
+    src_service: int,
+    dest_service: int,
+    offset: int,
+    length: int,
+    captured: int,
+    mask: int,
+) -> int:
+    """One UDP datagram from or to a port of a service that is measured."""
+    services = src_service | dest_service
+    if offset < 0 or captured < 0 or captured > length or offset > data.shape[0] - captured:
+        tables.counts[Count.PAYLOAD_OUT_OF_RANGE] += 1
+        return written
+    if (services & _DNS_SERVICE) != 0:
+        if (mask & _QUERIES) == 0:
+            return written
+        return read_message(tables, written, data, offset, length, captured, flow_id, reverse_id, now)
+    if (mask & _SPIN) == 0:
+        return written
+    if src_service == dest_service:
+        tables.counts[Count.QUIC_ROLES_UNKNOWN] += 1
+        return written
+    is_server = src_service != 0
+    return read_datagram(tables, written, data, offset, captured, flow_id, reverse_id, is_server, now, mask)
 
 
 @borrowing_kernel
@@ -192,6 +246,7 @@ def _measure(
     payload_offset: Int64Array,
     payload_bytes: Int64Array,
     payload_captured: Int64Array,
+    services: UInt8Array,
     mask: int,
 ) -> tuple[int, int]:
     """Take in rows from `first` on until they end or the samples' buffer may overflow.
@@ -230,6 +285,12 @@ def _measure(
                     tables, written, time_ns[i], signed(flow_id[i]), signed(reverse_id[i]), message,
                     signed(ack[i]), signed(seq[i]),
                 )  # fmt: skip
+        elif number == _UDP and (services[src_port[i]] | services[dest_port[i]]) != 0:
+            written = _datagram(
+                tables, written, data, time_ns[i], signed(flow_id[i]), signed(reverse_id[i]),
+                signed(services[src_port[i]]), signed(services[dest_port[i]]), payload_offset[i], payload_bytes[i],
+                min(payload_captured[i], payload_bytes[i]), mask,
+            )  # fmt: skip
         else:
             counts[Count.OTHER_PROTOCOL] += 1
     return len(time_ns), written
@@ -241,6 +302,7 @@ class RttMeter:
     def __init__(self, options: RttOptions | None = None) -> None:
         self.options = options or RttOptions()
         self._tables = RttTables.empty(self.options.limits, np.zeros((_BUFFER_SAMPLES, SAMPLE_WORDS), np.int64))
+        self._services = self.options.services
         self.packets = 0
 
     @property
@@ -266,7 +328,7 @@ class RttMeter:
                 self._tables, row, data, batch.time_ns, batch.flow_id, batch.reverse_id, batch.protocol,
                 batch.src_port, batch.dest_port, batch.flags, batch.seq, batch.ack, batch.tsval,
                 batch.tsecr, batch.sack_high, batch.payload_offset, batch.payload_bytes,
-                batch.payload_captured, self.options.mask,
+                batch.payload_captured, self._services, self.options.mask,
             )  # fmt: skip
             if written:
                 yield RttSamples.from_buffer(self._tables.samples[:written])

@@ -1,7 +1,7 @@
 """What passive round-trip times remember: two tables of fixed size, what is done to them, and the samples that leave.
 
 *Connections* hold, for both directions of a conversation, its latest sequence numbers, time stamps and
-MQTT messages: one cache line per direction. *Pending* holds packets that wait for their answer,
+MQTT messages, or QUIC's spin: one cache line per direction. *Pending* holds packets that wait for their answer,
 as ``(flow, kind, number) → time``: one cache line per bucket of four.
 
 Guarantee: memory never grows. Both tables are four-way associative; a new entry takes an empty place of
@@ -38,10 +38,13 @@ class Kind(IntEnum):
     HANDSHAKE = 2
     ICMP = 3
     MQTT = 4
+    QUIC = 5
+    QUIC_WHOLE = 6
+    DNS = 7
 
 
 class Note(IntEnum):
-    """What is known about the acknowledgement behind a SEQ/ACK sample."""
+    """What is known about the acknowledgement behind a SEQ/ACK sample, or the edge behind a QUIC sample."""
 
     NONE = 0
     COVERS_SEVERAL = 1
@@ -71,10 +74,18 @@ class Count(IntEnum):
     MQTT_REPEATED = 17
     PAYLOAD_OUT_OF_RANGE = 18
     EARLIER_CONNECTION = 19
+    NOT_QUIC = 20
+    QUIC_STRAGGLER = 21
+    QUIC_UNPROVEN = 22
+    QUIC_PAUSE = 23
+    QUIC_ROLES_UNKNOWN = 24
+    DNS_TRUNCATED = 25
+    DNS_MALFORMED = 26
+    DNS_REPEATED = 27
 
 
 COUNT_TEXTS = {
-    Count.OTHER_PROTOCOL: "packets without round trips (not tcp or icmp, or header cut short)",
+    Count.OTHER_PROTOCOL: "packets without round trips (not tcp, icmp, quic or dns, or header cut short)",
     Count.OTHER_ICMP: "icmp messages other than echo",
     Count.RESET: "tcp resets",
     Count.SAME_ENDS: "tcp segments from an endpoint to itself",
@@ -92,8 +103,16 @@ COUNT_TEXTS = {
     Count.MQTT_TRUNCATED: "mqtt segments or messages not captured whole",
     Count.MQTT_MALFORMED: "mqtt segments or messages that do not parse",
     Count.MQTT_REPEATED: "mqtt messages repeated unanswered",
-    Count.PAYLOAD_OUT_OF_RANGE: "tcp segments with an impossible payload",
+    Count.PAYLOAD_OUT_OF_RANGE: "packets with an impossible payload",
     Count.EARLIER_CONNECTION: "answers that match an earlier connection of the same ports",
+    Count.NOT_QUIC: "datagrams on quic's ports that are not quic",
+    Count.QUIC_STRAGGLER: "quic packets whose spin bit changed out of turn",
+    Count.QUIC_UNPROVEN: "quic spin edges of connections not (yet) known to spin",
+    Count.QUIC_PAUSE: "quic spin edges after a pause of the host that they answer",
+    Count.QUIC_ROLES_UNKNOWN: "quic packets between two server ports",
+    Count.DNS_TRUNCATED: "dns messages not captured whole",
+    Count.DNS_MALFORMED: "dns messages without one readable question",
+    Count.DNS_REPEATED: "dns queries repeated unanswered",
 }
 
 
@@ -115,8 +134,8 @@ SYN_SENT, SYN_ACK_SENT, SYN_SEEN = 0x100, 0x200, 0x400
 # Columns of the two tables.
 KEY, TIME = 0, 1
 
-# A pending number's name space: the five kinds, and MQTT's pings beside its packet ids.
-SPACE_PING = 5
+# A pending number's name space: its kind, and for MQTT's pings beside its packet ids that of a kind that has none.
+SPACE_PING = int(Kind.QUIC)
 _GOLDEN = np.uint64(hashing.GOLDEN_GAMMA)
 _SPACE_BITS = np.uint64(3)
 _AUX_BITS = np.uint64(16)
@@ -294,6 +313,7 @@ def await_once(tables: RttTables, key: np.uint64, now: int, is_repeated: bool, r
         add_pending(tables, key, 0, now)
 
 
+_NO_NOTE = int(Note.NONE)
 # Columns of a sample while it is in a kernel's buffer.
 FLOW, DONE, RTT, LOWEST, KIND, NOTE = range(6)
 SAMPLE_WORDS = 6
@@ -369,3 +389,12 @@ def write_sample(
     samples[written, KIND] = kind
     samples[written, NOTE] = note
     return written + 1
+
+
+@borrowing_inlined
+def write_answer(tables: RttTables, written: int, flow_id: int, reverse_id: int, now: int, sent: int, kind: int) -> int:
+    """Write the sample of an answer to a packet that no connection was needed to recognise."""
+    low_id = min(flow_id, reverse_id)
+    row = 2 * find_connection(tables, low_id, now)
+    row += 0 if reverse_id == low_id else 1
+    return write_sample(tables, written, row, flow_id, now, sent, kind, _NO_NOTE)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sojourn.core.results import Columns
     from sojourn.rtt.result import RttResult, RttRun
 
-HELP = "Measure round-trip times passively: TCP, ICMP echo and MQTT, named by the host that answered."
+HELP = "Measure round-trip times passively: TCP, ICMP echo, MQTT, QUIC and DNS, named by the host that answered."
 EXAMPLE = """\
 [bold]Examples[/bold]
 
@@ -48,6 +48,9 @@ class KindName(StrEnum):
     HANDSHAKE = "handshake"
     ICMP = "icmp"
     MQTT = "mqtt"
+    QUIC = "quic"
+    QUIC_WHOLE = "quic-whole"
+    DNS = "dns"
 
 
 @grouped
@@ -61,11 +64,19 @@ def rtt(
     kind: Annotated[
         list[KindName] | None,
         typer.Option(
-            help="Only this kind (may be repeated). By default all, with seq only where segments have no "
-            "time stamps; a named seq is read from every segment."
+            help="Only this kind (may be repeated). By default all, with seq only where segments have no time stamps "
+            "and quic-whole only where one direction passes; when named, they are measured everywhere."
         ),
     ] = None,
     inner: InnerOption = False,
+    quic_port: Annotated[
+        list[int] | None,
+        typer.Option(metavar="PORT", help="UDP port of QUIC (may be repeated). \\[default: 443]"),
+    ] = None,
+    dns_port: Annotated[
+        list[int] | None,
+        typer.Option(metavar="PORT", help="UDP port of DNS (may be repeated). \\[default: 53]"),
+    ] = None,
     max_rtt: Annotated[
         str, typer.Option(metavar="TIME", help="An answer that takes longer does not count as a round trip.")
     ] = "60s",
@@ -77,14 +88,16 @@ def rtt(
     output: Output,
 ) -> None:
     from sojourn.rtt.result import open_rtt
+    from sojourn.rtt.round_trips import DNS_PORT, QUIC_PORT
     from sojourn.rtt.state import RttLimits, RttSamples
 
     how = output.how
     limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt, where="--max-rtt"))
     source, where = live.source(words, "rtt")
     with open_rtt(
-        source, where=where, kinds=kind or (), inner=inner, limits=limits, max_flows=max_flows, strict=strict
-    ) as run:
+        source, where=where, kinds=kind or (), inner=inner, limits=limits, quic_ports=quic_port or (QUIC_PORT,),
+        dns_ports=dns_port or (DNS_PORT,), max_flows=max_flows, strict=strict,
+    ) as run:  # fmt: skip
         # Where samples run over the screen, a bar would be in their way.
         with progress("rtt", shown=not (samples and sys.stdout.isatty())) as advance:
             if not samples:
