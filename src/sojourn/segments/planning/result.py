@@ -18,7 +18,7 @@ from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.files import FilePath
 from sojourn.core.results import Advance, Columns, Result, silent
-from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share
+from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share, plural
 
 DEFAULT_ERROR = 0.05
 MOST_PACKETS = 1e15
@@ -133,7 +133,7 @@ class PlanResult(Result):
             judged = "plausible" if fit["plausible"] else "not plausible"
             notes.append(
                 f"flow sizes: Pareto with tail {fit['shape']:.3g} (95 % {fit['low']:.3g} … {fit['high']:.3g}) from "
-                f"{fit['least']} packets on, {judged} (largest distance {fit['distance']:.3f})"
+                f"{plural(fit['least'], 'packet')} on, {judged} (largest distance {fit['distance']:.3f})"
             )
         return notes
 
