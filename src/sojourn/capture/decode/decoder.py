@@ -29,6 +29,7 @@ from sojourn.capture.decode.ids import (
     MAX_IDENTITY_BYTES,
     MIN_IDENTITY_BYTES,
     FlowKeying,
+    Identity,
     flow_ids,
     key_bytes,
     packet_ids,
@@ -38,8 +39,10 @@ from sojourn.capture.decode.locate import locate
 from sojourn.capture.decode.network import FragmentTable
 from sojourn.capture.decode.transport import ForwardingBatch, TransportBatch, forwarding_batch, transport_batch
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
+from sojourn.capture.flows.translation import FlowNames
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError, UsageError
+from sojourn.core.hash_kernels import mix_column
 from sojourn.core.keys import TrafficKey, key_from_bytes
 from sojourn.core.units import plural
 
@@ -48,12 +51,15 @@ from sojourn.core.units import plural
 class DecodeOptions:
     """What makes a flow, how far packets are unwrapped, and how much of a packet identifies it.
 
-    ``flow_table`` off saves a table's memory and time where only the batches are wanted.
+    ``flow_table`` off saves a table's memory and time where only the batches are wanted. With ``names``, packets are
+    named and told apart within the flows that another point saw them in.
     """
 
     keying: FlowKeying = field(default_factory=FlowKeying)
     inner: bool = False
+    identity: Identity = Identity.PACKET
     identity_bytes: int = DEFAULT_IDENTITY_BYTES
+    names: FlowNames | None = None
     flow_table: bool = True
     max_flows: int = DEFAULT_MAX_FLOWS
 
@@ -114,9 +120,13 @@ class Decoder:
         data = _as_bytes(frames)
         rows = self._locate(frames, data)
         ids = np.empty(len(rows), np.uint64)
-        packet_ids(data, rows, self.options.identity_bytes, self._scratch, ids, self.cut)
+        packet_ids(data, rows, int(self.options.identity), self.options.identity_bytes, self._scratch, ids, self.cut)
+        flow_id = self._flow_ids(data, rows, is_reverse=False)
+        if self.options.names is not None:
+            flow_id = self.options.names.rename(flow_id)
+            ids = mix_column(ids ^ flow_id)
         batch = PacketBatch(
-            flow_id=self._flow_ids(data, rows, is_reverse=False),
+            flow_id=flow_id,
             packet_id=ids,
             # Copies, always: the rows are used again, and a single one would count as contiguous.
             time_ns=rows["time_ns"].copy(),
@@ -125,7 +135,10 @@ class Decoder:
         if self.options.flow_table:
             new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
             if len(new):
-                self.flows.add_keys(*self._key_bytes(data, rows, new))
+                keys, sizes = self._key_bytes(data, rows, new)
+                if self.options.names is not None:
+                    self.options.names.rename_keys(batch.flow_id[new], keys, sizes)
+                self.flows.add_keys(keys, sizes)
         return batch, data, rows
 
     def _locate(self, frames: Frames, data: UInt8Array) -> Located:

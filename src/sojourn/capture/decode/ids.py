@@ -22,6 +22,17 @@ pass `identity_bytes_for` of both: it leaves room for an Ethernet header and for
 
 Identical packets (an RST with identification 0, sent twice) share an id; matching pairs them in order.
 
+**Through translators of addresses and ports** a packet's id (`Identity.PAYLOAD`) is the hash of what they leave alone:
+
+    protocol[1] · 0[1] · fragment[2] · payload length[4] · identification[8] · what the transport says[16] · payload
+
+- What the transport says are TCP's sequence and acknowledgement numbers and flags (not its options: a translator may
+  lower the segment size), or the type, code and, for echo, the number of ICMP; else zeros.
+- ``identification`` is that of IPv4, which most translators keep; with `Identity.PAYLOAD_ALONE` it is 0.
+- The payload is cut as the prefix above, from behind the transport header.
+
+Less tells packets apart, so ids are to be compared within one flow.
+
 `FlowKeying` is what makes a flow, as a user writes it: five-tuple, host pair, destination, destination prefix, VLAN and
 five-tuple. A flow's id is the XXH64 of its canonical key bytes (exactly those of `sojourn.core.keys`).
 Cost: about 20 ns per packet id; a flow id 5 ns for an IPv4 five-tuple, 10 to 20 ns for the others.
@@ -148,10 +159,65 @@ def _write_identity(data: int, row: np.void, identity_bytes: int, out: int) -> i
     return size
 
 
+class Identity(IntEnum):
+    """What a packet is told apart by."""
+
+    PACKET = 0
+    PAYLOAD = 1
+    PAYLOAD_ALONE = 2
+
+
+_PACKET, _PAYLOAD = int(Identity.PACKET), int(Identity.PAYLOAD)
+_ICMP, _TCP, _ICMPV6 = 1, 6, 58
+_TCP_FLAGS = 0x3F
+# Protocols whose payload begins 8 bytes behind the header's start: ICMP, UDP, ICMPv6, UDP-Lite.
+_EIGHT_BYTES = np.zeros(256, np.int64)
+_EIGHT_BYTES[[1, 17, 58, 136]] = 8
+
+
+@inlined
+def _write_transport(data: int, at: int, end: int, protocol: int, out: int) -> int:
+    """What a translator leaves alone of a transport header, as 16 bytes; the header's length."""
+    put_word(out, 0, np.uint64(0))
+    put_word(out, 8, np.uint64(0))
+    if protocol == _TCP and at + 14 <= end:
+        put_word(out, 0, word_at(data, at + 4))
+        put_byte(out, 8, byte_at(data, at + 13) & _TCP_FLAGS)
+        return max((byte_at(data, at + 12) >> 4) << 2, 20)
+    if protocol in (_ICMP, _ICMPV6) and at + 8 <= end:
+        kind = byte_at(data, at)
+        put_byte(out, 0, kind)
+        put_byte(out, 1, byte_at(data, at + 1))
+        if kind in (0, 8, 128, 129):
+            put_byte(out, 2, byte_at(data, at + 6))
+            put_byte(out, 3, byte_at(data, at + 7))
+    return signed(_EIGHT_BYTES[protocol])
+
+
+@inlined
+def _write_payload_identity(data: int, row: np.void, identity_bytes: int, with_identification: bool, out: int) -> int:
+    protocol = signed(row["own_protocol"])
+    fragment = signed(row["fragment"])
+    start = row["transport"]
+    put_word(out, 16, np.uint64(0))
+    put_word(out, 24, np.uint64(0))
+    if fragment & OFFSET_BITS == 0:
+        start += _write_transport(data, start, row["end"], protocol, out + 16)
+    length = max(row["ip"] + row["ip_bytes"] - start, 0)
+    put_word(out, 0, _bytes_swapped((protocol << 56) | (fragment << 32) | length))
+    put_word(out, 8, _bytes_swapped(signed(row["identification"]) if with_identification else signed(0)))
+    size = signed(32)
+    end = min(row["end"], row["ip"] + identity_bytes)
+    if end > start:
+        size += _write_prefix(data, start, end, protocol, False, out + size)
+    return size
+
+
 @kernel
 def packet_ids(
     buffer: UInt8Array,
     rows: Located,
+    identity: int,
     identity_bytes: int,
     scratch: UInt8Array,
     ids: UInt64Array,
@@ -159,12 +225,16 @@ def packet_ids(
 ) -> None:
     """The packet id of every row; `scratch` has at least `scratch_bytes` bytes.
 
-    `cut` counts, by the bytes that are there, the packets of which the capture holds less than the prefix.
+    `identity` is one of `Identity`. `cut` counts, by the bytes that are there, the packets of which the capture holds
+    less than the prefix.
     """
     data = address_of(buffer)
     out = address_of(scratch)
     for i in range(rows.shape[0]):
-        size = _write_identity(data, rows[i], identity_bytes, out)
+        if identity == _PACKET:
+            size = _write_identity(data, rows[i], identity_bytes, out)
+        else:
+            size = _write_payload_identity(data, rows[i], identity_bytes, identity == _PAYLOAD, out)
         ids[i] = hash_at(out, size, np.uint64(0))
         held = rows[i]["end"] - rows[i]["ip"]
         if held < min(identity_bytes, rows[i]["ip_bytes"]):
