@@ -118,3 +118,9 @@ def test_help_needs_no_compiler() -> None:
         "assert 'sojourn rtt office.pcapng' in out, out; assert 'numba' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_table_without_rows_says_that_nothing_was_measured(capture: str) -> None:
+    result = CliRunner().invoke(app, ["rtt", capture, "port", "9"])
+    assert result.exit_code == 0
+    assert "0 samples of 0 flows in " in result.stderr

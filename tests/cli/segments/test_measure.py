@@ -438,3 +438,27 @@ def test_flows_without_a_delay_are_last_and_have_their_counts(captures, exact) -
     truth = {flow_of(row): row for row in exact["flows"]}
     assert all(row["packets"] and row["lost"] is not None for row in rows)
     assert sum(row["packets"] == truth[flow_of(row)]["packets"] for row in rows) > 0.9 * len(rows)
+
+
+def test_epochs_and_captures_come_from_pipes(captures, tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("in.epochs", "out.epochs")]
+    for capture, file in zip(captures, files, strict=True):
+        assert run("record", capture, "--memory", "64KB", "-w", file, *SENDERS_NET).returncode == 0
+    with open(files[0], "rb") as stdin:
+        command = [*SOJOURN, "estimate", "-", files[1], "--format", "json"]
+        piped = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=True)
+    assert json.loads(piped.stdout) == answer("estimate", *files)
+    with open(captures[0], "rb") as stdin:
+        command = [*SOJOURN, "measure", "-", captures[1], "--sketch", "exact", "--format", "json"]
+        measured = json.loads(subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=True).stdout)
+    assert measured["direction"]["sender"] == "stdin"
+    assert measured["aggregate"]["sent"] == 44_829
+
+
+def test_a_pipe_that_is_no_capture_is_not_kept() -> None:
+    """It is looked at first: zeros would come until the limit of what is kept."""
+    command = [*SOJOURN, "measure", "-", __file__]
+    with open("/dev/zero", "rb") as stdin:
+        result = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 1
+    assert "stdin, byte 0: not a capture (unknown first bytes 00000000)" in result.stderr
