@@ -30,7 +30,7 @@ def segment(shared_data: Path) -> tuple[tuple[CapturePoint, CapturePoint], Surve
     paths = tuple(str(shared_data / "two-point" / f"{name}.pcap.gz") for name in ("ingress", "egress"))
     options = CaptureOptions(DecodeOptions())
     points = CapturePoint(paths[0], options), CapturePoint(paths[1], options)
-    return points, survey_captures(points, clock=ClockMode(), keep_all=True)
+    return points, survey_captures(points, clock=ClockMode())
 
 
 def answers(segment, plan: SegmentPlan) -> FlowDelays:

@@ -184,7 +184,7 @@ def segment(shared_data: Path) -> tuple[PacketBatch, PacketBatch, MeasuredFlows]
     """The packets of both points that can be judged, on one clock: a real bottleneck that loses 19 %."""
     paths = tuple(str(shared_data / "two-point" / f"{end}.pcap.gz") for end in ("ingress", "egress"))
     points = tuple(CapturePoint(path, CaptureOptions(DecodeOptions())) for path in paths)
-    survey = survey_captures(points, clock=parse_clock("auto"), keep_all=True)
+    survey = survey_captures(points, clock=parse_clock("auto"))
     windows = (survey.sender_windows, survey.receiver_windows)
     sent, received = (
         PacketBatch.concatenate([window.select(batch) for batch in point.batches(again=True)])

@@ -22,7 +22,10 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 
 # Fields that answers have now and had not when they were recorded, by the first word of the command.
-ADDED: dict[str, frozenset[str]] = {"query": frozenset({"members", "node"})}
+ADDED: dict[str, frozenset[str]] = {
+    "measure": frozenset({"matched_within_ns"}),
+    "query": frozenset({"members", "node"}),
+}
 
 # Durations, processes and times of the run itself.
 OF_THE_RUN = frozenset(

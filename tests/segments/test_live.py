@@ -114,7 +114,7 @@ def measure(
         left = LiveReader("left", direction="in", packet_filter=PacketFilter(expression))
         right = LiveReader("right", direction="out", packet_filter=PacketFilter(expression))
     with left, right:
-        segment = LiveSegment(left, right, plan, keep_all=True, **options)  # type: ignore[arg-type]
+        segment = LiveSegment(left, right, plan, exact=True, **options)  # type: ignore[arg-type]
         if stop_after is not None:
             threading.Timer(stop_after, stop_noting_when, (segment, stopped)).start()
         return segment.run(), segment

@@ -49,10 +49,10 @@ class _Batch:
             length = len(column)
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns().values())))
+        return len(getattr(self, next(iter(self.__dataclass_fields__))))
 
     @classmethod
     def of(cls, *columns: Any) -> Self:

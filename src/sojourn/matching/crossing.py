@@ -142,15 +142,38 @@ def find_edges(
     flows: int,
 ) -> Edges:
     """The edges from the matched packets of one direction, all times on the sender's clock."""
-    if not len(flow):
-        never = np.full(flows, np.iinfo(np.int64).max)
-        return Edges((never, -never), (never, -never))
     delay = received_ns - sent_ns
-    smallest, largest = int(delay.min()), int(delay.max())
-    return Edges(
-        _joined(flow, sent_ns, _time(receiver.first_ns - smallest), _time(receiver.last_ns - largest), flows),
-        _joined(flow, received_ns, _time(sender.first_ns + largest), _time(sender.last_ns + smallest), flows),
+    return edges_of(
+        sender,
+        receiver,
+        delays=(int(delay.min()), int(delay.max())) if len(delay) else None,
+        sent=_spans(flow, sent_ns, flows),
+        received=_spans(flow, received_ns, flows),
     )
+
+
+def edges_of(
+    sender: CaptureSpan,
+    receiver: CaptureSpan,
+    *,
+    delays: tuple[int, int] | None,
+    sent: tuple[Int64Array, Int64Array],
+    received: tuple[Int64Array, Int64Array],
+) -> Edges:
+    """The same from the smallest and largest delay and each flow's first and last matched packet at both points."""
+    if delays is None:
+        never = np.full(len(sent[0]), np.iinfo(np.int64).max)
+        return Edges((never, -never), (never, -never))
+    smallest, largest = delays
+    return Edges(
+        _joined(sent, _time(receiver.first_ns - smallest), _time(receiver.last_ns - largest)),
+        _joined(received, _time(sender.first_ns + largest), _time(sender.last_ns + smallest)),
+    )
+
+
+def _joined(span: tuple[Int64Array, Int64Array], low_ns: int, high_ns: int) -> tuple[Int64Array, Int64Array]:
+    """The interval `low_ns … high_ns` widened, per flow, to its matched packets' times."""
+    return np.minimum(span[0], low_ns), np.maximum(span[1], high_ns)
 
 
 def _time(value: int) -> int:
@@ -160,12 +183,10 @@ def _time(value: int) -> int:
 
 
 @kernel
-def _joined(
-    flow: Int64Array, time_ns: Int64Array, low_ns: int, high_ns: int, flows: int
-) -> tuple[Int64Array, Int64Array]:
-    """The interval `low_ns … high_ns` widened, per flow, to its matched packets' times."""
-    low = np.full(flows, low_ns)
-    high = np.full(flows, high_ns)
+def _spans(flow: Int64Array, time_ns: Int64Array, flows: int) -> tuple[Int64Array, Int64Array]:
+    """Per flow, the first and the last of its times; the other way round where there is none."""
+    low = np.full(flows, np.iinfo(np.int64).max)
+    high = np.full(flows, np.iinfo(np.int64).min)
     for i in range(flow.shape[0]):
         low[flow[i]] = min(low[flow[i]], time_ns[i])
         high[flow[i]] = max(high[flow[i]], time_ns[i])

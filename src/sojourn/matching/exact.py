@@ -1,10 +1,8 @@
 """Exact: the delay of every packet between two points, and each flow's loss, jitter and reordering.
 
 The truth that sketches are judged by. Guarantee: every packet of both points ends in exactly one `Fate`;
-``packets`` = ``received`` + ``lost`` holds for every flow and for the aggregate. Counts are exact; means and deviations
-(the population's) are those of the integers, to float precision. Jitter is RFC 3550 §6.4.1's running estimate after the
-last packet, in the order of arrival. A packet is reordered when one of its flow that was sent later had already
-arrived, and its extent is the number of packets that had arrived since the first such one (RFC 4737 §3.3, §4.2.2).
+``packets`` = ``received`` + ``lost`` holds for every flow and for the aggregate. Statistics are `statistics`'.
+`match_exact` does it for packets that are in memory, `stream.ExactStream` for captures of any length.
 
 What counts, and as what:
 
@@ -24,14 +22,15 @@ Cost: O(packets) time after sorting by time, about 0.35 µs and 70 bytes per pac
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from sojourn.capture.flows.table import Conversations
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.kernels import kernel
 from sojourn.matching.clock.correction import (
     ClockEstimate,
@@ -41,85 +40,11 @@ from sojourn.matching.clock.correction import (
     explain_negative,
     resolution_of,
 )
+from sojourn.matching.consumers import LostColumns, MatchedColumns
 from sojourn.matching.crossing import CaptureSpan, Crossing, Edges, comparable_packets, find_edges, forward_flows
-from sojourn.matching.pairing import DUPLICATE, MATCHED, PacketPairs, index_ids, pair_packets
-
-
-@dataclass(frozen=True, eq=False)
-class DelayStatistics:
-    """Columns, one row per flow number; NaN (and 0 for the integers) where nothing was received."""
-
-    received: Int64Array
-    mean_ns: FloatArray
-    std_ns: FloatArray
-    min_ns: Int64Array
-    max_ns: Int64Array
-    jitter_ns: FloatArray
-    reordered: Int64Array
-    reorder_extent: Int64Array
-
-
-def delay_statistics(starts: Int64Array, sent_ns: Int64Array, delay_ns: Int64Array) -> DelayStatistics:
-    """Statistics of flow k from the rows ``starts[k] … starts[k + 1]``, which are in order of arrival."""
-    flows = len(starts) - 1
-    floats = np.full((3, flows), math.nan)
-    counts = np.zeros((4, flows), np.int64)
-    _summarise(starts, sent_ns, delay_ns, floats, counts)
-    return DelayStatistics(np.diff(starts), floats[0], floats[1], counts[0], counts[1], floats[2], counts[2], counts[3])
-
-
-@kernel
-def _summarise(
-    starts: Int64Array, sent_ns: Int64Array, delay_ns: Int64Array, floats: FloatArray, counts: Int64Array
-) -> None:
-    records = np.empty(sent_ns.shape[0], np.int64)
-    for flow in range(starts.shape[0] - 1):
-        start, end = starts[flow], starts[flow + 1]
-        if start == end:
-            continue
-        first = delay_ns[start]
-        shifted_sum = 0.0
-        least = greatest = first
-        jitter = 0.0
-        for i in range(start, end):
-            delay = delay_ns[i]
-            shifted_sum += float(delay) - float(first)
-            least = min(least, delay)
-            greatest = max(greatest, delay)
-            if i > start:
-                jitter += (abs(float(delay) - float(delay_ns[i - 1])) - jitter) / 16
-        mean = shifted_sum / (end - start)
-        squares = 0.0
-        for i in range(start, end):
-            squares += (float(delay_ns[i]) - float(first) - mean) ** 2
-        floats[0, flow] = float(first) + mean
-        floats[1, flow] = math.sqrt(squares / (end - start))
-        floats[2, flow] = jitter
-        counts[0, flow] = least
-        counts[1, flow] = greatest
-        counts[2, flow], counts[3, flow] = _reordering(sent_ns, start, end, records)
-
-
-@kernel
-def _reordering(sent_ns: Int64Array, start: int, end: int, records: Int64Array) -> tuple[int, int]:
-    """How many packets came after a later-sent one, and the largest extent; `records` is scratch."""
-    size = 0
-    reordered = extent = 0
-    for i in range(start, end):
-        if size == 0 or sent_ns[i] >= sent_ns[records[size - 1]]:
-            records[size] = i
-            size += 1
-            continue
-        low, high = 0, size - 1
-        while low < high:
-            middle = (low + high) // 2
-            if sent_ns[records[middle]] > sent_ns[i]:
-                high = middle
-            else:
-                low = middle + 1
-        reordered += 1
-        extent = max(extent, i - records[low])
-    return reordered, extent
+from sojourn.matching.numbers import FlowNumbers
+from sojourn.matching.pairing import DUPLICATE, MATCHED, PacketPairs, pair_packets
+from sojourn.matching.statistics import Aggregate, DelayStatistics, DelayTotals
 
 
 @kernel
@@ -187,45 +112,35 @@ class MeasuredFlows(DelayStatistics):
         return len(self.flow_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """All measured flows together; delays are NaN when nothing was received."""
-
-    sent: int
-    received: int
-    lost: int
-    mean_ns: float
-    std_ns: float
-    min_ns: int
-    max_ns: int
-    reordered: int
-    reorder_extent: int
-    negative: int
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ExactMatch:
-    """Everything that matching two points tells; ``explanation`` says what needs words."""
+    """Everything that matching two points tells; ``explanation`` says what needs words.
+
+    ``numbers`` are the numbers of the measured flows, by which consumers know them.
+    """
 
     flows: MeasuredFlows
+    numbers: Int64Array
     unmatched_flows: UInt64Array
     aggregate: Aggregate
     clock: ClockEstimate
-    packets: MatchedPackets
-    sender_fate: UInt8Array
-    receiver_fate: UInt8Array
     explanation: str
-    crossing: Crossing
+    left_out: dict[str, int]
 
     def ignored(self) -> dict[str, int]:
         """Packets that are part of no flow's counts, by reason, without those that do not occur."""
-        counts: dict[str, int] = {}
-        for fate, name in IGNORED_TEXTS.items():
-            for fates, point in ((self.sender_fate, "sender"), (self.receiver_fate, "receiver")):
-                found = int(np.count_nonzero(fates == fate))
-                if found:
-                    counts[f"{name} at {point}"] = found
-        return counts
+        return dict(self.left_out)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PacketMatch(ExactMatch):
+    """The same of packets that are in memory, with the fate of each."""
+
+    packets: MatchedPackets
+    pairs: PacketPairs
+    sender_fate: UInt8Array
+    receiver_fate: UInt8Array
+    crossing: Crossing
 
 
 IGNORED_TEXTS = {
@@ -249,15 +164,32 @@ class PointFates:
         return np.bincount(self.flow[self.fate == fate], minlength=flows)
 
 
-def add_up(
+def left_out(counts: Mapping[tuple[Fate, int], int]) -> dict[str, int]:
+    """Packets by fate and point, in words, without those that do not occur."""
+    return {
+        f"{name} at {point}": counts[fate, side]
+        for fate, name in IGNORED_TEXTS.items()
+        for side, point in enumerate(("sender", "receiver"))
+        if counts[fate, side]
+    }
+
+
+def explained(clock: ClockEstimate, aggregate: Aggregate) -> str:
+    """What the clock does, and why delays below 0 are still there."""
+    negative = explain_negative(
+        aggregate.negative, aggregate.min_ns, uncertainty_ns=clock.uncertainty_ns, corrected=clock.corrected
+    )
+    return f"{clock.explanation} {negative}".strip()
+
+
+def _add_up(
     ids: UInt64Array,
     measured: BoolArray,
     matched: MatchedPackets,
     points: tuple[PointFates, PointFates],
     clock: ClockEstimate,
-    crossing: Crossing,
-) -> ExactMatch:
-    """The whole answer. `matched` is in order of arrival and its ``start`` is not used.
+) -> dict[str, Any]:
+    """The fields of the answer. `matched` is in order of arrival and its ``start`` is not used.
 
     `ids` are the flows' ids by number, `measured` says which of them are reported.
     """
@@ -265,41 +197,48 @@ def add_up(
     place = np.zeros(len(ids), np.int64)
     place[numbers] = np.arange(len(numbers))
     sender, receiver = points
-    rows, start = group_by_flow(place[sender.flow[matched.sender_row]], len(numbers))
-    packets = MatchedPackets(
-        matched.flow_id[rows],
-        matched.sender_row[rows],
-        matched.receiver_row[rows],
-        matched.sent_ns[rows],
-        matched.delay_ns[rows],
-        start,
-    )
-    flows = _flow_table(ids, numbers, packets, sender, receiver)
-    aggregate = _aggregate(flows, packets)
-    negative = explain_negative(
-        aggregate.negative, aggregate.min_ns, uncertainty_ns=clock.uncertainty_ns, corrected=clock.corrected
-    )
-    return ExactMatch(
-        flows=flows,
-        unmatched_flows=ids[np.flatnonzero(sum(p.count(Fate.UNMATCHED_FLOW, len(ids)) for p in points))],
-        aggregate=aggregate,
-        clock=clock,
-        packets=packets,
-        sender_fate=sender.fate,
-        receiver_fate=receiver.fate,
-        explanation=f"{clock.explanation} {negative}".strip(),
-        crossing=crossing,
-    )
+    flow = place[sender.flow[matched.sender_row]]
+    rows, start = group_by_flow(flow, len(numbers))
+    totals = DelayTotals()
+    totals.take_matched(MatchedColumns(flow, np.zeros(len(flow), np.int64), matched.sent_ns, matched.delay_ns))
+    lost = place[sender.flow[sender.fate == Fate.LOST]]
+    totals.take_lost(LostColumns(lost, lost, lost))
+    aggregate = totals.aggregate(np.arange(len(numbers)))
+    return {
+        "numbers": numbers,
+        "flows": _flow_table(ids, numbers, totals, sender, receiver),
+        "unmatched_flows": ids[np.flatnonzero(sum(p.count(Fate.UNMATCHED_FLOW, len(ids)) for p in points))],
+        "aggregate": aggregate,
+        "clock": clock,
+        "packets": MatchedPackets(
+            matched.flow_id[rows],
+            matched.sender_row[rows],
+            matched.receiver_row[rows],
+            matched.sent_ns[rows],
+            matched.delay_ns[rows],
+            start,
+        ),
+        "sender_fate": sender.fate,
+        "receiver_fate": receiver.fate,
+        "explanation": explained(clock, aggregate),
+        "left_out": left_out(
+            {
+                (fate, side): int(np.count_nonzero(point.fate == fate))
+                for fate in IGNORED_TEXTS
+                for side, point in enumerate(points)
+            }
+        ),
+    }
 
 
 def _flow_table(
-    ids: UInt64Array, numbers: Int64Array, packets: MatchedPackets, sender: PointFates, receiver: PointFates
+    ids: UInt64Array, numbers: Int64Array, totals: DelayTotals, sender: PointFates, receiver: PointFates
 ) -> MeasuredFlows:
     def counted(point: PointFates, fate: Fate) -> Int64Array:
         return point.count(fate, len(ids))[numbers]
 
-    delays = delay_statistics(packets.start, packets.sent_ns, packets.delay_ns)
-    lost = counted(sender, Fate.LOST)
+    rows = np.arange(len(numbers))
+    delays, lost = totals.statistics(rows), totals.lost(rows)
     return MeasuredFlows(
         flow_id=ids[numbers],
         packets=delays.received + lost,
@@ -308,24 +247,6 @@ def _flow_table(
         duplicates=counted(sender, Fate.DUPLICATE) + counted(receiver, Fate.DUPLICATE),
         receiver_only=counted(receiver, Fate.RECEIVER_ONLY),
         edge=counted(sender, Fate.EDGE) + counted(receiver, Fate.EDGE),
-    )
-
-
-def _aggregate(flows: MeasuredFlows, packets: MatchedPackets) -> Aggregate:
-    everything = np.array([0, len(packets)], np.int64)
-    total = delay_statistics(everything, packets.sent_ns, packets.delay_ns)
-    received, lost = len(packets), int(flows.lost.sum())
-    return Aggregate(
-        sent=received + lost,
-        received=received,
-        lost=lost,
-        mean_ns=float(total.mean_ns[0]) if received else math.nan,
-        std_ns=float(total.std_ns[0]) if received else math.nan,
-        min_ns=int(total.min_ns[0]),
-        max_ns=int(total.max_ns[0]),
-        reordered=int(flows.reordered.sum()),
-        reorder_extent=int(flows.reorder_extent.max(initial=0)),
-        negative=int(np.count_nonzero(packets.delay_ns < 0)),
     )
 
 
@@ -338,8 +259,8 @@ def match_exact(
     trim: bool = True,
     count_unmatched: bool = False,
     duplicate_ns: int = 100_000,
-) -> ExactMatch:
-    """Match every packet of two observation points.
+) -> PacketMatch:
+    """Match every packet of two observation points, all of them in memory.
 
     `conversations` (from the flow tables' keys) tells the two directions apart whatever the clocks read;
     without it the sign of the delays must do.
@@ -352,8 +273,9 @@ def match_exact(
     """
     mode = clock or ClockMode()
     pairs = pair_packets(sender, receiver, duplicate_ns=duplicate_ns)
-    flow, ids = index_ids(np.concatenate((sender.flow_id, receiver.flow_id)))
-    sender_flow, receiver_flow = flow[: len(sender)], flow[len(sender) :]
+    numbers = FlowNumbers()
+    sender_flow, receiver_flow = numbers.of(sender.flow_id), numbers.of(receiver.flow_id)
+    ids = numbers.ids
     # A key may change on the way (a VLAN tag): a packet belongs to the flow it was sent in.
     receiver_flow[pairs.receiver_row] = sender_flow[pairs.sender_row]
     points = _Points(sender, receiver, pairs, sender_flow, receiver_flow, len(ids))
@@ -367,7 +289,9 @@ def match_exact(
         PointFates(points.sender_flow, points.sender_fates(measured, edges)),
         PointFates(points.receiver_flow, points.receiver_fates(measured, edges, estimate)),
     )
-    return add_up(ids, measured, ahead, fates, estimate, points.crossing(forward, estimate))
+    return PacketMatch(
+        **_add_up(ids, measured, ahead, fates, estimate), pairs=pairs, crossing=points.crossing(forward, estimate)
+    )
 
 
 @dataclass(frozen=True, eq=False)

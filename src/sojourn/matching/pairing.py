@@ -1,19 +1,12 @@
-"""Pairing: which packet of one observation point is which packet of the other.
+"""Pairing of packets that are in memory: which packet of one observation point is which packet of the other.
 
-Guarantee: packets pair only with packets of the same 64-bit identity, each at most once, and the older
-copy first. Neither point needs to be in time order. What is not paired is either unmatched or, where a
-point shows more copies of a packet than the other and the extra copy follows within ``duplicate_ns``, a
-duplicate (a mirror port that sees a packet enter and leave); an extra copy at the receiver that could
-still have come from the packet that was paired, or that follows its paired copy within `LATE_COPY_NS`, is a
-duplicate made by the network.
+The rules are `joining`'s, whose joiner does the work. Neither point needs to be in time order, and the clocks may
+differ by any amount: the delays (raw: the receiver's clock minus the sender's) of packets that occur once at each point
+say which delays are plausible, the central 99.8 %, widened by `SLACK_NS`, for packets that occur once; widened by half
+their range, for identical packets. Where there are copies the join is repeated with what the first one told of delays
+and of points that mirror.
 
-Sanity windows. The delays (raw: the receiver's clock minus the sender's) of packets that occur once at
-each point say which delays are plausible, whatever the clocks' offset: the central 99.8 %, widened by
-`SLACK_NS`, for packets that occur once; widened by half their range, for identical packets, so that
-after a loss the next copy does not take the lost one's place.
-
-Cost: a stable radix sort of each side by identity and one merge, O(packets), 24 bytes per packet and side
-while it runs; about 0.15 µs per packet.
+Cost: sorting each point by time, and the join; about 0.15 µs and 100 bytes per packet.
 
 `PacketSample` keeps the same packets at every observation point, in fixed memory. A packet is kept when the hash of its
 id lies below a threshold; whenever the sample is full the threshold halves and what no longer qualifies goes. Two
@@ -25,41 +18,35 @@ Memory: `capacity` × 24 bytes. Time: one hash per packet, O(1); a capture of at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sojourn.core import hashing
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
-from sojourn.core.errors import InputError, ParameterError
+from sojourn.core.errors import InputError
 from sojourn.core.hash_kernels import mix, mix_column
-from sojourn.core.kernels import inlined, kernel
-
-Rows: TypeAlias = NDArray[np.uint32]
-Side: TypeAlias = tuple[UInt64Array, Rows, Int64Array, UInt8Array]
+from sojourn.core.kernels import kernel
+from sojourn.matching.join_table import RECEIVER, SENDER, Columns
+from sojourn.matching.joining import Alone, Joiner, JoinSettings, Pairs
 
 UNMATCHED, MATCHED, DUPLICATE = 0, 1, 2
 
-SLACK_NS = 30_000_000_000
+SLACK_NS = 300_000_000_000
 LEAST_MARGIN_NS = 1_000_000
-LATE_COPY_NS = 1_000_000_000  # a network's second copy may wait in a queue; a host that repeats itself is slower
 MAX_TIME_NS = 3 << 60  # sums of two differences of such times stay inside of 64 bits
 MAX_PACKETS = 1 << 31
+MIRRORED_SHARE = 0.01
 PLAUSIBLE_SHARES = (0.001, 0.999)
 SAMPLED_DELAYS = 1_000_000
-
-_BYTE = np.uint64(255)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_HALF = np.uint64(32)
 
 
 @dataclass(frozen=True, eq=False)
 class PacketPairs:
     """The pairs, in the order of the receiver's clock, and what became of every row of both points.
 
+    ``copied`` pairs have other packets like them; ``mirrored`` points show packets twice.
     ``sender_status`` and ``receiver_status`` hold `UNMATCHED`, `MATCHED` or `DUPLICATE` per row. ``shared_ids`` counts
     the sender's packets whose identity another one of them has, ``unpaired_copies`` those of them that are unmatched
     while another one is matched.
@@ -71,6 +58,8 @@ class PacketPairs:
     received_ns: Int64Array
     sender_status: UInt8Array
     receiver_status: UInt8Array
+    copied: BoolArray
+    mirrored: tuple[bool, bool] = (False, False)
     shared_ids: int = 0
     unpaired_copies: int = 0
 
@@ -91,39 +80,103 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
     >>> pair_packets(a, b).raw_delay_ns
     array([60, 50])
     """
-    if duplicate_ns < 0:
-        raise ParameterError(f"duplicate_ns is {duplicate_ns}", action="use 0 or more")
+    settings = JoinSettings(duplicate_ns=duplicate_ns, most_rows=MAX_PACKETS)
     for batch, name in ((sender, "sender"), (receiver, "receiver")):
         _check(batch, name)
-    receiver_order = np.argsort(receiver.time_ns, kind="stable")
-    sent_ids, sent_rows = _sort_by_id(sender.packet_id, np.argsort(sender.time_ns, kind="stable"))
-    got_ids, got_rows = _sort_by_id(receiver.packet_id, receiver_order)
-    singles = _single_delays(sent_ids, sent_rows, got_ids, got_rows, sender.time_ns, receiver.time_ns)
-    partner = np.full(len(receiver), -1, np.int64)
-    sender_status = np.zeros(len(sender), np.uint8)
-    receiver_status = np.zeros(len(receiver), np.uint8)
-    _pair_all(
-        (sent_ids, sent_rows, sender.time_ns, sender_status),
-        (got_ids, got_rows, receiver.time_ns, receiver_status),
-        _windows(singles),
-        duplicate_ns,
-        partner,
-    )
-    receiver_row = receiver_order[receiver_status[receiver_order] == MATCHED]
-    sender_row = partner[receiver_row]
+    orders = [np.argsort(batch.time_ns, kind="stable") for batch in (sender, receiver)]
+    columns = [_columns(batch, order) for batch, order in zip((sender, receiver), orders, strict=True)]
+    joined = _join_all(columns, settings)
+    low, high, low_of_copies, high_of_copies = plausible_delays(joined.raw_delay_ns[joined.pairs.copied == 0])
+    mirrored = joined.mirrored
+    if joined.has_copies:
+        settings = replace(settings, low_ns=low_of_copies, high_ns=high_of_copies, mirrored=mirrored)
+        joined = _join_all(columns, settings)
+    raw = joined.raw_delay_ns
+    kept = np.flatnonzero((joined.pairs.copied != 0) | ((raw >= low) & (raw <= high)))
+    kept = kept[np.argsort(joined.pairs.receiver_position[kept])]
+    rows = (joined.pairs.sender_position[kept], joined.pairs.receiver_position[kept])
+    statuses = []
+    for side, (order, positions) in enumerate(zip(orders, rows, strict=True)):
+        status = np.zeros(len(order), np.uint8)
+        status[order[positions]] = MATCHED
+        status[order[joined.copies(side)]] = DUPLICATE
+        statuses.append(status)
+    sender_row, receiver_row = (order[positions] for order, positions in zip(orders, rows, strict=True))
     return PacketPairs(
         sender_row,
         receiver_row,
         sender.time_ns[sender_row],
         receiver.time_ns[receiver_row],
-        sender_status,
-        receiver_status,
-        *_copies(sent_ids, sender_status[sent_rows]),
+        statuses[SENDER],
+        statuses[RECEIVER],
+        joined.pairs.copied[kept] != 0,
+        mirrored,
+        *_copies(sender.packet_id, statuses[SENDER]),
     )
 
 
-def _copies(sorted_ids: UInt64Array, status: UInt8Array) -> tuple[int, int]:
+def _columns(batch: PacketBatch, order: Int64Array) -> Columns:
+    time_ns = batch.time_ns[order]
+    return Columns(batch.packet_id[order], np.zeros(len(order), np.int64), time_ns, time_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """All of two points, joined."""
+
+    pairs: Pairs
+    alone: Alone
+    shadows: tuple[int, int]
+
+    @property
+    def raw_delay_ns(self) -> Int64Array:
+        return self.pairs.received_ns - self.pairs.sent_ns
+
+    @property
+    def has_copies(self) -> bool:
+        return bool(self.pairs.copied.any() or self.alone.is_copy.any() or any(self.shadows))
+
+    @property
+    def mirrored(self) -> tuple[bool, bool]:
+        """Whether each point shows packets twice: a share of them closely follow a copy and most of these have no
+        partner. Fewer are packets that hosts sent twice, some of which were lost."""
+        shadows = self.alone.is_receiver[self.alone.is_shadow]
+        alone = self.alone.is_receiver
+        found = []
+        for side, is_receiver in ((SENDER, False), (RECEIVER, True)):
+            copies = int(np.count_nonzero(shadows == is_receiver))
+            packets = len(self.pairs) + int(np.count_nonzero(alone == is_receiver))
+            found.append(2 * copies > self.shadows[side] and copies > MIRRORED_SHARE * packets)
+        return found[SENDER], found[RECEIVER]
+
+    def copies(self, side: int) -> Int64Array:
+        """The positions of a point's unmatched packets that are copies of others."""
+        return self.alone.select(self.alone.is_copy & (self.alone.is_receiver == (side == RECEIVER))).position
+
+
+def _join_all(columns: list[Columns], settings: JoinSettings) -> _Joined:
+    joiner = Joiner(settings)
+    for side in (SENDER, RECEIVER):
+        joiner.take(side, columns[side])
+        joiner.end(side)
+    parts = list(joiner.join())
+    alone = [part for _, part in parts] + list(joiner.flush())
+    pairs = (
+        Pairs(*(np.concatenate(c) for c in zip(*(vars(p).values() for p, _ in parts), strict=True))) if parts else None
+    )
+    return _Joined(
+        pairs or Pairs(*np.empty((7, 0), np.int64)),
+        Alone(*(np.concatenate(c) for c in zip(*(vars(a).values() for a in alone), strict=True)))
+        if alone
+        else Alone(*np.empty((5, 0), np.int64)),
+        joiner.shadows,
+    )
+
+
+def _copies(packet_id: UInt64Array, status: UInt8Array) -> tuple[int, int]:
     """How many have the id of another, and how many of these are unmatched although another one is matched."""
+    order = np.argsort(packet_id, kind="stable")
+    sorted_ids, status = packet_id[order], status[order]
     like_next = sorted_ids[1:] == sorted_ids[:-1]
     shared = np.r_[like_next, False] | np.r_[False, like_next] if len(sorted_ids) else np.zeros(0, np.bool_)
     ids, status = sorted_ids[shared], status[shared]
@@ -139,214 +192,17 @@ def _check(batch: PacketBatch, name: str) -> None:
         )
 
 
-def _windows(single_delays: Int64Array) -> Int64Array:
+def plausible_delays(single_delays: Int64Array) -> tuple[int, int, int, int]:
     """Plausible raw delays: low, high for packets that occur once; low, high for identical packets."""
     widest = MAX_TIME_NS
     if not len(single_delays):
-        return np.array([-widest, widest, -widest, widest], np.int64)
+        return -widest, widest, -widest, widest
     sample = single_delays[:: len(single_delays) // SAMPLED_DELAYS + 1]
     low, high = (int(q) for q in np.quantile(sample, PLAUSIBLE_SHARES, method="inverted_cdf"))
     slack = max(SLACK_NS, high - low)
     margin = max(LEAST_MARGIN_NS, (high - low) // 2)
-    bounds = [low - slack, high + slack, low - margin, high + margin]
-    return np.array([min(max(bound, -widest), widest) for bound in bounds], np.int64)
-
-
-def _sort_by_id(packet_id: UInt64Array, order: Int64Array) -> tuple[UInt64Array, Rows]:
-    """The ids in ascending order and their rows, equal ids in the given order."""
-    return _radix_sort(packet_id[order], order.astype(np.uint32))
-
-
-@kernel
-def _radix_sort(ids: UInt64Array, rows: Rows) -> tuple[UInt64Array, Rows]:
-    """Stable radix sort, a byte at a time; a byte that all ids share costs only its count."""
-    n = ids.shape[0]
-    other_ids = np.empty_like(ids)
-    other_rows = np.empty_like(rows)
-    for digit in range(8):
-        shift = np.uint64(8 * digit)
-        place = np.zeros(256, np.int64)
-        for i in range(n):
-            place[(ids[i] >> shift) & _BYTE] += 1
-        if place.max() == n:
-            continue
-        total = np.int64(0)
-        for b in range(256):
-            total, place[b] = total + place[b], total
-        for i in range(n):
-            b = (ids[i] >> shift) & _BYTE
-            j = place[b]
-            place[b] = j + 1
-            other_ids[j] = ids[i]
-            other_rows[j] = rows[i]
-        ids, other_ids = other_ids, ids
-        rows, other_rows = other_rows, rows
-    return ids, rows
-
-
-@inlined
-def _end_of_group(ids: UInt64Array, start: int) -> int:
-    """One past the last row that has the same id as `start`."""
-    end = start + 1
-    while end < ids.shape[0] and ids[end] == ids[start]:
-        end += 1
-    return end
-
-
-@kernel
-def _single_delays(
-    sent_ids: UInt64Array,
-    sent_rows: Rows,
-    got_ids: UInt64Array,
-    got_rows: Rows,
-    sent_ns: Int64Array,
-    got_ns: Int64Array,
-) -> Int64Array:
-    """The raw delays of the packets that occur exactly once at each point."""
-    delays = np.empty(min(sent_ids.shape[0], got_ids.shape[0]), np.int64)
-    found = i = j = 0
-    while i < sent_ids.shape[0] and j < got_ids.shape[0]:
-        if sent_ids[i] < got_ids[j]:
-            i += 1
-        elif sent_ids[i] > got_ids[j]:
-            j += 1
-        else:
-            i_end = _end_of_group(sent_ids, i)
-            j_end = _end_of_group(got_ids, j)
-            if i_end - i == 1 and j_end - j == 1:
-                delays[found] = got_ns[got_rows[j]] - sent_ns[sent_rows[i]]
-                found += 1
-            i, j = i_end, j_end
-    return delays[:found]
-
-
-@inlined
-def _mark_extra_copies(
-    side: Side,
-    start: int,
-    end: int,
-    other_copies: int,
-    duplicate_ns: int,
-) -> None:
-    """Of more copies than the other point has, those close behind a kept copy are duplicates."""
-    _, rows, time_ns, status = side
-    excess = end - start - max(other_copies, 1)
-    kept = start
-    for k in range(start + 1, end):
-        if excess > 0 and time_ns[rows[k]] - time_ns[rows[kept]] <= duplicate_ns:
-            status[rows[k]] = DUPLICATE
-            excess -= 1
-        else:
-            kept = k
-
-
-@inlined
-def _pair_group(
-    sender: Side,
-    receiver: Side,
-    i: int,
-    i_end: int,
-    j: int,
-    j_end: int,
-    low: int,
-    high: int,
-    partner: Int64Array,
-) -> None:
-    """Pair the copies of one packet, oldest first, skipping those too old or too young for each other."""
-    _, sent_rows, sent_ns, sender_status = sender
-    _, got_rows, got_ns, receiver_status = receiver
-    last = -1
-    last_got_ns = got_ns[got_rows[j]]
-    while j < j_end:
-        got = got_rows[j]
-        if receiver_status[got] == DUPLICATE:
-            j += 1
-            continue
-        while i < i_end and (sender_status[sent_rows[i]] == DUPLICATE or got_ns[got] - sent_ns[sent_rows[i]] > high):
-            i += 1
-        if i < i_end and got_ns[got] - sent_ns[sent_rows[i]] >= low:
-            sender_status[sent_rows[i]] = MATCHED
-            receiver_status[got] = MATCHED
-            partner[got] = sent_rows[i]
-            last = i
-            last_got_ns = got_ns[got]
-            i += 1
-        elif last >= 0 and (
-            got_ns[got] - sent_ns[sent_rows[last]] <= high or got_ns[got] - last_got_ns <= LATE_COPY_NS
-        ):
-            receiver_status[got] = DUPLICATE
-        j += 1
-
-
-@kernel
-def _pair_all(
-    sender: Side,
-    receiver: Side,
-    windows: Int64Array,
-    duplicate_ns: int,
-    partner: Int64Array,
-) -> None:
-    """Merge the two sorted sides; fills the statuses and the sender's row of every matched receiver row."""
-    sent_ids, got_ids = sender[0], receiver[0]
-    i = j = 0
-    while i < sent_ids.shape[0] or j < got_ids.shape[0]:
-        take_sender = i < sent_ids.shape[0] and (j >= got_ids.shape[0] or sent_ids[i] <= got_ids[j])
-        take_receiver = j < got_ids.shape[0] and (i >= sent_ids.shape[0] or got_ids[j] <= sent_ids[i])
-        i_end = _end_of_group(sent_ids, i) if take_sender else i
-        j_end = _end_of_group(got_ids, j) if take_receiver else j
-        if i_end - i > 1:
-            _mark_extra_copies(sender, i, i_end, j_end - j, duplicate_ns)
-        if j_end - j > 1:
-            _mark_extra_copies(receiver, j, j_end, i_end - i, duplicate_ns)
-        if take_sender and take_receiver:
-            single = i_end - i == 1 and j_end - j == 1
-            low, high = (windows[0], windows[1]) if single else (windows[2], windows[3])
-            _pair_group(sender, receiver, i, i_end, j, j_end, low, high, partner)
-        i, j = i_end, j_end
-
-
-@kernel
-def index_ids(ids: UInt64Array) -> tuple[Int64Array, UInt64Array]:
-    """Number the distinct ids in order of appearance: each row's number, and the ids.
-
-    An open-addressing table that doubles at half full: O(rows), 24 bytes per distinct id.
-    """
-    numbers = np.empty(ids.shape[0], np.int64)
-    distinct = np.empty(1024, np.uint64)
-    table = np.full(2048, -1, np.int64)
-    count = 0
-    for i in range(ids.shape[0]):
-        mask = np.uint64(table.shape[0] - 1)
-        slot = ((ids[i] * _GOLDEN) >> _HALF) & mask
-        while table[slot] >= 0 and distinct[table[slot]] != ids[i]:
-            slot = (slot + np.uint64(1)) & mask
-        if table[slot] < 0:
-            if count == distinct.shape[0]:
-                distinct, table = _doubled(distinct)
-                mask = np.uint64(table.shape[0] - 1)
-                slot = ((ids[i] * _GOLDEN) >> _HALF) & mask
-                while table[slot] >= 0:
-                    slot = (slot + np.uint64(1)) & mask
-            distinct[count] = ids[i]
-            table[slot] = count
-            count += 1
-        numbers[i] = table[slot]
-    return numbers, distinct[:count].copy()
-
-
-@inlined
-def _doubled(distinct: UInt64Array) -> tuple[UInt64Array, Int64Array]:
-    size = distinct.shape[0]
-    grown = np.empty(2 * size, np.uint64)
-    grown[:size] = distinct
-    table = np.full(4 * size, -1, np.int64)
-    mask = np.uint64(table.shape[0] - 1)
-    for k in range(size):
-        slot = ((grown[k] * _GOLDEN) >> _HALF) & mask
-        while table[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        table[slot] = k
-    return grown, table
+    bounds = low - slack, high + slack, low - margin, high + margin
+    return tuple(min(max(bound, -widest), widest) for bound in bounds)  # type: ignore[return-value]
 
 
 EVERYTHING = 2**64 - 1

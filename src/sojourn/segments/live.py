@@ -19,7 +19,8 @@ A flow that only one of the interfaces showed does not take this way (it is for 
 another interface), or every packet of it was lost: it is listed, and left out of the totals, as in exact matching.
 
 Memory: the two rings, the flow tables, the sketches and the edges, at most `EDGE_PACKETS` each; whatever the duration.
-With `keep_all` also 32 bytes per packet. Time: each interface is read in its own thread.
+The exact answer takes a table of the packets of the latest `max_delay` beside it (`matching.stream`), and no edges: it
+knows of each packet when it was sent. Time: each interface is read in its own thread.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from sojourn.core.arrays import BoolArray, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch, merge_epochs
-from sojourn.matching.clock.correction import ClockMode
 from sojourn.matching.crossing import resegmented
-from sojourn.matching.exact import ExactMatch, match_exact
+from sojourn.matching.exact import ExactMatch
+from sojourn.matching.join_table import RECEIVER, SENDER
 from sojourn.matching.pairing import MATCHED, pair_packets
+from sojourn.matching.stream import Directions, ExactStream, StreamSettings
 from sojourn.segments.answer import CountedFlows, Interval, answer_interval
 from sojourn.segments.plan import SEGMENT, SegmentPlan
 from sojourn.segments.record import PointRecorder
@@ -51,6 +53,8 @@ from sojourn.sketches.sketch import AnySketch
 EDGE_PACKETS = 1 << 21
 # A stop is announced so long before: no thread has already worked on later packets.
 NOTICE_NS = 100_000_000
+# An interface's packets come in blocks, each after this time at the latest, and from several queues.
+GRACE_NS, DISORDER_NS = 500_000_000, 100_000_000
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -79,11 +83,10 @@ class EdgeLog:
 class LivePoint:
     """One interface: sorts its packets by time, records those that surely count and holds the others."""
 
-    def __init__(self, reader: LiveReader, plan: SegmentPlan | None, *, hold_ns: int, keep_all: bool) -> None:
+    def __init__(self, reader: LiveReader, plan: SegmentPlan | None, *, hold_ns: int) -> None:
         self.reader = reader
         self.counts = FlowTable(reader.flows.max_flows)
         self.before, self.held, self.after = EdgeLog(keep_newest=True), EdgeLog(), EdgeLog()
-        self.kept: list[PacketBatch] | None = [] if keep_all else None
         self.first_ns, self.last_ns = _NEVER, _NEVER
         self.longest = 0
         self._hold_ns = hold_ns
@@ -110,8 +113,6 @@ class LivePoint:
         """Packets that count."""
         self.counts.update(batch.flow_id, batch.time_ns, batch.size_bytes)
         self.longest = max(self.longest, int(batch.size_bytes.max(initial=0)))
-        if self.kept is not None:
-            self.kept.append(batch)
         if self._recorder is not None:
             self._epochs += self._recorder.record(batch)
             if len(self._epochs) > 1:  # a sketch that is full again and again takes no more memory
@@ -122,14 +123,32 @@ class LivePoint:
         finished = self._recorder.finish() if self._recorder is not None else []
         return merge_epochs([*self._epochs, *finished])
 
-    def packets(self) -> PacketBatch:
-        """The columns of all packets that count, where they were kept."""
-        return PacketBatch.concatenate(self.kept or [])
+
+class LiveMatch:
+    """Matches both interfaces' packets as they come, from a thread for each."""
+
+    def __init__(self, max_delay_ns: int) -> None:
+        self.stream = ExactStream(StreamSettings.of_one_clock(max_delay_ns), span_ns=DISORDER_NS)
+        self._lock = threading.Lock()
+
+    def take(self, side: int, batch: PacketBatch, asked_ns: int) -> None:
+        """Packets of one interface; an empty batch was asked for at a time before which there is nothing more."""
+        with self._lock:
+            if len(batch):
+                self.stream.take(side, batch)
+            else:
+                self.stream.until(side, asked_ns - GRACE_NS)
+
+    def answer(self) -> ExactMatch:
+        """The answer, when both interfaces have ended."""
+        for side in (SENDER, RECEIVER):
+            self.stream.end(side)
+        return self.stream.finish(self.stream.settings.clock, Directions.of_one_clock())
 
 
 @dataclass(frozen=True, eq=False)
 class LiveAnswer:
-    """What a live measurement tells; ``match`` where all packets were kept, ``whole`` where sketches were asked for."""
+    """What a live measurement tells; ``match`` if every packet was matched, ``whole`` if sketches were asked for."""
 
     whole: Interval | None
     match: ExactMatch | None
@@ -156,19 +175,25 @@ class LiveSegment:
         *,
         seconds: float | None = None,
         max_delay_ns: int = 1_000_000_000,
-        keep_all: bool = False,
+        exact: bool = False,
     ) -> None:
-        """`plan` says what to record (None: nothing, for exact answers alone, which need `keep_all`)."""
+        """`plan` says what to record; `exact` matches every packet, beside it or alone."""
         if max_delay_ns < 0:
             raise ParameterError(f"max_delay is {max_delay_ns} ns", action="give 0 or more")
-        if plan is None and not keep_all:
-            raise ParameterError("nothing is to be recorded", action="give a plan, or keep all packets")
+        if plan is None and not exact:
+            raise ParameterError("nothing is to be measured", action="give a plan, or ask for the exact answer")
         self._plan, self._max_delay_ns, self._seconds = plan, max_delay_ns, seconds
-        self.sender = LivePoint(sender, plan, hold_ns=0, keep_all=keep_all)
-        self.receiver = LivePoint(receiver, plan, hold_ns=max_delay_ns, keep_all=keep_all)
+        self.sender = LivePoint(sender, plan, hold_ns=0)
+        self.receiver = LivePoint(receiver, plan, hold_ns=max_delay_ns)
+        self._match = LiveMatch(max_delay_ns) if exact else None
         self._failures: list[BaseException] = []
         # Compile before there are packets to lose.
-        LivePoint(sender, plan, hold_ns=0, keep_all=False).record(rehearsal()[0])
+        LivePoint(sender, plan, hold_ns=0).record(rehearsal()[0])
+        if exact:
+            rehearsed = LiveMatch(max_delay_ns)
+            for side in (SENDER, RECEIVER):
+                rehearsed.take(side, rehearsal()[0], 0)
+            rehearsed.answer()
 
     @property
     def points(self) -> tuple[LivePoint, LivePoint]:
@@ -183,15 +208,19 @@ class LiveSegment:
         for point in self.points:
             point.last_ns = min(point.last_ns, last_ns)
             point.reader.stop(point.last_ns + self._max_delay_ns)
+        if self._match is not None:
+            self._match.stream.last_ns = self.sender.last_ns
 
     def run(self, advance: Advance = silent) -> LiveAnswer:
         """Capture, wait for the packets on their way, answer."""
         started = start_together([self.receiver.reader.capture, self.sender.reader.capture])
         for point in self.points:
             point.first_ns = started + self._max_delay_ns
+        if self._match is not None:
+            self._match.stream.first_ns = self.sender.first_ns
         if self._seconds is not None:
             self._end_at(self.sender.first_ns + int(self._seconds * 1e9))
-        threads = [threading.Thread(target=self._read, args=(point,), daemon=True) for point in self.points]
+        threads = [threading.Thread(target=self._read, args=(side,), daemon=True) for side in (SENDER, RECEIVER)]
         for thread in threads:
             thread.start()
         try:
@@ -208,11 +237,16 @@ class LiveSegment:
             raise self._failures[0]
         return self._answer()
 
-    def _read(self, point: LivePoint) -> None:
+    def _read(self, side: int) -> None:
         """All of one interface; a failure ends the other too."""
+        point = self.points[side]
         try:
+            asked_ns = time.time_ns()
             for batch in point.reader:
                 point.take(batch)
+                if self._match is not None:
+                    self._match.take(side, batch, asked_ns)
+                asked_ns = time.time_ns()
         except BaseException as failure:
             self._failures.append(failure)
             for other in self.points:
@@ -240,9 +274,7 @@ class LiveSegment:
         one_sided = np.setxor1d(sender.counts.ids, receiver.counts.ids)
         split = resegmented(flow_id, sender.counts, receiver.counts, (sender.longest, receiver.longest))
         whole = self._estimate(self._plan, flow_id, one_sided, split) if self._plan is not None else None
-        match = None
-        if sender.kept is not None:
-            match = match_exact(sender.packets(), receiver.packets(), clock=ClockMode("none"), trim=False)
+        match = None if self._match is None else self._match.answer()
         return LiveAnswer(whole, match, sender.first_ns, sender.last_ns, one_sided, left_out, flow_id[split])
 
     def _settle_edges(self) -> dict[str, int]:

@@ -30,6 +30,7 @@ from sojourn.core.units import format_bytes, parse_share, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments.answer import EpochsAnswer, answer_epochs
+from sojourn.segments.exact import ExactAnswer, match_captures
 from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
 from sojourn.segments.record import (
     EXACT,
@@ -68,6 +69,7 @@ def measure_files(
     parameters: Mapping[str, str] | None = None,
     interval: str | int | None = None,
     markers: bool = False,
+    max_delay: str | int | None = None,
     truth: bool = False,
     clock: str = "auto",
     reverse: bool = False,
@@ -97,15 +99,17 @@ def measure_files(
         paths, notes = kept_pipes(names, stack)
         first, second = (CapturePoint(path, options, name=shown_name(n)) for path, n in zip(paths, names, strict=True))
         points = first, second
-        survey = survey_captures(
-            points,
-            clock=mode.reversed() if reverse else mode,
-            keep_all=truth or sketch == EXACT,
-            advance=advance,
-        )
+        clock_mode = mode.reversed() if reverse else mode
+        exact = None
+        if truth or sketch == EXACT:
+            limit = None if max_delay is None else ns_of(max_delay, "--max-delay")
+            exact = match_captures(points, clock=clock_mode, max_delay_ns=limit, advance=advance)
+        survey = exact.survey if exact is not None else survey_captures(points, clock=clock_mode, advance=advance)
         key_of = _KeyLookup((survey.receiver.flows, survey.sender.flows))
-        if sketch == EXACT:
-            result = exact_result(survey.match, key_of, resegmented=survey.resegmented.tolist())
+        if exact is not None and sketch == EXACT:
+            result = exact_result(
+                exact.match, key_of, resegmented=exact.resegmented.tolist(), max_delay_ns=exact.max_delay_ns
+            )
         else:
             joint = method == "joint"
             memory_bytes, chosen = memory_of(memory), None
@@ -120,14 +124,14 @@ def measure_files(
             whole, parts = measure_surveyed(
                 *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
             )
-            match = survey.match if truth else None
+            match = None if exact is None else exact.match
             result = sketch_result(
                 plan.name, plan.memory_bits, whole, parts, key_of, parameters=plan.parameters, truth=match
             )
             result = replace(result, notes=_joint_notes(plan, whole.flows))
             if chosen is not None:
                 result = _with_planned(result, chosen, whole.flows, survey)
-        return _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey)
+        return _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
 
 
 def _wanted_error(
@@ -207,12 +211,13 @@ def _with_planned(
 
 
 def _with_survey_notes(
-    result: SegmentResult, points: tuple[CapturePoint, CapturePoint], survey: Survey
+    result: SegmentResult, points: tuple[CapturePoint, CapturePoint], survey: Survey, exact: ExactAnswer | None
 ) -> SegmentResult:
     """The result with what reading and matching the captures found beside the answer."""
-    clock = survey.clock
-    notes = [*result.notes, f"clock: {survey.match.explanation}"]
-    if count := len(survey.match.unmatched_flows):
+    clock, match = survey.clock, survey.match if exact is None else exact.match
+    resegmented = survey.resegmented if exact is None else exact.resegmented
+    notes = [*result.notes, f"clock: {match.explanation}"]
+    if count := len(match.unmatched_flows):
         notes.append(f"{_flows_were(count)} seen at one point only and not measured")
     result = replace(
         result,
@@ -222,12 +227,17 @@ def _with_survey_notes(
             "uncertainty_ns": rounded(clock.uncertainty_ns),
             "corrected": clock.corrected,
         },
-        ignored=_ignored(points[0].reader, points[1].reader) | (survey.match.ignored() if survey.is_complete else {}),
+        ignored=_ignored(points[0].reader, points[1].reader)
+        | (match.ignored() if exact is not None or survey.is_complete else {}),
         direction={"sender": points[0].name, "receiver": points[1].name, "other_way": survey.other_way},
-        warnings=[*(p.named(text) for p in points for text in p.reader.warnings), *survey.warnings],
+        warnings=[
+            *(p.named(text) for p in points for text in p.reader.warnings),
+            *survey.warnings,
+            *(() if exact is None else exact.warnings),
+        ],
         notes=notes,
     )
-    return result.with_loss_warnings(survey.resegmented)
+    return result.with_loss_warnings(resegmented)
 
 
 def _flows_were(count: int) -> str:
@@ -279,21 +289,25 @@ def measure_interfaces(
             replace(end, name=n, seconds=None, packets=None) for n, end in zip(names, (sender, receiver), strict=True)
         ]
         readers = [stack.enter_context(end.reader(options, packet_filter)) for end in ends]
-        known: dict[str, Any] = {"max_delay_ns": ns_of(max_delay, "--max-delay"), "keep_all": plan is None or truth}
+        max_delay_ns = ns_of(max_delay, "--max-delay")
+        known: dict[str, Any] = {"max_delay_ns": max_delay_ns, "exact": plan is None or truth}
         segment = LiveSegment(readers[0], readers[1], plan, seconds=sender.seconds, **known)
         with stopping_on_interrupt(segment.stop):
             answer = segment.run(advance)
-        return _live_result(answer, plan, readers)
+        return _live_result(answer, plan, readers, max_delay_ns)
 
 
-def _live_result(answer: LiveAnswer, plan: SegmentPlan | None, readers: list[LiveReader]) -> SegmentResult:
+def _live_result(
+    answer: LiveAnswer, plan: SegmentPlan | None, readers: list[LiveReader], max_delay_ns: int
+) -> SegmentResult:
     key_of = _KeyLookup(tuple(reader.flows for reader in readers))
     whole, match = answer.whole, answer.match
     if plan is not None and whole is not None:
         result = sketch_result(plan.name, plan.memory_bits, whole, [], key_of, parameters=plan.parameters, truth=match)
         notes = _joint_notes(plan, whole.flows)
     elif match is not None:
-        result, notes = exact_result(match, key_of, resegmented=answer.resegmented.tolist()), []
+        split = answer.resegmented.tolist()
+        result, notes = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns), []
     else:
         raise UsageError("nothing was measured", where="measure")
     warnings = [text for reader in readers for text in reader.warnings]

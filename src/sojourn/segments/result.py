@@ -160,10 +160,13 @@ def sketch_result(
     )
 
 
-def exact_result(match: ExactMatch, key_of: KeyOf, *, resegmented: Collection[int] = ()) -> SegmentResult:
+def exact_result(
+    match: ExactMatch, key_of: KeyOf, *, resegmented: Collection[int] = (), max_delay_ns: int
+) -> SegmentResult:
     """The answer of exact matching; of `resegmented` flows the losses are not known."""
     rows = _Rows(len(match.flows), partial(_exact_rows, match, key_of, frozenset(resegmented)))
-    return SegmentResult(_exact_totals(match, resegmented), {"name": "exact", "parameters": {}}, (rows,))
+    sketch = {"name": "exact", "parameters": {}, "matched_within_ns": max_delay_ns}
+    return SegmentResult(_exact_totals(match, resegmented), sketch, (rows,))
 
 
 def rounded(value: float | None) -> int | None:

@@ -26,12 +26,12 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -47,13 +47,15 @@ from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
-from sojourn.matching.exact import ExactMatch, Fate, match_exact
+from sojourn.matching.exact import Fate, PacketMatch, match_exact
 from sojourn.matching.pairing import PacketSample, common_sample
 from sojourn.segments.plausibility import Capture, judge_captures
 from sojourn.segments.ranges import DelayRange, surveyed_range
 
 if TYPE_CHECKING:
     from sojourn.capture.filters import PacketFilter
+
+T = TypeVar("T")
 
 SAMPLE_PACKETS = 1 << 18
 # Captures begin, or end, apart from each other by more than a second and this share of the time that they share.
@@ -63,19 +65,32 @@ MOST_IN_FLIGHT = 0.2
 MOST_INTERVALS = 100_000
 
 
-@dataclass(eq=False)
 class PointSurvey:
-    """What one pass over a point found."""
+    """What a pass over a point finds; `take` its packets, in any order."""
 
-    name: str
-    flows: FlowTable
-    sample: PacketSample
-    kept: list[PacketBatch]
-    first_ns: int
-    last_ns: int
-    packets: int
-    largest_bytes: int
-    cut_packets: int = 0
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.flows = FlowTable()
+        self.sample = PacketSample(SAMPLE_PACKETS)
+        self.first_ns, self.last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        self.packets = self.largest_bytes = self.cut_packets = 0
+
+    def take(self, batch: PacketBatch) -> None:
+        if not len(batch):
+            return
+        self.packets += len(batch)
+        self.largest_bytes = max(self.largest_bytes, int(batch.size_bytes.max()))
+        self.first_ns = min(self.first_ns, int(batch.time_ns.min()))
+        self.last_ns = max(self.last_ns, int(batch.time_ns.max()))
+        self.sample.add(batch)
+
+    def ended(self, flows: FlowTable) -> PointSurvey:
+        """The pass is over; an `InputError` if there was nothing."""
+        if not self.packets:
+            action = "check the file and the filter"
+            raise InputError("there is no IP packet to measure", where=self.name, action=action)
+        self.flows = flows
+        return self
 
     def capture(self, fate: UInt8Array) -> Capture:
         """The point as one side of the question, with what became of its (sampled) packets."""
@@ -88,18 +103,20 @@ class Survey:
     """What is to be measured between two points; ``match`` is exact if all packets were kept.
 
     ``other_way`` packets of the receiver's capture belong to flows that travel to the sender. ``warnings`` say what is
-    doubtful about the question.
+    doubtful about the question. ``told_back`` are flows whose (sampled) packets travel to the sender.
     """
 
     sender: PointSurvey
     receiver: PointSurvey
-    match: ExactMatch
+    match: PacketMatch
     flow_id: UInt64Array
     sender_windows: FlowWindows
     receiver_windows: FlowWindows
     is_complete: bool
     other_way: int = 0
     warnings: list[str] = field(default_factory=list)
+    told_back: UInt64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
+    conversations: Conversations | None = None
 
     @property
     def clock(self) -> ClockEstimate:
@@ -186,20 +203,28 @@ def _refuse_many(span_ns: int, interval_ns: int, most: int) -> None:
     )
 
 
-def read_points(sender: CapturePoint, receiver: CapturePoint, *, keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
+def read_points(sender: CapturePoint, receiver: CapturePoint) -> tuple[PointSurvey, PointSurvey]:
     """The survey's one pass over each point, both at once."""
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda point: _survey_point(point, keep_all), (sender, receiver))
+        first, second = pool.map(_survey_point, (sender, receiver))
     return first, second
 
 
-def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode, keep_all: bool) -> Survey:
+def _survey_point(point: CapturePoint) -> PointSurvey:
+    found = PointSurvey(point.name)
+    for batch in point.batches():
+        found.take(batch)
+    return found.ended(point.flows)
+
+
+def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode) -> Survey:
     """What the passes over both points tell; an `InputError` where they cannot be two ends of a segment."""
-    sent, received = _packets(first, second, keep_all)
+    sent, received = common_sample(first.sample, second.sample)
     opposite = Conversations.of_table(first.flows)
     conversations = opposite.joined(Conversations.of_table(second.flows))
     match = match_exact(sent, received, clock=clock, conversations=conversations)
-    rest, backward = _unsampled_flows(first, second, match, opposite.reverse_id, sent=sent, received=received)
+    told_back = _other_way(match, sent, received)
+    rest, backward = _unsampled_flows(first, second, match, opposite.reverse_id, told_back)
     flow_id = np.concatenate([match.flows.flow_id, rest])
     other_way = int(second.flows.packets[np.isin(second.flows.ids, backward)].sum())
     base_ns = surveyed_range(match.packets.delay_ns).base_ns
@@ -211,57 +236,27 @@ def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode, keep_
             where=f"{first.name} and {second.name}",
             action="give captures of the same traffic, in the order in which it passed them",
         )
-    whole = keep_all or (first.sample.share == 1 and second.sample.share == 1)
+    whole = first.sample.share == 1 and second.sample.share == 1
     if whole:
         windows = _windows(first, second, match, flow_id)
     else:
         windows = _marked_windows((first, second), (sent, received), match, flow_id)
-    return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings)
+    return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings, told_back, conversations)
 
 
-def _survey_point(point: CapturePoint, keep_all: bool) -> PointSurvey:
-    sample, kept, packets, largest = PacketSample(SAMPLE_PACKETS), [], 0, 0
-    first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    for batch in point.batches():
-        if not len(batch):
-            continue
-        packets += len(batch)
-        largest = max(largest, int(batch.size_bytes.max()))
-        first, last = min(first, int(batch.time_ns.min())), max(last, int(batch.time_ns.max()))
-        if keep_all:
-            kept.append(batch)
-        else:
-            sample.add(batch)
-    if not packets:
-        raise InputError("there is no IP packet to measure", where=point.name, action="check the file and the filter")
-    return PointSurvey(point.name, point.flows, sample, kept, int(first), int(last), packets, largest)
-
-
-def _packets(first: PointSurvey, second: PointSurvey, keep_all: bool) -> tuple[PacketBatch, PacketBatch]:
-    if keep_all:
-        return PacketBatch.concatenate(first.kept), PacketBatch.concatenate(second.kept)
-    return common_sample(first.sample, second.sample)
+def _other_way(match: PacketMatch, sent: PacketBatch, received: PacketBatch) -> UInt64Array:
+    """The flows of which packets were matched that travel back."""
+    fates = (sent, match.sender_fate), (received, match.receiver_fate)
+    return np.unique(np.concatenate([packets.flow_id[fate == Fate.OTHER_WAY] for packets, fate in fates]))
 
 
 def _unsampled_flows(
-    first: PointSurvey,
-    second: PointSurvey,
-    match: ExactMatch,
-    opposite_id: UInt64Array,
-    *,
-    sent: PacketBatch,
-    received: PacketBatch,
+    first: PointSurvey, second: PointSurvey, match: PacketMatch, opposite_id: UInt64Array, other_way: UInt64Array
 ) -> tuple[UInt64Array, UInt64Array]:
     """Flows that travel forward although matching saw none of their packets at both points; and all that travel back.
 
-    `opposite_id` has a row per flow of the sender's table.
+    `opposite_id` has a row per flow of the sender's table, `other_way` are the flows that matching saw travel back.
     """
-    other_way = np.concatenate(
-        [
-            sent.flow_id[match.sender_fate == Fate.OTHER_WAY],
-            received.flow_id[match.receiver_fate == Fate.OTHER_WAY],
-        ]
-    )
     told = np.union1d(match.flows.flow_id, other_way)
     rest, at_sender, at_receiver = np.intersect1d(
         first.flows.ids, second.flows.ids, assume_unique=True, return_indices=True
@@ -276,7 +271,7 @@ def _unsampled_flows(
 
 
 def _windows(
-    first: PointSurvey, second: PointSurvey, match: ExactMatch, flow_id: UInt64Array
+    first: PointSurvey, second: PointSurvey, match: PacketMatch, flow_id: UInt64Array
 ) -> tuple[FlowWindows, FlowWindows]:
     """Per flow, the times that can be judged, by the rule of exact matching; all on the sender's clock."""
     receiver = match.clock.correct(np.array([second.first_ns, second.last_ns]))
@@ -295,7 +290,7 @@ def _windows(
 def _marked_windows(
     points: tuple[PointSurvey, PointSurvey],
     packets: tuple[PacketBatch, PacketBatch],
-    match: ExactMatch,
+    match: PacketMatch,
     flow_id: UInt64Array,
 ) -> tuple[FlowWindows, FlowWindows]:
     """The same from a sample: a flow that the sample shows to be cut off at one end is cut, at both points, at its
@@ -332,7 +327,7 @@ def _marked_windows(
     return FlowWindows(flow_id, *windows[0]), FlowWindows(flow_id, *windows[1])
 
 
-def _in_flight(sender: PointSurvey, match: ExactMatch) -> FloatArray:
+def _in_flight(sender: PointSurvey, match: PacketMatch) -> FloatArray:
     """How many packets of each matched flow are sent while the delay varies: so many a cut by time may misplace; none
     of flows that the sample has no pair of."""
     delay_ns = match.packets.delay_ns
@@ -347,7 +342,7 @@ def _in_flight(sender: PointSurvey, match: ExactMatch) -> FloatArray:
 
 
 def _common_time(
-    first: PointSurvey, second: PointSurvey, match: ExactMatch
+    first: PointSurvey, second: PointSurvey, match: PacketMatch
 ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
     """When both points were captured, at its beginning and its end: the sender's time and the receiver's (on the
     sender's clock), None where the captures begin or end about together."""
@@ -360,7 +355,7 @@ def _common_time(
     return begin, end
 
 
-def _matched_spans(match: ExactMatch) -> list[tuple[Int64Array, Int64Array]]:
+def _matched_spans(match: PacketMatch) -> list[tuple[Int64Array, Int64Array]]:
     """First and last matched packet of each measured flow, at the sender and at the receiver."""
     packets = match.packets
     spans = []
@@ -415,11 +410,30 @@ class CapturePoint:
         self._reader = self._open(self.options.decode)
         return self._reader
 
-    def batches(self, *, again: bool = False) -> Iterator[PacketBatch]:
-        """One pass over the capture; `again` is quicker and leaves what the first pass found."""
-        first = self._reader or self.open() if not again else None
-        with first or self._open(replace(self.options.decode, flow_table=False)) as reader:
+    def peek(self) -> CaptureReader:
+        """A reader of its own, for a look that leaves the first pass alone."""
+        return self._open(self.options.decode)
+
+    def batches(self) -> Iterator[PacketBatch]:
+        """The first pass over the capture."""
+        with self._reader or self.open() as reader:
             yield from reader
+
+    def known_batches(self, packets: int) -> Iterator[PacketBatch]:
+        """Another pass, quicker than the first, over the packets that it found: a capture that is still being written
+        counts as far as it is known."""
+        seen = 0
+        with self._open(replace(self.options.decode, flow_table=False)) as reader:
+            for batch in reader:
+                known = min(len(batch), packets - seen)
+                seen += known
+                yield batch if known == len(batch) else batch.select(slice(0, known))
+        if seen < packets:
+            raise InputError(
+                f"it had {packets:,} packets to measure when it was read first, and {seen:,} the second time",
+                where=self.name,
+                action="measure a capture that is complete, or a copy of it",
+            )
 
     @property
     def reader(self) -> CaptureReader:
@@ -492,30 +506,42 @@ def survey_captures(
     points: tuple[CapturePoint, CapturePoint],
     *,
     clock: ClockMode,
-    keep_all: bool = False,
     advance: Advance = silent,
 ) -> Survey:
     """Survey two captures with the longest identity that both hold."""
     advance("surveying", 0.0)
-    found = _read(points, keep_all)
+    found = read_identified(points, lambda: read_points(*points))
+    advance("matching packets", 0.4)
+    return conclude_captures(points, found, clock=clock)
+
+
+def read_identified(points: tuple[CapturePoint, CapturePoint], read: Callable[[], T]) -> T:
+    """What `read` gives, reading both captures from their beginning, with the longest identity that both hold.
+
+    It is called again where the packets hold less than the headers promise.
+    """
+
+    def attempt() -> T:
+        with ExitStack() as stack:
+            snaps = [stack.enter_context(point.open()).snap_length for point in points]
+            _shorten(points, identity_bytes_for(*snaps))
+            return read()
+
+    found = attempt()
     held = min(held_by_most(point.reader.cut, point.reader.ip_packets) for point in points)
     wanted = min(held, identity_bytes_for(*(point.reader.snap_length for point in points)))
-    if _shorten(points, wanted):
-        found = _read(points, keep_all)
+    return attempt() if _shorten(points, wanted) else found
+
+
+def conclude_captures(
+    points: tuple[CapturePoint, CapturePoint], found: tuple[PointSurvey, PointSurvey], *, clock: ClockMode
+) -> Survey:
+    """`conclude` with what the captures themselves show."""
     for point, seen in zip(points, found, strict=True):
         seen.cut_packets = int(point.reader.cut.sum())
-    advance("matching packets", 0.4)
-    survey = conclude(*found, clock=clock, keep_all=keep_all)
+    survey = conclude(*found, clock=clock)
     survey.warnings.extend(_identity_warnings(points[0].options.decode.identity_bytes, survey))
     return survey
-
-
-def _read(points: tuple[CapturePoint, CapturePoint], keep_all: bool) -> tuple[PointSurvey, PointSurvey]:
-    """One pass over both captures, by the identity that their headers allow."""
-    with ExitStack() as stack:
-        snaps = [stack.enter_context(point.open()).snap_length for point in points]
-        _shorten(points, identity_bytes_for(*snaps))
-        return read_points(*points, keep_all=keep_all)
 
 
 def _shorten(points: tuple[CapturePoint, CapturePoint], held: int) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 
 from sojourn.capture.flows.table import FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, rows_of
-from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
 from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch
@@ -133,9 +132,8 @@ def _record_point(
     everything = windows.hold_all(point.flows.ids) and uncounted is None
     counts = point.flows if everything else FlowTable(point.flows.max_flows)
     seen = 0
-    for found in point.batches(again=True):
-        # A capture that is still being written counts as far as the survey knows it.
-        batch = found if seen + len(found) <= packets else found.select(slice(0, packets - seen))
+    for found in point.known_batches(packets):
+        batch = found
         seen += len(batch)
         if uncounted is not None:
             batch = batch.select(~uncounted[seen - len(batch) : seen])
@@ -145,12 +143,6 @@ def _record_point(
             batch = windows.select(batch)
             counts.update(batch.flow_id, batch.time_ns, batch.size_bytes)
         _merge_by_slot(sketches, recorder.record(batch), slot_of)
-    if seen < packets:
-        raise InputError(
-            f"it had {packets:,} packets to measure when it was read first, and {seen:,} the second time",
-            where=point.name,
-            action="measure a capture that is complete, or a copy of it",
-        )
     _merge_by_slot(sketches, recorder.finish(), slot_of)
     return _RecordedPoint(sketches, counts)
 

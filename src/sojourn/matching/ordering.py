@@ -1,0 +1,83 @@
+"""Packets in order of time, from sources that are nearly so.
+
+Captures of several queues are out of order by some ten milliseconds. `InOrder` gives packets in the order of their
+times as long as none is older than the newest one by more than ``span_ns``; one that is older than that comes when it
+does, is counted, and is joined all the same.
+
+Memory: the packets of one span. Time: a look at each packet where they are in order, a sort where they are not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from sojourn.core.arrays import Int64Array
+from sojourn.matching.join_table import Columns
+
+SPAN_NS = 1_000_000_000
+
+
+class InOrder:
+    """Holds the packets of the latest ``span_ns`` back, and gives the others in order of time."""
+
+    def __init__(self, span_ns: int = SPAN_NS) -> None:
+        self.span_ns = span_ns
+        self.late = 0
+        self._held: deque[Columns] = deque()
+        self._given_ns = np.iinfo(np.int64).min
+        self._newest_ns = np.iinfo(np.int64).min
+
+    def take(self, packets: Columns) -> list[Columns]:
+        """Add packets; those that may go, in order."""
+        if len(packets.order_ns):
+            self._hold(packets)
+        return self._release(self._newest_ns - self.span_ns)
+
+    def until(self, order_ns: int) -> list[Columns]:
+        """Those that may go because no packet before this time is still to come."""
+        return self._release(order_ns)
+
+    def end(self) -> list[Columns]:
+        """All that are left."""
+        return self._release(np.iinfo(np.int64).max)
+
+    def _hold(self, packets: Columns) -> None:
+        order_ns = packets.order_ns
+        in_order = bool((order_ns[1:] >= order_ns[:-1]).all())
+        last = int(self._held[-1].order_ns[-1]) if self._held else self._given_ns
+        if not in_order or int(order_ns[0]) < last:
+            packets = _joined([*self._held, packets])
+            self._held.clear()
+            packets = _taken(packets, np.argsort(packets.order_ns, kind="stable"))
+            self.late += int(np.searchsorted(packets.order_ns, self._given_ns))
+        self._held.append(packets)
+        self._newest_ns = max(self._newest_ns, int(packets.order_ns[-1]))
+
+    def _release(self, until_ns: int) -> list[Columns]:
+        free = []
+        while self._held and int(self._held[0].order_ns[0]) <= until_ns:
+            packets = self._held.popleft()
+            count = int(np.searchsorted(packets.order_ns, until_ns, side="right"))
+            if count < len(packets.order_ns):
+                self._held.appendleft(_taken(packets, slice(count, None)))
+                packets = _taken(packets, slice(0, count))
+            self._given_ns = max(self._given_ns, int(packets.order_ns[-1]))
+            free.append(packets)
+        return free
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    packet_id, flow, order_ns = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    same = all(part.order_ns is part.time_ns for part in parts)
+    return Columns(packet_id, flow, order_ns, order_ns if same else np.concatenate([p.time_ns for p in parts]))
+
+
+def _taken(packets: Columns, rows: Int64Array | slice) -> Columns:
+    """These rows; where nothing is corrected both times are one column, and stay so."""
+    order_ns = packets.order_ns[rows]
+    same = packets.order_ns is packets.time_ns
+    return Columns(packets.packet_id[rows], packets.flow[rows], order_ns, order_ns if same else packets.time_ns[rows])
