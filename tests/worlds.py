@@ -61,6 +61,24 @@ def bimodal(random, flow):
 DELAYS = {f.__name__: f for f in (weibull, pareto, gaussian, per_flow, bimodal)}
 
 
+def heavy(random, flow):
+    """So heavy a tail that its variance does not exist."""
+    return np.minimum((random.pareto(1.2, len(flow)) + 1) * MS, 900 * MS)
+
+
+def two_modes(random, flow):
+    """A queue that every packet finds empty or full."""
+    return np.where(random.uniform(size=len(flow)) < 0.94, MS, 60 * MS) + random.exponential(0.2 * MS, len(flow))
+
+
+def quantised(random, flow):
+    """A clock of a millisecond: many packets have the same delay."""
+    return MS * random.geometric(0.3, len(flow))
+
+
+TAILS = {f.__name__: f for f in (heavy, two_modes, quantised)}
+
+
 def flow_of_packets(random, flows: int, packets: int, tail: float) -> np.ndarray:
     weights = random.pareto(tail, flows) + 0.05
     flow = random.choice(flows, packets - flows, p=weights / weights.sum())
@@ -70,7 +88,7 @@ def flow_of_packets(random, flows: int, packets: int, tail: float) -> np.ndarray
 def world(seed: int, *, delays: str, loss: float, flows: int = 200, packets: int = 40_000, tail: float = 1.3) -> World:
     random = np.random.default_rng(seed)
     flow = flow_of_packets(random, flows, packets, tail)
-    delay_ns = DELAYS[delays](random, flow).astype(np.int64)
+    delay_ns = (DELAYS | TAILS)[delays](random, flow).astype(np.int64)
     ids = random.integers(0, 2**64, flows, dtype=np.uint64)
     sender = PacketBatch(
         ids[flow],

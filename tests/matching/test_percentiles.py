@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import Int64Array
+from sojourn.core.estimates import LEVELS
 from sojourn.matching.consumers import MatchedColumns
-from sojourn.matching.percentiles import LEVELS, RELATIVE_ERROR, FlowPercentiles, bounds_of, code_of
+from sojourn.matching.percentiles import RELATIVE_ERROR, FlowPercentiles, bounds_of, code_of
 
 FLOWS = 300
 

@@ -99,6 +99,8 @@ class Unanswered:
 Answer: TypeAlias = Estimate | Unanswered
 
 
+# The percentiles of every answer, by their names.
+LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 NORMAL_95 = 1.959963984540054
 _STUDENT_FEW = {1: 12.7062, 2: 4.3027}
 
@@ -143,8 +145,8 @@ class FlowDelays:
     """One row per asked flow; NaN and a reason where there is no answer.
 
     ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing): estimates, of
-    which a literal LDS's are never too low. ``methods``
-    names each flow's own method where flows are answered by different ones.
+    which a literal LDS's are never too low. ``methods`` names each flow's own method where flows are answered by
+    different ones. ``percentiles`` (flows × `LEVELS` × value, low, high) are there where packets' own delays are known.
     """
 
     flow_id: UInt64Array
@@ -158,6 +160,7 @@ class FlowDelays:
     reason: list[Reason | None]
     method: str
     methods: list[str] | None = None
+    percentiles: FloatArray | None = None
 
     @property
     def method_of_flow(self) -> list[str]:
@@ -170,7 +173,8 @@ class FlowDelays:
 
     def at(self, rows: Int64Array) -> FlowDelays:
         """The answers of some of the rows, in this order; a row may be asked for twice."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _LISTS}
+        known = [f.name for f in fields(self) if f.name not in _LISTS and getattr(self, f.name) is not None]
+        columns = {name: getattr(self, name)[rows] for name in known}
         reason = [self.reason[row] for row in rows.tolist()]
         methods = None if self.methods is None else [self.methods[row] for row in rows.tolist()]
         return FlowDelays(**columns, reason=reason, method=self.method, methods=methods)

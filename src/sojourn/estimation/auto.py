@@ -187,7 +187,14 @@ def combine(cells: FlowDelays, samples: FlowDelays, grand_mean: Estimate | None 
         )
     ]
     return FlowDelays(
-        cells.flow_id, **columns, packets=packets, lost=lost, reason=reasons, method="auto", methods=methods
+        cells.flow_id,
+        **columns,
+        packets=packets,
+        lost=lost,
+        reason=reasons,
+        method="auto",
+        methods=methods,
+        percentiles=samples.percentiles,
     )
 
 

@@ -34,8 +34,9 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
+from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
 from sojourn.estimation.differences import poisson_95
+from sojourn.estimation.order_statistics import sample_percentiles, weighed_percentiles
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
 MOST_DEGREES = 1000.0
@@ -134,6 +135,9 @@ class MatchedSample:
     sent: Int64Array
     received: Int64Array
     extra: Int64Array
+    delay_ns: FloatArray
+    """The known delays, ``start[i] … start[i + 1]`` those of row i, sorted."""
+    start: Int64Array
 
     @property
     def group(self) -> Int64Array:
@@ -152,9 +156,8 @@ class MatchedSample:
         mean = np.where(known, self._column(self.mean_ns, row), np.nan)
         low, high = (np.where(known, mean + sign * half, np.nan) for sign in (-1, 1))
         samples = np.where(known, paired, 0).astype(np.int64)
-        return FlowDelays(
-            flow_id, mean, low, high, np.where(known, std, np.nan), samples, packets, lost, reason, METHOD
-        )
+        std, tails = np.where(known, std, np.nan), np.where(known[:, None, None], self._percentiles(row), np.nan)
+        return FlowDelays(flow_id, mean, low, high, std, samples, packets, lost, reason, METHOD, percentiles=tails)
 
     def mean(self) -> Answer:
         """The mean delay of everything that was delivered, by strata."""
@@ -195,6 +198,22 @@ class MatchedSample:
         if self.is_whole:
             low = high = value
         return Estimate(value, min(low, value), max(high, value), int(paired), METHOD)
+
+    def percentiles(self) -> FloatArray:
+        """Those of everything that was delivered, groups weighed as for the mean."""
+        of_group = np.bincount(self.group, self.paired, len(self.share))
+        weight = np.minimum(self.sent, self.received) / np.maximum(of_group, 1)
+        weight = weight if weight.sum() else np.ones(len(weight))
+        each = np.repeat(weight[self.group], self.paired)
+        return weighed_percentiles(self.delay_ns, each, is_whole=self.is_whole)
+
+    def _percentiles(self, row: Int64Array) -> FloatArray:
+        """Of each flow; NaN without a row."""
+        if not len(self.code):
+            return np.full((len(row), len(LEVELS), 3), np.nan)
+        whole = (self.share[self.group] >= 1) & (self.paired == self.arrived)
+        found = sample_percentiles(self.start, self.delay_ns, whole)[np.maximum(row, 0)]
+        return np.where((row >= 0)[:, None, None], found, np.nan)
 
     @property
     def is_whole(self) -> bool:
@@ -296,6 +315,7 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
     paired = np.bincount(of_run[paired_run], minlength=count)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(of_run[paired_run], delay, count) / paired
+    by_row = np.lexsort((delay, of_run[paired_run]))
     squares = np.bincount(of_run[paired_run], (delay - np.nan_to_num(mean)[of_run[paired_run]]) ** 2, count)
     tags = np.bincount(np.unique(code) >> _TAG_BITS, minlength=p.groups)
     return MatchedSample(
@@ -311,6 +331,8 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
         sender.arrays[0][:, PACKETS].copy(),
         receiver.arrays[0][:, PACKETS].copy(),
         np.bincount(run_code >> _TAG_BITS, np.maximum(received - sent, 0), p.groups).astype(np.int64),
+        delay[by_row],
+        np.concatenate([[0], np.cumsum(paired)]),
     )
 
 

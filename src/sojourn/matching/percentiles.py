@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.estimates import LEVELS
 from sojourn.core.kernels import borrowing_kernel, kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
 
-LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 FRACTION_BITS = 6
 RELATIVE_ERROR = 1 / 128
 

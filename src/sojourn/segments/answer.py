@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError, UsageError
 from sojourn.core.estimates import Estimate, FlowDelays, Reason, flow_delays_of, unanswered_flows
 from sojourn.core.keys import Key, TrafficKey, key_id
@@ -46,6 +46,7 @@ class SegmentTotals:
     received: int
     delays: LdaAnswer
     losses: Losses
+    percentiles: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,9 @@ class Interval:
 
     def moved(self, base_ns: int) -> Interval:
         """The answer with the base of its delays added again."""
-        totals = replace(self.totals, delays=moved(self.totals.delays, base_ns))
+        tails = self.totals.percentiles
+        tails = None if tails is None else tails + base_ns
+        totals = replace(self.totals, delays=moved(self.totals.delays, base_ns), percentiles=tails)
         return replace(self, totals=totals, flows=moved_flows(self.flows, base_ns))
 
 
@@ -257,7 +260,8 @@ def answer_interval(
         flows = None if flows is None else counted.applied(flows)
     else:
         losses = answers.losses(*counts) if whole else count_losses(*counts, [])
-    totals = SegmentTotals(*counts, answers.delays, losses)
+    tails = None if answers.sample is None else answers.sample.percentiles()
+    totals = SegmentTotals(*counts, answers.delays, losses, tails)
     return Interval(sender.first_ns or 0, sender.last_ns or 0, totals, flows).moved(base_ns)
 
 
@@ -420,6 +424,8 @@ def without_other_way(flows: FlowDelays) -> FlowDelays:
     backward = np.nan_to_num(flows.high_ns, nan=1.0) < 0
     for column in (flows.mean_ns, flows.low_ns, flows.high_ns, flows.std_ns):
         column[backward] = np.nan
+    if flows.percentiles is not None:
+        flows.percentiles[backward] = np.nan
     for row in np.flatnonzero(backward).tolist():
         flows.reason[row] = Reason.OTHER_WAY
     return flows

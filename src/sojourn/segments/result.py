@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sojourn.core.estimates import FlowDelays, Unanswered
+from sojourn.core.estimates import LEVELS, FlowDelays, Unanswered
 from sojourn.core.keys import TrafficKey, key_columns
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import durations_apart, format_bytes, format_duration, plural
@@ -112,6 +112,8 @@ class SegmentResult(Result):
             yield f"mean delay {_shown(a['mean_ns'])}, {bounds}, standard deviation {_shown(a['std_ns'])}"
         elif "reason" in a:
             yield f"mean delay unknown: {a['reason']}"
+        if a.get("p50_ns") is not None:
+            yield f"percentiles: {_percentile_words(a)}"
         if self.clock.get("uncertainty_ns", 0) is None:
             yield "delays and their intervals are relative to the two clocks, whose offset packets do not tell"
         if self.truth is not None:
@@ -189,6 +191,7 @@ def _totals(interval: Interval) -> dict[str, Any]:
         "high_ns": high,
         "samples": getattr(mean, "samples", 0),
         "method": getattr(mean, "method", None),
+        **({} if totals.percentiles is None else percentile_columns(totals.percentiles, rounded)),
         **({"reason": str(mean.reason)} if isinstance(mean, Unanswered) else {}),
     }
 
@@ -273,7 +276,18 @@ def _flow_rows(
         "samples": flows.samples.tolist(),
         "method": [None if reason else m for m, reason in zip(flows.method_of_flow, flows.reason, strict=True)],
         "reason": [str(reason) if reason else None for reason in flows.reason],
+        **({} if flows.percentiles is None else percentile_columns(np.moveaxis(flows.percentiles, 0, -1), _whole)),
         **({} if truth is None or start_ns is not None else _true_columns(ids, truth)),
+    }
+
+
+def percentile_columns(found: FloatArray, to_plain: Callable[[Any], Any]) -> dict[str, Any]:
+    """Percentiles (levels × value, low, high × …) by the names of the contract."""
+    parts = ("ns", "low_ns", "high_ns")
+    return {
+        f"{level}_{part}": to_plain(values)
+        for level, three in zip(LEVELS, found, strict=True)
+        for part, values in zip(parts, three, strict=True)
     }
 
 
@@ -364,6 +378,13 @@ def _error_words(truth: Mapping[str, Any]) -> Iterable[str]:
             f"flows of {LARGE_FLOW} packets or more: median error {error:.2%}, "
             f"{baseline:.2%} for answering the grand mean{held}"
         )
+
+
+def _percentile_words(a: Mapping[str, Any]) -> str:
+    """The percentiles that are known, in a few words."""
+    names = {"p50": "median", "p999": "p99.9"}
+    known = [(names.get(level, level), a.get(f"{level}_ns")) for level in LEVELS]
+    return ", ".join(f"{name} {_shown(value)}" for name, value in known if value is not None)
 
 
 def _shown(value: float | None) -> str:

@@ -418,7 +418,7 @@ def test_packets_put_together_by_offloading_are_no_loss(captures, tmp_path: Path
 def test_tables_call_exact_what_is_exact_and_show_other_intervals_with_enough_digits(captures) -> None:
     lines = run("measure", *captures, "--limit", "3").stdout.splitlines()
     assert "mean delay 24.3 ms, exact" in lines[2]
-    assert all(line.split().count("exact") == 2 for line in lines[5:])
+    assert all(line.split().count("exact") == 2 for line in lines[6:])
     lines = run("measure", *captures, "--sketch", "lda").stdout.splitlines()
     low, high = lines[2].split("95 %")[1].split(",")[0].split("…")
     assert "exact" not in lines[2]

@@ -73,16 +73,18 @@ def test_a_tangle_of_paths_keeps_nobody_waiting_and_no_one_from_stopping(tmp_pat
 
 def test_what_takes_too_long_is_set_aside_with_its_reason_and_stays_so_after_a_restart(tmp_path: Path) -> None:
     rows = tangled(1000)
-    reason = "took more than 0.3 s of processor time"
+    # Of the processor; on a machine that has other things to do the wall clock may be the first.
+    reasons = {"took more than 0.3 s of processor time", "took more than 1.2 s"}
     for unit in running_unit(tmp_path, QUICK):
         post(unit, "alpha", rows)
         with unit.client("admin") as client:
             state = settled(client)
             assert (state["open"], state["late"], state["solved"]) == (0, 0, 0)
             assert state["packets"] == state["set_aside"] == len(rows)
-            assert state["set_aside_reasons"] == {reason: len(rows)}
+            assert state["set_aside_reasons"].keys() <= reasons
             packets = [client.get(f"{FIELD}/packets/{row[0]}/{row[1]}").json()[0] for row in rows[:20]]
-            assert {(packet["status"], packet["reason"]) for packet in packets} == {("set aside", reason)}
+            assert {packet["status"] for packet in packets} == {"set aside"}
+            assert {packet["reason"] for packet in packets} <= reasons
             page = client.get(f"{FIELD}/hops", params={"limit": 10_000}).json()
             assert (page["packets"], page["unsolved"]) == (len(rows), len(rows))
     for unit in running_unit(tmp_path, QUICK):

@@ -54,6 +54,8 @@ COLUMNS = [
     TableColumn("mean_ns", "mean", _time),
     TableColumn("low_ns", "from", rank=1),
     TableColumn("high_ns", "to (95 %)", rank=1),
+    TableColumn("p50_ns", "median", _time, rank=3),
+    TableColumn("p99_ns", "p99", _time, rank=1),
     TableColumn("std_ns", "deviation", _time, rank=3),
     TableColumn("jitter_ns", "jitter", _time, rank=2),
     TableColumn("true_mean_ns", "true mean", _time),
