@@ -9,7 +9,8 @@ KERNELS := $(VENV)/.kernels
 MICROPYTHON := $(VENV)/micropython
 
 # Debian packages that tests need; installed when missing and root.
-SYSTEM_PACKAGES := dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables tcpdump tshark
+SYSTEM_PACKAGES := dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables postgresql \
+	tcpdump tshark
 
 .PHONY: all install demo test test-long test-checked fuzz check bench format clean system-packages
 

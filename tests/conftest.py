@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from postgresql_server import PostgresqlServer, programs_directory, running_server
 
 # Workers share the cores: threads of linear algebra on small matrices would wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -45,3 +49,14 @@ def shared_data() -> Path:
             pytest.fail(f"{SHARED_DATA} is missing and CI skips nothing")
         pytest.skip(f"the shared data is not at {SHARED_DATA}")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL that nobody else uses."""
+    programs = programs_directory()
+    if programs is None or importlib.util.find_spec("psycopg") is None:
+        if os.environ.get("CI"):
+            pytest.fail("PostgreSQL or psycopg is missing and CI skips nothing")
+        pytest.skip("PostgreSQL or its driver is not installed")
+    yield from running_server(programs)

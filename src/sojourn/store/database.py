@@ -1,8 +1,8 @@
 """A database: SQLite in a directory, or PostgreSQL at a URL; opened, used in transactions, and the tables of epochs.
 
 Guarantee: a transaction is all or nothing, and on disk when it ends (SQLite: write-ahead log, synchronised at every
-commit); what a database complains of is a `StoreError`. Writers get their turns in the order in which they came. Only
-its owner can read a database in a directory, whatever that allows.
+commit); what a database complains of is a `StoreError`, a value that it cannot hold a `UsageError`. Writers get their
+turns in the order in which they came. Only its owner can read a database in a directory, whatever that allows.
 
 The tables are the same for both; so are the statements but for those that the two spell apart. Ids of instances are
 64-bit words; databases have signed ones, so a word is stored as the signed number with its bits. Rows are added unless
@@ -42,10 +42,10 @@ from sqlalchemy import (
     or_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.schema import CreateColumn
 
-from sojourn.core.errors import StoreError
+from sojourn.core.errors import StoreError, UsageError
 from sojourn.core.executors.turns import FairLock
 
 BUSY_SECONDS = 10
@@ -80,7 +80,10 @@ def engine_at(place: str | Path | URL) -> Engine:
 
 def reading_engine(url: URL) -> Engine:
     """A database that another process has opened, for reading alone."""
-    return _listened_to(create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite"), _read_only_sqlite)
+    engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _read_only_postgresql)
+    return _listened_to(engine, _read_only_sqlite)
 
 
 def _listened_to(engine: Engine, prepare: Callable[[Any, object], None]) -> Engine:
@@ -128,6 +131,13 @@ def _read_only_sqlite(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA query_only=ON")
 
 
+def _read_only_postgresql(connection: Any, _record: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+    # Setting it began a transaction, at whose rollback it would be forgotten.
+    connection.commit()
+
+
 def _begin_sqlite(connection: Connection) -> None:
     """A writer takes its place at the start: one that began as a reader may find that another was faster, and fail."""
     writes = connection.get_execution_options().get("writes", False)
@@ -155,22 +165,32 @@ class Database:
 
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
-        """All or nothing; a database's own complaint becomes a `StoreError`."""
+        """All or nothing; a database's own complaint becomes a `StoreError`, one about a value a `UsageError`."""
         turn = self._turns if writes else nullcontext()
         try:
             with turn, self.engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 yield connection
         except IntegrityError:
             raise
+        except DataError as error:
+            # A NUL character, or more than fits: nothing that trying again would help.
+            raise UsageError(
+                f"the database cannot hold that: {_first_line(error)}"[:300], where="store", action="use printable text"
+            ) from None
         except TimeoutError:
             raise StoreError("the database is busy", where=self.where, action="try again in a few seconds") from None
         except (OperationalError, DBAPIError) as error:
-            cause = str(error.orig).strip().splitlines()
             raise StoreError(
-                f"the database says: {cause[0] if cause else error}"[:300],
+                f"the database says: {_first_line(error)}"[:300],
                 where=self.where,
                 action="check that it runs, that the disk has room and that you may write there",
             ) from None
+
+
+def _first_line(error: DBAPIError) -> str:
+    """What the driver says, on one line."""
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else str(error)
 
 
 SCHEMA_VERSION = 1

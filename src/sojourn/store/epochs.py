@@ -245,9 +245,10 @@ class EpochStore(Database):
             with closing(open_store(self.engine.url)) as store:
                 return store.set_aside(number, reason)
         row = select(EPOCHS.c.id, literal(str(reason)[:LONGEST_REASON]), literal(time.time_ns()))
-        row = row.where((EPOCHS.c.id == number) & EPOCHS.c.id.not_in(select(SET_ASIDE.c.epoch)))
+        # Several workers may find the same one at once: the first one's reason stays.
+        addition = insert_new(self.engine.dialect.name, SET_ASIDE)
         with self.transaction(writes=True) as connection:
-            connection.execute(insert(SET_ASIDE).from_select(["epoch", "reason", "since_ns"], row))
+            connection.execute(addition.from_select(["epoch", "reason", "since_ns"], row.where(EPOCHS.c.id == number)))
         return None
 
     def set_aside_in(self, streams: Sequence[tuple[str, str]], from_ns: int, to_ns: int) -> list[str]:
@@ -289,11 +290,13 @@ class EpochStore(Database):
     def set_tags(self, node: str, tags: Sequence[str]) -> None:
         """Replace a node's tags; the node may be one that has not been heard of yet."""
         with self.transaction(writes=True) as connection:
+            self._hold(connection, node)
             self._tag(connection, node, sorted(set(tags)))
 
     def change_tags(self, node: str, add: Sequence[str], remove: Sequence[str], *, most: int) -> list[str]:
         """Give a node tags and take others from it in one transaction; all that it then has."""
         with self.transaction(writes=True) as connection:
+            self._hold(connection, node)
             has = set(connection.execute(select(TAGS.c.tag).where(TAGS.c.node == node)).scalars())
             tags = sorted((has | set(add)) - set(remove))
             if len(tags) > most:
@@ -301,10 +304,14 @@ class EpochStore(Database):
             self._tag(connection, node, tags)
         return tags
 
-    def _tag(self, connection: Connection, node: str, tags: Sequence[str]) -> None:
+    def _hold(self, connection: Connection, node: str) -> None:
+        """Let others who change the node's tags wait; a node that is not known yet is from now on."""
         # Being tagged is no sign of life: when a known node was seen last stays as it is.
         now_ns = time.time_ns()
         insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
+        connection.execute(select(NODES.c.name).where(NODES.c.name == node).with_for_update())
+
+    def _tag(self, connection: Connection, node: str, tags: Sequence[str]) -> None:
         connection.execute(delete(TAGS).where(TAGS.c.node == node))
         if tags:
             connection.execute(insert(TAGS), [{"node": node, "tag": tag} for tag in tags])
@@ -474,7 +481,7 @@ def _insert_epochs(connection: Connection, epochs: Sequence[EncodedEpoch], now_n
     same = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded", "data")
     rows = [
         {**{name: getattr(epoch, name) for name in same}, "received_ns": now_ns, "size_bytes": len(epoch.data)}
-        for epoch in epochs
+        for epoch in sorted(epochs, key=_identity)  # as two query units may be sent the same ones, in any order
     ]
     made = connection.execute(_add_epochs(connection.dialect.name), rows)
     return {(node, stream, sequence): number for number, node, stream, sequence in made}

@@ -358,7 +358,9 @@ def _set_packets_aside(
     windows = SET_ASIDE_WINDOWS.c
     window = connection.execute(insert(SET_ASIDE_WINDOWS).values(values).returning(windows.id)).scalar_one()
     numbered = packets.add_columns(literal(window))
-    count = connection.execute(insert(SET_ASIDE).from_select(["packet", "window"], numbered)).rowcount
+    # Not all drivers are asked how many rows an insertion added unless one says so.
+    addition = insert(SET_ASIDE).from_select(["packet", "window"], numbered)
+    count = connection.execute(addition, execution_options={"preserve_rowcount": True}).rowcount
     connection.execute(update(SET_ASIDE_WINDOWS).where(windows.id == window).values(packets=count))
     return count
 

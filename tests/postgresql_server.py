@@ -1,0 +1,77 @@
+"""A PostgreSQL for tests: in a directory of its own, reached by a socket in it, run by a user who is not root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from sqlalchemy import create_engine
+
+__all__ = ["PostgresqlServer", "programs_directory", "running_server"]
+
+PLACES = ("/usr/lib/postgresql", "/usr/local/lib/postgresql", "/opt/postgresql")
+OPTIONS = "-c listen_addresses='' -c fsync=off -c unix_socket_directories={}"
+
+
+def programs_directory() -> Path | None:
+    """Where initdb and pg_ctl are, if they are installed."""
+    for place in PLACES:
+        if found := sorted(Path(place).glob("*/bin/initdb")):
+            return found[-1].parent
+    there = shutil.which("pg_ctl")
+    return Path(there).parent if there and shutil.which("initdb") else None
+
+
+class PostgresqlServer:
+    """A server that runs; each caller gets a database of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._address = f"postgresql+psycopg://sojourn@/{{}}?host={directory}"
+        self._numbers = count()
+
+    def new_database(self) -> str:
+        """The URL of a database without anything in it."""
+        name = f"fresh_{next(self._numbers)}"
+        engine = create_engine(self._address.format("postgres"), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        engine.dispose()
+        return self._address.format(name)
+
+
+def _somebody() -> str | None:
+    """Who runs the server, as it refuses to be run by root; None: whoever runs the tests."""
+    if os.geteuid():
+        return None
+    return next(user.pw_name for name in ("postgres", "nobody") for user in pwd.getpwall() if user.pw_name == name)
+
+
+def running_server(programs: Path) -> Iterator[PostgresqlServer]:
+    """A server as long as it is used; its path is short, as those of sockets have to be."""
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    user = _somebody()
+    if user is not None:
+        os.chown(directory, pwd.getpwnam(user).pw_uid, -1)
+
+    def run(program: str, *arguments: str) -> None:
+        command = [str(programs / program), "-D", str(directory / "data"), *arguments]
+        # The server keeps what it inherits open: its words go to a file, not to a pipe that would never end.
+        with open(directory / "said", "ab") as said:
+            done = subprocess.run(command, stdout=said, stderr=said, user=user, cwd=directory, check=False)
+        assert done.returncode == 0, (directory / "said").read_text()
+
+    try:
+        run("initdb", "--auth=trust", "--username=sojourn", "--encoding=UTF8", "--no-sync")
+        run("pg_ctl", "start", "-w", "-o", OPTIONS.format(directory))
+        try:
+            yield PostgresqlServer(directory)
+        finally:
+            run("pg_ctl", "stop", "-w", "-m", "immediate")
+    finally:
+        shutil.rmtree(directory)
