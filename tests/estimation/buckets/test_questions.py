@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import MeasurementBatch
-from sojourn.core.errors import UsageError
-from sojourn.core.estimates import Estimate
+from sojourn.core.errors import MismatchError, UsageError
+from sojourn.core.estimates import Estimate, Reason, Unanswered
 from sojourn.core.keys import Key, ProcessKey, key_id, parse_key
 from sojourn.epochs.epoch import Epoch
-from sojourn.estimation.buckets import questions
+from sojourn.estimation.buckets import queries, questions
 from sojourn.estimation.buckets.queries import RangeQuery
 from sojourn.estimation.buckets.questions import Question, answer_streams
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
@@ -127,3 +127,65 @@ def test_long_lists_are_bounded_in_answers_and_in_spans(monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="4 answers, the limit is 3; ask for the top ones"):
         answer_streams([late], Question(range=ALWAYS, instance="*"))
     assert len(answer_streams([late], Question(range=ALWAYS, top=2))) == 2
+
+
+def one_epoch(values: dict[str, int], *, repeat: int = 1, **parameters) -> Stream:
+    """A stream of one epoch in which each process adds its value so many times."""
+    sketch = BucketArray(BucketArrayParameters(**{"buckets": 64, "per_instance": 1, **parameters}))
+    keys = [parse_key(name) for name in values]
+    for _ in range(repeat):
+        for key, value in zip(keys, values.values(), strict=True):
+            sketch.record(key_id(key), value, 1000)
+    return Stream("n", [Epoch("n", "s", 0, sketch, tuple(keys))])
+
+
+def test_a_total_beyond_64_bits_is_exact() -> None:
+    stream = one_epoch({f"p[{i}]": 2**62 for i in range(5)}, bits=64)
+    (found,) = answer_streams([stream], Question(range=ALWAYS))
+    assert found.range.answer == Estimate(5 * 2.0**62, 5 * 2.0**62, 5 * 2.0**62, 5, "exact total", "bytes")
+
+
+@pytest.mark.parametrize("method", ["joint", "literal"])
+def test_instances_whose_values_may_be_negative_are_not_told_apart(method: str) -> None:
+    stream = one_epoch({"p[1]": -2000, "p[2]": 7}, bits=40, count_bits=24, signed=True)
+    asked = replace(ALWAYS, method=method)
+    for instance in ("p[1]", "p*"):
+        with pytest.raises(UsageError, match=r"may be below 0.*ask for the total"):
+            answer_streams([stream], Question(range=asked, instance=instance))
+    (total,) = answer_streams([stream], Question(range=asked))
+    assert total.range.answer == Estimate(-1993.0, -1993.0, -1993.0, 2, "exact total", "bytes")
+
+
+@pytest.mark.parametrize("method", ["joint", "literal"])
+def test_means_of_instances_need_counts(method: str) -> None:
+    """As published a mean is the ratio of two arrays; one array over itself would always be 1."""
+    stream = one_epoch({"p[1]": 2000, "p[2]": 7}, bits=40)
+    with pytest.raises(UsageError, match="need buckets that count"):
+        answer_streams([stream], Question(range=replace(ALWAYS, stat="mean", method=method), instance="p[1]"))
+
+
+def test_buckets_of_time_stamps_are_not_added_up() -> None:
+    stream = one_epoch({"p[1]": 2000}, bits=40, signed=True, wrap=True)
+    for instance in (None, "p[1]", "*"):
+        with pytest.raises(MismatchError, match="hold time stamps, not values"):
+            answer_streams([stream], Question(range=ALWAYS, instance=instance))
+
+
+def test_more_instances_than_can_be_decoded_together_are_answered_literally_and_say_so(monkeypatch) -> None:
+    monkeypatch.setattr(queries, "MOST_TOGETHER", 20)
+    for count, method in ((20, "iotm joint"), (21, "iotm literal")):
+        stream = one_epoch({f"p[{i}]": 10 for i in range(count)}, repeat=9, bits=40, count_bits=24, per_instance=4)
+        for instance in ("p[3]", "p[*]"):
+            found = answer_streams([stream], Question(range=ALWAYS, instance=instance))
+            assert {one.range.answer.method for one in found} == {method}
+            said = "21 instances, jointly decoded are at most 20: answered literally"
+            assert {one.notes for one in found} == {(said,) if count > 20 else ()}
+    with pytest.raises(UsageError, match="groups of 21 instances are too many to decode, the limit is 20"):
+        answer_streams([stream], Question(range=ALWAYS, group="name"))
+
+
+@pytest.mark.parametrize("how", [{"top": 3}, {"group": "name"}, {"instance": "*"}, {"group": "instance", "top": 1}])
+def test_a_list_of_a_range_without_epochs_says_so(how) -> None:
+    (found,) = answer_streams([one_epoch({"p[1]": 1})], Question(range=RangeQuery(from_ns=0, to_ns=5), **how))
+    assert found.range.answer == Unanswered(Reason.NO_EPOCHS_IN_RANGE)
+    assert (found.instance, found.members) == ("*", 0)

@@ -64,6 +64,8 @@ EXACT = "exact total"
 # The end of a range up to now: later than any measurement.
 FOREVER_NS = 2**63 - 1
 NO_LIMIT_BYTES = 2**63
+# Instances that are decoded together: a thousand take some 15 s, and time grows with their third power.
+MOST_TOGETHER = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +143,17 @@ class RangeSelection:
                 answers[i] = _with_part(answers[i], part, share, query.stat)
         return [RangeAnswer(answer, self.count, self.covered) for answer in answers]
 
+    @property
+    def remarks(self) -> list[str]:
+        """Why the answers are literal though joint ones were asked for."""
+        if self._query.method == "literal":
+            return []
+        if self.names is None:
+            return ["joint decoding needs the epochs' lists of keys, some have none: answered literally"]
+        if len(self.names) > MOST_TOGETHER:
+            return [f"{len(self.names)} instances, jointly decoded are at most {MOST_TOGETHER}: answered literally"]
+        return []
+
     def listed(self) -> dict[int, str]:
         """Ids and names of all instances, which the epochs must have listed."""
         if self.names is None:
@@ -171,6 +184,12 @@ def _placed(epoch: AnyEpoch, query: RangeQuery) -> tuple[tuple[int, int], float 
             f"a stream of {epoch.parameters.kind} is not asked for sums and means",
             where=epoch.stream,
             action="estimate two points' epochs with `sojourn estimate`",
+        )
+    if epoch.parameters.wrap:
+        raise MismatchError(
+            "its buckets wrap: they hold time stamps, not values",
+            where=epoch.stream,
+            action="ask for round trips where both ends' epochs are",
         )
     if epoch.first_ns is None or epoch.last_ns is None or not epoch.overlaps(query.from_ns, query.to_ns):
         return None
@@ -217,7 +236,8 @@ def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) ->
         span, share = placed
         spans.append(span)
         decoded = epoch.decode() if isinstance(epoch, EncodedEpoch) else epoch
-        amount = int(decoded.sketch.column("sum").sum())
+        # As Python's numbers: buckets that hold 63 bits each add up to more than 64.
+        amount = sum(decoded.sketch.column("sum").tolist())
         del decoded
         if share is None:
             low_sum += amount
@@ -249,8 +269,26 @@ def _answers(
     if not epochs:
         return [Unanswered(Reason.NO_EPOCHS_IN_RANGE)] * len(groups)
     sketches: list[BucketArray] = [epoch.sketch for epoch in epochs]  # type: ignore[misc]
-    if query.method == "joint" and listed is not None:
+    if any(sketch.parameters.signed for sketch in sketches):
+        raise UsageError(
+            "its values may be below 0: what instances that share a bucket added cannot be told apart",
+            where=epochs[0].stream,
+            action="ask for the total, without an instance",
+        )
+    if query.stat == "mean" and not all(sketch.has("count") for sketch in sketches):
+        raise UsageError(
+            "the means of instances need buckets that count",
+            where=epochs[0].stream,
+            action="record with count_bits, or ask for the sum",
+        )
+    if query.method == "joint" and listed is not None and len(listed) <= MOST_TOGETHER:
         return _jointly(sketches, listed, groups, query.stat, unit)
+    if listed is not None and query.method == "joint" and any(len(group) > 1 for group in groups):
+        raise UsageError(
+            f"groups of {len(listed)} instances are too many to decode, the limit is {MOST_TOGETHER}",
+            where=epochs[0].stream,
+            action="ask for a shorter range, or leave the group out",
+        )
     return _literally(sketches, groups, query.stat, unit)
 
 

@@ -179,16 +179,15 @@ def _found(
 def _of_instance(streams: Sequence[StreamEpochs], instance: str, asked: RangeQuery, most_bytes: int) -> Found:
     # As published an instance is taken for itself: all nodes' buckets are of one kind. Joint decoding knows a node.
     is_literal = asked.method == "literal"
-    parts, seen, notes = list[RangeAnswer](), set[str](), list[str]()
+    parts, seen, remarks = list[RangeAnswer](), set[str](), list[str]()
     sources: Sequence[Iterable[AnyEpoch]] = [chain.from_iterable(streams)] if is_literal else streams
     number = key_id(parse_key(instance))
     for epochs in sources:
         selection = RangeSelection(epochs, asked, most_bytes=most_bytes)
         parts += selection.answers([[number]], unit=streams[0].unit)
         seen.update((selection.names or {}).values())
-        if selection.names is None and not is_literal:
-            notes = ["joint decoding needs the epochs' lists of keys, some have none: answered literally"]
-    answer = _together(parts, asked)
+        remarks += selection.remarks
+    answer, notes = _together(parts, asked), list(dict.fromkeys(remarks))
     if answer.answer == Unanswered(Reason.UNKNOWN_INSTANCE):
         notes += _similar(seen, instance)
     return _found(streams, answer, instance, 1, notes)
@@ -213,13 +212,14 @@ def _together(parts: list[RangeAnswer], asked: RangeQuery) -> RangeAnswer:
 
 
 def _listed(streams: Sequence[StreamEpochs], question: Question, most_bytes: int) -> list[Found]:
-    """Instances that fit the pattern, or their groups; if one was given and none fits, an answer that says so."""
+    """Instances that fit the pattern, or their groups; if none fits, an answer that says so."""
     patterns, names = InstancePatterns([question.pattern or "*"]), set[str]()
     parts: dict[tuple[str | None, str], list[tuple[StreamEpochs, RangeAnswer, int]]] = {}
-    epochs = 0
+    epochs, remarks = 0, list[str]()
     for stream in streams:
         selection = RangeSelection(stream, question.range, most_bytes=most_bytes)
         epochs += selection.count
+        remarks += selection.remarks
         groups: dict[tuple[str | None, str], list[int]] = {}
         for number, name in sorted(selection.listed().items()):
             names.add(name)
@@ -231,16 +231,17 @@ def _listed(streams: Sequence[StreamEpochs], question: Question, most_bytes: int
     if len(parts) > MOST_ANSWERS and not question.top:
         what = f"{len(parts)} answers, the limit is {MOST_ANSWERS}"
         raise UsageError(what, where="query", action="ask for the top ones, a narrower pattern or groups")
-    if not parts and question.instance is not None:
+    if not parts:
         reason = Reason.UNKNOWN_INSTANCE if epochs else Reason.NO_EPOCHS_IN_RANGE
-        none, notes = RangeAnswer(Unanswered(reason), epochs, ()), _similar(names, question.instance)
-        return [_found(streams, none, question.instance, 0, notes)]
+        none, text = RangeAnswer(Unanswered(reason), epochs, ()), str(question.pattern)
+        return [_found(streams, none, text, 0, _similar(names, text))]
     found = [
         _found(
             [stream for stream, _, _ in several],
             _together([answer for _, answer, _ in several], question.range),
             text,
             sum(count for _, _, count in several),
+            tuple(dict.fromkeys(remarks)),
         )
         for (_, text), several in parts.items()
     ]

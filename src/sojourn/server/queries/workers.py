@@ -19,7 +19,7 @@ from sojourn.core.executors.limited import Ended, LimitedProcess, ProcessEndedEr
 from sojourn.server.door.limits import BusyError, Limits
 
 PRELOAD = ("sojourn.server.queries.answering",)
-NARROW = "ask for a shorter range, or for one node"
+NARROW = "ask for a shorter range, for one node, or with the method literal"
 
 Result = TypeVar("Result")
 
