@@ -74,9 +74,11 @@ def estimate_lds_joint(
     if unlisted_share(incidence, cells.sent.astype(np.float64)) > 0:
         return replace(literal, method=INCOMPLETE)
     counts = decode_counts(incidence, cells)
-    if not counts.sent.consistent:
-        return replace(literal, method=INCOMPLETE)
     weight = _weights(sender, flow_id)
+    # How weighted packets spread over a flow's cells varies more than single ones would: no sign of unlisted flows.
+    is_uneven = weight.max() > 1 and (sender.parameters.spread > 1 or min(sender.parameters.row_shares) < 1)
+    if not counts.sent.consistent and not is_uneven:
+        return replace(literal, method=INCOMPLETE)
     if cells.usable.sum() < FEWEST_CELLS:
         return replace(literal, packets=counts.sent.mean / weight, lost=counts.lost / weight, method=FEW)
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean)
@@ -100,15 +102,17 @@ def _chosen(
     present = ~(counts.sent.exact & (counts.sent.mean == 0))
     mean[~present] = np.nan
     silent = np.isnan(mean)
-    low = np.where(by_literal, literal.low_ns, joint.low)
-    high = np.where(by_literal, literal.high_ns, joint.high)
+    # The decoder takes a packet of weight w for w packets, each with a delay of its own: there is one of them.
+    few = np.sqrt(weight)
+    low = np.where(by_literal, literal.low_ns, joint.mean - few * (joint.mean - joint.low))
+    high = np.where(by_literal, literal.high_ns, joint.mean + few * (joint.high - joint.mean))
     samples = np.rint(np.where(by_literal, literal.samples, joint.samples / weight)).astype(np.int64)
     return replace(
         literal,
         mean_ns=mean,
         low_ns=np.where(silent, np.nan, low),
         high_ns=np.where(silent, np.nan, high),
-        std_ns=np.where(silent, np.nan, deviation),
+        std_ns=np.where(silent, np.nan, deviation / few),
         samples=np.where(silent, 0, samples),
         packets=counts.sent.mean / weight,
         lost=counts.lost / weight,
