@@ -77,7 +77,7 @@ def test_without_keys_named_flows_are_answered_and_unnamed_ones_are_asked_for(
     ingress: Path, egress: Path, sketch: str
 ) -> None:
     silent = [record(path, sketch=sketch, with_keys=False)[0] for path in (ingress, egress)]
-    with pytest.raises(UsageError, match="name the flows with --flow, or record at least one point with --keys"):
+    with pytest.raises(UsageError, match="name the flows with --flow, or record both points with --keys"):
         answer_epochs(*silent)
     told = [record(path, sketch=sketch)[0] for path in (ingress, egress)]
     everything = answer_epochs(*told, method="literal")

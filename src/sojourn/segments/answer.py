@@ -378,7 +378,7 @@ def _reported(sender: list[Epoch], receiver: list[Epoch]) -> list[TrafficKey]:
         raise UsageError(
             "neither point's epochs report which flows were active",
             where="keys",
-            action="name the flows with --flow, or record at least one point with --keys",
+            action="name the flows with --flow, or record both points with --keys",
         )
     keys: dict[Key, None] = {}
     for epoch in epochs:

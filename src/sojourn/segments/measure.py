@@ -440,16 +440,23 @@ def epochs_from(source: EpochsSource) -> list[Epoch]:
 
 
 def read_epoch_file(path: FilePath) -> list[Epoch]:
-    """All epochs of a file that `record` wrote."""
+    """All epochs of a file that `record` wrote, each once: a second one that is the same in everything is a copy."""
     from sojourn.epochs.wire import read_epochs
 
     name = shown_name(path)
+    epochs: list[Epoch] = []
+    numbers: dict[tuple[str, str, int], list[Epoch]] = {}
     with input_bytes(path) as opened:
         file: Any = opened
         if is_capture(file.peek(4)[:4]):
             raise InputError("not epochs but a capture", where=name, action="record it first, or use sojourn measure")
         try:
-            epochs = list(read_epochs(file))
+            for epoch in read_epochs(file):
+                # Recordings that were put into one file each begin at 0: the number alone does not make a copy.
+                same = numbers.setdefault((epoch.node, epoch.stream, epoch.sequence), [])
+                if epoch not in same:
+                    same.append(epoch)
+                    epochs.append(epoch)
         except WireError as error:
             action = error.action or "give a file written by sojourn record"
             raise WireError(error.what, where=f"{name}, {error.where}", action=action) from None

@@ -334,6 +334,12 @@ def record(
     )
 
 
+def check_target(source: str | Path | Interface, target: Path) -> None:
+    """Refuse to write epochs over the capture that they are made from: it would be emptied before it is read."""
+    if isinstance(source, str | Path) and target.exists() and Path(source).exists() and target.samefile(source):
+        raise UsageError("that is the capture itself", where=str(target), action="write the epochs to another file")
+
+
 def _policy(path: FilePath) -> str:
     """The canonical text of a file of weights."""
     from sojourn.sketches.weights import MAX_TEXT, WeightPolicy

@@ -74,7 +74,10 @@ class StackParameters(Parameters):
             return
         if isinstance(other, StackParameters):
             names = [", ".join(name for name, _ in stack.parts) for stack in (self, other)]
-            raise MismatchError(f"one holds {names[0]}, the other {names[1]}", action="record both with one --sketch")
+            raise MismatchError(
+                f"one holds {names[0]}, the other {names[1]}",
+                action="record both with one --sketch, and both with keys or without",
+            )
         super().require_equal(other)
 
     def to_mapping(self) -> dict[str, object]:

@@ -47,7 +47,7 @@ def test_without_keys_the_error_says_what_is_needed(epochs) -> None:
     done = sojourn("estimate", *epochs["--no-keys"])
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "name the flows with --flow, or record at least one point with --keys" in done.stderr
+    assert "name the flows with --flow, or record both points with --keys" in done.stderr
 
 
 def test_without_keys_a_named_flow_is_answered_the_same(epochs) -> None:
@@ -57,3 +57,24 @@ def test_without_keys_a_named_flow_is_answered_the_same(epochs) -> None:
     ]
     assert rows[0] == rows[1]
     assert rows[0][0]["samples"] > 100
+
+
+def test_keys_at_one_point_alone_are_named_as_what_differs(shared_data: Path, tmp_path: Path) -> None:
+    for end, flag in (("ingress", "--keys"), ("egress", "--no-keys")):
+        capture = shared_data / "two-point" / f"{end}.pcap.gz"
+        assert sojourn("record", capture, "-w", tmp_path / end, flag, "--flows", "50").returncode == 0
+    done = sojourn("estimate", tmp_path / "ingress", tmp_path / "egress")
+    assert done.returncode == 2
+    assert "record both with one --sketch, and both with keys or without" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["here.pcap", "link.pcap"])
+def test_a_capture_is_not_written_over_by_its_own_epochs(shared_data: Path, tmp_path: Path, name: str) -> None:
+    content = (shared_data / "captures" / "zeek-http-ns.pcap").read_bytes()
+    capture = tmp_path / "here.pcap"
+    capture.write_bytes(content)
+    (tmp_path / "link.pcap").symlink_to(capture)
+    done = sojourn("record", capture, "-w", tmp_path / name)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "that is the capture itself; write the epochs to another file" in done.stderr
+    assert capture.read_bytes() == content

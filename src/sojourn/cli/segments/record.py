@@ -68,11 +68,13 @@ def record(
 ) -> None:
     """Record the packets of one point, a capture or an interface, into epochs."""
     from sojourn.capture.packets import Interface
+    from sojourn.segments.record import check_target
     from sojourn.segments.record import record as record_point
 
     if output is None:
         raise UsageError("there is no file to write to", action="give -w EPOCHS (- is stdout)")
     source, where = live.source(words, "record")
+    check_target(source, output)
     if direction is not None:
         if not isinstance(source, Interface):
             raise UsageError("--direction is for a live capture", where="record", action="give -i INTERFACE")
