@@ -57,7 +57,6 @@ def test_percentiles_are_numpys_within_the_stated_error(name: str) -> None:
         assert (truth <= columns[f"{level}_high_ns"] + 1e-6 * span).all()
         whole = np.quantile(delay_ns, share)
         assert totals[f"{level}_low_ns"] <= whole <= totals[f"{level}_high_ns"]
-    assert (columns["samples"] == np.bincount(flow, minlength=FLOWS)).all()
 
 
 def test_answers_do_not_depend_on_batches_and_lie_between_the_extremes() -> None:
@@ -67,7 +66,6 @@ def test_answers_do_not_depend_on_batches_and_lie_between_the_extremes() -> None
     for name, column in whole.items():
         np.testing.assert_array_equal(column, parts[name])
     assert np.isnan(whole["p50_ns"][3])
-    assert whole["samples"][3] == 0
     assert whole["p999_ns"][0] <= delay_ns[flow == 3].max()
     assert whole["p50_low_ns"][0] >= delay_ns[flow == 3].min()
 

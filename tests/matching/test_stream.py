@@ -10,8 +10,9 @@ import pytest
 
 from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import Int64Array, PacketBatch
+from sojourn.core.estimates import LEVELS
 from sojourn.matching.consumers import LostColumns, MatchedColumns
-from sojourn.matching.exact import ExactMatch, match_exact
+from sojourn.matching.exact import ExactMatch, Fate, match_exact
 from sojourn.matching.join_table import RECEIVER, SENDER
 from sojourn.matching.joining import JoinSettings
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
@@ -274,3 +275,31 @@ def test_settings_hold_only_for_what_they_were_made_for() -> None:
     assert not plain.holds(settings(World(offset=-3 * SECOND)))
     assert not plain.holds(settings(World(skew_ppm=50.0)))
     assert not plain.holds(settings(World(spread=20 * SECOND, seconds=200)))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_tails_are_those_of_the_matched_and_lost_packets(name: str) -> None:
+    points = WORLDS[name].points()
+    told = match_exact(*points, conversations=conversations(name))
+    match, _, _ = streamed(points, StreamSettings.found(told), told, opposites=conversations(name))
+    found = {key: column for tail in match.tails for key, column in tail.columns(match.numbers).items()}
+    totals = {key: value for tail in match.tails for key, value in tail.totals(match.numbers).items()}
+    row_of = {flow: row for row, flow in enumerate(match.flows.flow_id.tolist())}
+    sender, runs = points[SENDER], []
+    for flow in set(told.flows.flow_id.tolist()):
+        row = row_of[flow]
+        delays = told.packets.delay_ns[told.packets.flow_id == flow]
+        truth = np.quantile(delays, list(LEVELS.values())) if len(delays) else np.full(len(LEVELS), np.nan)
+        for level, value in zip(LEVELS, truth.tolist(), strict=True):
+            assert found[f"{level}_ns"][row] == pytest.approx(value, rel=0.01, abs=1, nan_ok=True)
+        # Packets of the flow as it was sent, copies left out.
+        mine = np.flatnonzero((sender.flow_id == flow) & (told.sender_fate != Fate.DUPLICATE))
+        lost = told.sender_fate[mine[np.argsort(sender.time_ns[mine], kind="stable")]] == Fate.LOST
+        lengths = np.diff(np.flatnonzero(np.diff(np.concatenate([[0], lost, [0]]))))[::2]
+        runs += lengths.tolist()
+        assert found["loss_bursts"][row] == len(lengths)
+        assert found["longest_burst"][row] == lengths.max(initial=0)
+    assert totals["loss_bursts"] == len(runs)
+    assert totals["longest_burst"] == max(runs, default=0)
+    everything = np.quantile(told.packets.delay_ns, list(LEVELS.values()))
+    assert [totals[f"{level}_ns"] for level in LEVELS] == pytest.approx(everything.tolist(), rel=0.01)

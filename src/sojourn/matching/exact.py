@@ -22,7 +22,7 @@ Cost: O(packets) time after sorting by time, about 0.35 µs and 70 bytes per pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -40,7 +40,7 @@ from sojourn.matching.clock.correction import (
     explain_negative,
     resolution_of,
 )
-from sojourn.matching.consumers import LostColumns, MatchedColumns
+from sojourn.matching.consumers import LostColumns, MatchedColumns, PacketConsumer
 from sojourn.matching.crossing import CaptureSpan, Crossing, Edges, comparable_packets, find_edges, forward_flows
 from sojourn.matching.numbers import FlowNumbers
 from sojourn.matching.pairing import DUPLICATE, MATCHED, PacketPairs, pair_packets
@@ -116,7 +116,8 @@ class MeasuredFlows(DelayStatistics):
 class ExactMatch:
     """Everything that matching two points tells; ``explanation`` says what needs words.
 
-    ``numbers`` are the numbers of the measured flows, by which consumers know them.
+    ``numbers`` are the numbers of the measured flows, by which consumers know them; ``tails`` are those that have seen
+    all packets, where they were matched as they came.
     """
 
     flows: MeasuredFlows
@@ -126,6 +127,7 @@ class ExactMatch:
     clock: ClockEstimate
     explanation: str
     left_out: dict[str, int]
+    tails: Sequence[PacketConsumer] = ()
 
     def ignored(self) -> dict[str, int]:
         """Packets that are part of no flow's counts, by reason, without those that do not occur."""

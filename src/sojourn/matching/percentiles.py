@@ -92,7 +92,7 @@ class FlowPercentiles:
         """A lost packet has no delay."""
 
     def columns(self, flow: Int64Array) -> Mapping[str, NDArray[Any]]:
-        """``p50_ns``, ``p50_low_ns``, ``p50_high_ns`` and so on, and ``samples`` of each flow."""
+        """``p50_ns``, ``p50_low_ns``, ``p50_high_ns`` and so on of each flow."""
         owner, code, count = self._entries()
         starts = np.searchsorted(owner, flow, "left")
         ends = np.searchsorted(owner, flow, "right")
@@ -187,9 +187,8 @@ def _percentiles(
     least, largest = bounds_of(code)
     levels = np.array(list(LEVELS.values()))
     found = np.full((len(levels), 3, len(starts)), np.nan)
-    samples = np.zeros(len(starts), np.int64)
-    _read(levels, (starts, ends), (least, largest, count), extremes, found, samples)
-    columns: dict[str, NDArray[Any]] = {"samples": samples}
+    _read(levels, (starts, ends), (least, largest, count), extremes, found)
+    columns: dict[str, NDArray[Any]] = {}
     for level, values in zip(LEVELS, found, strict=True):
         columns |= {f"{level}_ns": values[0], f"{level}_low_ns": values[1], f"{level}_high_ns": values[2]}
     return columns
@@ -202,7 +201,6 @@ def _read(
     buckets: tuple[Int64Array, Int64Array, Int64Array],
     extremes: Int64Array,
     found: FloatArray,
-    samples: Int64Array,
 ) -> None:
     least, largest, count = buckets
     for i in range(rows[0].shape[0]):
@@ -210,7 +208,6 @@ def _read(
         total = 0
         for row in range(start, end):
             total += count[row]
-        samples[i] = total
         if total == 0:
             continue
         row, below = start, 0  # packets in the buckets before this one; both only go up with the levels

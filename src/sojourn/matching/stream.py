@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, rows_of
 from sojourn.core.kernels import borrowing_kernel
+from sojourn.matching.bursts import FlowBursts
 from sojourn.matching.clock.correction import ClockEstimate, ClockReading, TimedPairs, estimate_clock
 from sojourn.matching.consumers import LostColumns, MatchedColumns, PacketConsumer
 from sojourn.matching.crossing import CaptureSpan, Edges, edges_of
@@ -39,6 +40,7 @@ from sojourn.matching.joining import NO_LIMIT_NS, Alone, Joiner, JoinSettings, P
 from sojourn.matching.numbers import FlowNumbers
 from sojourn.matching.ordering import SPAN_NS, InOrder
 from sojourn.matching.pairing import plausible_delays
+from sojourn.matching.percentiles import FlowPercentiles
 from sojourn.matching.statistics import DelayTotals
 
 LEAST_MAX_DELAY_NS = 30_000_000_000
@@ -233,7 +235,8 @@ class ExactStream:
         self.totals = DelayTotals()
         self.numbers = FlowNumbers()
         self.joiner = Joiner(settings.join)
-        self.consumers: list[PacketConsumer] = list(consumers)
+        self.tails = FlowPercentiles(), FlowBursts()
+        self.consumers: list[PacketConsumer] = [*self.tails, *consumers]
         self._points = _Point(span_ns), _Point(span_ns)
         self._spans = _Spans()
         self._alone = np.zeros((6, 64), np.int64)
@@ -403,6 +406,7 @@ class ExactStream:
             clock=clock,
             explanation=explained(clock, aggregate),
             left_out=self._left_out(measured, matched),
+            tails=self.tails,
         )
 
     def _settle_edges(self, forward: BoolArray, clock: ClockEstimate) -> None:

@@ -221,8 +221,17 @@ def _exact_totals(match: ExactMatch, resegmented: Collection[int] = ()) -> dict[
         "high_ns": mean,
         "samples": total.received,
         "method": "exact",
+        "min_ns": total.min_ns if total.received else None,
+        "max_ns": total.max_ns if total.received else None,
         "reordered": total.reordered,
+        "reorder_extent": total.reorder_extent,
+        **{name: _plain(name, value) for tail in match.tails for name, value in tail.totals(match.numbers).items()},
     }
+
+
+def _plain(name: str, value: float | None) -> float | int | None:
+    """A number of a tail: times are whole nanoseconds, what is not known is None."""
+    return rounded(value) if name.endswith("_ns") or value is None or not math.isfinite(value) else value
 
 
 def _errors(flows: FlowDelays | None, match: ExactMatch) -> dict[str, object]:
@@ -330,6 +339,11 @@ def _exact_rows(match: ExactMatch, key_of: KeyOf, resegmented: frozenset[int], l
         **{
             name: getattr(flows, name)[order].tolist()
             for name in ("min_ns", "max_ns", "reordered", "reorder_extent", "duplicates")
+        },
+        **{
+            name: [_plain(name, value) for value in column.tolist()]
+            for tail in match.tails
+            for name, column in tail.columns(match.numbers[order]).items()
         },
     }
 
