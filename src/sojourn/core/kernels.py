@@ -23,13 +23,16 @@ change.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, types
 from numba.core import event
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -52,6 +55,24 @@ class _Compilation(event.Listener):
     def on_end(self, event: Any) -> None:
         report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=True))
 
+
+@contextmanager
+def _absent(*names: str) -> Iterator[None]:
+    """Let modules that are not loaded yet look as if they were not installed."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+# Numba takes types and functions of SciPy's linear algebra and of cffi in where these are installed. Both are optional,
+# no kernel uses them, and loading them takes longer than all the rest of it.
+with _absent("scipy.linalg", "cffi"):
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 use_cache_directory()
 config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR", "")  # type: ignore[attr-defined]
