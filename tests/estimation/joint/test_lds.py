@@ -206,7 +206,7 @@ def test_weighted_flows_have_their_own_sizes() -> None:
 
 
 def test_intervals_of_weighted_flows_in_several_cells_hold_the_truth() -> None:
-    """A weighted packet has one delay, whatever it counts for; at 90 % chance leaves 25 of 40 once in 10⁵."""
+    """A weighted packet has one delay, whatever it counts for; at 90 % chance leaves 25 of 40 less than once in 10⁶."""
     world = traffic(620, 400)
     largest = np.argsort(-world.sent)[:40]
     weights = FlowWeights({int(flow): 25 for flow in world.flow_id[largest]})
