@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sojourn.cli import output
-from sojourn.cli.output import Format, TableColumn, TableView, loss_style, write_rows
-from sojourn.core.errors import SojournError
+from sojourn.cli.output import Format, TableColumn, TableView, choose_format, loss_style, write_rows
+from sojourn.core.errors import SojournError, UsageError
 from sojourn.core.results import row_order
 
 HOSTILE = "[/b]:bug: \x1b]0;title\x07\x1b[2J\u202egpj\nnext"
@@ -161,3 +161,8 @@ def test_a_progress_bar_tells_the_time_left_and_stops_when_it_cannot_know(monkey
     now[0] += 10.0
     assert not left.render(task)
     assert task.total is None
+
+
+def test_a_directory_to_write_to_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this is a directory"):
+        choose_format(Format.CSV, tmp_path)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sojourn
 import strategies as own
-from sojourn.core.errors import ParameterError
+from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.keys import ProcessKey
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.segments.record import KeyReports, PointRecorder, every
@@ -117,3 +118,8 @@ def test_a_measurement_that_never_fits_is_an_error_not_a_loop() -> None:
 def test_a_length_of_nothing_is_refused() -> None:
     with pytest.raises(ParameterError, match="use a positive length"):
         every(0)
+
+
+def test_epochs_shorter_than_a_millisecond_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(UsageError, match="too short; use 1.00 ms or more"):
+        sojourn.record("nowhere.pcap", interval="1ns")

@@ -226,6 +226,8 @@ def choose_format(asked: Format | None, path: Path | None) -> Format:
     >>> choose_format(None, Path("flows.csv")).value
     'csv'
     """
+    if path is not None and path.is_dir():  # said before the work is done
+        raise UsageError("this is a directory", where=str(path), action="name a file to write to")
     if asked is not None:
         return asked
     if path is None:

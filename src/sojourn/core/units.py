@@ -195,7 +195,7 @@ def format_rate(bits_per_second: float) -> str:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,9})?)?")
-_EPOCH_NUMBER = re.compile(r"\d{10}(\.\d+)?|\d{19}")
+_EPOCH_NUMBER = re.compile(r"0|\d{10}(\.\d+)?|\d{19}")
 
 
 def parse_time(text: str, *, now_ns: int | None = None) -> int:

@@ -25,7 +25,7 @@ from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.files import FilePath, open_input
 from sojourn.core.keys import FlowKey, Key
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_bytes, parse_bytes, parse_duration, plural
+from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, plural
 from sojourn.epochs.epoch import MAX_KEYS, Epoch
 from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
 from sojourn.sketches.lds import Lds, LdsParameters
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 OPEN_SLOTS = 2
 LEAST_KEYS = 1024
+LEAST_INTERVAL_NS = 1_000_000
 
 SlotOf = Callable[[Int64Array], Int64Array]
 KeysAt = Callable[[Int64Array], list[Any]]
@@ -328,10 +329,12 @@ def record(
     options = decode_options(key, inner, identity_bytes=identity_bytes, flow_table=False)
     if isinstance(source, Interface):
         _rehearse(plan)
+    interval_ns = ns_of(interval, "--interval")
+    if 0 < interval_ns < LEAST_INTERVAL_NS:  # an epoch for every packet or two, each of the whole memory
+        what = f"epochs of {format_duration(interval_ns)} are too short"
+        raise UsageError(what, where="--interval", action=f"use {format_duration(LEAST_INTERVAL_NS)} or more")
     packets = open_packets(source, options, where=where, strict=strict)
-    return Recording(
-        packets, plan, node=node, interval_ns=ns_of(interval, "--interval"), key_flows=2 * flows if keys else 0
-    )
+    return Recording(packets, plan, node=node, interval_ns=interval_ns, key_flows=2 * flows if keys else 0)
 
 
 def check_target(source: str | Path | Interface, target: Path) -> None:
