@@ -121,5 +121,5 @@ def test_a_length_of_nothing_is_refused() -> None:
 
 
 def test_epochs_shorter_than_a_millisecond_are_refused_before_anything_is_read() -> None:
-    with pytest.raises(UsageError, match="too short; use 1.00 ms or more"):
+    with pytest.raises(UsageError, match=r"too short; use 1\.00 ms or more"):
         sojourn.record("nowhere.pcap", interval="1ns")
