@@ -17,7 +17,7 @@ from fuzz.mutations import mutate_capture
 from fuzz.seeds import capture_seeds, compressed_seeds
 from fuzz.target import MAX_INPUT, Target, require_one_line
 from sojourn.capture.decode.decoder import DecodeOptions
-from sojourn.capture.decode.ids import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying, Identity
 from sojourn.capture.decode.transport import TransportBatch
 from sojourn.capture.files import pcap
 from sojourn.capture.files.reader import CaptureReader, open_capture
@@ -34,6 +34,7 @@ _STEPS = (1, 29, 64, 200, 1500, 8192, 40_000, MAX_INPUT)
 _CHUNKS = (1, 2, 7, 512)
 _KEYINGS = [FlowKeying.parse(text) for text in ("five-tuple", "host-pair", "prefix/9", "vlan+five-tuple")]
 _IDENTITY_BYTES = (20, 68, 300, 1500)
+_IDENTITIES = (Identity.PACKET, Identity.PACKET, Identity.PAYLOAD, Identity.PAYLOAD_ALONE)
 _ROOM = GuardedBytes()
 # A compressed input may stand for millions of packets; what lies beyond says nothing new.
 _MAX_PACKETS = 100_000
@@ -51,6 +52,7 @@ class _Choices:
         options = DecodeOptions(
             keying=_KEYINGS[second & 3],
             inner=bool(second & 0x10),
+            identity=_IDENTITIES[second >> 6],
             identity_bytes=_IDENTITY_BYTES[second >> 2 & 3],
             max_flows=5 if second & 0x20 else 1 << 20,
         )
@@ -134,7 +136,7 @@ def _samples(data: bytes, choices: _Choices, options: RttOptions) -> object:
     return rows, meter.ignored, found
 
 
-_KINDS = (frozenset(), frozenset(), frozenset({Kind.SEQ}), frozenset({Kind.MQTT, Kind.ICMP}))
+_KINDS = (frozenset(), frozenset({Kind.QUIC_WHOLE, Kind.DNS}), frozenset({Kind.SEQ}), frozenset({Kind.MQTT, Kind.ICMP}))
 _LIMITS = (RttLimits(connections=64, pending=64), RttLimits(connections=64, pending=64, max_rtt_ns=(1 << 62) - 1))
 
 

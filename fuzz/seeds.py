@@ -126,6 +126,25 @@ def _conversation() -> list[Packet]:
     return found
 
 
+def _services() -> list[Packet]:
+    """A DNS query and its answer, and a QUIC connection that shows that it spins."""
+    question = b"\3www\7example\3org\0\0\1\0\1"
+    query, answer = (struct.pack("!HHHHHH", 7, flags, 1, 0, 0, 0) + question for flags in (0x100, 0x8180))
+    initial = b"\xc0\0\0\0\1\2ab\2cd\1t\4data"
+    handshake = b"\xe0\0\0\0\1\2ab\2cd\4data"
+    sent = [(53, False, query), (53, True, answer + b"\xc0\x0c"), (443, False, initial), (443, True, handshake + b"@")]
+    for turn in range(16):
+        value = bytes([0x40 | (turn + 1) % 2 << 5])
+        sent += [(443, is_server, value) for is_server in (False, False, True, True)]
+    found = []
+    for number, (port, is_server, payload) in enumerate(sent):
+        ports, ends = (4000, port), ("10.0.0.1", "10.0.0.2")
+        datagram = udp(payload, *(ports[::-1] if is_server else ports))
+        frame = ethernet(ipv4(datagram, 17, *(ends[::-1] if is_server else ends)))
+        found.append(Packet(frame, _START + number * _MS))
+    return found
+
+
 def _sections() -> Iterator[bytes]:
     frame = ethernet(packets()[0])
     for big in (False, True):
@@ -160,6 +179,7 @@ def capture_seeds() -> Iterator[bytes]:
             yield PcapLayout(link=link, big=bool(link & 1), nanoseconds=bool(start & 1)).write(some)
     for layout in (PcapLayout(), PcapLayout(modified=True), PcapLayout(version=(2, 2), big=True)):
         yield layout.write(_conversation())
+    yield PcapLayout().write(_services())
     yield from _sections()
     yield from _real_captures()
 

@@ -44,6 +44,7 @@ from sojourn.segments.record import (
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
 from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, kept_pipes, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
+from sojourn.segments.translated import IdentityName, name_by_sender
 
 if TYPE_CHECKING:
     from sojourn.capture.files.reader import CaptureReader
@@ -74,6 +75,7 @@ def measure_files(
     clock: str = "auto",
     reverse: bool = False,
     key: str = "five-tuple",
+    identity: IdentityName = "packet",
     inner: bool = False,
     where: str = "",
     strict: bool = False,
@@ -84,7 +86,8 @@ def measure_files(
     ``sketch`` is auto, lds, colate, sample, lda or exact; the memory of each point's sketches is ``memory`` (1 MB), or
     follows from the ``error`` that a share (``confidence``, 95 %) of the flows shall stay within. ``interval`` also
     answers for every stretch of that length, with ``markers`` ended by packets that both points saw. ``truth`` matches
-    every packet, too. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow.
+    every packet, too. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With ``identity`` payload
+    a device between the points may translate addresses and ports: flows are named as at the sender.
     """
     wanted = _wanted_error(error, confidence, memory, sketch)
     if sketch == EXACT and (interval or markers or parameters):
@@ -99,6 +102,7 @@ def measure_files(
         paths, notes = kept_pipes(names, stack)
         first, second = (CapturePoint(path, options, name=shown_name(n)) for path, n in zip(paths, names, strict=True))
         points = first, second
+        translation = name_by_sender(points) if identity == "payload" else None
         clock_mode = mode.reversed() if reverse else mode
         exact = None
         if truth or sketch == EXACT:
@@ -131,7 +135,8 @@ def measure_files(
             result = replace(result, notes=_joint_notes(plan, whole.flows))
             if chosen is not None:
                 result = _with_planned(result, chosen, whole.flows, survey)
-        return _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
+        result = _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
+        return result if translation is None else translation.told(result, survey.match)
 
 
 def _wanted_error(
@@ -353,11 +358,12 @@ class MeasureOptions(TypedDict, total=False):
     inner: bool
     where: str
     advance: Advance
-    error: str | float | None  # of captures, as the next five
+    error: str | float | None  # of captures, as the next six
     confidence: str | float | None
     interval: str | int | None
     markers: bool
     clock: str
+    identity: IdentityName
     strict: bool
     max_delay: str | int  # of interfaces, as the rest
     flows: int

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from sojourn.core.estimates import LEVELS, FlowDelays, Unanswered
-from sojourn.core.keys import TrafficKey, key_columns
+from sojourn.core.keys import FLOW_FIELDS, FlowKey, TrafficKey, flow_fields, key_columns
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import durations_apart, format_bytes, format_duration, plural
 from sojourn.estimation.differences import Losses
@@ -35,6 +35,7 @@ _LEFT_OUT = {
 }
 
 KeyOf = Callable[[int], TrafficKey]
+_Name: TypeAlias = str | int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +124,26 @@ class SegmentResult(Result):
             memory = format_bytes(self.sketch["memory_bytes"])
             yield f"{self.sketch['name']}: {memory} per point, {self.sketch['bits_per_packet']:.2f} bits per packet"
 
+    def with_receivers_names(self, received_as: Mapping[FlowKey, FlowKey]) -> SegmentResult:
+        """The result with each flow's addresses and ports at the receiver beside those at the sender."""
+        known = {tuple(flow_fields(key).values()): flow_fields(other) for key, other in received_as.items()}
+        rows = tuple(_Rows(each.count, partial(_with_receivers_names, each.make, known)) for each in self.rows)
+        return replace(self, rows=rows)
+
     def with_loss_warnings(self, resegmented: Sized = ()) -> SegmentResult:
         """The result with what makes its losses doubtful, or left packets out of them, and what to do."""
         return replace(self, warnings=[*self.warnings, *_loss_warnings(self, resegmented)])
+
+
+def _with_receivers_names(
+    make: Callable[[int | None], Columns], known: Mapping[tuple[_Name, ...], Mapping[str, _Name]], limit: int | None
+) -> Columns:
+    block = make(limit)
+    keys = zip(*(block[name] for name in FLOW_FIELDS), strict=True)
+    named = [known.get(key, {}) for key in keys]
+    added = {f"receiver_{name}": [fields.get(name) for fields in named] for name in FLOW_FIELDS[:-1]}
+    place = list(block).index(FLOW_FIELDS[-1]) + 1
+    return dict([*list(block.items())[:place], *added.items(), *list(block.items())[place:]])
 
 
 def sketch_result(

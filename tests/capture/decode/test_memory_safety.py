@@ -11,7 +11,7 @@ import ctypes, mmap, sys
 import numpy as np
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
-from sojourn.capture.decode.ids import FlowKeying
+from sojourn.capture.decode.ids import FlowKeying, Identity
 from sojourn.capture.files.reader import CaptureReader, open_frames
 from sojourn.capture.files.source import Source, Window, open_source
 
@@ -45,8 +45,8 @@ class Guarded(Source):
 
 rng = np.random.default_rng(11)
 keyings = [FlowKeying.parse(text) for text in ("five-tuple", "host-pair", "prefix/9", "vlan+five-tuple")]
-decoders = [Decoder(DecodeOptions(keying=keying, inner=True, identity_bytes=size))
-            for keying in keyings for size in (20, 68, 300)]
+decoders = [Decoder(DecodeOptions(keying=keying, inner=True, identity_bytes=size, identity=identity))
+            for keying in keyings for size in (20, 68, 300) for identity in Identity]
 runs = 0
 for path in sys.argv[1:]:
     with open_source(path) as source:

@@ -11,7 +11,7 @@ from packet_builders import ethernet, frames_of, ipv4, udp
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
 from sojourn.capture.decode.ids import Identity
 from sojourn.capture.flows.table import FlowTable
-from sojourn.capture.flows.translation import KEPT, FlowFingerprints, FlowNames
+from sojourn.capture.flows.translation import KEPT, FlowFingerprints, FlowNames, Witnesses
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.hash_kernels import mix_column
 
@@ -38,7 +38,9 @@ def table_of(*flows: int) -> FlowTable:
 
 
 def named(sent: list[tuple[int, int]], got: list[tuple[int, int]]) -> tuple[dict[int, int], int]:
-    names = FlowNames.of(fingerprints(sent), fingerprints(got), table_of(*dict.fromkeys(f for f, _ in sent)))
+    witnesses = Witnesses(fingerprints(got))
+    witnesses.add(batch([flow for flow, _ in sent], [packet for _, packet in sent]))
+    names = FlowNames.of(witnesses, table_of(*dict.fromkeys(f for f, _ in sent)))
     return dict(zip(names.seen.tolist(), names.named.tolist(), strict=True)), names.ambiguous
 
 
@@ -81,27 +83,32 @@ def test_a_packet_that_two_flows_have_in_common_tells_nothing() -> None:
     assert named([(1, 10), (2, 10)], [(8, 10)]) == ({}, 0)
 
 
-def test_captures_that_begin_apart_share_their_lowest_packets() -> None:
-    sent = [(1, number) for number in range(2000)]
-    assert named(sent, [(8, number) for number in range(1000, 2000)]) == ({8: 1}, 0)
+def test_a_single_packet_of_many_that_arrived_is_enough() -> None:
+    sent = [(1 + number % 2, number) for number in range(2000)]
+    assert named(sent, [(8, 1000), (9, 1701)]) == ({8: 1, 9: 2}, 0)
+
+
+def test_captures_may_begin_apart() -> None:
+    sent = [(1, number) for number in range(1500)]
+    assert named(sent, [(8, number) for number in range(1000, 3000)]) == ({8: 1}, 0)
 
 
 @pytest.mark.parametrize("identity", [Identity.PAYLOAD, Identity.PAYLOAD_ALONE])
 def test_a_decoder_with_names_gives_the_senders_ids_and_keys(identity: Identity) -> None:
     inside = [ethernet(ipv4(udp(b"number %d" % n, 1000 + n % 2, 53))) for n in range(8)]
     outside = [ethernet(ipv4(udp(b"number %d" % n, 61_000 + n % 2, 53), source="192.0.2.1")) for n in range(8)]
-    prints, decoders = [], []
-    for packets in (inside, outside):
-        decoders.append(Decoder(DecodeOptions(identity=identity)))
-        prints.append(FlowFingerprints(MANY))
-        prints[-1].add(decoders[-1].decode(frames_of(packets)))
-    names = FlowNames.of(*prints, decoders[0].flows)
+    sender, receiver = (Decoder(DecodeOptions(identity=identity)) for _ in range(2))
+    prints = FlowFingerprints(MANY)
+    prints.add(receiver.decode(frames_of(outside)))
+    witnesses = Witnesses(prints)
+    witnesses.add(sender.decode(frames_of(inside)))
+    names = FlowNames.of(witnesses, sender.flows)
     before = Decoder(DecodeOptions(identity=identity, names=FlowNames.none()))
     after = Decoder(DecodeOptions(identity=identity, names=names))
     sent, got = before.decode(frames_of(inside)), after.decode(frames_of(outside))
     assert sent.packet_id.tolist() == got.packet_id.tolist()
-    assert sent.flow_id.tolist() == got.flow_id.tolist() == decoders[0].decode(frames_of(inside)).flow_id.tolist()
-    assert before.flows.keys() == after.flows.keys() == decoders[0].flows.keys()
+    assert sent.flow_id.tolist() == got.flow_id.tolist() == sender.decode(frames_of(inside)).flow_id.tolist()
+    assert before.flows.keys() == after.flows.keys() == sender.flows.keys()
 
 
 def test_the_same_payload_in_two_flows_is_two_packets() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packet_builders import Packet, PcapLayout, ethernet, ipv4, udp
 from typer.testing import CliRunner
 
 from sojourn.cli.main import app
+from sojourn.core.errors import SojournError
 
 ENDS = ["src_ip", "src_port", "dest_ip", "dest_port", "protocol"]
 NAMES = ["timestamp", *ENDS, "rtt", "min_rtt", "kind", "note"]
@@ -124,3 +127,19 @@ def test_a_table_without_rows_says_that_nothing_was_measured(capture: str) -> No
     result = CliRunner().invoke(app, ["rtt", capture, "port", "9"])
     assert result.exit_code == 0
     assert "0 samples of 0 flows in " in result.stderr
+
+
+def test_ports_of_dns_and_quic_are_options(tmp_path: Path) -> None:
+    question = b"\1a\0\0\1\0\1"
+    messages = [struct.pack("!HHHHHH", 7, flags, 1, 0, 0, 0) + question for flags in (0x100, 0x8180)]
+    ends = [(4000, 5300), (5300, 4000)]
+    asked = ethernet(ipv4(udp(messages[0], *ends[0])))
+    answered = ethernet(ipv4(udp(messages[1], *ends[1]), source="10.0.0.2", destination="10.0.0.1"))
+    path = tmp_path / "dns.pcap"
+    path.write_bytes(PcapLayout().write([Packet(asked, 10**18), Packet(answered, 10**18 + 5000)]))
+    assert json.loads(run(str(path), "--format", "json"))["flows"] == []
+    (flow,) = json.loads(run(str(path), "--dns-port", "5300", "--format", "json"))["flows"]
+    assert (flow["kind"], flow["src_port"], flow["min_rtt"]) == ("dns", 5300, 5000)
+    wrong = CliRunner().invoke(app, ["rtt", str(path), "--quic-port", "53"])
+    assert isinstance(wrong.exception, SystemExit | SojournError)
+    assert "port 53 is of QUIC and of DNS" in str(wrong.exception) + wrong.output

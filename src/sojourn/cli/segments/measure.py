@@ -46,9 +46,14 @@ def _time(value: float | None) -> str:
 
 
 FLOW_COLUMNS = flow_columns("source", "destination", "proto", rank=5)
+_THERE = flow_columns("there from", "there to")[:-1]
+RECEIVERS_COLUMNS = [
+    replace(column, name=f"receiver_{column.name}", show=lambda value: str(value or ""), rank=6) for column in _THERE
+]
 COLUMNS = [
     TableColumn("start_ns", "from (s)", lambda ns: f"{ns / 1e9:.3f}"),
     *FLOW_COLUMNS,
+    *RECEIVERS_COLUMNS,
     TableColumn("packets", "packets", _number),
     TableColumn("lost", "lost", _number, style=loss_style),
     TableColumn("mean_ns", "mean", _time),
@@ -227,6 +232,13 @@ class Captures:
     clock: Annotated[
         str | None,
         typer.Option(help="auto (the default) corrects what packets contradict, none nothing, offset=TIME that much."),
+    ] = None
+    identity: Annotated[
+        Literal["packet", "payload"] | None,
+        typer.Option(
+            help="What packets are told apart by: packet (the default), or payload where a device between the points "
+            "translates addresses or ports."
+        ),
     ] = None
     strict: StrictOption = False
 
