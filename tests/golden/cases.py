@@ -47,7 +47,7 @@ MEASURE = {
     "auto/two-point-intervals": f"measure {SEGMENT} --memory 256KB --interval 1s",
     "auto/two-point-markers": f"measure {SEGMENT} --memory 256KB --interval 2s --markers --truth",
     "auto/two-point-error": f"measure {SEGMENT} --error 20%",
-    "auto/world": f"measure {WORLD}",
+    "auto/world": f"measure {WORLD} --sketch auto",
     "auto/world-128k": f"measure {WORLD} --memory 128KB --truth",
     "auto/world-16k": f"measure {WORLD} --memory 16KB --truth --limit 50",
     "auto/world-error": f"measure {WORLD} --error 20% --confidence 80%",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -25,9 +26,10 @@ from sojourn.matching.clock.correction import ClockMode
 from sojourn.matching.consumers import PacketConsumer
 from sojourn.matching.crossing import resegmented_flows
 from sojourn.matching.exact import ExactMatch, match_exact
+from sojourn.matching.intervals import IntervalTotals
 from sojourn.matching.pairing import common_sample
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
-from sojourn.segments.survey import CapturePoint, PointSurvey, Survey, conclude_captures, read_identified
+from sojourn.segments.survey import CapturePoint, PointSurvey, Survey, conclude_captures, read_identified, refuse_many
 
 LOOK_PACKETS = 1 << 16
 
@@ -44,7 +46,7 @@ class ExactAnswer:
     consumers: Sequence[PacketConsumer]
     max_delay_ns: int
     crowded: int
-    late: int
+    intervals: Sequence[tuple[int, int, ExactMatch]] = ()
 
     @property
     def resegmented(self) -> UInt64Array:
@@ -73,24 +75,38 @@ def match_captures(
     *,
     clock: ClockMode,
     max_delay_ns: int | None = None,
+    interval_ns: int = 0,
     consumers: Consumers = _none,
     advance: Advance = silent,
 ) -> ExactAnswer:
     """Match every packet of two captures; `max_delay_ns` is found where it is not given."""
     advance("looking", 0.0)
 
+    def hung(settings: StreamSettings) -> ExactStream:
+        stretches = [IntervalTotals(interval_ns, partial(_refuse, interval_ns))] if interval_ns else []
+        return ExactStream(settings, [*stretches, *consumers()])
+
     def read() -> tuple[ExactStream, tuple[PointSurvey, PointSurvey]]:
-        settings = _look(points, clock, max_delay_ns)
-        return _pass(points, ExactStream(settings, consumers()), advance)
+        return _pass(points, hung(_look(points, clock, max_delay_ns)), advance)
 
     stream, found = read_identified(points, read)
     survey = conclude_captures(points, found, clock=clock)
     better = StreamSettings.found(survey.match, max_delay_ns=max_delay_ns)
     if not stream.settings.holds(better):
-        stream = _pass_again(points, survey, ExactStream(better, consumers()), advance)
+        stream = _pass_again(points, survey, hung(better), advance)
     match = stream.finish(survey.clock, directions(survey))
     reach = stream.settings.join.max_delay_ns
-    return ExactAnswer(match, survey, stream.consumers, reach, stream.joiner.crowded, stream.late)
+    parts = [
+        (start_ns, start_ns + interval_ns, part)
+        for consumer in stream.consumers
+        if isinstance(consumer, IntervalTotals)
+        for start_ns, part in consumer.answers(match)
+    ]
+    return ExactAnswer(match, survey, stream.consumers, reach, stream.joiner.crowded, parts)
+
+
+def _refuse(interval_ns: int, span_ns: int) -> None:
+    refuse_many(span_ns, interval_ns)
 
 
 def directions(survey: Survey) -> Directions:

@@ -26,7 +26,7 @@ from sojourn.core.estimates import FlowDelays
 from sojourn.core.files import FilePath, input_bytes, open_input, shown_name
 from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_bytes, parse_share, plural
+from sojourn.core.units import format_bytes, format_duration, parse_share, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments.answer import EpochsAnswer, answer_epochs
@@ -62,7 +62,7 @@ def measure_files(
     sender: FilePath,
     receiver: FilePath,
     *,
-    sketch: SketchName = "auto",
+    sketch: SketchName | None = None,
     method: Method = "joint",
     memory: str | int | None = None,
     error: str | float | None = None,
@@ -83,16 +83,21 @@ def measure_files(
 ) -> SegmentResult:
     """Delay, jitter and loss of every flow between two captures.
 
-    ``sketch`` is auto, lds, colate, sample, lda or exact; the memory of each point's sketches is ``memory`` (1 MB), or
-    follows from the ``error`` that a share (``confidence``, 95 %) of the flows shall stay within. ``interval`` also
-    answers for every stretch of that length, with ``markers`` ended by packets that both points saw. ``truth`` matches
-    every packet, too. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With ``identity`` payload
-    a device between the points may translate addresses and ports: flows are named as at the sender.
+    Every packet is matched, which is exact, unless a ``sketch`` (auto, lds, colate, sample, lda) is asked for: what one
+    of ``memory`` (1 MB) at each point would have told, or of the memory that follows from the ``error`` that a share
+    (``confidence``, 95 %) of the flows shall stay within; ``truth`` puts the exact answer beside it. Whoever asks for
+    one of these without a sketch gets auto. ``interval`` also answers for every stretch of that length, with
+    ``markers`` (of sketches) ended by packets that both points saw. No packet is longer on its way than ``max_delay``,
+    which is found where it is not given. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With
+    ``identity`` payload a device between the points may translate addresses and ports: flows are named as at the
+    sender.
     """
+    of_sketches = (memory, error, confidence, parameters or None, truth or None, markers or None)
+    sketch = sketch or _default_sketch(*of_sketches, method=method)
     wanted = _wanted_error(error, confidence, memory, sketch)
-    if sketch == EXACT and (interval or markers or parameters):
+    if sketch == EXACT and (markers or parameters):
         raise UsageError(
-            "exact matching has neither intervals nor parameters", where="measure", action="use another --sketch"
+            "exact matching has neither markers nor parameters", where="measure", action="use another --sketch"
         )
     mode, interval_ns = parse_clock(clock), ns_of(interval, "--interval")
     first_name, second_name = os.fspath(sender), os.fspath(receiver)
@@ -107,13 +112,19 @@ def measure_files(
         exact = None
         if truth or sketch == EXACT:
             limit = None if max_delay is None else ns_of(max_delay, "--max-delay")
-            exact = match_captures(points, clock=clock_mode, max_delay_ns=limit, advance=advance)
+            stretches = interval_ns if sketch == EXACT else 0
+            exact = match_captures(points, clock=clock_mode, max_delay_ns=limit, interval_ns=stretches, advance=advance)
         survey = exact.survey if exact is not None else survey_captures(points, clock=clock_mode, advance=advance)
         key_of = _KeyLookup((survey.receiver.flows, survey.sender.flows))
         if exact is not None and sketch == EXACT:
             result = exact_result(
-                exact.match, key_of, resegmented=exact.resegmented.tolist(), max_delay_ns=exact.max_delay_ns
+                exact.match,
+                key_of,
+                resegmented=exact.resegmented.tolist(),
+                max_delay_ns=exact.max_delay_ns,
+                intervals=exact.intervals,
             )
+            result = replace(result, notes=[_matched_within(exact.max_delay_ns)])
         else:
             joint = method == "joint"
             memory_bytes, chosen = memory_of(memory), None
@@ -137,6 +148,11 @@ def measure_files(
                 result = _with_planned(result, chosen, whole.flows, survey)
         result = _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
         return result if translation is None else translation.told(result, survey.match)
+
+
+def _default_sketch(*given: object, method: Method) -> SketchName:
+    """Exact, unless something was given that only sketches have."""
+    return "exact" if all(value is None for value in given) and method == "joint" else "auto"
 
 
 def _wanted_error(
@@ -245,6 +261,10 @@ def _with_survey_notes(
     return result.with_loss_warnings(resegmented)
 
 
+def _matched_within(max_delay_ns: int) -> str:
+    return f"packets were waited for at the other point for up to {format_duration(max_delay_ns)} (--max-delay)"
+
+
 def _flows_were(count: int) -> str:
     return f"{plural(count, 'flow')} {'was' if count == 1 else 'were'}"
 
@@ -254,6 +274,7 @@ def _ignored(sender: CaptureReader | LiveReader, receiver: CaptureReader | LiveR
     return {f"{text} at {side}": count for reader, side in sides for text, count in reader.ignored.items()}
 
 
+EXPECTED_FLOWS, EXPECTED_LOSS = 1000, 0.01
 _ONE_CLOCK = "clock: this machine's one clock stamps both interfaces; there is nothing to correct"
 
 
@@ -262,11 +283,11 @@ def measure_interfaces(
     receiver: Interface,
     *,
     max_delay: str | int = "1s",
-    sketch: SketchName = "auto",
+    sketch: SketchName | None = None,
     method: Method = "joint",
     memory: str | int | None = None,
-    flows: int = 1000,
-    loss: float = 0.01,
+    flows: int | None = None,
+    loss: float | None = None,
     parameters: Mapping[str, str] | None = None,
     truth: bool = False,
     reverse: bool = False,
@@ -277,16 +298,18 @@ def measure_interfaces(
 ) -> SegmentResult:
     """The same between two interfaces of this machine, while packets pass: for the sender's seconds, or until Ctrl-C.
 
-    None may be longer on its way than ``max_delay``. ``flows`` and ``loss`` are what to expect: the sketches are made
-    for that. ``reverse`` exchanges the interfaces, and leaves their directions.
+    None may be longer on its way than ``max_delay``. ``flows`` (1000) and ``loss`` (0.01) are what to expect: the
+    sketches, where they are asked for as for captures, are made for that. ``reverse`` exchanges the interfaces, and
+    leaves their directions.
     """
     from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.segments.live import LiveSegment
 
+    sketch = sketch or _default_sketch(memory, flows, loss, parameters or None, truth or None, method=method)
     plan = None
     if sketch != EXACT:
-        size = memory_of(memory)
-        plan = plan_segment(sketch, size, flows=flows, loss=loss, changes=parameters, joint=method == "joint")
+        expected: dict[str, Any] = {"flows": flows or EXPECTED_FLOWS, "loss": EXPECTED_LOSS if loss is None else loss}
+        plan = plan_segment(sketch, memory_of(memory), changes=parameters, joint=method == "joint", **expected)
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
     options, packet_filter = decode_options(key, inner), filter_of(where)
     with ExitStack() as stack:
@@ -312,7 +335,8 @@ def _live_result(
         notes = _joint_notes(plan, whole.flows)
     elif match is not None:
         split = answer.resegmented.tolist()
-        result, notes = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns), []
+        result = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns)
+        notes = [_matched_within(max_delay_ns)]
     else:
         raise UsageError("nothing was measured", where="measure")
     warnings = [text for reader in readers for text in reader.warnings]
@@ -348,7 +372,7 @@ def _travel_back(count: int) -> str:
 class MeasureOptions(TypedDict, total=False):
     """The options of `measure`, as `measure_files` and `measure_interfaces` have them."""
 
-    sketch: SketchName
+    sketch: SketchName | None
     method: Method
     memory: str | int | None
     parameters: Mapping[str, str] | None
@@ -366,8 +390,8 @@ class MeasureOptions(TypedDict, total=False):
     identity: IdentityName
     strict: bool
     max_delay: str | int  # of interfaces, as the rest
-    flows: int
-    loss: float
+    flows: int | None
+    loss: float | None
 
 
 def measure(

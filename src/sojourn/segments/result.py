@@ -181,12 +181,29 @@ def sketch_result(
 
 
 def exact_result(
-    match: ExactMatch, key_of: KeyOf, *, resegmented: Collection[int] = (), max_delay_ns: int
+    match: ExactMatch,
+    key_of: KeyOf,
+    *,
+    resegmented: Collection[int] = (),
+    max_delay_ns: int,
+    intervals: Sequence[tuple[int, int, ExactMatch]] = (),
 ) -> SegmentResult:
-    """The answer of exact matching; of `resegmented` flows the losses are not known."""
-    rows = _Rows(len(match.flows), partial(_exact_rows, match, key_of, frozenset(resegmented)))
-    sketch = {"name": "exact", "parameters": {}, "matched_within_ns": max_delay_ns}
-    return SegmentResult(_exact_totals(match, resegmented), sketch, (rows,))
+    """The answer of exact matching; of `resegmented` flows the losses are not known.
+
+    `intervals` are answers with their first and last time: the rows are theirs, if there are any.
+    """
+    split = frozenset(resegmented)
+    parts: list[tuple[int | None, ExactMatch]] = [(start_ns, part) for start_ns, _, part in intervals]
+    rows = tuple(
+        _Rows(len(part.flows), partial(_exact_rows, part, key_of, split, start_ns=start_ns))
+        for start_ns, part in parts or [(None, match)]
+    )
+    return SegmentResult(
+        _exact_totals(match, resegmented),
+        {"name": "exact", "parameters": {}, "matched_within_ns": max_delay_ns},
+        rows,
+        intervals=[{"start_ns": a, "end_ns": b, **_exact_totals(part, resegmented)} for a, b, part in intervals],
+    )
 
 
 def rounded(value: float | None) -> int | None:
@@ -335,7 +352,14 @@ def _true_columns(ids: list[int], match: ExactMatch) -> dict[str, list[int | Non
     }
 
 
-def _exact_rows(match: ExactMatch, key_of: KeyOf, resegmented: frozenset[int], limit: int | None = None) -> Columns:
+def _exact_rows(
+    match: ExactMatch,
+    key_of: KeyOf,
+    resegmented: frozenset[int],
+    limit: int | None = None,
+    *,
+    start_ns: int | None = None,
+) -> Columns:
     """One row per flow of an exact answer: the contract's names, and what only matching can tell."""
     flows = match.flows
     order = np.lexsort((np.arange(len(flows)), -flows.packets, flows.received == 0))[:limit]
@@ -343,6 +367,7 @@ def _exact_rows(match: ExactMatch, key_of: KeyOf, resegmented: frozenset[int], l
     ids = flows.flow_id[order].tolist()
     lost = zip(ids, flows.lost[order].tolist(), strict=True)
     return {
+        **({} if start_ns is None else {"start_ns": [start_ns] * len(ids)}),
         **key_columns([key_of(flow_id) for flow_id in ids]),
         "packets": flows.packets[order].tolist(),
         "lost": [None if flow_id in resegmented else count for flow_id, count in lost],

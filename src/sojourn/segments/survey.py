@@ -178,7 +178,7 @@ class Survey:
         base_ns = self.delay_range.base_ns
         received = int(self.clock.correct(np.array([self.receiver.last_ns]))[0]) - base_ns
         first, last = self.sender.first_ns, max(self.sender.last_ns, received)
-        _refuse_many(last - first, interval_ns, most)
+        refuse_many(last - first, interval_ns, most)
         nominal = np.arange((first // interval_ns + 1) * interval_ns, last + 1, interval_ns)
         if not markers:
             return nominal, nominal
@@ -190,7 +190,8 @@ class Survey:
         return sent[marker], np.maximum.accumulate(arrived[marker])
 
 
-def _refuse_many(span_ns: int, interval_ns: int, most: int) -> None:
+def refuse_many(span_ns: int, interval_ns: int, most: int = MOST_INTERVALS) -> None:
+    """A `ParameterError` where a time would fall into more intervals than that."""
     if span_ns // interval_ns < most:
         return
     least = span_ns // most + 1

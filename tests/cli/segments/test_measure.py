@@ -258,7 +258,6 @@ def test_colate_decoded_flow_by_flow_needs_sizes(captures, tmp_path: Path) -> No
             2,
         ),
         (["measure", "IN", "OUT", "--sketch", "exact", "--interval", "1s"], "exact matching has neither intervals", 2),
-        (["measure", "IN", "OUT", "--max-delay", "1s"], "--max-delay is for a live capture", 2),
         (["measure", "IN", "OUT", "--flows", "5"], "--flows is for a live capture", 2),
         (["measure", "IN", "OUT", "--memory", "1parsec"], "is not a size", 2),
         (["measure", "IN", "OUT", "--memory", "100"], "auto: 100 bytes are too few; give at least", 2),

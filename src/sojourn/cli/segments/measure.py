@@ -115,12 +115,12 @@ class SketchOptions:
     """What is recorded, and how it is decoded."""
 
     sketch: Annotated[
-        Literal["auto", "lds", "colate", "sample", "lda", "exact"],
+        Literal["auto", "lds", "colate", "sample", "lda", "exact"] | None,
         typer.Option(
-            help="auto: cells and samples, the best of both; lds, colate, sample: one structure per flow; "
-            "lda: the whole segment; exact: match all (measure)."
+            help="exact: match every packet (measure's default); auto: cells and samples, the best of both (record's); "
+            "lds, colate, sample: one structure per flow; lda: the whole segment."
         ),
-    ] = "auto"
+    ] = None
     method: Annotated[
         Literal["literal", "joint"],
         typer.Option(help="lds, colate: decode all flows jointly, or flow by flow as published."),
@@ -140,21 +140,23 @@ class SketchOptions:
             if not (name and equals and value):
                 raise ParameterError(f"parameter {name!r} has no value", action="write NAME=VALUE, such as rows=4")
         changes = {name.strip(): value.strip() for name, _, value in pairs}
-        return {"sketch": self.sketch, "method": self.method, "memory": self.memory, "parameters": changes}
+        chosen = {} if self.sketch is None else {"sketch": self.sketch}
+        return {**chosen, "method": self.method, "memory": self.memory, "parameters": changes}
 
 
 _EXAMPLE = """\
 [bold]Example[/bold]
 
-  $ sojourn measure ingress.pcap.gz egress.pcap.gz --memory 128KB --truth --limit 2
+  $ sojourn measure ingress.pcap.gz egress.pcap.gz --limit 2
   ingress.pcap.gz → egress.pcap.gz; 5,519 packets travel the other way and are not measured
   44,829 packets sent, 36,308 received, 8,521 lost (19.01%)
-  mean delay 24.3 ms, 95 % 23.9 ms … 24.7 ms, standard deviation 6.58 ms
-  truth: mean 24.3 ms, deviation 7.52 ms
-  source      port  destination  port  proto  packets  lost     mean  …
+  mean delay 24.3 ms, exact, standard deviation 7.52 ms
+  source      port  destination  port  proto  packets  lost     mean   from  …
 
-  $ sojourn measure in.pcap out.pcap --sketch exact --format json
-  $ sojourn measure in.pcap out.pcap --interval 1s --markers -w flows.csv
+What a sketch of 128 KB at each point would have said, beside the truth:
+
+  $ sojourn measure in.pcap out.pcap --sketch auto --memory 128KB --truth
+  $ sojourn measure in.pcap out.pcap --interval 1s -w flows.csv
   $ sojourn measure in.pcap out.pcap udp port 5000
 
 Live, on the router between the two, what enters at lan0 and leaves at wan0:
@@ -182,7 +184,10 @@ class Interfaces:
     ] = None
     max_delay: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Live: no packet is longer on its way; waited before and after. Default: 1s"),
+        typer.Option(
+            metavar="TIME",
+            help="No packet is longer on its way: captures, as found in them; live, 1s, waited before and after.",
+        ),
     ] = None
     promiscuous: PromiscuousOption = False
     buffer: BufferOption = None
@@ -282,6 +287,8 @@ def measure(
             result = measure_interfaces(sender, receiver, where=where, advance=advance, **live.expected(), **common)
         else:
             given = {name: value for name, value in vars(live).items() if value not in (None, False, [])}
+            if "max_delay" in given:
+                asked["max_delay"] = given.pop("max_delay")
             _refuse(given, "is for a live capture", "give -i SENDER_IFACE -i RECEIVER_IFACE, or leave it out")
             if len(points) < 2:
                 raise UsageError(
