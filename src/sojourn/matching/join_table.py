@@ -67,8 +67,9 @@ IS_RECEIVER, SHADOW, LATE, _DETACHED = 1, 2, 4, 8
     CROWDED,
     SHADOWS_SENT,
     SHADOWS_GOT,
+    NOW,
     MARKS,
-) = range(18)
+) = range(19)
 
 # Settings.
 _MAX_DELAY, _LOW, _HIGH, _DUPLICATE, _MIRRORED_SENT, _MIRRORED_GOT, _MOST_ROWS = range(7)
@@ -445,6 +446,7 @@ def join_packets(
         why = _make_room(table, now, settings, alone)
         if why:
             return why
+        marks[NOW] = now
         if is_sender:
             _match_or_wait(table, sender, i, SENDER, settings, pairs)
             marks[NEXT_SENT] = i + 1

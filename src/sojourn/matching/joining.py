@@ -38,6 +38,7 @@ from sojourn.matching.join_table import (
     LATE,
     MARKS,
     NEXT_SENT,
+    NOW,
     PAIRS,
     RECEIVER,
     ROW,
@@ -161,6 +162,11 @@ class Joiner:
     def shadows(self) -> tuple[int, int]:
         """Packets of each point that closely followed another copy of theirs."""
         return int(self._marks[SHADOWS_SENT]), int(self._marks[SHADOWS_GOT])
+
+    @property
+    def now_ns(self) -> int:
+        """The time on the common clock of the packet that was joined last."""
+        return int(self._marks[NOW])
 
     def use(self, settings: JoinSettings) -> None:
         """Go on with other settings."""

@@ -105,6 +105,12 @@ class DelayTotals:
         rows = self._reach(packets.flow)
         np.add.at(rows["lost"], packets.flow, 1)
 
+    def move(self, by_ns: Int64Array) -> None:
+        """Make all delays of each flow longer by so much: what is known of the clock has changed."""
+        rows = self._reach(np.array([len(by_ns) - 1]))[: len(by_ns)]
+        for name in ("first_ns", "min_ns", "max_ns", "last_ns"):
+            rows[name] += by_ns
+
     def _of(self, flow: Int64Array) -> _Rows:
         return self._reach(flow)[flow]
 

@@ -46,7 +46,7 @@ from sojourn.matching.statistics import DelayTotals
 LEAST_MAX_DELAY_NS = 30_000_000_000
 # So far beyond what was found in a sample delays may reach.
 DELAY_MARGIN = 2
-FAR_NS = 1_000_000_000
+NEAR_NS, FAR_NS = 10_000_000, 1_000_000_000
 FOLLOWED_BATCHES = 16
 
 _Rows: TypeAlias = NDArray[np.void]
@@ -212,8 +212,9 @@ class _Point:
         self.queue.extend(self._order.take(columns))
 
     def until(self, order_ns: int) -> None:
-        self.sure_ns = max(self.sure_ns, order_ns)
-        self.queue.extend(self._order.until(order_ns))
+        if order_ns > self.sure_ns:
+            self.sure_ns = order_ns
+            self.queue.extend(self._order.until(order_ns))
 
     def end(self) -> None:
         self.queue.extend(self._order.end())
@@ -268,10 +269,22 @@ class ExactStream:
         self._points[side].until(order_ns)
         self._advance()
 
+    def wait_no_longer(self, behind_ns: int) -> None:
+        """A point that is so far behind the other is silent: it is waited for no longer."""
+        newest = max(point.last_ns for point in self._points)
+        for point in self._points:
+            if newest > -_NEVER_NS:
+                point.until(newest - behind_ns)
+        self._advance()
+
     def end(self, side: int) -> None:
         """A point has no more packets."""
         self._points[side].end()
         self._advance()
+
+    def waiting(self, side: int) -> int:
+        """How many of a point's batches wait to be joined."""
+        return len(self._points[side].queue)
 
     def _columns(self, side: int, batch: PacketBatch) -> Columns:
         """A point's packets with numbered flows, on the common clock."""
@@ -357,14 +370,13 @@ class ExactStream:
         time_ns = rows.time_ns
         if side == RECEIVER:
             time_ns = time_ns - self.settings.clock.fitted.at(time_ns) - self.settings.shift_ns
-        # Packets may be out of order at the beginning, and reach on both sides of a clock's zero.
+        # Clocks may yet be known better, and the first packets be out of order, by less than these.
         early, late = other.first_ns - time_ns, time_ns - other.last_ns
-        is_over = other.is_over and not other.queue
         before, after = (0, reach) if side == SENDER else (reach, 0)
-        missed = early <= -before - FAR_NS
+        missed = early <= -before - NEAR_NS
         edge = early > reach + FAR_NS if side == SENDER else early > FAR_NS
-        if is_over:
-            missed &= late <= -after - FAR_NS
+        if other.is_over and not other.queue:
+            missed &= late <= -after - NEAR_NS
             edge |= late > (FAR_NS if side == SENDER else reach + FAR_NS)
         return missed, edge
 
@@ -382,19 +394,36 @@ class ExactStream:
             for consumer in self.consumers:
                 consumer.take_lost(lost)
 
-    def finish(self, clock: ClockEstimate, directions: Directions, *, count_unmatched: bool = False) -> ExactMatch:
+    def finish(self, clock: ClockEstimate, directions: Directions) -> ExactMatch:
         """The answer. `clock` is what the whole tells, which the settings hold for."""
         for alone in self.joiner.flush():
             self._take_alone(alone)
+        if self.settings.trim:
+            ids = self.numbers.ids
+            spans = self._spans.rows[: len(ids)]
+            self._settle_edges(directions.of(ids, spans["pairs"], spans["ahead"])[0], clock)
+        return self.answer(clock, directions)
+
+    def recorrect(self, clock: ClockEstimate) -> int:
+        """Correct delays that were matched by another clock than the whole tells, each flow's by how much the two
+        differ in the middle of its time; the largest of these corrections."""
+        spans = self._spans.rows[: len(self.numbers)]
+        has_pairs = spans["pairs"] > 0
+        middle = spans["first_got"] + (spans["last_got"] - spans["first_got"]) // 2
+        middle += self.settings.clock.fitted.at(middle)
+        by_ns = np.where(has_pairs, self.settings.clock.applied.at(middle) - clock.applied.at(middle), 0)
+        self.totals.move(by_ns)
+        return int(np.abs(by_ns).max(initial=0))
+
+    def answer(self, clock: ClockEstimate, directions: Directions) -> ExactMatch:
+        """The answer as far as packets are judged."""
         ids = self.numbers.ids
         spans = self._spans.rows[: len(ids)]
         forward, opposite = directions.of(ids, spans["pairs"], spans["ahead"])
-        if self.settings.trim:
-            self._settle_edges(forward, clock)
         matched = spans["pairs"] > 0
         at_sender = matched | (self._alone[: _SENT_COPY + 1, : len(ids)].sum(axis=0) > 0)
         on_path = (opposite >= 0) & (matched & ~forward)[opposite]
-        measured = (matched & forward) | (~matched & at_sender & (on_path | count_unmatched))
+        measured = (matched & forward) | (~matched & at_sender & on_path)
         numbers = np.flatnonzero(measured)
         aggregate = self.totals.aggregate(numbers)
         seen = matched | (self._alone[:, : len(ids)].sum(axis=0) > 0)
@@ -476,8 +505,3 @@ def _span_columns(spans: _Rows, which: str, forward: BoolArray) -> tuple[Int64Ar
     has = forward & (spans["pairs"] > 0)
     limits = np.iinfo(np.int64)
     return np.where(has, spans[f"first_{which}"], limits.max), np.where(has, spans[f"last_{which}"], limits.min)
-
-
-def with_max_delay(settings: StreamSettings, max_delay_ns: int) -> StreamSettings:
-    """The settings with another bound of delays."""
-    return replace(settings, join=replace(settings.join, max_delay_ns=max_delay_ns))

@@ -47,6 +47,7 @@ class ExactAnswer:
     max_delay_ns: int
     crowded: int
     intervals: Sequence[tuple[int, int, ExactMatch]] = ()
+    notes: Sequence[str] = ()
 
     @property
     def resegmented(self) -> UInt64Array:
@@ -87,7 +88,7 @@ def match_captures(
         return ExactStream(settings, [*stretches, *consumers()])
 
     def read() -> tuple[ExactStream, tuple[PointSurvey, PointSurvey]]:
-        return _pass(points, hung(_look(points, clock, max_delay_ns)), advance)
+        return _pass(points, hung(_look(points, clock, max_delay_ns, interval_ns)), advance)
 
     stream, found = read_identified(points, read)
     survey = conclude_captures(points, found, clock=clock)
@@ -115,7 +116,7 @@ def directions(survey: Survey) -> Directions:
     return Directions(survey.match.flows.flow_id, survey.told_back, survey.conversations or Conversations(none, none))
 
 
-def _look(points: Points, clock: ClockMode, max_delay_ns: int | None) -> StreamSettings:
+def _look(points: Points, clock: ClockMode, max_delay_ns: int | None, interval_ns: int) -> StreamSettings:
     """What the beginnings of both captures tell."""
     seen = []
     for point in points:
@@ -128,6 +129,8 @@ def _look(points: Points, clock: ClockMode, max_delay_ns: int | None) -> StreamS
         start.flows = reader.flows
         seen.append(start)
     first, second = seen
+    if interval_ns and first.packets:
+        refuse_many(first.last_ns - first.first_ns, interval_ns)
     conversations = Conversations.of_table(first.flows).joined(Conversations.of_table(second.flows))
     match = match_exact(*common_sample(first.sample, second.sample), clock=clock, conversations=conversations)
     return StreamSettings.found(match, max_delay_ns=max_delay_ns)

@@ -28,7 +28,7 @@ from sojourn.core.keys import PROTOCOLS, FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_share, plural
 from sojourn.epochs.epoch import Epoch
-from sojourn.matching.clock.correction import parse_clock
+from sojourn.matching.clock.correction import ClockMode, parse_clock
 from sojourn.segments.answer import EpochsAnswer, answer_epochs
 from sojourn.segments.exact import ExactAnswer, match_captures
 from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
@@ -42,7 +42,7 @@ from sojourn.segments.record import (
     ns_of,
 )
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
-from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, kept_pipes, survey_captures
+from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, is_pipe, kept_pipes, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
 from sojourn.segments.translated import IdentityName, name_by_sender
 
@@ -80,6 +80,7 @@ def measure_files(
     where: str = "",
     strict: bool = False,
     advance: Advance = silent,
+    interim: Callable[[SegmentResult], None] | None = None,
 ) -> SegmentResult:
     """Delay, jitter and loss of every flow between two captures.
 
@@ -90,7 +91,8 @@ def measure_files(
     ``markers`` (of sketches) ended by packets that both points saw. No packet is longer on its way than ``max_delay``,
     which is found where it is not given. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With
     ``identity`` payload a device between the points may translate addresses and ports: flows are named as at the
-    sender.
+    sender. Captures that come through pipes are matched in one pass, and ``interim`` is given each interval's answer
+    as it is known.
     """
     of_sketches = (memory, error, confidence, parameters or None, truth or None, markers or None)
     sketch = sketch or _default_sketch(*of_sketches, method=method)
@@ -103,8 +105,10 @@ def measure_files(
     first_name, second_name = os.fspath(sender), os.fspath(receiver)
     names = (second_name, first_name) if reverse else (first_name, second_name)
     options = CaptureOptions(decode_options(key, inner), filter_of(where), strict)
+    pipes = is_pipe(names[0]), is_pipe(names[1])
     with ExitStack() as stack:
-        paths, notes = kept_pipes(names, stack)
+        one_pass = sketch == EXACT and identity != "payload" and any(pipes) and names != ("-", "-")
+        paths, notes = (names, []) if one_pass else kept_pipes(names, stack)
         first, second = (CapturePoint(path, options, name=shown_name(n)) for path, n in zip(paths, names, strict=True))
         points = first, second
         translation = name_by_sender(points) if identity == "payload" else None
@@ -113,7 +117,11 @@ def measure_files(
         if truth or sketch == EXACT:
             limit = None if max_delay is None else ns_of(max_delay, "--max-delay")
             stretches = interval_ns if sketch == EXACT else 0
-            exact = match_captures(points, clock=clock_mode, max_delay_ns=limit, interval_ns=stretches, advance=advance)
+            asked: dict[str, Any] = {"max_delay_ns": limit, "interval_ns": stretches, "advance": advance}
+            if one_pass:
+                exact = _measure_pipes(points, pipes, clock_mode, interim, **asked)
+            else:
+                exact = match_captures(points, clock=clock_mode, **asked)
         survey = exact.survey if exact is not None else survey_captures(points, clock=clock_mode, advance=advance)
         key_of = _KeyLookup((survey.receiver.flows, survey.sender.flows))
         if exact is not None and sketch == EXACT:
@@ -124,7 +132,7 @@ def measure_files(
                 max_delay_ns=exact.max_delay_ns,
                 intervals=exact.intervals,
             )
-            result = replace(result, notes=[_matched_within(exact.max_delay_ns)])
+            result = replace(result, notes=[_matched_within(exact.max_delay_ns), *exact.notes])
         else:
             joint = method == "joint"
             memory_bytes, chosen = memory_of(memory), None
@@ -148,6 +156,32 @@ def measure_files(
                 result = _with_planned(result, chosen, whole.flows, survey)
         result = _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
         return result if translation is None else translation.told(result, survey.match)
+
+
+def _measure_pipes(
+    points: tuple[CapturePoint, CapturePoint],
+    are_pipes: tuple[bool, bool],
+    clock: ClockMode,
+    interim: Callable[[SegmentResult], None] | None,
+    *,
+    max_delay_ns: int | None,
+    interval_ns: int,
+    advance: Advance,
+) -> ExactAnswer:
+    """One pass over two captures of which at least one cannot be read again."""
+    from sojourn.segments.piped import PIPED_MAX_DELAY_NS, InterimAnswer, PipedMeasurement
+
+    reach = PIPED_MAX_DELAY_NS if max_delay_ns is None else max_delay_ns
+
+    def tell(answer: InterimAnswer) -> None:
+        if interim is not None:
+            key_of = _KeyLookup((points[1].flows, points[0].flows))
+            part = exact_result(answer.match, key_of, max_delay_ns=reach)
+            frame = {"start_ns": answer.start_ns, "end_ns": answer.end_ns}
+            interim(replace(part, aggregate={**frame, **part.aggregate}, notes=answer.notes))
+
+    known: dict[str, Any] = {"are_pipes": are_pipes, "advance": advance, "interim": tell}
+    return PipedMeasurement(points, clock, max_delay_ns=reach, interval_ns=interval_ns, **known).run()
 
 
 def _default_sketch(*given: object, method: Method) -> SketchName:
@@ -382,7 +416,8 @@ class MeasureOptions(TypedDict, total=False):
     inner: bool
     where: str
     advance: Advance
-    error: str | float | None  # of captures, as the next six
+    interim: Callable[[SegmentResult], None] | None  # of captures, as the next seven
+    error: str | float | None
     confidence: str | float | None
     interval: str | int | None
     markers: bool

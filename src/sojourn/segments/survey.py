@@ -224,7 +224,7 @@ def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode) -> Su
     opposite = Conversations.of_table(first.flows)
     conversations = opposite.joined(Conversations.of_table(second.flows))
     match = match_exact(sent, received, clock=clock, conversations=conversations)
-    told_back = _other_way(match, sent, received)
+    told_back = flows_back(match, sent, received)
     rest, backward = _unsampled_flows(first, second, match, opposite.reverse_id, told_back)
     flow_id = np.concatenate([match.flows.flow_id, rest])
     other_way = int(second.flows.packets[np.isin(second.flows.ids, backward)].sum())
@@ -245,7 +245,7 @@ def conclude(first: PointSurvey, second: PointSurvey, *, clock: ClockMode) -> Su
     return Survey(first, second, match, flow_id, *windows, whole, other_way, warnings, told_back, conversations)
 
 
-def _other_way(match: PacketMatch, sent: PacketBatch, received: PacketBatch) -> UInt64Array:
+def flows_back(match: PacketMatch, sent: PacketBatch, received: PacketBatch) -> UInt64Array:
     """The flows of which packets were matched that travel back."""
     fates = (sent, match.sender_fate), (received, match.receiver_fate)
     return np.unique(np.concatenate([packets.flow_id[fate == Fate.OTHER_WAY] for packets, fate in fates]))
@@ -460,7 +460,7 @@ def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str
     if paths == ("-", "-"):
         raise UsageError("both captures cannot come from stdin", where="measure", action="save one to a file")
     kept = [
-        stack.enter_context(tempfile.NamedTemporaryFile(suffix=".pcap")) if _is_pipe(path) else None  # noqa: SIM115
+        stack.enter_context(tempfile.NamedTemporaryFile(suffix=".pcap")) if is_pipe(path) else None  # noqa: SIM115
         for path in paths
     ]
     with ThreadPoolExecutor(2) as pool:  # whoever writes both may write them in turns
@@ -474,7 +474,8 @@ def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str
     return (first, second), notes
 
 
-def _is_pipe(path: str) -> bool:
+def is_pipe(path: str) -> bool:
+    """Whether what is there can be read only once."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode if path == "-" else os.stat(path).st_mode
     except (OSError, ValueError):

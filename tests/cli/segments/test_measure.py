@@ -257,7 +257,7 @@ def test_colate_decoded_flow_by_flow_needs_sizes(captures, tmp_path: Path) -> No
             "would be 500%; write 5%",
             2,
         ),
-        (["measure", "IN", "OUT", "--sketch", "exact", "--interval", "1s"], "exact matching has neither intervals", 2),
+        (["measure", "IN", "OUT", "--sketch", "exact", "--markers"], "exact matching has neither markers", 2),
         (["measure", "IN", "OUT", "--flows", "5"], "--flows is for a live capture", 2),
         (["measure", "IN", "OUT", "--memory", "1parsec"], "is not a size", 2),
         (["measure", "IN", "OUT", "--memory", "100"], "auto: 100 bytes are too few; give at least", 2),

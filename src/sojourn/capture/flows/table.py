@@ -269,7 +269,8 @@ class Conversations:
         for size in np.unique(sizes).tolist():
             rows = np.flatnonzero(sizes == size)
             reverse[rows] = hash_rows(np.ascontiguousarray(swapped[rows, :size]), np.uint64(0))
-        return cls(table.ids.copy(), reverse)
+        # A table that someone else goes on filling has more by now.
+        return cls(table.ids[: len(data)].copy(), reverse)
 
     def joined(self, other: Conversations) -> Conversations:
         """Both sets of conversations."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -159,6 +161,10 @@ What a sketch of 128 KB at each point would have said, beside the truth:
   $ sojourn measure in.pcap out.pcap --interval 1s -w flows.csv
   $ sojourn measure in.pcap out.pcap udp port 5000
 
+Between two machines on which nothing is installed, while packets pass:
+
+  $ sojourn measure <(ssh a tcpdump -U -w - net 10/8) <(ssh b tcpdump -U -w - net 10/8) --interval 10s
+
 Live, on the router between the two, what enters at lan0 and leaves at wan0:
 
   $ sojourn measure -i lan0 -i wan0 --for 10s
@@ -297,8 +303,17 @@ def measure(
                     action="give captures SENDER RECEIVER, or -i IFACE -i IFACE",
                 )
             where = " ".join(points[2:])
-            result = measure_files(points[0], points[1], where=where, advance=advance, **asked, **common)
+            tell = partial(_tell, to=sys.stdout if output.how is Format.TABLE else sys.stderr)
+            result = measure_files(points[0], points[1], where=where, advance=advance, interim=tell, **asked, **common)
     print_segment(result, output, verbose=verbose)
+
+
+def _tell(part: SegmentResult, to: TextIO) -> None:
+    """One interval of a measurement that goes on: a line, behind what the first packets told of the clock."""
+    for note in part.notes:
+        print(harmless(note), file=sys.stderr)
+    start = datetime.fromtimestamp(part.aggregate["start_ns"] / 1e9, UTC)
+    print(f"{start:%H:%M:%S.%f}"[:-3], "; ".join(part.summary.split("\n")), file=to, flush=True)
 
 
 measure.__doc__ = f"{measure.__doc__}\n\n\b\n{_EXAMPLE}"
