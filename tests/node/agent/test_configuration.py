@@ -112,7 +112,7 @@ def test_auto_records_what_record_records_for_the_same_memory() -> None:
     ("line", "message"),
     [
         ('memory = "100"', "auto: 100 bytes are too few; give at least"),
-        ('memory = "100TB"', "100TB"),
+        ('memory = "100TB"', "memory is 100000000000000 bytes; use at most"),
         ("flows = 0", "flows is 0; use a whole number in 1 …"),
         ("loss = 2", "loss is 2; use a share from 0 to 1"),
         ("salted = true", "both ends need one salt"),
