@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from sojourn.capture.files.ahead import ReadAhead
 from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import PacketBatch, UInt64Array
 from sojourn.core.results import Advance, silent
@@ -160,12 +161,14 @@ def _pass_again(points: Points, survey: Survey, stream: ExactStream, advance: Ad
 
 
 def _feed(stream: ExactStream, sides: Sequence[Iterator[PacketBatch]]) -> None:
+    """Both points' packets, each read ahead by a thread of its own."""
     with ExitStack() as stack:
-        for side in sides:
-            stack.callback(side.close)  # type: ignore[attr-defined]
-        while (side_wanted := stream.wants) is not None:
-            batch = next(sides[side_wanted], None)
+        readers = [ReadAhead(side) for side in sides]
+        for reader in readers:
+            stack.callback(reader.close)
+        while (side := stream.wants) is not None:
+            batch = readers[side].take()
             if batch is None:
-                stream.end(side_wanted)
+                stream.end(side)
             else:
-                stream.take(side_wanted, batch)
+                stream.take(side, batch)

@@ -22,14 +22,14 @@ comes.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from sojourn.capture.decode.ids import MIN_IDENTITY_BYTES, identity_bytes_for
+from sojourn.capture.files.ahead import ReadAhead
 from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.executors.interrupts import stopping_on_interrupt
@@ -68,42 +68,6 @@ class InterimAnswer:
     notes: Sequence[str] = ()
 
 
-class _PipeReader:
-    """One point's batches, read by a thread; None is the end."""
-
-    def __init__(self, batches: Iterator[PacketBatch]) -> None:
-        self._batches = batches
-        self._waiting: queue.Queue[PacketBatch | BaseException | None] = queue.Queue(WAITING_BATCHES)
-        self.has_ended = False
-        self._latest = time.monotonic()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        try:
-            for batch in self._batches:
-                self._waiting.put(batch)
-        except BaseException as error:  # raised again where it is read
-            self._waiting.put(error)
-        self._waiting.put(None)
-
-    def take(self) -> PacketBatch | None:
-        """The next batch if there is one; notes the end."""
-        try:
-            batch = self._waiting.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(batch, BaseException):
-            raise batch
-        self.has_ended = batch is None
-        self._latest = time.monotonic()
-        return batch
-
-    @property
-    def silent_seconds(self) -> float:
-        """For how long nothing has come."""
-        return 0.0 if self.has_ended else time.monotonic() - self._latest
-
-
 @dataclass(eq=False)
 class PipedMeasurement:
     """One pass over two pipes; `run` blocks until both have ended, or `stop` was called."""
@@ -125,7 +89,7 @@ class PipedMeasurement:
     def run(self) -> ExactAnswer:
         self._open()
         surveys = PointSurvey(self.points[0].name), PointSurvey(self.points[1].name)
-        readers = [_PipeReader(point.batches()) for point in self.points]
+        readers = [ReadAhead(point.batches(), depth=WAITING_BATCHES) for point in self.points]
         with stopping_on_interrupt(self.stop):
             held = self._look(readers, surveys)
             begun = self._begin(surveys)
@@ -135,7 +99,8 @@ class PipedMeasurement:
                 for batch in batches:
                     stream.take(side, batch)
             self._pass(readers, surveys, stream, begun, stretches)
-        for side in range(2):
+        for side, reader in enumerate(readers):
+            reader.close(wait=False)  # one that waits for a pipe would not end
             stream.end(side)
         return self._answer(surveys, stream, begun, stretches)
 
@@ -153,20 +118,20 @@ class PipedMeasurement:
                 point.identify_by(wanted)
 
     def _next(
-        self, readers: Sequence[_PipeReader], surveys: Sequence[PointSurvey], wanted: Callable[[int], bool]
+        self, readers: Sequence[ReadAhead], surveys: Sequence[PointSurvey], wanted: Callable[[int], bool]
     ) -> list[tuple[int, PacketBatch]]:
         """What has come of the points that are wanted."""
         found = []
         for side, reader in enumerate(readers):
             if not reader.has_ended and wanted(side):
-                batch = reader.take()
+                batch = reader.take(wait=False)
                 if batch is not None:
                     surveys[side].take(batch)
                     found.append((side, batch))
         return found
 
     def _look(
-        self, readers: Sequence[_PipeReader], surveys: Sequence[PointSurvey]
+        self, readers: Sequence[ReadAhead], surveys: Sequence[PointSurvey]
     ) -> tuple[list[PacketBatch], list[PacketBatch]]:
         """The first packets of both points, held."""
         held: tuple[list[PacketBatch], list[PacketBatch]] = ([], [])
@@ -200,7 +165,7 @@ class PipedMeasurement:
 
     def _pass(
         self,
-        readers: Sequence[_PipeReader],
+        readers: Sequence[ReadAhead],
         surveys: Sequence[PointSurvey],
         stream: ExactStream,
         begun: _Begun,
