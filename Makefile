@@ -50,7 +50,7 @@ test-long: $(KERNELS) system-packages
 # Tests whose kernels are quick enough for the interpreter, which checks every load; no compiled code is involved.
 CHECKED := tests/core tests/epochs $(addprefix tests/capture/,$(addsuffix .py,files/test_capture_files files/test_extreme_times \
 	decode/test_decoding decode/test_identity decode/test_keying decode/test_transport test_filter_programs \
-	flows/test_table)) tests/rtt/test_mqtt.py tests/rtt/test_rtt_rules.py
+	flows/test_table flows/test_translation)) $(addprefix tests/rtt/,test_dns.py test_mqtt.py test_rtt_rules.py)
 
 test-checked: $(KERNELS)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -p fuzz.checked_tests -W ignore::RuntimeWarning $(CHECKED)
