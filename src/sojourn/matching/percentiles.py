@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int64Array, ranges
 from sojourn.core.estimates import LEVELS
 from sojourn.core.kernels import borrowing_kernel, kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
@@ -74,6 +74,7 @@ class FlowPercentiles:
         self._table = np.zeros((_LEAST_SLOTS, 2), np.int64)
         self._used = 0
         self._extremes = np.zeros((0, 2), np.int64)
+        self._sorted: tuple[Int64Array, Int64Array, Int64Array] | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -84,6 +85,7 @@ class FlowPercentiles:
         if not len(packets):
             return
         self._reach(int(packets.flow.max()) + 1, len(packets))
+        self._sorted = None
         keys = (packets.flow << _CODE_BITS) | code_of(packets.delay_ns)
         self._used += _count(self._table, keys)
         _widen(self._extremes, packets.flow, packets.delay_ns)
@@ -94,8 +96,7 @@ class FlowPercentiles:
     def columns(self, flow: Int64Array) -> Mapping[str, NDArray[Any]]:
         """``p50_ns``, ``p50_low_ns``, ``p50_high_ns`` and so on of each flow."""
         owner, code, count = self._entries()
-        starts = np.searchsorted(owner, flow, "left")
-        ends = np.searchsorted(owner, flow, "right")
+        starts, ends = np.searchsorted(owner, flow, "left"), np.searchsorted(owner, flow, "right")
         extremes = np.zeros((len(flow), 2), np.int64)
         known = flow < len(self._extremes)
         extremes[known] = self._extremes[flow[known]]
@@ -103,25 +104,29 @@ class FlowPercentiles:
 
     def totals(self, flow: Int64Array) -> Mapping[str, float | int | None]:
         """The percentiles of all packets of some flows together."""
-        owner, code, count = self._entries()
-        asked = np.isin(owner, flow)
-        together = np.bincount(code[asked], weights=count[asked], minlength=1).astype(np.int64)
+        _, code, count = self._of(flow)
+        together = np.bincount(code, weights=count, minlength=1).astype(np.int64)
         codes = np.flatnonzero(together)
-        reached = flow[flow < len(self._extremes)]
-        reached = reached[np.isin(reached, owner)]
         extremes = np.zeros((1, 2), np.int64)
-        if len(reached):
-            extremes[0] = self._extremes[reached, 0].min(), self._extremes[reached, 1].max()
+        if len(codes):
+            mine = self._extremes[flow[flow < len(self._extremes)]]
+            extremes[0] = mine[:, 0].min(), mine[:, 1].max()
         ends = np.array([len(codes)], np.int64)
         columns = _percentiles(ends - ends, ends, codes, together[codes], extremes)
         return {name: None if np.isnan(column[0]) else column[0].item() for name, column in columns.items()}
 
     def histogram(self, flow: Int64Array) -> Mapping[str, NDArray[Any]]:
         """The buckets of some flows: ``flow``, ``from_ns`` and ``to_ns``, both included, and ``packets``, never 0."""
+        owner, code, count = self._of(flow)
+        least, largest = bounds_of(code)
+        return {"flow": owner, "from_ns": least, "to_ns": largest, "packets": count}
+
+    def _of(self, flow: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """The entries of some flows."""
         owner, code, count = self._entries()
-        asked = np.isin(owner, flow)
-        least, largest = bounds_of(code[asked])
-        return {"flow": owner[asked], "from_ns": least, "to_ns": largest, "packets": count[asked]}
+        starts = np.searchsorted(owner, flow, "left")
+        rows, _ = ranges(starts, np.searchsorted(owner, flow, "right") - starts)
+        return owner[rows], code[rows], count[rows]
 
     def _reach(self, flows: int, more: int) -> None:
         """Have room for so many flows, and for so many new entries at most."""
@@ -139,10 +144,14 @@ class FlowPercentiles:
             self._table = table
 
     def _entries(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Flow, bucket and packets of all entries, by flow and delay."""
+        """Flow, bucket and packets of all entries, by flow and delay; sorted once for many questions."""
+        if self._sorted is not None:
+            return self._sorted
         taken = self._table[self._table[:, 0] != 0]
         taken = taken[np.argsort(taken[:, 0])]
-        return taken[:, 0] >> _CODE_BITS, taken[:, 0] & ((1 << _CODE_BITS) - 1), taken[:, 1]
+        key, count = np.ascontiguousarray(taken[:, 0]), np.ascontiguousarray(taken[:, 1])
+        self._sorted = key >> _CODE_BITS, key & ((1 << _CODE_BITS) - 1), count
+        return self._sorted
 
 
 @borrowing_kernel
