@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from sojourn.core.errors import UsageError
 from sojourn.core.estimates import LEVELS, FlowDelays, Unanswered
 from sojourn.core.keys import FLOW_FIELDS, FlowKey, TrafficKey, flow_fields, key_columns
 from sojourn.core.results import Columns, Result
@@ -21,6 +22,7 @@ from sojourn.core.units import durations_apart, format_bytes, format_duration, p
 from sojourn.estimation.differences import Losses
 from sojourn.matching.crossing import OFFLOAD_ACTION
 from sojourn.matching.exact import ExactMatch
+from sojourn.matching.percentiles import FlowPercentiles
 
 if TYPE_CHECKING:
     from sojourn.core.arrays import FloatArray
@@ -67,6 +69,16 @@ class SegmentResult(Result):
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     limit: int | None = None
+    buckets: Callable[[], Columns] | None = None
+
+    def histogram(self) -> Columns:
+        """Every flow's delays in buckets: the flow, ``from_ns`` and ``to_ns`` (both included) and ``packets``.
+
+        A `UsageError` unless every packet was matched.
+        """
+        if self.buckets is None:
+            raise UsageError("a sketch has no histogram of delays", where="--histogram", action="use --sketch exact")
+        return self.buckets()
 
     def blocks(self) -> Iterator[Columns]:
         """The flows: one block, or one for each interval; of each the largest, if there is a limit."""
@@ -203,6 +215,7 @@ def exact_result(
         {"name": "exact", "parameters": {}, "matched_within_ns": max_delay_ns},
         rows,
         intervals=[{"start_ns": a, "end_ns": b, **_exact_totals(part, resegmented)} for a, b, part in intervals],
+        buckets=partial(_bucket_rows, match, key_of) if match.tails else None,
     )
 
 
@@ -389,6 +402,16 @@ def _exact_rows(
             for name, column in tail.columns(match.numbers[order]).items()
         },
     }
+
+
+def _bucket_rows(match: ExactMatch, key_of: KeyOf) -> Columns:
+    """The buckets of all measured flows, flow by flow."""
+    percentiles = next(tail for tail in match.tails if isinstance(tail, FlowPercentiles))
+    found = percentiles.histogram(match.numbers)
+    place = {number: row for row, number in enumerate(match.numbers.tolist())}
+    keys = [key_of(flow_id) for flow_id in match.flows.flow_id.tolist()]
+    owners = [keys[place[number]] for number in found["flow"].tolist()]
+    return {**key_columns(owners), **{name: found[name].tolist() for name in ("from_ns", "to_ns", "packets")}}
 
 
 def _loss_warnings(result: SegmentResult, resegmented: Sized) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import struct
@@ -461,3 +462,21 @@ def test_a_pipe_that_is_no_capture_is_not_kept() -> None:
         result = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 1
     assert "stdin, byte 0: not a capture (unknown first bytes 00000000)" in result.stderr
+
+
+def test_a_histogram_has_every_received_packet_of_every_flow(captures, exact, tmp_path: Path) -> None:
+    path = tmp_path / "delays.csv"
+    run("measure", *captures, "--histogram", str(path))
+    rows = list(csv.DictReader(path.open()))
+    received: dict[str, int] = {}
+    for row in rows:
+        name = f"{row['src_port']} {row['dest_port']}"
+        received[name] = received.get(name, 0) + int(row["packets"])
+        assert int(row["from_ns"]) <= int(row["to_ns"]) <= int(row["from_ns"]) * 1.016 + 1
+    assert received == {f"{flow['src_port']} {flow['dest_port']}": flow["samples"] for flow in exact["flows"]}
+
+
+def test_a_histogram_of_a_sketch_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    ended = run("measure", "nowhere", "nowhere", "--sketch", "lds", "--histogram", str(tmp_path / "delays.csv"))
+    assert ended.returncode == 2
+    assert "use --sketch exact" in ended.stderr

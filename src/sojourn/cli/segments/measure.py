@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
@@ -29,7 +30,7 @@ from sojourn.cli.options import (
     grouped,
     refuse_files,
 )
-from sojourn.cli.output import Block, Format, TableColumn, loss_style, progress, warn, write_rows
+from sojourn.cli.output import Block, Format, TableColumn, choose_format, loss_style, progress, warn, write_rows
 from sojourn.core.errors import ParameterError, UsageError, harmless
 from sojourn.core.units import format_duration, plural
 
@@ -275,6 +276,10 @@ def measure(
     reverse: Annotated[bool, typer.Option("--reverse", help="Measure receiver → sender.")] = False,
     key: KeyOption = "five-tuple",
     inner: InnerOption = False,
+    histogram: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write every flow's delays in buckets of 1.6 % (exact answers only)."),
+    ] = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Measure one-way delay, jitter and loss of every flow between two captures or interfaces."""
@@ -282,6 +287,8 @@ def measure(
 
     common = recorded.given() | {"truth": truth, "reverse": reverse, "key": key, "inner": inner}
     points, asked = words or [], captures.given()
+    if histogram is not None:
+        _check_histogram(histogram, recorded.sketch)
     with progress("measure") as advance:
         if live.interface:
             if asked.get("clock") in ("auto", "none"):
@@ -306,6 +313,15 @@ def measure(
             tell = partial(_tell, to=sys.stdout if output.how is Format.TABLE else sys.stderr)
             result = measure_files(points[0], points[1], where=where, advance=advance, interim=tell, **asked, **common)
     print_segment(result, output, verbose=verbose)
+    if histogram is not None:
+        write_rows([result.histogram()], choose_format(None, histogram), path=histogram, name="buckets")
+
+
+def _check_histogram(path: Path, sketch: str | None) -> None:
+    """Refuse before the work what cannot be written after it."""
+    choose_format(None, path)
+    if sketch not in (None, "exact"):
+        raise UsageError("a sketch has no histogram of delays", where="--histogram", action="use --sketch exact")
 
 
 def _tell(part: SegmentResult, to: TextIO) -> None:
