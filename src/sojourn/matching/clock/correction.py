@@ -19,7 +19,10 @@ one direction      the skew if `floor_trend` finds it significant and |skew| ≤
                    then, if delays are still negative, the smallest offset that lifts them to 0
 =================  ==========================================================================
 
-Steps (`find_steps`) seen both ways are corrected; seen one way only they are reported.
+Steps (`find_steps`) seen both ways are corrected; seen one way only they are reported. Where no line fits between both
+directions although steps are taken out, the clock is unknown: ``uncertainty_ns`` is None, a slope counts only if it
+halves what contradicts a constant, and times are corrected only if that removes three quarters of what contradicts
+synchronous clocks. It is unknown as well where both floors change as a clock would make them, but not sharply.
 
 Cost: O(packets) after sorting by time. Moon, Skelly and Towsley, INFOCOM 1999, for the least-area line.
 """
@@ -35,46 +38,69 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.units import format_duration, parse_duration
-from sojourn.matching.clock.lines import (
+from sojourn.matching.clock.lines import Corridor, Trend, floor_trend, line_under, lower_hull
+from sojourn.matching.clock.steps import (
+    MOST_CHANGE_BLOCKS,
     ClockStep,
-    Corridor,
-    Trend,
+    common_change,
     confirmed_steps,
     find_steps,
-    floor_trend,
-    line_under,
-    lower_hull,
+    floor_changes,
 )
 
 MAX_SKEW_PPM = 500.0  # what NTP's own frequency correction is limited to (RFC 5905)
 NOTHING_SEEN = "No packet was seen at both points, so nothing is known about the clocks."
-NOT_CORRECTED = "Times are left as captured."
+NOT_CORRECTED = "Times are left as captured"
 
 
 def both_directions(
-    *, offset_ns: float, doubt_ns: float, skew_ppm: float, agree: bool, shortfall_ns: float, steps: int
+    *,
+    offset_ns: float,
+    doubt_ns: float,
+    skew_ppm: float,
+    agree: bool,
+    shortfall_ns: float,
+    steps: int,
+    described: bool = True,
+    hidden_ns: float = 0.0,
 ) -> str:
-    """What the delays of both directions say about the receiver's clock."""
+    """What the delays of both directions say about the receiver's clock; `described` if a line is corrected.
+
+    `hidden_ns` is the size of a change that looks like a step of the clock but cannot be told when it was.
+    """
     doubt = format_duration(doubt_ns)
+    ahead = f"{format_duration(abs(offset_ns))} {'ahead' if offset_ns >= 0 else 'behind'}"
+    rate = _rate(skew_ppm) if skew_ppm else ""
     if agree:
         said = f"Both directions agree with synchronous clocks (to within {doubt}); nothing is corrected."
-    else:
-        ahead = f"{format_duration(abs(offset_ns))} {'ahead' if offset_ns >= 0 else 'behind'}"
-        said = f"From the smallest delays of both directions the receiver's clock is {ahead}, ± {doubt}"
-        said += f" in the middle of the capture, and {_rate(skew_ppm)}." if skew_ppm else "; it shows no skew."
-    if shortfall_ns > 0:
+    elif shortfall_ns > 0:
         below = format_duration(shortfall_ns / 2)
+        said = (
+            f"No clock of constant rate makes all delays positive: some stay {below} below 0, because "
+            "the clock wandered or was set by more than the smallest delays, when and by how much is unknown. "
+        )
         said += (
-            f" No clock of constant rate makes all delays positive: some stay {below} below 0, because "
-            "the clock wandered or was set by more than the smallest delays."
+            f"The best line is corrected: the receiver's clock is about {ahead}{' and ' if rate else ''}{rate}."
+            if described
+            else f"{NOT_CORRECTED}; delays are wrong by amounts that change."
+        )
+    else:
+        said = f"From the smallest delays of both directions the receiver's clock is {ahead}"
+        said += " at some time" if hidden_ns else f", ± {doubt}"
+        said += f" in the middle of the capture, and {rate}." if rate else "; it shows no skew."
+    if hidden_ns:
+        change = format_duration(abs(hidden_ns))
+        said += (
+            f" The smallest delays change by about {change} in opposite senses, as if the clock was set; the scatter "
+            "of delays hides when, so this is left in them and how far the clock is off is unknown."
         )
     if steps:
         said += f" {_count(steps, 'step')} of the clock, seen in both directions, taken out."
     return said
 
 
-def one_direction(*, drift_ppm: float, lift_ns: float, steps: int) -> str:
-    """What the delays of one direction say; `drift_ppm` is 0 when it is not significant."""
+def one_direction(*, drift_ppm: float, lift_ns: float, steps: int, is_unsteady: bool = False) -> str:
+    """What the delays of one direction say; `drift_ppm` is 0 when it is not significant, or not steady."""
     said = [
         "Traffic in one direction only: a constant clock offset cannot be told from a constant delay, so all "
         "delays may be wrong by the same unknown amount."
@@ -88,6 +114,11 @@ def one_direction(*, drift_ppm: float, lift_ns: float, steps: int) -> str:
         said.append(
             f"The smallest delays drift by {drift_ppm:+.3g} ppm, more than a clock does ({MAX_SKEW_PPM:g} ppm): "
             "taken as a real change of delay and not corrected."
+        )
+    if is_unsteady:
+        said.append(
+            "The smallest delays change, but not at a steady rate: whether the delay did, or a clock that was set, is "
+            "unknown, and nothing of it is corrected."
         )
     if lift_ns:
         moved = format_duration(abs(lift_ns))
@@ -123,7 +154,11 @@ def explain_negative(count: int, least_ns: float, *, uncertainty_ns: float | Non
 
 
 STEPS_APART_NS = 2_000_000_000
+CHANGES_APART = 4 / MOST_CHANGE_BLOCKS  # of the capture
 _STEEPEST = MAX_SKEW_PPM * 1e-6
+# Where no line fits: the share of what contradicts a constant that may be left for a slope to count, and the share of
+# what contradicts synchronous clocks that may be left for times to be corrected at all.
+DESCRIBED_BY_SLOPE, DESCRIBED_BY_LINE = 0.5, 0.25
 
 
 class _Kind(StrEnum):
@@ -235,30 +270,19 @@ class TimedPairs:
 
     def steps(self, sign: int) -> tuple[ClockStep, ...]:
         """Jumps of the clock as this direction shows them; `sign` is −1 for the way back."""
-        order = np.argsort(self.sent_ns, kind="stable")
-        sent, delay = self.sent_ns[order], self.raw_delay_ns[order]
-        found = find_steps(sent, sign * delay, steepest=_STEEPEST)
-        if sign > 0:
-            return found
-        shift = [int(delay[np.searchsorted(sent, step.time_ns)]) for step in found]
-        return tuple(
-            replace(step, jump_ns=-step.jump_ns, received_ns=step.time_ns + by)
-            for step, by in zip(found, shift, strict=True)
-        )
+        return find_steps(self.sent_ns, self.received_ns, steepest=_STEEPEST, sign=sign)
 
     def levelled(self, steps: tuple[ClockStep, ...], reference_ns: int) -> tuple[FloatArray, FloatArray]:
         """(receiver's time since the reference, raw delay) in time order, with steps taken out.
 
-        Packets on their way during a step are left out: which clock stamped them is not sure if they
-        overtook each other.
+        Packets on their way during a step are left out where only their delays tell which side of it they are on.
         """
         received, sent = self.received_ns, self.sent_ns
         if steps:
             received = received - ClockReading(reference_ns, steps=steps).at(received, sent)
             sure = np.ones(len(self), np.bool_)
-            low, high = np.quantile(received - sent, (0.01, 0.99))
-            for step in steps:  # may find packets out of order for twice the range of the delays' central 98 %
-                sure &= np.abs(sent - step.time_ns) > round(2 * float(high - low))
+            for step in steps:
+                sure &= ~step.is_told_by_delay(self.received_ns, sent)
             if sure.any():
                 received, sent = received[sure], sent[sure]
         order = np.argsort(received, kind="stable")
@@ -318,18 +342,20 @@ def _ppm(slope: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Floor:
-    """The edge of one direction's cloud that faces θ: its hull, its line and its trend."""
+    """The edge of one direction's cloud that faces θ: its hull, its line, its trend and changes that last."""
 
     hull_x: FloatArray
     hull_y: FloatArray
     slope: float
     trend: Trend
+    changes: list[tuple[float, float]]
 
     @classmethod
     def of(cls, x: FloatArray, y: FloatArray, *, sign: int) -> _Floor:
         hull = lower_hull(x, sign * y)
         line = line_under(x[hull], sign * y[hull], float(x.mean()))
-        return cls(x[hull], y[hull], sign * line.slope, floor_trend(x, sign * y).times(sign))
+        changes = floor_changes(x, sign * y, steepest=_STEEPEST)
+        return cls(x[hull], y[hull], sign * line.slope, floor_trend(x, sign * y).times(sign), changes)
 
     def drifts_like(self, other: _Floor) -> bool:
         """Whether both edges drift, the same way and at rates that agree."""
@@ -348,21 +374,29 @@ def _from_both(
     steps, back_steps = confirmed_steps(forward.steps(1), backward.steps(-1), apart_ns=STEPS_APART_NS)
     ahead = _Floor.of(*forward.levelled(steps, reference), sign=1)
     back = _Floor.of(*backward.levelled(back_steps, reference), sign=-1)
+    hidden = common_change(ahead.changes, back.changes, apart=CHANGES_APART * float(np.ptp(ahead.hull_x)))
     below = back.hull_x, back.hull_y - resolution_ns
     above = ahead.hull_x, ahead.hull_y + resolution_ns
     corridor = Corridor(below, above, _STEEPEST)
     slope = float(np.clip((ahead.slope + back.slope) / 2, *corridor.slopes))
-    drifts = corridor.width(0.0) < 0 or ahead.drifts_like(back)
+    drifts = corridor.width(0.0) < 0 or (ahead.drifts_like(back) and not hidden)
+    fits = corridor.width(corridor.best_slope) >= 0
+    if not fits:
+        # A line that only leans towards a clock which was set comes no closer to it than a constant.
+        drifts = corridor.width(slope) >= corridor.width(0.0) * DESCRIBED_BY_SLOPE
     line = corridor.middle(slope if drifts else 0.0)
+    shortfall = max(0.0, -corridor.width(line.slope))
+    contradiction = max(-float(above[1].min()), float(below[1].max()), 0.0)
+    described = fits or shortfall / 2 <= DESCRIBED_BY_LINE * contradiction
     least, greatest = corridor.levels
     doubt = max(greatest - line.level, line.level - least) + sum(step.uncertainty_ns for step in steps)
     zero_fits = not steps and not drifts and bool(above[1].min() >= 0 >= below[1].max())
     fitted = ClockReading(reference, line.level, line.slope, steps)
-    fits = corridor.width(corridor.best_slope) >= 0
+    slopes = corridor.slopes if fits else (-math.inf, math.inf)
     return ClockEstimate(
         offset_ns=line.level,
         skew_ppm=_ppm(line.slope),
-        uncertainty_ns=doubt if fits else None,
+        uncertainty_ns=doubt if fits and not hidden else None,
         both_directions=True,
         steps=steps,
         explanation=both_directions(
@@ -370,14 +404,16 @@ def _from_both(
             doubt_ns=doubt,
             skew_ppm=_ppm(line.slope),
             agree=zero_fits,
-            shortfall_ns=max(0.0, -corridor.width(line.slope)),
+            shortfall_ns=shortfall,
             steps=len(steps),
+            described=described,
+            hidden_ns=hidden,
         ),
         reference_ns=reference,
-        skew_low_ppm=_ppm(corridor.slopes[0]),
-        skew_high_ppm=_ppm(corridor.slopes[1]),
+        skew_low_ppm=_ppm(slopes[0]),
+        skew_high_ppm=_ppm(slopes[1]),
         fitted=fitted,
-        applied=ClockReading(reference) if zero_fits else fitted,
+        applied=ClockReading(reference) if zero_fits or not described else fitted,
     )
 
 
@@ -386,8 +422,11 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
     steps = pairs.steps(sign)
     x, y = pairs.levelled(steps, reference)
     floor = _Floor.of(x, y, sign=sign)
-    plausible = abs(floor.slope) <= _STEEPEST
-    slope = floor.slope if floor.trend.significant and plausible else 0.0
+    trend = floor.trend
+    is_steady = trend.significant and trend.low <= floor.slope <= trend.high and not floor.changes
+    slope = floor.slope if is_steady and abs(floor.slope) <= _STEEPEST else 0.0
+    if steps:  # which stay in the delays
+        x, y = pairs.levelled((), reference)
     # The drift is taken out from the first packet on, which keeps its delay.
     anchor = -slope * float(x[0])
     smallest = float((sign * (y - slope * x - anchor)).min())
@@ -400,7 +439,12 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
         uncertainty_ns=None,
         both_directions=False,
         steps=steps,
-        explanation=one_direction(drift_ppm=drift if floor.trend.significant else 0.0, lift_ns=lift, steps=len(steps)),
+        explanation=one_direction(
+            drift_ppm=drift if is_steady else 0.0,
+            lift_ns=lift,
+            steps=len(steps),
+            is_unsteady=bool(floor.changes) or (trend.significant and not is_steady),
+        ),
         reference_ns=reference,
         skew_low_ppm=min(_ppm(floor.trend.low), drift),
         skew_high_ppm=max(_ppm(floor.trend.high), drift),
@@ -414,7 +458,7 @@ def _given(estimate: ClockEstimate, mode: ClockMode) -> ClockEstimate:
     if mode.kind == _Kind.AUTO:
         return estimate
     if mode.kind == _Kind.NONE:
-        said = f"{NOT_CORRECTED} {estimate.explanation}"
+        said = f"{NOT_CORRECTED}. {estimate.explanation}"
         return replace(estimate, applied=ClockReading(estimate.reference_ns), explanation=said)
     given = ClockReading(estimate.reference_ns, float(mode.offset_ns))
     said = f"The given offset of {format_duration(mode.offset_ns)} is subtracted from the receiver's times."
