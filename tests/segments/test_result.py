@@ -9,6 +9,7 @@ import pytest
 
 import sojourn
 from odd_captures import SECOND_NS, START_NS, Packet, shifted, two_points, write
+from sojourn.core.units import format_duration
 
 RELATIVE = "delays and their intervals are relative to the two clocks, whose offset packets do not tell"
 
@@ -24,8 +25,34 @@ def test_delays_of_one_direction_are_relative_to_the_clocks(tmp_path: Path) -> N
 
 
 def test_delays_of_both_directions_are_bounded(tmp_path: Path) -> None:
-    pair = [write(tmp_path / name, packets) for name, packets in zip("ab", two_points(), strict=True)]
-    assert RELATIVE not in sojourn.measure(*pair, sketch="exact").summary
+    sender, receiver = two_points()
+    pair = [write(tmp_path / name, packets) for name, packets in (("a", sender), ("b", receiver))]
+    assert "relative to" not in sojourn.measure(*pair, sketch="exact").summary
+    ahead = write(tmp_path / "c", shifted(receiver, lambda _: 3 * SECOND_NS))
+    for sketch in ("exact", "auto"):
+        result = sojourn.measure(pair[0], ahead, sketch=sketch)
+        assert result.clock["corrected"]
+        doubt = format_duration(result.clock["uncertainty_ns"])
+        said = f"relative to the corrected clock: all may be off by the same ± {doubt}"
+        assert said in result.summary
+
+
+@pytest.mark.parametrize("step", [-3 * SECOND_NS, -SECOND_NS // 2, 3 * SECOND_NS])
+@pytest.mark.parametrize("point", ["sender", "receiver"])
+def test_a_clock_that_is_set_changes_no_delay(tmp_path: Path, point: str, step: int) -> None:
+    sender, receiver = two_points()
+    pair = [write(tmp_path / name, packets) for name, packets in (("a", sender), ("b", receiver))]
+    true = sojourn.measure(*pair)
+    middle = (sender[0].time_ns + sender[-1].time_ns) // 2
+    points = {"sender": sender, "receiver": receiver}
+    points[point] = shifted(points[point], lambda packet: step if packet.time_ns >= middle else 0)
+    stepped = [write(tmp_path / f"{name} set", packets) for name, packets in points.items()]
+    result = sojourn.measure(*stepped)
+    assert any("1 step of the clock" in note for note in result.notes)
+    assert result.aggregate["received"] == true.aggregate["received"]
+    assert result.aggregate["lost"] == true.aggregate["lost"]
+    off = abs(result.aggregate["mean_ns"] - true.aggregate["mean_ns"])
+    assert off <= result.clock["uncertainty_ns"]
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,7 @@ class SegmentResult(Result):
             yield f"mean delay unknown: {a['reason']}"
         if a.get("p50_ns") is not None:
             yield f"percentiles: {_percentile_words(a)}"
-        if self.clock.get("uncertainty_ns", 0) is None:
-            yield "delays and their intervals are relative to the two clocks, whose offset packets do not tell"
+        yield from _clock_words(self.clock)
         if self.truth is not None:
             yield f"truth: mean {_shown(self.truth['mean_ns'])}, deviation {_shown(self.truth['std_ns'])}"
             yield from _error_words(self.truth)
@@ -441,6 +440,18 @@ def _loss_warnings(result: SegmentResult, resegmented: Sized) -> list[str]:
             "sample of packets"
         )
     return warnings
+
+
+def _clock_words(clock: Mapping[str, Any]) -> Iterable[str]:
+    """What delays and their intervals are relative to: the clock's error is common to all and part of none of them."""
+    doubt = clock.get("uncertainty_ns", 0)
+    if doubt is None:
+        yield "delays and their intervals are relative to the two clocks, whose offset packets do not tell"
+    elif doubt and clock.get("corrected"):
+        yield (
+            f"delays and their intervals are relative to the corrected clock: all may be off by the same "
+            f"± {format_duration(doubt)}"
+        )
 
 
 def _direction(direction: Mapping[str, Any]) -> str:
