@@ -185,10 +185,10 @@ def segment(shared_data: Path) -> tuple[PacketBatch, PacketBatch, MeasuredFlows]
     paths = tuple(str(shared_data / "two-point" / f"{end}.pcap.gz") for end in ("ingress", "egress"))
     points = tuple(CapturePoint(path, CaptureOptions(DecodeOptions())) for path in paths)
     survey = survey_captures(points, clock=parse_clock("auto"))
-    windows = (survey.sender_windows, survey.receiver_windows)
+    ends = (survey.sender_windows, survey.sender.packets), (survey.receiver_windows, survey.receiver.packets)
     sent, received = (
-        PacketBatch.concatenate([window.select(batch) for batch in point.batches(again=True)])
-        for point, window in zip(points, windows, strict=True)
+        PacketBatch.concatenate([window.select(batch) for batch in point.known_batches(count)])
+        for point, (window, count) in zip(points, ends, strict=True)
     )
     return sent, received, survey.match.flows
 

@@ -60,7 +60,9 @@ def test_pipes_give_the_answer_of_files(files: tuple[Path, Path], pipes: tuple[P
     filed = sojourn.measure(*files, sketch=sketch, clock="none")
     assert list(piped) == list(filed)
     assert piped.aggregate == filed.aggregate
-    assert {f"{pipe} is a pipe" for pipe in pipes} <= {note.split(":")[0] for note in piped.notes}
+    # Only a sketch needs a second pass, and with it a copy on disk.
+    kept = {note.split(":")[0] for note in piped.notes if " is a pipe" in note}
+    assert kept == ({f"{pipe} is a pipe" for pipe in pipes} if sketch == "auto" else set())
 
 
 def test_a_pipe_and_a_file_give_the_answer_of_files(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -78,4 +80,4 @@ def test_a_pipe_that_never_ends_is_refused_before_the_disk_is_full(
     monkeypatch.setattr(survey, "MOST_PIPED_BYTES", 3 * BLOCK)
     monkeypatch.setattr(survey, "PIPE_BLOCK_BYTES", BLOCK)
     with pytest.raises(InputError, match="come through this pipe"):
-        sojourn.measure(*pipes)
+        sojourn.measure(*pipes, sketch="auto")

@@ -242,12 +242,13 @@ def test_a_file_that_is_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_what_cannot_be_opened_is_left_to_the_system_to_say(tmp_path: Path, ending: str) -> None:
+def test_what_cannot_be_opened_is_said_with_its_cause(tmp_path: Path, ending: str) -> None:
     (tmp_path / f"folder.{ending}").mkdir()
     for name, fault in ((f"folder.{ending}", IsADirectoryError), (f"none.{ending}", FileNotFoundError)):
-        with pytest.raises(fault) as refused:
+        with pytest.raises(InputError) as refused:
             read_trace(tmp_path / name)
-        assert refused.value.filename == str(tmp_path / name)
+        assert refused.value.where == str(tmp_path / name)
+        assert isinstance(refused.value.__cause__, fault)
 
 
 WRONG: list[tuple[dict[str, object], str]] = [

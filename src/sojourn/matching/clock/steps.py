@@ -74,9 +74,13 @@ class ClockStep:
         """Whether packets are from after the jump, by the receiver's reading.
 
         Where that was shown twice the sender's reading decides, and for packets that were on their way at the time
-        their raw delay; without the sender's reading the later of the two is assumed.
+        their raw delay. Without the sender's reading the later of the two is assumed, but after a jump forward the
+        nearer: no reading was shown twice, and the packets beside the gap only may be of either side.
         """
         side = _side(received_ns, self.received_ns, self.last_received_ns)
+        if sent_ns is None and self.jump_ns > 0:
+            middle = (self.received_ns + self.last_received_ns) // 2
+            return (side > 0) | ((side == 0) & (received_ns >= middle))
         if sent_ns is None:
             return side >= 0
         unsure = np.flatnonzero(side == 0)
