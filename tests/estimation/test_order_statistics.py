@@ -37,7 +37,7 @@ def truth_of(made, flow_id) -> np.ndarray:
 
 
 @pytest.mark.parametrize("delays", TAILS)
-@pytest.mark.parametrize("loss", [0.0, 0.2])
+@pytest.mark.parametrize("loss", [pytest.param(0.0, marks=pytest.mark.long), 0.2])
 def test_intervals_of_flows_cover_by_size_class(delays: str, loss: float) -> None:
     """Of 500 intervals or more that hold the truth with 95 % each, fewer than 93 % do so with probability 0.03.
 

@@ -77,7 +77,13 @@ def test_a_step_is_found_although_packets_overtake_each_other(rate: int, point: 
 
 
 @pytest.mark.parametrize("point", ["sender", "receiver"])
-@pytest.mark.parametrize(("least", "scatter"), [((30 * MS, 10 * MS), 15 * MS), ((30 * MS, 30 * MS), 60 * MS)])
+@pytest.mark.parametrize(
+    ("least", "scatter"),
+    [
+        pytest.param((30 * MS, 10 * MS), 15 * MS, marks=pytest.mark.long),
+        ((30 * MS, 30 * MS), 60 * MS),
+    ],
+)
 @pytest.mark.parametrize("rate", SECONDS)
 def test_a_step_that_scatter_hides_is_never_a_wrong_certainty(
     rate: int, point: str, least: tuple[int, int], scatter: int

@@ -146,6 +146,7 @@ def test_errors_at_400_nodes_over_several_networks(loss: float, goal_ms: float) 
     assert not any(each.violated for each in found)
 
 
+@pytest.mark.long
 def test_a_network_near_its_capacity_is_told_apart_by_its_queues() -> None:
     found = errors(simulated(400, 132, period_s=2.0))
     assert found.ours < 0.65 * found.best_other

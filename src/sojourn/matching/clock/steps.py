@@ -80,7 +80,8 @@ class ClockStep:
         side = _side(received_ns, self.received_ns, self.last_received_ns)
         if sent_ns is None and self.jump_ns > 0:
             middle = (self.received_ns + self.last_received_ns) // 2
-            return (side > 0) | ((side == 0) & (received_ns >= middle))
+            nearer: BoolArray = (side > 0) | ((side == 0) & (received_ns >= middle))
+            return nearer
         if sent_ns is None:
             return side >= 0
         unsure = np.flatnonzero(side == 0)
