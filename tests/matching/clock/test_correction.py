@@ -98,10 +98,10 @@ def test_skew_is_found_and_removed_in_both_modes(ppm: float) -> None:
         assert "ppm" in estimate.explanation
 
 
-LONGER = [pytest.param(*load, marks=pytest.mark.long) for load in ((3_000, 0.3), (20_000, 0.99))]
+LONGER = [pytest.param(*load, marks=pytest.mark.long) for load in ((3_000, 0.3), (3_000, 0.95), (20_000, 0.99))]
 
 
-@pytest.mark.parametrize(("packets", "load"), [(300, 0.8), (3_000, 0.95), *LONGER])
+@pytest.mark.parametrize(("packets", "load"), [(300, 0.8), *LONGER])
 def test_a_clock_without_skew_is_hardly_ever_corrected(packets: int, load: float) -> None:
     """At most 1 % false alarms, one and both directions; the bound allows for 3 in 150 by chance."""
     rng = np.random.default_rng(packets)

@@ -234,7 +234,7 @@ def three_intervals_later(station: Station, *how: str) -> dict:
 
 @pytest.mark.parametrize(
     ("node", "neighbour", "segment"),
-    [("b", "c", "a>[b]>c"), ("c", "d", "b>c>d")],
+    [("b", "c", "a>[b]>c"), pytest.param("c", "d", "b>c>d", marks=pytest.mark.long)],
     ids=["inside an upgraded router", "in a router that is not"],
 )
 def test_a_bottleneck_is_named_within_three_intervals_and_cleared_after(

@@ -45,7 +45,9 @@ def arrivals(trace: CollectionTrace, hops: dict[tuple[int, int, int], dict]) -> 
     return times
 
 
-@pytest.mark.parametrize(("seed", "ack_loss", "loss"), [(91, 0.0, 0.0), (92, 0.1, 0.05)])
+@pytest.mark.parametrize(
+    ("seed", "ack_loss", "loss"), [pytest.param(91, 0.0, 0.0, marks=pytest.mark.long), (92, 0.1, 0.05)]
+)
 def test_answers_of_a_stream_are_as_good_as_those_of_the_whole_trace(
     unit: Unit, seed: int, ack_loss: float, loss: float
 ) -> None:

@@ -65,6 +65,7 @@ def test_intervals_hold_them_without_any_sum_of_delays() -> None:
     assert max(ratio for _share, ratio in results) < 0.65
 
 
+@pytest.mark.long
 def test_intervals_hold_them_in_a_recorded_trace(shared_data: Path) -> None:
     trace = read_trace(shared_data / "collection" / "n100_center_20s_packets.csv.gz")
     share, ratio = held(trace, read_truth(shared_data / "collection" / "n100_center_20s_hops.csv.gz", trace))
