@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -135,6 +135,16 @@ def spread_95(degrees: float) -> tuple[float, float]:
     width = 2 / (9 * degrees)
     lower, upper = (max(0.0, 1 - width + sign * NORMAL_95 * math.sqrt(width)) ** 3 for sign in (-1, 1))
     return 1 / upper, 1 / lower if lower > 0 else math.inf
+
+
+def percentile_columns(found: FloatArray) -> dict[str, Any]:
+    """Percentiles (`LEVELS` × value, low, high × …) by the names of answers."""
+    parts = ("ns", "low_ns", "high_ns")
+    return {
+        f"{level}_{part}": values
+        for level, three in zip(LEVELS, found, strict=True)
+        for part, values in zip(parts, three, strict=True)
+    }
 
 
 _LISTS = ("reason", "method", "methods")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core.arrays import FloatArray, Int64Array, ranges
-from sojourn.core.estimates import LEVELS
+from sojourn.core.estimates import LEVELS, percentile_columns
 from sojourn.core.kernels import borrowing_kernel, kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
 
@@ -197,10 +197,7 @@ def _percentiles(
     levels = np.array(list(LEVELS.values()))
     found = np.full((len(levels), 3, len(starts)), np.nan)
     _read(levels, (starts, ends), (least, largest, count), extremes, found)
-    columns: dict[str, NDArray[Any]] = {}
-    for level, values in zip(LEVELS, found, strict=True):
-        columns |= {f"{level}_ns": values[0], f"{level}_low_ns": values[1], f"{level}_high_ns": values[2]}
-    return columns
+    return percentile_columns(found)
 
 
 @kernel

@@ -85,7 +85,7 @@ def match_captures(
     advance("looking", 0.0)
 
     def hung(settings: StreamSettings) -> ExactStream:
-        stretches = [IntervalTotals(interval_ns, partial(_refuse, interval_ns))] if interval_ns else []
+        stretches = [IntervalTotals(interval_ns, partial(refuse_many, interval_ns=interval_ns))] if interval_ns else []
         return ExactStream(settings, [*stretches, *consumers()])
 
     def read() -> tuple[ExactStream, tuple[PointSurvey, PointSurvey]]:
@@ -105,10 +105,6 @@ def match_captures(
         for start_ns, part in consumer.answers(match)
     ]
     return ExactAnswer(match, survey, stream.consumers, reach, stream.joiner.crowded, parts)
-
-
-def _refuse(interval_ns: int, span_ns: int) -> None:
-    refuse_many(span_ns, interval_ns)
 
 
 def directions(survey: Survey) -> Directions:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from sojourn.core.errors import UsageError
-from sojourn.core.estimates import LEVELS, FlowDelays, Unanswered
+from sojourn.core.estimates import LEVELS, FlowDelays, Unanswered, percentile_columns
 from sojourn.core.keys import FLOW_FIELDS, FlowKey, TrafficKey, flow_fields, key_columns
 from sojourn.core.results import Columns, Result
 from sojourn.core.units import durations_apart, format_bytes, format_duration, plural
@@ -238,7 +238,7 @@ def _totals(interval: Interval) -> dict[str, Any]:
         "high_ns": high,
         "samples": getattr(mean, "samples", 0),
         "method": getattr(mean, "method", None),
-        **({} if totals.percentiles is None else percentile_columns(totals.percentiles, rounded)),
+        **({} if totals.percentiles is None else _rounded(percentile_columns(totals.percentiles))),
         **({"reason": str(mean.reason)} if isinstance(mean, Unanswered) else {}),
     }
 
@@ -332,19 +332,18 @@ def _flow_rows(
         "samples": flows.samples.tolist(),
         "method": [None if reason else m for m, reason in zip(flows.method_of_flow, flows.reason, strict=True)],
         "reason": [str(reason) if reason else None for reason in flows.reason],
-        **({} if flows.percentiles is None else percentile_columns(np.moveaxis(flows.percentiles, 0, -1), _whole)),
+        **({} if flows.percentiles is None else _percentile_rows(flows.percentiles)),
         **({} if truth is None or start_ns is not None else _true_columns(ids, truth)),
     }
 
 
-def percentile_columns(found: FloatArray, to_plain: Callable[[Any], Any]) -> dict[str, Any]:
-    """Percentiles (levels × value, low, high × …) by the names of the contract."""
-    parts = ("ns", "low_ns", "high_ns")
-    return {
-        f"{level}_{part}": to_plain(values)
-        for level, three in zip(LEVELS, found, strict=True)
-        for part, values in zip(parts, three, strict=True)
-    }
+def _rounded(columns: Mapping[str, float]) -> dict[str, int | None]:
+    return {name: rounded(value) for name, value in columns.items()}
+
+
+def _percentile_rows(found: FloatArray) -> dict[str, list[int | None]]:
+    columns = percentile_columns(np.moveaxis(found, 0, -1))
+    return {name: _whole(column) for name, column in columns.items()}
 
 
 def _whole(column: FloatArray) -> list[int | None]:

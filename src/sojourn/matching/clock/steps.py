@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.matching.clock.lines import block_minima, is_draining
@@ -292,12 +293,14 @@ def _jumps(minima: FloatArray) -> tuple[FloatArray, FloatArray]:
     """For a split after each block: the jump of the floor, and its larger range on the two sides."""
     jumps = np.zeros(len(minima))
     ranges = np.full(len(minima), np.inf)
-    for i in range(WINDOW_BLOCKS - 1, len(minima) - WINDOW_BLOCKS):
-        left = minima[i + 1 - WINDOW_BLOCKS : i + 1]
-        right = minima[i + 1 : i + 1 + WINDOW_BLOCKS]
-        jumps[i] = np.median(right) - np.median(left)
-        # Of the two blocks beside a jump most packets may be from the other side of it.
-        ranges[i] = max(np.ptp(left[:-1]), np.ptp(right[1:]))
+    if len(minima) < 2 * WINDOW_BLOCKS:
+        return jumps, ranges
+    inner = slice(WINDOW_BLOCKS - 1, len(minima) - WINDOW_BLOCKS)
+    medians = np.median(sliding_window_view(minima, WINDOW_BLOCKS), axis=1)
+    jumps[inner] = medians[WINDOW_BLOCKS:] - medians[:-WINDOW_BLOCKS]
+    # Of the two blocks beside a jump most packets may be from the other side of it.
+    spans = np.ptp(sliding_window_view(minima, WINDOW_BLOCKS - 1), axis=1)
+    ranges[inner] = np.maximum(spans[: -WINDOW_BLOCKS - 1], spans[WINDOW_BLOCKS + 1 :])
     return jumps, ranges
 
 
