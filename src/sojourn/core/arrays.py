@@ -33,6 +33,19 @@ def ranges(start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array
     return np.repeat(start, count) + offset, offset
 
 
+def lengthened(rows: NDArray[Any], count: int, fill: Any = 0) -> NDArray[Any]:
+    """The rows, or twice as many (and `count` at least) where they are fewer than `count`; new ones are `fill`.
+
+    >>> lengthened(np.array([7, 8]), 3).tolist()
+    [7, 8, 0, 0]
+    """
+    if count <= len(rows):
+        return rows
+    longer = np.full((max(count, 2 * len(rows)), *rows.shape[1:]), fill, rows.dtype)
+    longer[: len(rows)] = rows
+    return longer
+
+
 @dataclass(frozen=True, eq=False)
 class _Batch:
     def __post_init__(self) -> None:

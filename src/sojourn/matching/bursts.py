@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import Int64Array
+from sojourn.core.arrays import Int64Array, lengthened
 from sojourn.core.kernels import borrowing_kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
 
@@ -71,9 +71,7 @@ class FlowBursts:
         return whole
 
     def _reach(self, flows: int) -> None:
-        if flows > len(self._flows):
-            more = max(flows, 2 * len(self._flows)) - len(self._flows)
-            self._flows = np.concatenate([self._flows, np.zeros((more, _FIELDS), np.int64)])
+        self._flows = lengthened(self._flows, flows)
 
 
 @borrowing_kernel

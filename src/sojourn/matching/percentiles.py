@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import FloatArray, Int64Array, ranges
+from sojourn.core.arrays import FloatArray, Int64Array, lengthened, ranges
 from sojourn.core.estimates import LEVELS, percentile_columns
 from sojourn.core.kernels import borrowing_kernel, kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
@@ -130,11 +130,8 @@ class FlowPercentiles:
 
     def _reach(self, flows: int, more: int) -> None:
         """Have room for so many flows, and for so many new entries at most."""
-        if flows > len(self._extremes):
-            wider = np.empty((max(flows, 2 * len(self._extremes)), 2), np.int64)
-            wider[:, 0], wider[:, 1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-            wider[: len(self._extremes)] = self._extremes
-            self._extremes = wider
+        nothing_yet = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        self._extremes = lengthened(self._extremes, flows, nothing_yet)
         slots = len(self._table)
         while 4 * (self._used + more) > 3 * slots:
             slots *= 2

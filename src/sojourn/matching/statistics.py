@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int64Array, lengthened
 from sojourn.core.kernels import borrowing_kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
 
@@ -89,11 +89,7 @@ class DelayTotals:
 
     def _reach(self, flow: Int64Array) -> _Rows:
         """The rows, as many as these numbers need."""
-        most = int(flow.max(initial=-1)) + 1
-        if most > len(self._flows):
-            grown = np.zeros(max(most, 2 * len(self._flows), 64), _FLOW)
-            grown[: len(self._flows)] = self._flows
-            self._flows = grown
+        self._flows = lengthened(self._flows, int(flow.max(initial=-1)) + 1)
         return self._flows
 
     def take_matched(self, packets: MatchedColumns) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.capture.flows.table import Conversations
-from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, rows_of
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, lengthened, rows_of
 from sojourn.core.kernels import borrowing_kernel
 from sojourn.matching.bursts import FlowBursts
 from sojourn.matching.clock.correction import ClockEstimate, ClockReading, TimedPairs, estimate_clock
@@ -168,10 +168,7 @@ class _Spans:
         self.rows = np.zeros(64, _SPAN)
 
     def reach(self, flows: int) -> None:
-        if flows > len(self.rows):
-            grown = np.zeros(max(flows, 2 * len(self.rows)), _SPAN)
-            grown[: len(self.rows)] = self.rows
-            self.rows = grown
+        self.rows = lengthened(self.rows, flows)
 
     def take(self, flow: Int64Array, sent_ns: Int64Array, got_ns: Int64Array) -> None:
         _widen(flow, sent_ns, got_ns, self.rows)
