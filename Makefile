@@ -23,9 +23,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,tomography,dev]'
 	touch $@
 
-# Compiled kernels are cached per file and do not notice changes in what they inline.
+# Compiled kernels are cached per file and do not notice changes in what they inline. Bytecode is written here because
+# where PYTHONDONTWRITEBYTECODE is set every command would translate its modules anew.
 $(KERNELS): $(STAMP) $(shell find src -name '*.py')
 	find src -name '*.nbi' -delete -o -name '*.nbc' -delete
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 # The node unit is tested on a real MicroPython, by Node.js.

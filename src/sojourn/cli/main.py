@@ -7,6 +7,7 @@ Ctrl-C; never a traceback.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import sys
@@ -16,10 +17,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_group
 
 from sojourn import __version__
+from sojourn.cli.parameters import QuickCommand, QuickGroup
 from sojourn.core.compiling import CompileStep, cache_directory, observe_compilation
 from sojourn.core.errors import SojournError, harmless
 
@@ -46,7 +47,7 @@ COMMANDS = {
 }
 
 
-class _Commands(TyperGroup):
+class _Commands(QuickGroup):
     """Imports a command's module when the command is asked for, and no other's."""
 
     def list_commands(self, _context: object) -> list[str]:
@@ -67,7 +68,8 @@ def _load(name: str) -> Any:
         only.add_typer(first.app, name=name)
     else:
         function = getattr(first, name.replace("-", "_"))
-        only.command(name=name, help=getattr(first, "HELP", None), epilog=getattr(first, "EXAMPLE", None))(function)
+        purpose, example = getattr(first, "HELP", None), getattr(first, "EXAMPLE", None)
+        only.command(cls=QuickCommand, name=name, help=purpose, epilog=example)(function)
     return get_group(only).commands[name]
 
 
@@ -132,6 +134,8 @@ def _kept() -> str:
 
 def main() -> None:
     """Run the command line; the entry point of the installed script."""
+    # Modules and kernels are made of a hundred thousand objects that all stay: not worth a look every 700 of them.
+    gc.set_threshold(50_000)
     _fill_closed_streams()
     observe_compilation(_CompileNotice())
     try:

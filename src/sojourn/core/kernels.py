@@ -24,16 +24,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
-from numba.core import event
-from numba.core.registry import cpu_target
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sojourn.core.compiling import CompileStep, report_compilation, use_cache_directory
@@ -46,20 +44,11 @@ else:
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class _Compilation(event.Listener):
-    """Passes on what Numba compiles; what it finds in its cache is no such event."""
-
-    def on_start(self, event: Any) -> None:
-        report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=False))
-
-    def on_end(self, event: Any) -> None:
-        report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=True))
-
-
 @contextmanager
 def _absent(*names: str) -> Iterator[None]:
     """Let modules that are not loaded yet look as if they were not installed."""
-    hidden = [name for name in names if name not in sys.modules]
+    # Another thread may be importing one of them, and would not find it.
+    hidden = [name for name in names if name not in sys.modules and threading.active_count() == 1]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         yield
@@ -68,11 +57,32 @@ def _absent(*names: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-# Numba takes types and functions of SciPy's linear algebra and of cffi in where these are installed. Both are optional,
-# no kernel uses them, and loading them takes longer than all the rest of it.
-with _absent("scipy.linalg", "cffi"):
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+# What Numba takes in where it is installed and no kernel uses; loading it takes longer than all the rest of Numba.
+# PyYAML reads a file of settings in the working directory.
+_UNUSED = ("scipy.linalg", "cffi")
+with _absent("scipy", *([] if os.path.exists(".numba_config.yaml") else ["yaml"]), *_UNUSED):
+    from numba import config, njit, types, version_info
+    from numba.core import event
+    from numba.core.registry import cpu_target
+    from numba.core.runtime.nrt import rtsys
+    from numba.extending import intrinsic
+
+
+class _Compilation(event.Listener):
+    """Passes on what Numba compiles; what it finds in its cache is no such event."""
+
+    def on_start(self, event: Any) -> None:
+        with _absent(*_UNUSED):
+            cpu_target.target_context.refresh()
+        report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=False))
+
+    def on_end(self, event: Any) -> None:
+        report_compilation(CompileStep(event.data["dispatcher"].py_func.__name__, is_done=True))
+
+
+# Releases of Numba that load a kernel from the cache without their registries (tests/core/test_kernels.py); with any
+# other the registries are filled first, as Numba does by itself.
+_LOADS_ALONE = (0, 61) <= version_info.short <= (0, 68)
 
 use_cache_directory()
 config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR", "")  # type: ignore[attr-defined]
@@ -101,11 +111,34 @@ def borrowing_inlined(function: F) -> F:
 
 def _compiled(function: F, **options: Any) -> F:
     try:
-        return cast(F, njit(cache=True, nogil=True, **options)(function))
+        dispatcher = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
         return cast(F, njit(nogil=True, **options)(function))
+    cache: Any = getattr(dispatcher, "_cache", None)
+    if _LOADS_ALONE and hasattr(cache, "load_overload"):
+        cache.load_overload = partial(_load, cache.load_overload)
+    return cast(F, dispatcher)
+
+
+def _load(load: Callable[[Any, Any], Any], signature: Any, context: Any) -> Any:
+    """Load a kernel from the cache, which is machine code and needs Numba's runtime alone.
+
+    Numba fills its registries of types and functions first, in a fifth of a second, though only a compilation looks
+    into them and sees to it by itself.
+    """
+    rtsys.initialize(context)
+    context.refresh = _leave_as_it_is
+    try:
+        with _absent(*_UNUSED):
+            return load(signature, context)
+    finally:
+        del context.refresh
+
+
+def _leave_as_it_is() -> None:
+    """Instead of filling registries."""
 
 
 def _loader(bits: int, *, swapped: bool = False, result: Any = types.int64) -> Callable[[int, int], Any]:

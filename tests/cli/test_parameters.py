@@ -1,0 +1,77 @@
+"""Parameters: plain values are taken without Typer's conversion, and everything else as Typer takes it."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from subprocess import run
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sojourn.cli.parameters import QuickCommand
+from sojourn.lab.small_world import write_small_world
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+def everything(
+    words: list[str] | None = None,
+    name: Annotated[str, typer.Option()] = "none",
+    note: Annotated[str | None, typer.Option()] = None,
+    kind: Annotated[Literal["lds", "lda"] | None, typer.Option()] = None,
+    limit: Annotated[int | None, typer.Option(min=1)] = 7,
+    share: Annotated[float, typer.Option()] = 0.5,
+    size: Annotated[Size, typer.Option()] = Size.SMALL,
+    file: Annotated[Path | None, typer.Option()] = None,
+    port: Annotated[list[int] | None, typer.Option()] = None,
+    loud: Annotated[bool, typer.Option("--loud")] = False,
+) -> None:
+    """A command with a parameter of every kind that commands have."""
+    print({name: list(value) if isinstance(value, tuple) else value for name, value in locals().items()})
+
+
+def answer(command: type[Any] | None, arguments: list[str]) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command(cls=command)(everything)
+    found = CliRunner().invoke(app, arguments)
+    return found.exit_code, found.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "a b --name x --note y --kind lda",
+        "--limit 3 --share 1 --size large --file there --port 1 --port 2 --loud",
+        "--kind ldx",
+        "--limit 0",
+        "--limit x",
+        "--size huge",
+        "--port x",
+        "--nonsense",
+    ],
+)
+def test_values_and_refusals_are_typers_own(arguments: str) -> None:
+    assert answer(QuickCommand, arguments.split()) == answer(None, arguments.split())
+
+
+@pytest.mark.parametrize("arguments", ["measure in.pcap out.pcap", "flows in.pcap", "rtt in.pcap"])
+def test_a_command_with_plain_values_loads_nothing_that_converts_nor_what_numba_does_not_need(
+    tmp_path: Path, arguments: str
+) -> None:
+    write_small_world(tmp_path)
+    heavy = ("pydantic", "scipy", "yaml", "cffi", "networkx", "httpx", "numba.np.npyimpl")
+    program = (
+        "import atexit, sys; from sojourn.cli.main import main; "
+        f"atexit.register(lambda: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)); main()"
+    )
+    for _attempt in ("compiles what is not cached yet", "loads"):
+        done = run([sys.executable, "-c", program, *arguments.split()], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stderr.decode().splitlines()[-1] == "[]"
