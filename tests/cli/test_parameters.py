@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from pathlib import Path
-from subprocess import run
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -13,7 +11,6 @@ import typer
 from typer.testing import CliRunner
 
 from sojourn.cli.parameters import QuickCommand
-from sojourn.lab.small_world import write_small_world
 
 
 class Size(Enum):
@@ -60,18 +57,3 @@ def answer(command: type[Any] | None, arguments: list[str]) -> tuple[int, str]:
 )
 def test_values_and_refusals_are_typers_own(arguments: str) -> None:
     assert answer(QuickCommand, arguments.split()) == answer(None, arguments.split())
-
-
-@pytest.mark.parametrize("arguments", ["measure in.pcap out.pcap", "flows in.pcap", "rtt in.pcap"])
-def test_a_command_with_plain_values_loads_nothing_that_converts_nor_what_numba_does_not_need(
-    tmp_path: Path, arguments: str
-) -> None:
-    write_small_world(tmp_path)
-    heavy = ("pydantic", "scipy", "yaml", "cffi", "networkx", "httpx", "numba.np.npyimpl")
-    program = (
-        "import atexit, sys; from sojourn.cli.main import main; "
-        f"atexit.register(lambda: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)); main()"
-    )
-    for _attempt in ("compiles what is not cached yet", "loads"):
-        done = run([sys.executable, "-c", program, *arguments.split()], cwd=tmp_path, capture_output=True, check=True)
-    assert done.stderr.decode().splitlines()[-1] == "[]"

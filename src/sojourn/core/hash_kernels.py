@@ -145,13 +145,17 @@ def _avalanche(state: np.uint64) -> np.uint64:
     return state ^ (state >> _HALF)
 
 
-@kernel
 def hash_rows(rows: UInt8Array, seed: np.uint64) -> UInt64Array:
     """The XXH64 of every row of a two-dimensional byte array."""
     hashes = np.empty(rows.shape[0], np.uint64)
+    _hash_rows(rows, seed, hashes)
+    return hashes
+
+
+@kernel
+def _hash_rows(rows: UInt8Array, seed: np.uint64, hashes: UInt64Array) -> None:
     for i in range(rows.shape[0]):
         hashes[i] = hash_slice(rows[i], 0, rows.shape[1], seed)
-    return hashes
 
 
 @kernel
@@ -165,13 +169,17 @@ def hash_pieces(data: UInt8Array, end: Int64Array, seed: np.uint64) -> UInt64Arr
     return hashes
 
 
-@kernel
 def mix_column(column: UInt64Array) -> UInt64Array:
     """`mix` of every word of a column."""
     mixed = np.empty_like(column)
+    _mix_column(column, mixed)
+    return mixed
+
+
+@kernel
+def _mix_column(column: UInt64Array, mixed: UInt64Array) -> None:
     for i in range(column.shape[0]):
         mixed[i] = mix(column[i])
-    return mixed
 
 
 def salt_table(count: int, salt: int) -> UInt64Array:

@@ -20,17 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import Estimate
-from sojourn.sketches.counter_vector import CounterVector
-from sojourn.sketches.lda import Lda
-from sojourn.sketches.lds import Lds
-from sojourn.sketches.sample import Sample
-from sojourn.sketches.sketch import AnySketch
+
+if TYPE_CHECKING:  # exact answers count losses, too, and have no sketches
+    from sojourn.sketches.counter_vector import CounterVector
+    from sojourn.sketches.lda import Lda
+    from sojourn.sketches.lds import Lds
+    from sojourn.sketches.sketch import AnySketch
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,11 @@ class Parts:
     @classmethod
     def of_sketches(cls, sender: AnySketch, receiver: AnySketch) -> list[Parts]:
         """What two sketches show of all packets: the rows of an LDS that take every packet, an LDA, counters."""
+        from sojourn.sketches.counter_vector import CounterVector
+        from sojourn.sketches.lda import Lda
+        from sojourn.sketches.lds import Lds
+        from sojourn.sketches.sample import Sample
+
         if isinstance(sender, Sample) or (isinstance(sender, Lds) and sender.parameters.weights):
             return []
         if not isinstance(sender, Lda | Lds | CounterVector) or not sender.has("count"):

@@ -182,15 +182,19 @@ def _time(value: int) -> int:
     return min(max(value, int(limits.min)), int(limits.max))
 
 
-@kernel
 def _spans(flow: Int64Array, time_ns: Int64Array, flows: int) -> tuple[Int64Array, Int64Array]:
     """Per flow, the first and the last of its times; the other way round where there is none."""
     low = np.full(flows, np.iinfo(np.int64).max)
     high = np.full(flows, np.iinfo(np.int64).min)
+    _widen_spans(flow, time_ns, low, high)
+    return low, high
+
+
+@kernel
+def _widen_spans(flow: Int64Array, time_ns: Int64Array, low: Int64Array, high: Int64Array) -> None:
     for i in range(flow.shape[0]):
         low[flow[i]] = min(low[flow[i]], time_ns[i])
         high[flow[i]] = max(high[flow[i]], time_ns[i])
-    return low, high
 
 
 CONTRADICTING_SHARE = 0.01
@@ -247,15 +251,25 @@ def _sides_are_clear(packets: Int64Array, ahead: Int64Array, by_sign: BoolArray)
     return both and bool(contradicting <= CONTRADICTING_SHARE * packets.sum())
 
 
-@kernel
 def _votes(flow: Int64Array, raw_delay_ns: Int64Array, opposite: Int64Array) -> Int64Array:
     """Per flow: how often its delay exceeded the latest of its opposite, minus how often not.
 
     A packet votes only if its opposite was seen since the flow's own last packet.
     """
-    votes = np.zeros(opposite.shape[0], np.int64)
-    latest = np.zeros(opposite.shape[0], np.int64)
-    fresh = np.zeros(opposite.shape[0], np.bool_)
+    votes, latest = np.zeros((2, len(opposite)), np.int64)
+    _count_votes(flow, raw_delay_ns, opposite, votes, latest, np.zeros(len(opposite), np.bool_))
+    return votes
+
+
+@kernel
+def _count_votes(
+    flow: Int64Array,
+    raw_delay_ns: Int64Array,
+    opposite: Int64Array,
+    votes: Int64Array,
+    latest: Int64Array,
+    fresh: BoolArray,
+) -> None:
     for i in range(flow.shape[0]):
         own = flow[i]
         other = opposite[own]
@@ -266,7 +280,6 @@ def _votes(flow: Int64Array, raw_delay_ns: Int64Array, opposite: Int64Array) -> 
             fresh[other] = False
         latest[own] = raw_delay_ns[i]
         fresh[own] = True
-    return votes
 
 
 ON_A_WIRE = 1600

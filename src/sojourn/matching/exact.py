@@ -47,20 +47,19 @@ from sojourn.matching.pairing import DUPLICATE, MATCHED, PacketPairs, pair_packe
 from sojourn.matching.statistics import Aggregate, DelayStatistics, DelayTotals
 
 
-@kernel
 def group_by_flow(flow: Int64Array, flows: int) -> tuple[Int64Array, Int64Array]:
     """A stable counting sort: the rows grouped by flow number, and where each flow's rows start."""
-    starts = np.zeros(flows + 1, np.int64)
-    for i in range(flow.shape[0]):
-        starts[flow[i] + 1] += 1
-    for k in range(flows):
-        starts[k + 1] += starts[k]
-    place = starts[:-1].copy()
-    rows = np.empty(flow.shape[0], np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(flow, minlength=flows))])
+    rows = np.empty(len(flow), np.int64)
+    _put_in_groups(flow, starts[:-1].copy(), rows)
+    return rows, starts
+
+
+@kernel
+def _put_in_groups(flow: Int64Array, place: Int64Array, rows: Int64Array) -> None:
     for i in range(flow.shape[0]):
         rows[place[flow[i]]] = i
         place[flow[i]] += 1
-    return rows, starts
 
 
 class Fate(IntEnum):

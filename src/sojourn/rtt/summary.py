@@ -143,18 +143,19 @@ def _add(
 
 
 @kernel
-def _quantiles(numbers: Int64Array, pages: Int64Array, bins: Int64Array, shares: FloatArray) -> Int64Array:
+def _fill_quantiles(
+    numbers: Int64Array, pages: Int64Array, bins: Int64Array, shares: FloatArray, found: Int64Array
+) -> None:
     """The nearest-rank quantiles of every flow, read from its bins."""
-    found = np.empty((numbers.shape[0], shares.shape[0]), np.int64)
     for row in range(numbers.shape[0]):
         total = 0
         for octave in range(pages.shape[1]):
             if pages[row, octave] > 0:
-                total += bins[pages[row, octave]].sum()
+                for position in range(_BINS):
+                    total += bins[pages[row, octave], position]
         for j in range(shares.shape[0]):
             found[row, j] = _at_rank(row, pages, bins, max(1, signed(np.ceil(shares[j] * total))))
             found[row, j] = min(max(found[row, j], numbers[row, _MIN]), numbers[row, _MAX])
-    return found
 
 
 @inlined
@@ -215,7 +216,8 @@ class RttSummaries:
     def flows(self) -> list[FlowRtt]:
         """One summary per flow direction and kind, in the order of their first samples."""
         numbers, fractions = self._numbers[: len(self)], self._fractions[: len(self)]
-        quantiles = _quantiles(numbers, self._pages, self._bins, np.array(QUANTILES))
+        quantiles = np.empty((len(numbers), len(QUANTILES)), np.int64)
+        _fill_quantiles(numbers, self._pages, self._bins, np.array(QUANTILES), quantiles)
         freedom = np.maximum(numbers[:, _SAMPLES] - 1, 1)
         deviations = np.sqrt(np.maximum(fractions[:, _SQUARES], 0.0) / freedom)
         ids = numbers[:, _FLOW].copy().view(np.uint64)

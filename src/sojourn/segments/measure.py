@@ -29,9 +29,7 @@ from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_share, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import ClockMode, parse_clock
-from sojourn.segments.answer import EpochsAnswer, answer_epochs
 from sojourn.segments.exact import ExactAnswer, match_captures
-from sojourn.segments.plan import MOST_JOINT_FLOWS, SegmentPlan, plan_segment, plan_survey
 from sojourn.segments.record import (
     EXACT,
     Method,
@@ -43,14 +41,15 @@ from sojourn.segments.record import (
 )
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
 from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, is_pipe, kept_pipes, survey_captures
-from sojourn.segments.surveyed import measure_surveyed
 from sojourn.segments.translated import IdentityName, name_by_sender
 
 if TYPE_CHECKING:
     from sojourn.capture.files.reader import CaptureReader
     from sojourn.capture.live.reader import LiveReader
     from sojourn.capture.packets import Interface
+    from sojourn.segments.answer import EpochsAnswer
     from sojourn.segments.live import LiveAnswer
+    from sojourn.segments.plan import SegmentPlan
     from sojourn.segments.planning.search import MemoryPlan, Wish
 
 CONFIDENCE = 0.95
@@ -134,6 +133,9 @@ def measure_files(
             )
             result = replace(result, notes=[_matched_within(exact.max_delay_ns), *exact.notes])
         else:
+            from sojourn.segments.plan import plan_survey
+            from sojourn.segments.surveyed import measure_surveyed
+
             joint = method == "joint"
             memory_bytes, chosen = memory_of(memory), None
             if wanted is not None:
@@ -233,6 +235,8 @@ class _KeyLookup:
 
 def _joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
     """A word where there were too many flows to decode jointly."""
+    from sojourn.segments.plan import MOST_JOINT_FLOWS
+
     if not plan.joint or flows is None or len(flows.flow_id) <= MOST_JOINT_FLOWS:
         return []
     return [f"more than {MOST_JOINT_FLOWS:,} flows are not decoded jointly but one by one; a filter makes them fewer"]
@@ -342,6 +346,8 @@ def measure_interfaces(
     sketch = sketch or _default_sketch(memory, flows, loss, parameters or None, truth or None, method=method)
     plan = None
     if sketch != EXACT:
+        from sojourn.segments.plan import plan_segment
+
         expected: dict[str, Any] = {"flows": flows or EXPECTED_FLOWS, "loss": EXPECTED_LOSS if loss is None else loss}
         plan = plan_segment(sketch, memory_of(memory), changes=parameters, joint=method == "joint", **expected)
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
@@ -472,6 +478,8 @@ def estimate(
     ``flows`` are those to answer for (all that were reported). ``sizes`` are flows' packets at the sender, by flow id
     or as the JSON of ``sojourn flows`` (COLATE needs them). ``interval`` is the epochs' length, to answer for each.
     """
+    from sojourn.segments.answer import answer_epochs
+
     if clock == "auto":
         raise UsageError("epochs do not tell clocks", where="--clock", action="use none or offset=TIME")
     answer = answer_epochs(

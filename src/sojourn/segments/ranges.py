@@ -15,19 +15,19 @@ A base is only taken where delays exceed `IN_RANGE_NS`; below it nothing changes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.estimation.differences import cell_difference
-from sojourn.estimation.lda import LdaAnswer
-from sojourn.sketches.counter_vector import CounterVectorParameters
-from sojourn.sketches.lda import DelayCellParameters, Lda
-from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.sample import Sample, SampleParameters
-from sojourn.sketches.sketch import AnySketch
-from sojourn.sketches.stack import Stack
+
+if TYPE_CHECKING:  # exact matching finds the range of delays, too, and has no sketches
+    from sojourn.estimation.lda import LdaAnswer
+    from sojourn.sketches.lda import Lda
+    from sojourn.sketches.parameters import Parameters
+    from sojourn.sketches.sketch import AnySketch
 
 IN_RANGE_NS = 10_000_000_000  # max_delay_ns of every sketch by default
 MARGIN = 2  # of a sample's spread of delays, for those that it did not draw
@@ -59,6 +59,10 @@ def surveyed_range(delay_ns: Int64Array) -> DelayRange:
 
 def widened(parameters: Parameters, spread_ns: int) -> Parameters:
     """Parameters under which delays of up to ±`spread_ns` are exact; the same where they are already."""
+    from sojourn.sketches.counter_vector import CounterVectorParameters
+    from sojourn.sketches.lda import DelayCellParameters
+    from sojourn.sketches.sample import SampleParameters
+
     if isinstance(parameters, DelayCellParameters) and parameters.max_delay_ns < spread_ns:
         return replace(parameters, max_delay_ns=spread_ns, sum_bits=WIDEST_SUM_BITS)
     if isinstance(parameters, CounterVectorParameters) and parameters.max_delay_ns < spread_ns:
@@ -90,6 +94,9 @@ def recorded_base(sender: Lda, receiver: Lda) -> int | None:
 
 def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
+    from sojourn.sketches.sample import Sample
+    from sojourn.sketches.stack import Stack
+
     if not offset_ns:
         return sketch
     if isinstance(sketch, Stack):

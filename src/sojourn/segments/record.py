@@ -27,17 +27,16 @@ from sojourn.core.keys import FlowKey, Key
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, plural
 from sojourn.epochs.epoch import MAX_KEYS, Epoch
-from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
-from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import AnySketch, new_sketch
-from sojourn.sketches.stack import Stack, StackParameters
-from sojourn.sketches.weights import FlowWeights
 
 if TYPE_CHECKING:
     from sojourn.capture.files.reader import CaptureReader
     from sojourn.capture.live.reader import LiveReader
     from sojourn.capture.packets import Interface
+    from sojourn.segments.plan import SegmentPlan
+    from sojourn.sketches.lds import LdsParameters
+    from sojourn.sketches.weights import FlowWeights
 
 OPEN_SLOTS = 2
 LEAST_KEYS = 1024
@@ -251,6 +250,10 @@ class _Weights:
 
     @classmethod
     def of(cls, parameters: Parameters, keys_at: KeysAt | None) -> _Weights | None:
+        from sojourn.sketches.lds import LdsParameters
+        from sojourn.sketches.stack import StackParameters
+        from sojourn.sketches.weights import FlowWeights
+
         parts = [p for _, p in parameters.parts] if isinstance(parameters, StackParameters) else [parameters]
         weighted = [p for p in parts if isinstance(p, LdsParameters) and p.weights]
         if not weighted:
@@ -264,6 +267,9 @@ class _Weights:
         self.table.cover(batch.flow_id, lambda rows: self.parameters.policy.weigh(self.keys_at(rows)))
 
     def give(self, sketch: AnySketch) -> None:
+        from sojourn.sketches.lds import Lds
+        from sojourn.sketches.stack import Stack
+
         for part in sketch.parts.values() if isinstance(sketch, Stack) else (sketch,):
             if isinstance(part, Lds) and part.parameters.weights:
                 part.weights = self.table
@@ -319,6 +325,7 @@ def record(
     ``weights`` is a file of rules by which some flows count for more (LDS).
     """
     from sojourn.capture.packets import Interface, open_packets
+    from sojourn.segments.plan import plan_segment
 
     if sketch == EXACT:
         raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
@@ -357,6 +364,7 @@ def _rehearse(plan: SegmentPlan) -> None:
     from ipaddress import IPv4Address
 
     from sojourn.capture.live.reader import rehearsal
+    from sojourn.segments.plan import SEGMENT
 
     made_up = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0)
     recorder = PointRecorder("rehearsal", SEGMENT, plan.stream, keys_at=lambda rows: [made_up] * len(rows))
@@ -396,6 +404,8 @@ class Recording:
         return self._packets
 
     def _recorded(self, reader: CaptureReader | LiveReader, advance: Advance) -> Iterator[Epoch]:
+        from sojourn.segments.plan import SEGMENT
+
         self._reader = reader
         self._keys = KeyReports(reader.keys_at, flows=self._key_flows) if self._key_flows else None
         node = self._node or Path(reader.name).name

@@ -92,10 +92,15 @@ class Corridor:
         return min(bottom, top), max(bottom, top)
 
 
-@kernel
 def lower_hull(x: FloatArray, y: FloatArray) -> Int64Array:
     """Rows of the lower convex hull's vertices, from left to right; `x` must not decrease."""
-    chain = np.empty(x.shape[0], np.int64)
+    chain = np.empty(len(x), np.int64)
+    return chain[: _chain_up(x, y, chain)].copy()
+
+
+@kernel
+def _chain_up(x: FloatArray, y: FloatArray, chain: Int64Array) -> int:
+    """Fill `chain` with the hull's rows; how many there are."""
     size = 0
     for i in range(x.shape[0]):
         if size and x[chain[size - 1]] == x[i]:
@@ -109,7 +114,7 @@ def lower_hull(x: FloatArray, y: FloatArray) -> Int64Array:
             size -= 1
         chain[size] = i
         size += 1
-    return chain[:size].copy()
+    return size
 
 
 def line_under(x: FloatArray, y: FloatArray, mean_x: float) -> Line:
