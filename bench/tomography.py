@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sojourn.core.executors.executor import LocalExecutor, usable_processors
+from sojourn.core.executors.executor import LocalExecutor
+from sojourn.core.processors import usable_processors
 from sojourn.lab.wireless import WirelessNetwork, run_collection
 from sojourn.tomography.bounds.constraints import bound
 from sojourn.tomography.bounds.linear_bounds import bound_linear

@@ -102,7 +102,7 @@ class Seen:
     lost: list[LostColumns] = field(default_factory=list)
 
     def take_matched(self, packets: MatchedColumns) -> None:
-        self.matched.append(packets)
+        self.matched.append(MatchedColumns(*(column.copy() for column in vars(packets).values())))
 
     def take_lost(self, packets: LostColumns) -> None:
         self.lost.append(packets)

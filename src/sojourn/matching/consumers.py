@@ -18,7 +18,7 @@ flow in one interval: a consumer need not know which it is. Flows of both direct
 negative delays (the receiver saw their packets first) and are not asked for at the end.
 
 Batches depend on how captures are read; answers must not: a consumer gives the same answer however the packets were cut
-into batches.
+into batches. Columns are lent: they are used again for the next batch.
 """
 
 from __future__ import annotations

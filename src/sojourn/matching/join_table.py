@@ -1,9 +1,9 @@
 """The table of packets on their way, and the kernel that joins two points' packets through it.
 
 Slots of open addressing (a word each, backward-shift deletion) lead from an identity to rows of packets: the list of
-those that wait at the sender, the list of those that wait at the receiver, and one row that remembers the latest pair.
-Waiting rows, and remembered ones, stand in two lines from the oldest to the newest, in which they leave. Rules and
-costs are those of `joining`.
+those that wait at the sender, and the list of those that wait at the receiver. Waiting rows stand in a line from the
+oldest to the newest, in which they leave. Pairs are remembered for a while in a ring, chained by the hash of their
+identity, so that they leave it without being looked for. Rules and costs are those of `joining`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LATE_COPY_NS = 1_000_000_000  # a network's second copy may wait in a queue; a h
 ROW = np.dtype(
     [
         ("packet_id", np.uint64),
-        ("order_ns", np.int64),  # of a matched row: when the sender saw it
-        ("other_ns", np.int64),  # of a waiting row: its copy that counts; of a matched one: when the receiver saw it
+        ("order_ns", np.int64),
+        ("kept_ns", np.int64),  # when its copy that counts was seen
         ("time_ns", np.int64),
         ("position", np.int64),
         ("number", np.int64),
@@ -35,11 +35,11 @@ ROW = np.dtype(
         ("newer", np.int32),
     ]
 )
+RECENT = np.dtype([("packet_id", np.uint64), ("sent_ns", np.int64), ("got_ns", np.int64), ("before", np.int64)])
 Rows: TypeAlias = NDArray[np.void]
 
-# A slot is a word: 30 bits of the identity's hash, 2 of the kind, 31 of the row; 0 is free, as is row 0.
-_RECENT = 2  # beside SENDER and RECEIVER: an identity that was matched
-_KIND_SHIFT, _TAG_SHIFT = 31, 33
+# A slot is a word: 30 bits of the identity's hash, 1 of the point, 31 of the row; 0 is free, as is row 0.
+_POINT_SHIFT, _TAG_SHIFT = 31, 32
 ROW_MASK = (1 << 31) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TAG_BITS = np.uint64(34)
@@ -58,8 +58,8 @@ IS_RECEIVER, SHADOW, LATE, _DETACHED = 1, 2, 4, 8
     _FREE_COUNT,
     _OLDEST_WAITING,
     _NEWEST_WAITING,
-    _OLDEST_RECENT,
-    _NEWEST_RECENT,
+    OLDEST_RECENT,  # a count of pairs; where it is in the ring follows from it
+    NEXT_RECENT,
     BASE_SENT,
     _BASE_GOT,
     SURE_SENT,
@@ -75,7 +75,7 @@ IS_RECEIVER, SHADOW, LATE, _DETACHED = 1, 2, 4, 8
 _MAX_DELAY, _LOW, _HIGH, _DUPLICATE, _MIRRORED_SENT, _MIRRORED_GOT, _MOST_ROWS = range(7)
 
 # Why a kernel returned.
-HUNGRY, _ALONE_FULL, ROWS_FULL = 0, 1, 2
+HUNGRY, _ALONE_FULL, ROWS_FULL, RECENT_FULL = 0, 1, 2, 3
 
 
 class Columns(NamedTuple):
@@ -95,6 +95,8 @@ class Columns(NamedTuple):
 class Table(NamedTuple):
     rows: Rows
     slots: Int64Array
+    recent: Rows
+    heads: Int64Array
     numbers: Int64Array
     marks: Int64Array
 
@@ -121,9 +123,20 @@ def spread(slots: Int64Array, wider: Int64Array) -> Int64Array:
     return wider
 
 
+@kernel
+def spread_recent(recent: Rows, wider: Rows, heads: Int64Array, marks: Int64Array) -> None:
+    """All pairs that are remembered in a ring of twice the size, with heads of their own (all −1)."""
+    for at in range(marks[OLDEST_RECENT], marks[NEXT_RECENT]):
+        row = at & (wider.shape[0] - 1)
+        wider[row] = recent[at & (recent.shape[0] - 1)]
+        head = signed((wider[row].packet_id * _GOLDEN) >> _TAG_BITS) & (heads.shape[0] - 1)
+        wider[row].before = heads[head]
+        heads[head] = at
+
+
 @borrowing_inlined
-def _word(tag: int, kind: int, row: int) -> int:
-    return (tag << _TAG_SHIFT) | (kind << _KIND_SHIFT) | row
+def _word(tag: int, side: int, row: int) -> int:
+    return (tag << _TAG_SHIFT) | (side << _POINT_SHIFT) | row
 
 
 @borrowing_inlined
@@ -141,46 +154,43 @@ def _free_slot(slots: Int64Array, hole: int) -> None:
 
 
 @borrowing_inlined
-def _line_up(rows: Rows, marks: Int64Array, line: int, row: int) -> None:
-    """To the young end of the waiting or of the recently matched."""
-    newest = marks[line + 1]
+def _line_up(rows: Rows, marks: Int64Array, row: int) -> None:
+    """To the young end of those that wait."""
+    newest = marks[_NEWEST_WAITING]
     rows[row].older = newest
     rows[row].newer = 0
     if newest:
         rows[newest].newer = row
     else:
-        marks[line] = row
-    marks[line + 1] = row
+        marks[_OLDEST_WAITING] = row
+    marks[_NEWEST_WAITING] = row
 
 
 @borrowing_inlined
-def _step_out(rows: Rows, marks: Int64Array, line: int, row: int) -> None:
+def _step_out(rows: Rows, marks: Int64Array, row: int) -> None:
+    """Out of the line, and free."""
     older, newer = rows[row].older, rows[row].newer
     if older:
         rows[older].newer = newer
     else:
-        marks[line] = newer
+        marks[_OLDEST_WAITING] = newer
     if newer:
         rows[newer].older = older
     else:
-        marks[line + 1] = older
-
-
-@borrowing_inlined
-def _give_back(rows: Rows, marks: Int64Array, row: int) -> None:
+        marks[_NEWEST_WAITING] = older
     rows[row].next = marks[_FREE]
     marks[_FREE] = row
     marks[_FREE_COUNT] += 1
 
 
 @borrowing_inlined
-def _slot_of(rows: Rows, slots: Int64Array, packet_id: np.uint64, kind: int) -> int:
-    """The slot of an identity's list or matched row, which is there."""
+def _slot_of(rows: Rows, slots: Int64Array, packet_id: np.uint64, side: int) -> int:
+    """The slot of an identity's list, which is there."""
     mask = slots.shape[0] - 1
     tag = signed((packet_id * _GOLDEN) >> _TAG_BITS)
-    wanted = (tag << 2) | kind
+    wanted = (tag << 1) | side
     at: int = tag & mask
-    while (slots[at] >> _KIND_SHIFT) != wanted or rows[slots[at] & ROW_MASK].packet_id != packet_id:
+    while (slots[at] >> _POINT_SHIFT) != wanted or rows[slots[at] & ROW_MASK].packet_id != packet_id:
         at = (at + 1) & mask
     return at
 
@@ -199,7 +209,7 @@ def _leave_list(rows: Rows, slots: Int64Array, slot: int, row: int) -> bool:
 @borrowing_inlined
 def _expire_waiting(table: Table, alone: Int64Array) -> None:
     """The oldest that waits leaves alone."""
-    rows, slots, _, marks = table
+    rows, slots, marks = table.rows, table.slots, table.marks
     row = marks[_OLDEST_WAITING]
     flags = rows[row].flags
     if not flags & _DETACHED:
@@ -213,43 +223,57 @@ def _expire_waiting(table: Table, alone: Int64Array) -> None:
     alone[3, count] = rows[row].time_ns
     alone[4, count] = flags
     marks[ALONE] = count + 1
-    _step_out(rows, marks, _OLDEST_WAITING, row)
-    _give_back(rows, marks, row)
+    _step_out(rows, marks, row)
 
 
 @borrowing_inlined
-def _expire_recent(table: Table) -> None:
-    rows, slots, _, marks = table
-    row = marks[_OLDEST_RECENT]
-    _free_slot(slots, _slot_of(rows, slots, rows[row].packet_id, _RECENT))
-    _step_out(rows, marks, _OLDEST_RECENT, row)
-    _give_back(rows, marks, row)
-
-
-@borrowing_inlined
-def _find(rows: Rows, slots: Int64Array, packet_id: np.uint64, tag: int) -> tuple[int, int, int, int]:
-    """The slots of an identity's sender list, receiver list and matched row (−1: there is none), and a free one."""
+def _find(rows: Rows, slots: Int64Array, packet_id: np.uint64, tag: int) -> tuple[int, int, int]:
+    """The slots of an identity's sender list and receiver list (−1: there is none), and a free one."""
     mask = slots.shape[0] - 1
     at = tag & mask
-    sent = got = recent = -1
+    sent = got = -1
     while slots[at]:
         word = slots[at]
         if (word >> _TAG_SHIFT) == tag and rows[word & ROW_MASK].packet_id == packet_id:
-            kind = (word >> _KIND_SHIFT) & 3
-            if kind == SENDER:
+            if (word >> _POINT_SHIFT) & 1 == SENDER:
                 sent = at
-            elif kind == RECEIVER:
-                got = at
             else:
-                recent = at
+                got = at
         at = (at + 1) & mask
-    return sent, got, recent, at
+    return sent, got, at
+
+
+@borrowing_inlined
+def _latest_pair(table: Table, packet_id: np.uint64, tag: int) -> int:
+    """Where the ring remembers the identity's latest pair; −1: it does not."""
+    recent, heads, oldest = table.recent, table.heads, table.marks[OLDEST_RECENT]
+    mask = recent.shape[0] - 1
+    at: int = heads[tag & (heads.shape[0] - 1)]
+    while at >= oldest:
+        if recent[at & mask].packet_id == packet_id:
+            return at & mask
+        at = recent[at & mask].before
+    return signed(-1)
+
+
+@borrowing_inlined
+def _remember(table: Table, packet_id: np.uint64, tag: int, sent_ns: int, got_ns: int) -> None:
+    """The latest pair of its identity."""
+    heads, at = table.heads, table.marks[NEXT_RECENT]
+    row = at & (table.recent.shape[0] - 1)
+    head = tag & (heads.shape[0] - 1)
+    table.recent[row].packet_id = packet_id
+    table.recent[row].sent_ns = sent_ns
+    table.recent[row].got_ns = got_ns
+    table.recent[row].before = heads[head]
+    heads[head] = at
+    table.marks[NEXT_RECENT] = at + 1
 
 
 @borrowing_inlined
 def _wait(table: Table, packets: Columns, at: int, flags: int, slot: int, free: int, tag: int) -> int:
     """A row for a packet that waits, at the end of its identity's list unless it is detached; the row."""
-    rows, slots, _, marks = table
+    rows, slots, marks = table.rows, table.slots, table.marks
     row: int = marks[_FREE]
     marks[_FREE] = rows[row].next
     marks[_FREE_COUNT] -= 1
@@ -262,7 +286,7 @@ def _wait(table: Table, packets: Columns, at: int, flags: int, slot: int, free: 
     rows[row].flags = flags
     rows[row].next = 0
     rows[row].tail = row
-    _line_up(rows, marks, _OLDEST_WAITING, row)
+    _line_up(rows, marks, row)
     if flags & _DETACHED:
         return row
     if slot >= 0:
@@ -275,38 +299,13 @@ def _wait(table: Table, packets: Columns, at: int, flags: int, slot: int, free: 
 
 
 @borrowing_inlined
-def _remember(table: Table, places: tuple[int, int, int], row: int, tag: int, sent_ns: int, got_ns: int) -> None:
-    """The matched row stays for a while as the memory of its identity, or refreshes the one that is there.
-
-    `places` are the slots of the row's list and of the identity's matched row (or −1), and a free one.
-    """
-    rows, slots, _, marks = table
-    slot, recent, free = places
-    is_last = _leave_list(rows, slots, slot, row)
-    _step_out(rows, marks, _OLDEST_WAITING, row)
-    if recent >= 0:
-        _give_back(rows, marks, row)
-        row = slots[recent] & ROW_MASK
-        _step_out(rows, marks, _OLDEST_RECENT, row)
-        if is_last:
-            _free_slot(slots, slot)
-    elif is_last:
-        slots[slot] = _word(tag, _RECENT, row)
-    else:
-        slots[free] = _word(tag, _RECENT, row)
-    rows[row].order_ns = sent_ns
-    rows[row].other_ns = got_ns
-    _line_up(rows, marks, _OLDEST_RECENT, row)
-
-
-@borrowing_inlined
 def _partner(table: Table, slot: int, order_ns: int, side: int, settings: Int64Array, alone: bool) -> tuple[int, bool]:
     """The oldest row of the other point's list that fits (0: none does), and whether rows have left the list.
 
     Rows that are too far away for this packet are so for all that follow. `alone` is a packet without copies at its
     own point.
     """
-    rows, slots, _, _ = table
+    rows, slots = table.rows, table.slots
     low, high = settings[_LOW], settings[_HIGH]
     is_changed = False
     while True:
@@ -331,15 +330,14 @@ def _partner(table: Table, slot: int, order_ns: int, side: int, settings: Int64A
 @borrowing_inlined
 def _copy_flags(table: Table, own: int, recent: int, order_ns: int, side: int, settings: Int64Array) -> tuple[int, int]:
     """What a packet's earlier copies make of it: its flags, and when the copy was seen that it may be a shadow of."""
-    rows, slots, _, marks = table
+    rows, slots, marks = table.rows, table.slots, table.marks
     kept_ns, flags = order_ns, signed(side)
     if own >= 0:
-        before = rows[rows[slots[own] & ROW_MASK].tail].other_ns
+        before = rows[rows[slots[own] & ROW_MASK].tail].kept_ns
         if order_ns - before <= settings[_DUPLICATE]:
             kept_ns, flags = before, flags | SHADOW
     if recent >= 0:
-        matched = slots[recent] & ROW_MASK
-        sent_ns, got_ns = rows[matched].order_ns, rows[matched].other_ns
+        sent_ns, got_ns = table.recent[recent].sent_ns, table.recent[recent].got_ns
         before = sent_ns if side == SENDER else got_ns
         if order_ns - before <= settings[_DUPLICATE]:
             kept_ns, flags = before, flags | SHADOW
@@ -354,10 +352,11 @@ def _copy_flags(table: Table, own: int, recent: int, order_ns: int, side: int, s
 
 @borrowing_inlined
 def _match_or_wait(table: Table, packets: Columns, at: int, side: int, settings: Int64Array, pairs: Int64Array) -> None:
-    rows, slots, numbers, marks = table
+    rows, slots, numbers, marks = table.rows, table.slots, table.numbers, table.marks
     packet_id, order_ns, flow = packets.packet_id[at], packets.order_ns[at], packets.flow[at]
     tag = signed((packet_id * _GOLDEN) >> _TAG_BITS)
-    sent, got, recent, free = _find(rows, slots, packet_id, tag)
+    sent, got, free = _find(rows, slots, packet_id, tag)
+    recent = _latest_pair(table, packet_id, tag)
     own, other = (sent, got) if side == SENDER else (got, sent)
     flags, kept_ns = signed(side), order_ns
     if own >= 0 or recent >= 0:
@@ -371,12 +370,12 @@ def _match_or_wait(table: Table, packets: Columns, at: int, side: int, settings:
     if other >= 0 and not flags & _DETACHED:
         row, is_changed = _partner(table, other, order_ns, side, settings, own < 0 and recent < 0)
         if is_changed:
-            sent, got, recent, free = _find(rows, slots, packet_id, tag)
+            sent, got, free = _find(rows, slots, packet_id, tag)
             own, other = (sent, got) if side == SENDER else (got, sent)
     if not row:
         row = _wait(table, packets, at, flags, own, free, tag)
         rows[row].number = number
-        rows[row].other_ns = kept_ns
+        rows[row].kept_ns = kept_ns
         return
     found = marks[PAIRS]
     marks[PAIRS] = found + 1
@@ -389,29 +388,34 @@ def _match_or_wait(table: Table, packets: Columns, at: int, side: int, settings:
     pairs[6, found] = own >= 0 or recent >= 0 or rows[row].next != 0 or rows[row].flags & SHADOW != 0
     waited_ns = rows[row].order_ns
     sent_ns, got_ns = (order_ns, waited_ns) if side == SENDER else (waited_ns, order_ns)
-    _remember(table, (other, recent, free), row, tag, sent_ns, got_ns)
+    if _leave_list(rows, slots, other, row):
+        _free_slot(slots, other)
+    _step_out(rows, marks, row)
+    _remember(table, packet_id, tag, sent_ns, got_ns)
 
 
 @borrowing_inlined
 def _make_room(table: Table, now: int, settings: Int64Array, alone: Int64Array) -> int:
     """Those whose time is over leave, so that there is a free row; otherwise what is missing."""
-    rows, _, _, marks = table
+    rows, recent, marks = table.rows, table.recent, table.marks
     while marks[_OLDEST_WAITING] and rows[marks[_OLDEST_WAITING]].order_ns < now - settings[_MAX_DELAY]:
         if marks[ALONE] == alone.shape[1]:
             return _ALONE_FULL
         _expire_waiting(table, alone)
-    while marks[_OLDEST_RECENT]:
-        row = marks[_OLDEST_RECENT]
-        if max(rows[row].order_ns, rows[row].other_ns) >= now - LATE_COPY_NS:
-            break
-        _expire_recent(table)
+    oldest, mask = marks[OLDEST_RECENT], recent.shape[0] - 1
+    while oldest < marks[NEXT_RECENT] and max(recent[oldest & mask].sent_ns, recent[oldest & mask].got_ns) < (
+        now - LATE_COPY_NS
+    ):
+        oldest += 1
+    if marks[NEXT_RECENT] - oldest > mask:
+        if mask + 1 < settings[_MOST_ROWS]:
+            return RECENT_FULL
+        oldest += 1
+    marks[OLDEST_RECENT] = oldest
     if marks[_FREE_COUNT]:
         return 0
     if rows.shape[0] < settings[_MOST_ROWS]:
         return ROWS_FULL
-    if marks[_OLDEST_RECENT]:
-        _expire_recent(table)
-        return 0
     if marks[ALONE] == alone.shape[1]:
         return _ALONE_FULL
     _expire_waiting(table, alone)

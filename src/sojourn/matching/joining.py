@@ -41,6 +41,8 @@ from sojourn.matching.join_table import (
     NOW,
     PAIRS,
     RECEIVER,
+    RECENT,
+    RECENT_FULL,
     ROW,
     ROWS_FULL,
     SENDER,
@@ -54,6 +56,7 @@ from sojourn.matching.join_table import (
     free_rows,
     join_packets,
     spread,
+    spread_recent,
 )
 
 NO_LIMIT_NS = 1 << 62
@@ -103,6 +106,10 @@ class Pairs:
     def select(self, rows: BoolArray) -> Pairs:
         return Pairs(*(column[rows] for column in vars(self).values()))
 
+    def copy(self) -> Pairs:
+        """One that can be kept."""
+        return Pairs(*(column.copy() for column in vars(self).values()))
+
 
 @dataclass(frozen=True, eq=False)
 class Alone:
@@ -143,7 +150,9 @@ class Joiner:
         self._settings = settings.words()
         self._sides = [Columns.none(), Columns.none()]
         self._rows, self._slots = np.zeros(capacity, ROW), np.zeros(2 * capacity, np.int64)
+        self._recent, self._heads = np.zeros(capacity, RECENT), np.full(2 * capacity, -1, np.int64)
         self._numbers = np.zeros(1 << 10, np.int64)
+        self._pairs = np.empty((7, 0), np.int64)
         self._marks = np.zeros(MARKS, np.int64)
         self._marks[SURE_SENT : SURE_SENT + 2] = -NO_LIMIT_NS
         free_rows(self._rows, 1, self._marks)
@@ -201,27 +210,32 @@ class Joiner:
         self.until(side, NO_LIMIT_NS)
 
     def join(self) -> Iterator[tuple[Pairs, Alone]]:
-        """Join until one of the points has to give more packets."""
+        """Join until one of the points has to give more packets. The columns of pairs are used again for the next."""
         left = [len(columns.flow) - int(self._marks[NEXT_SENT + s]) for s, columns in enumerate(self._sides)]
-        pairs = np.empty((7, sum(left) + 1), np.int64)
+        if sum(left) >= self._pairs.shape[1]:
+            self._pairs = np.empty((7, 2 * sum(left) + 1), np.int64)
         while True:
             alone = np.empty((5, ALONE_ROWS), np.int64)
-            table = Table(self._rows, self._slots, self._numbers, self._marks)
-            why = join_packets(table, self._sides[SENDER], self._sides[RECEIVER], self._settings, pairs, alone)
+            sides = self._sides[SENDER], self._sides[RECEIVER]
+            why = join_packets(self._table(), *sides, self._settings, self._pairs, alone)
             found, left_alone = int(self._marks[PAIRS]), int(self._marks[ALONE])
             if found or left_alone:
-                # What a pair is made of is few: copies let the buffer go.
-                yield Pairs(*pairs[:, :found].copy()), Alone(*alone[:, :left_alone])
+                yield Pairs(*self._pairs[:, :found]), Alone(*alone[:, :left_alone])
             if why == HUNGRY:
                 return
             if why == ROWS_FULL:
                 self._grow()
+            elif why == RECENT_FULL:
+                self._remember_more()
+
+    def _table(self) -> Table:
+        return Table(self._rows, self._slots, self._recent, self._heads, self._numbers, self._marks)
 
     def flush(self) -> Iterator[Alone]:
         """All that still waits, oldest first."""
         while True:
             alone = np.empty((5, ALONE_ROWS), np.int64)
-            count = flush(Table(self._rows, self._slots, self._numbers, self._marks), alone)
+            count = flush(self._table(), alone)
             if count:
                 yield Alone(*alone[:, :count])
             if count < ALONE_ROWS:
@@ -232,3 +246,8 @@ class Joiner:
         self._rows = np.concatenate([self._rows, np.zeros(before, ROW)])
         free_rows(self._rows, before, self._marks)
         self._slots = spread(self._slots, np.zeros(2 * len(self._slots), np.int64))
+
+    def _remember_more(self) -> None:
+        wider, self._heads = np.zeros(2 * len(self._recent), RECENT), np.full(2 * len(self._heads), -1, np.int64)
+        spread_recent(self._recent, wider, self._heads, self._marks)
+        self._recent = wider

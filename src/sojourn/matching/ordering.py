@@ -14,26 +14,30 @@ from collections import deque
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
+from sojourn.core.kernels import kernel
 from sojourn.matching.join_table import Columns
 
 SPAN_NS = 1_000_000_000
 
 
 class InOrder:
-    """Holds the packets of the latest ``span_ns`` back, and gives the others in order of time."""
+    """Holds the packets of the latest ``span_ns`` back, and gives the others in order of time.
+
+    ``first_ns`` and ``last_ns`` are the lowest and the highest time of all that were taken.
+    """
 
     def __init__(self, span_ns: int = SPAN_NS) -> None:
         self.span_ns = span_ns
         self.late = 0
         self._held: deque[Columns] = deque()
         self._given_ns = np.iinfo(np.int64).min
-        self._newest_ns = np.iinfo(np.int64).min
+        self.first_ns, self.last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
     def take(self, packets: Columns) -> list[Columns]:
         """Add packets; those that may go, in order."""
         if len(packets.order_ns):
             self._hold(packets)
-        return self._release(self._newest_ns - self.span_ns)
+        return self._release(self.last_ns - self.span_ns)
 
     def until(self, order_ns: int) -> list[Columns]:
         """Those that may go because no packet before this time is still to come."""
@@ -45,15 +49,15 @@ class InOrder:
 
     def _hold(self, packets: Columns) -> None:
         order_ns = packets.order_ns
-        in_order = bool((order_ns[1:] >= order_ns[:-1]).all())
+        lowest, highest, is_in_order = _survey(order_ns)
+        self.first_ns, self.last_ns = min(self.first_ns, lowest), max(self.last_ns, highest)
         last = int(self._held[-1].order_ns[-1]) if self._held else self._given_ns
-        if not in_order or int(order_ns[0]) < last:
+        if not is_in_order or int(order_ns[0]) < last:
             packets = _joined([*self._held, packets])
             self._held.clear()
             packets = _taken(packets, np.argsort(packets.order_ns, kind="stable"))
             self.late += int(np.searchsorted(packets.order_ns, self._given_ns))
         self._held.append(packets)
-        self._newest_ns = max(self._newest_ns, int(packets.order_ns[-1]))
 
     def _release(self, until_ns: int) -> list[Columns]:
         free = []
@@ -66,6 +70,17 @@ class InOrder:
             self._given_ns = max(self._given_ns, int(packets.order_ns[-1]))
             free.append(packets)
         return free
+
+
+@kernel
+def _survey(order_ns: Int64Array) -> tuple[int, int, bool]:
+    """The lowest and the highest of some times, and whether they rise."""
+    lowest = highest = order_ns[0]
+    falls = 0
+    for i in range(1, order_ns.shape[0]):
+        lowest, highest = min(lowest, order_ns[i]), max(highest, order_ns[i])
+        falls += order_ns[i] < order_ns[i - 1]
+    return lowest, highest, falls == 0
 
 
 def _joined(parts: list[Columns]) -> Columns:

@@ -159,7 +159,7 @@ def _join_all(columns: list[Columns], settings: JoinSettings) -> _Joined:
     for side in (SENDER, RECEIVER):
         joiner.take(side, columns[side])
         joiner.end(side)
-    parts = list(joiner.join())
+    parts = [(pairs.copy(), alone) for pairs, alone in joiner.join()]
     alone = [part for _, part in parts] + list(joiner.flush())
     pairs = (
         Pairs(*(np.concatenate(c) for c in zip(*(vars(p).values() for p, _ in parts), strict=True))) if parts else None

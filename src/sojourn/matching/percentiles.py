@@ -86,9 +86,7 @@ class FlowPercentiles:
             return
         self._reach(int(packets.flow.max()) + 1, len(packets))
         self._sorted = None
-        keys = (packets.flow << _CODE_BITS) | code_of(packets.delay_ns)
-        self._used += _count(self._table, keys)
-        _widen(self._extremes, packets.flow, packets.delay_ns)
+        self._used += _count(self._table, self._extremes, packets.flow, packets.delay_ns)
 
     def take_lost(self, packets: LostColumns) -> None:
         """A lost packet has no delay."""
@@ -152,11 +150,15 @@ class FlowPercentiles:
 
 
 @borrowing_kernel
-def _count(table: Int64Array, keys: Int64Array) -> int:
-    """Count keys, none of which is 0; how many are new."""
+def _count(table: Int64Array, extremes: Int64Array, flow: Int64Array, delay_ns: Int64Array) -> int:
+    """Count delays in their flows' buckets, as `code_of` tells them; how many of these are new."""
     mask = table.shape[0] - 1
     new = 0
-    for key in keys:
+    for i in range(flow.shape[0]):
+        own, delay = flow[i], delay_ns[i]
+        place = (np.float64(abs(delay)).view(np.int64) >> _SHIFT) - _ONE + 1
+        code = _ZERO + (place if delay > 0 else -place if delay < 0 else 0)
+        key = (own << _CODE_BITS) | code  # never 0, as no code is
         slot = ((key * _SPREAD) >> 24) & mask
         while table[slot, 0] != key:
             if table[slot, 0] == 0:
@@ -165,6 +167,8 @@ def _count(table: Int64Array, keys: Int64Array) -> int:
                 break
             slot = (slot + 1) & mask
         table[slot, 1] += 1
+        extremes[own, 0] = min(extremes[own, 0], delay)
+        extremes[own, 1] = max(extremes[own, 1], delay)
     return new
 
 
@@ -177,13 +181,6 @@ def _move(table: Int64Array, wider: Int64Array) -> None:
             while wider[slot, 0] != 0:
                 slot = (slot + 1) & mask
             wider[slot, 0], wider[slot, 1] = table[i, 0], table[i, 1]
-
-
-@borrowing_kernel
-def _widen(extremes: Int64Array, flow: Int64Array, delay_ns: Int64Array) -> None:
-    for i in range(flow.shape[0]):
-        extremes[flow[i], 0] = min(extremes[flow[i], 0], delay_ns[i])
-        extremes[flow[i], 1] = max(extremes[flow[i], 1], delay_ns[i])
 
 
 def _percentiles(

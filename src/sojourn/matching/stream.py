@@ -199,13 +199,18 @@ class _Point:
     def __init__(self, span_ns: int) -> None:
         self._order = InOrder(span_ns)
         self.queue: deque[Columns] = deque()
-        self.first_ns, self.last_ns = _NEVER_NS, -_NEVER_NS
         self.sure_ns = -NO_LIMIT_NS
         self.is_over = False
 
+    @property
+    def first_ns(self) -> int:
+        return min(self._order.first_ns, _NEVER_NS)
+
+    @property
+    def last_ns(self) -> int:
+        return max(self._order.last_ns, -_NEVER_NS)
+
     def add(self, columns: Columns) -> None:
-        self.first_ns = min(self.first_ns, int(columns.order_ns.min()))
-        self.last_ns = max(self.last_ns, int(columns.order_ns.max()))
         self.queue.extend(self._order.take(columns))
 
     def until(self, order_ns: int) -> None:
@@ -320,17 +325,19 @@ class ExactStream:
             return
         if self.settings.follow:
             self._follow(pairs)
-        outside = (pairs.sent_ns < self.first_ns) | (pairs.sent_ns > self.last_ns)
-        if outside.any():
-            pairs = pairs.select(~outside)
+        if self._is_bounded:
+            pairs = pairs.select((pairs.sent_ns >= self.first_ns) & (pairs.sent_ns <= self.last_ns))
         clock, received, sent = self.settings.clock, pairs.received_ns, pairs.sent_ns
         delay = clock.correct(received, sent) - sent
-        fitted = clock.fitted
-        self._spans.take(pairs.flow, sent, received - fitted.at(received, sent))
+        self._spans.take(pairs.flow, sent, received - clock.fitted.at(received, sent))
         packets = MatchedColumns(pairs.flow, pairs.number, sent, delay)
         self.totals.take_matched(packets)
         for consumer in self.consumers:
             consumer.take_matched(packets)
+
+    @property
+    def _is_bounded(self) -> bool:
+        return self.first_ns > -_NEVER_NS or self.last_ns < _NEVER_NS
 
     def _follow(self, pairs: Pairs) -> None:
         """Keep the window of copies around the delays of the latest packets."""
@@ -342,7 +349,7 @@ class ExactStream:
 
     def _take_alone(self, alone: Alone) -> None:
         """Judge what left alone, as far as that can be judged now."""
-        if self.first_ns > -_NEVER_NS or self.last_ns < _NEVER_NS:
+        if self._is_bounded:
             is_sender = ~alone.is_receiver
             alone = alone.select((alone.time_ns >= self.first_ns) & ~(is_sender & (alone.time_ns > self.last_ns)))
         for side, is_side in ((SENDER, ~alone.is_receiver), (RECEIVER, alone.is_receiver)):

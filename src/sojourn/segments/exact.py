@@ -21,6 +21,7 @@ import numpy as np
 from sojourn.capture.files.ahead import ReadAhead
 from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import PacketBatch, UInt64Array
+from sojourn.core.processors import usable_processors
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_duration
 from sojourn.matching.clock.correction import ClockMode
@@ -157,14 +158,21 @@ def _pass_again(points: Points, survey: Survey, stream: ExactStream, advance: Ad
 
 
 def _feed(stream: ExactStream, sides: Sequence[Iterator[PacketBatch]]) -> None:
-    """Both points' packets, each read ahead by a thread of its own."""
+    """Both points' packets, each read ahead by a thread of its own where there is more than one processor."""
     with ExitStack() as stack:
-        readers = [ReadAhead(side) for side in sides]
-        for reader in readers:
-            stack.callback(reader.close)
+        takers = [_taker(side, stack) for side in sides]
         while (side := stream.wants) is not None:
-            batch = readers[side].take()
+            batch = takers[side]()
             if batch is None:
                 stream.end(side)
             else:
                 stream.take(side, batch)
+
+
+def _taker(side: Iterator[PacketBatch], stack: ExitStack) -> Callable[[], PacketBatch | None]:
+    """What gives a point's next batch."""
+    if usable_processors() == 1:
+        return partial(next, side, None)
+    reader = ReadAhead(side)
+    stack.callback(reader.close)
+    return reader.take

@@ -18,7 +18,8 @@ import pytest
 
 import executor_tasks as tasks
 from sojourn.core.errors import InputError, ParameterError, UsageError, WorkerError
-from sojourn.core.executors.executor import LocalExecutor, open_executor, usable_processors
+from sojourn.core.executors.executor import LocalExecutor, open_executor
+from sojourn.core.processors import usable_processors
 
 PATIENCE_S = 120
 

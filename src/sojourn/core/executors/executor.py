@@ -38,6 +38,7 @@ from typing import Any, Protocol, TypeVar
 import sojourn
 from sojourn.core.errors import ParameterError, UsageError, WorkerError
 from sojourn.core.executors.interrupts import interrupts_held
+from sojourn.core.processors import usable_processors
 
 CONNECT_SECONDS = 5
 WORKER_SECONDS = 15
@@ -223,11 +224,6 @@ def open_executor(workers: int | None = None, cluster: str | None = None) -> Abs
     if workers is not None:
         raise UsageError("both workers and a cluster are given", action="use one of them: a cluster has its own")
     return ClusterExecutor(cluster)
-
-
-def usable_processors() -> int:
-    """How many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalExecutor:
