@@ -210,16 +210,9 @@ _SALT = np.uint64(hashing.salt_for(1 << 23, 0))
 
 
 @kernel
-def _select(packet_id: UInt64Array, threshold: np.uint64, chosen: Int64Array, start: int) -> tuple[int, int]:
-    """Rows from `start` on that qualify, until `chosen` is full; how many, and the row to go on from."""
-    count = 0
-    for row in range(start, len(packet_id)):
-        if mix(packet_id[row] ^ _SALT) <= threshold:
-            if count == len(chosen):
-                return count, row
-            chosen[count] = row
-            count += 1
-    return count, len(packet_id)
+def _qualify(packet_id: UInt64Array, threshold: np.uint64, qualifies: BoolArray) -> None:
+    for row in range(len(packet_id)):
+        qualifies[row] = mix(packet_id[row] ^ _SALT) <= threshold
 
 
 class PacketSample:
@@ -232,21 +225,25 @@ class PacketSample:
         self._flow_id = np.empty(capacity, np.uint64)
         self._packet_id = np.empty(capacity, np.uint64)
         self._time_ns = np.empty(capacity, np.int64)
-        self._chosen = np.empty(capacity, np.int64)
 
     def add(self, batch: PacketBatch) -> None:
         """Offer a batch."""
-        row = 0
+        row, qualifies = 0, np.empty(len(batch), np.bool_)
         while row < len(batch):
-            room = self._chosen[: self.capacity - self.count]
-            count, row = _select(batch.packet_id, np.uint64(self.threshold), room, row)
-            chosen, target = room[:count], slice(self.count, self.count + count)
-            self._flow_id[target] = batch.flow_id[chosen]
-            self._packet_id[target] = batch.packet_id[chosen]
-            self._time_ns[target] = batch.time_ns[chosen]
-            self.count += count
+            _qualify(batch.packet_id[row:], np.uint64(self.threshold), qualifies[row:])
+            chosen = np.flatnonzero(qualifies[row:]) + row
+            room = self.capacity - self.count
+            row = int(chosen[room]) if len(chosen) > room else len(batch)
+            self._take(batch, chosen[:room])
             if row < len(batch):
                 self._halve()
+
+    def _take(self, batch: PacketBatch, chosen: Int64Array) -> None:
+        target = slice(self.count, self.count + len(chosen))
+        self._flow_id[target] = batch.flow_id[chosen]
+        self._packet_id[target] = batch.packet_id[chosen]
+        self._time_ns[target] = batch.time_ns[chosen]
+        self.count += len(chosen)
 
     def _halve(self) -> None:
         self.threshold //= 2

@@ -20,7 +20,7 @@ from sojourn.capture.decode.ids import KEY_BYTES
 from sojourn.core import keys
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array, rows_of
 from sojourn.core.errors import MismatchError, ParameterError
-from sojourn.core.hash_kernels import hash_rows, mix
+from sojourn.core.hash_kernels import hash_rows
 from sojourn.core.kernels import inlined, kernel
 from sojourn.core.keys import TrafficKey, key_from_bytes
 
@@ -29,13 +29,14 @@ LARGEST_MAX_FLOWS = 1 << 27
 _FIRST_CAPACITY = 1 << 10
 # Columns of the counters.
 PACKETS, BYTES, FIRST, LAST = 0, 1, 2, 3
+_GOLDEN, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
 
 @inlined
 def find_slot(slots: NDArray[np.int32], ids: UInt64Array, flow_id: np.uint64) -> np.int64:
-    """The slot that holds the flow's row, or the free one where it belongs."""
+    """The slot that holds the flow's row, or the free one where it belongs; ids are hashes, or few bits apart."""
     mask = np.uint64(slots.shape[0] - 1)
-    slot = mix(flow_id) & mask
+    slot = ((flow_id * _GOLDEN) >> _HALF) & mask
     while slots[slot] >= 0 and ids[slots[slot]] != flow_id:
         slot = (slot + np.uint64(1)) & mask
     return np.int64(slot)
