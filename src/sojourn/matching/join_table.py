@@ -250,8 +250,9 @@ def _latest_pair(table: Table, packet_id: np.uint64, tag: int) -> int:
     mask = recent.shape[0] - 1
     at: int = heads[tag & (heads.shape[0] - 1)]
     while at >= oldest:
-        if recent[at & mask].packet_id == packet_id:
-            return at & mask
+        row: int = at & mask
+        if recent[row].packet_id == packet_id:
+            return row
         at = recent[at & mask].before
     return signed(-1)
 
