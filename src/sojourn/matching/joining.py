@@ -15,9 +15,9 @@ that follows a pair of the same packet within `LATE_COPY_NS`, or that its sent p
 
 Memory: one row of 72 bytes and two words for each packet that waits, 48 bytes for each that was matched within
 `LATE_COPY_NS`: O(packets in flight), whatever the length of the captures, and `MOST_ROWS` of either at most; where
-these do not suffice the oldest leave early, and those that wait are counted (``crowded``). Time: O(1) per packet, about 50 ns where that fits the cache; open
-addressing with backward-shift deletion, and a list of the copies of an identity, so that a flood of one packet costs no
-more than others.
+these do not suffice the oldest leave early, and those that wait are counted (``crowded``). Time: O(1) per packet, about
+50 ns where that fits the cache; open addressing with backward-shift deletion, and a list of the copies of an identity,
+so that a flood of one packet costs no more than others.
 """
 
 from __future__ import annotations
