@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.matching.clock.correction import ClockEstimate, TimedPairs, estimate_clock
+from sojourn.matching.clock.lines import floor_trend
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -19,8 +20,11 @@ NOTHING = TimedPairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 class World:
     """Packets both ways at a rate, with independent delays; one clock is set after 45 % of the time."""
 
-    def __init__(self, rate: int, step: int, point: str, *, least: tuple[int, int], scatter: int) -> None:
-        rng = np.random.default_rng([rate, abs(step), step > 0, point == "sender", scatter])
+    def __init__(
+        self, rate: int, step: int, point: str, *, least: tuple[int, int], scatter: int, seed: int | None = None
+    ) -> None:
+        seeds = [rate, abs(step), step > 0, point == "sender", scatter]
+        rng = np.random.default_rng(seeds if seed is None else [*seeds, seed])
         self.span, self.scatter = SECONDS[rate] * SECOND, scatter
         self.at = int(0.45 * self.span)
         self.sender_step, self.receiver_step = (step, 0) if point == "sender" else (0, step)
@@ -104,6 +108,49 @@ def test_a_step_that_scatter_hides_is_never_a_wrong_certainty(
                 assert np.abs(estimate.offset_ns - leads).max() <= estimate.uncertainty_ns, step
             elif directions == "both":
                 assert "unknown" in estimate.explanation
+
+
+def assert_no_wrong_certainty(world: World, directions: str) -> None:
+    """The step is told, or nothing is claimed that the stated uncertainty does not leave room for."""
+    estimate = world.estimate(directions)
+    if world.lead and world.has_found(estimate):
+        return
+    assert estimate.steps == ()
+    assert estimate.skew_low_ppm <= 0 <= estimate.skew_high_ppm
+    if directions == "both":
+        # A change that both floors show may look like a slope; it has to leave room for both of the clock's leads.
+        if estimate.uncertainty_ns is not None:
+            leads = np.array([OFFSET, OFFSET + world.lead])
+            assert np.abs(estimate.offset_ns - leads).max() <= estimate.uncertainty_ns
+    else:
+        assert estimate.skew_ppm == 0
+        assert "ppm" not in estimate.explanation
+
+
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 40), marks=pytest.mark.long)], ids=["few", "many"])
+@pytest.mark.parametrize("scatter", [2, 20, 60])
+@pytest.mark.parametrize("step", [0, 2, 5, -5, 20, -20])
+def test_a_step_below_the_scatter_is_not_taken_for_a_rate(scatter: int, step: int, seeds: range) -> None:
+    for rate in (100, 1_300):
+        for seed in seeds:
+            world = World(rate, step * MS, "receiver", least=(30 * MS, 30 * MS), scatter=scatter * MS, seed=seed)
+            for directions in ("forward", "back", "both"):
+                assert_no_wrong_certainty(world, directions)
+
+
+def test_two_levels_under_noise_are_no_rate_but_a_clear_slope_is() -> None:
+    x = np.arange(3_200) * 10.0 * MS
+    trends = 0
+    for seed in range(30):
+        noise = np.random.default_rng(seed).exponential(60 * MS, len(x))
+        slope = floor_trend(x, 200e-6 * x + noise)
+        assert slope.is_rate
+        assert slope.low <= 200e-6 <= slope.high
+        levels = floor_trend(x, np.where(x > x.mean(), 2 * MS, 0) + noise)
+        trends += levels.significant
+        assert not levels.is_rate
+        assert levels.low <= 0 <= levels.high
+    assert trends >= 3  # which the test of ranks alone would take for rates
 
 
 def test_a_clock_that_no_line_describes_is_left_alone_and_shows_no_skew() -> None:

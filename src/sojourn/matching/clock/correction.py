@@ -14,8 +14,8 @@ travels back, with d ≥ 0. Nothing else is assumed about delays when there is t
 
 =================  ==========================================================================
 both directions    the skew if no constant θ fits, or if `floor_trend` finds the same
-                   significant drift in both; the offset unless θ = 0 fits
-one direction      the skew if `floor_trend` finds it significant and |skew| ≤ 500 ppm;
+                   rate in both; the offset unless θ = 0 fits
+one direction      the skew if `floor_trend` finds a rate (`Trend.is_rate`) and |skew| ≤ 500 ppm;
                    then, if delays are still negative, the smallest offset that lifts them to 0
 =================  ==========================================================================
 
@@ -361,7 +361,7 @@ class _Floor:
         """Whether both edges drift, the same way and at rates that agree."""
         a, b = self.trend, other.trend
         agree = a.slope * b.slope > 0 and a.low <= b.high and b.low <= a.high
-        return a.significant and b.significant and agree
+        return a.is_rate and b.is_rate and agree
 
 
 def _from_both(
@@ -423,7 +423,7 @@ def _from_one(pairs: TimedPairs, sign: int, reference: int, resolution_ns: int) 
     x, y = pairs.levelled(steps, reference)
     floor = _Floor.of(x, y, sign=sign)
     trend = floor.trend
-    is_steady = trend.significant and trend.low <= floor.slope <= trend.high and not floor.changes
+    is_steady = trend.is_rate and trend.low <= floor.slope <= trend.high and not floor.changes
     slope = floor.slope if is_steady and abs(floor.slope) <= _STEEPEST else 0.0
     if steps:  # which stay in the delays
         x, y = pairs.levelled((), reference)
