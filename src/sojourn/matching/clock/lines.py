@@ -170,8 +170,9 @@ FEWEST_PACKETS_PER_BLOCK = 16
 SIGNIFICANT_SPREADS = 4.0
 REJECT_AT_1_PERCENT = 2.576
 SPREAD_PER_DEVIATION = 1.4826
-# How much further from the minima the best two levels have to be than the line to be ruled out. Under a scatter of 60 ms,
-# 100 packets/s for 30 s: steps of 1 to 5 ms were at most 1.04 (80 seeds each), 19 of 20 drifts of 100 ppm at least 1.06.
+# How much further from the minima the best two levels have to be than the line to be ruled out. Under a scatter of
+# 60 ms, at 100 packets/s for 30 s: steps of 1 to 5 ms were at most 1.04 (80 seeds each), 19 of 20 drifts of 100 ppm at
+# least 1.06.
 STEP_COSTS_MORE = 1.05
 
 
