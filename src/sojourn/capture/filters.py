@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -410,10 +410,7 @@ class PacketFilter:
 
 def select_rows(frames: Frames, rows: BoolArray) -> Frames:
     """Those frames only; their bytes stay where they are."""
-    if rows.all():
-        return frames
-    columns = {f.name: getattr(frames, f.name)[rows] for f in fields(frames) if f.name != "data"}
-    return Frames(data=frames.data, **columns)
+    return frames if rows.all() else frames.select(rows)
 
 
 def _place(expression: str) -> str:

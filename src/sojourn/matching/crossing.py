@@ -33,7 +33,8 @@ sender's) travels forward, because the clocks shift both by the same amount. So:
    flow. Otherwise all flows are taken to travel as the user named the points.
 
 **Offloading.** Network cards and Linux put packets together (GRO, LRO) and take them apart (TSO, GSO), and a capture
-behind that sees packets that were never on the wire: they look lost, and the other point's look as if nobody had sent
+behind that sees packets that were never on the wire. Where these could not be split (`capture.decode.segmentation`)
+they look lost, and the other point's look as if nobody had sent
 them. Two signs together tell it from loss: one point has packets longer than any wire's (`ON_A_WIRE`) and clearly
 longer than the other point's, or the flow's packets are on average of another size at the two points (`OTHER_SIZE`);
 and where packets were matched, the flow has unmatched packets at *both* points. A lossy network leaves the receiver
@@ -49,6 +50,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.capture.decode.segmentation import OFFLOADING_OFF
 from sojourn.capture.flows.table import FlowTable
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array, rows_of
 from sojourn.core.kernels import kernel
@@ -285,21 +287,25 @@ def _count_votes(
 ON_A_WIRE = 1600
 CLEARLY_LONGER = 1.5
 OTHER_SIZE = 1.1
-OFFLOAD_ACTION = "capture with offloading off on both interfaces: ethtool -K IFACE gro off lro off gso off tso off"
+WRONGLY_SPLIT = 0.05
+OFFLOAD_ACTION = f"capture with offloading off on both interfaces: {OFFLOADING_OFF}"
 
 
 def resegmented_flows(
-    flows: MeasuredFlows, sender: FlowTable, receiver: FlowTable, longest: tuple[int, int]
+    flows: MeasuredFlows, sender: FlowTable, receiver: FlowTable, longest: tuple[int, int], *, were_split: bool = False
 ) -> UInt64Array:
     """The measured flows whose packets were put together or taken apart; `longest` are the two points' longest packets.
 
-    Without unmatched packets at both points a flow is not one of them.
+    Without unmatched packets at both points a flow is not one of them. Where super-packets `were_split`, it is one if
+    `WRONGLY_SPLIT` of the receiver's packets, or more, have no partner: by another length than the wire's, then.
     """
     both = np.flatnonzero((flows.lost > 0) & (flows.receiver_only > 0))
     if not len(both):
         return np.zeros(0, np.uint64)
     suspects = flows.flow_id[both]
-    return suspects[_differ(longest) | _other_size(suspects, sender, receiver)]
+    alone, received = flows.receiver_only[both], flows.received[both]
+    wrongly = were_split & (alone >= WRONGLY_SPLIT * (alone + received))
+    return suspects[_differ(longest) | _other_size(suspects, sender, receiver) | wrongly]
 
 
 def resegmented(flow_id: UInt64Array, sender: FlowTable, receiver: FlowTable, longest: tuple[int, int]) -> BoolArray:

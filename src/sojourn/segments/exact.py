@@ -56,7 +56,8 @@ class ExactAnswer:
         """Flows of which the points show different packets, as offloading makes them: nothing tells their losses."""
         sender, receiver = self.survey.sender, self.survey.receiver
         longest = sender.largest_bytes, receiver.largest_bytes
-        return resegmented_flows(self.match.flows, sender.flows, receiver.flows, longest)
+        split = self.survey.were_split
+        return resegmented_flows(self.match.flows, sender.flows, receiver.flows, longest, were_split=split)
 
     @property
     def warnings(self) -> list[str]:

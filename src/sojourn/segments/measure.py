@@ -40,7 +40,15 @@ from sojourn.segments.record import (
     ns_of,
 )
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
-from sojourn.segments.survey import CaptureOptions, CapturePoint, Survey, is_pipe, kept_pipes, survey_captures
+from sojourn.segments.survey import (
+    CaptureOptions,
+    CapturePoint,
+    Survey,
+    is_pipe,
+    kept_pipes,
+    share_wire_sizes,
+    survey_captures,
+)
 from sojourn.segments.translated import IdentityName, name_by_sender
 
 if TYPE_CHECKING:
@@ -110,6 +118,8 @@ def measure_files(
         paths, notes = (names, []) if one_pass else kept_pipes(names, stack)
         first, second = (CapturePoint(path, options, name=shown_name(n)) for path, n in zip(paths, names, strict=True))
         points = first, second
+        if not one_pass:
+            share_wire_sizes(points)
         translation = name_by_sender(points) if identity == "payload" else None
         clock_mode = mode.reversed() if reverse else mode
         exact = None
@@ -275,7 +285,8 @@ def _with_survey_notes(
     """The result with what reading and matching the captures found beside the answer."""
     clock, match = survey.clock, survey.match if exact is None else exact.match
     resegmented = survey.resegmented if exact is None else exact.resegmented
-    notes = [*result.notes, f"clock: {match.explanation}"]
+    remarks = [p.named(text) for p in points for text in p.reader.remarks]
+    notes = [*result.notes, *remarks, f"clock: {match.explanation}"]
     if count := len(match.unmatched_flows):
         notes.append(f"{_flows_were(count)} seen at one point only and not measured")
     result = replace(
@@ -385,6 +396,7 @@ def _live_result(
             f"everything that was answered travels from {readers[1].name} to {readers[0].name}: to measure that way, "
             "exchange the interfaces or give --reverse"
         )
+    notes += [text for reader in readers for text in reader.remarks]
     notes.append(_ONE_CLOCK)
     if count := len(answer.one_sided):
         notes.append(f"{_flows_were(count)} seen at one interface only and not measured")

@@ -20,6 +20,7 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import FlowKeying, held_by_most
+from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.files import FilePath, open_input
@@ -295,7 +296,8 @@ def memory_of(memory: str | int | None) -> int:
 
 
 def decode_options(key: str, inner: bool, **more: Any) -> DecodeOptions:
-    return DecodeOptions(keying=FlowKeying.parse(key), inner=inner, **more)
+    """How packets are decoded that are to be told apart at two points: as those of the wire."""
+    return DecodeOptions(keying=FlowKeying.parse(key), inner=inner, wire=WireSizes(), **more)
 
 
 def record(
@@ -457,7 +459,7 @@ class Recording:
             warnings.append(f"{plural(self._keys.beyond, 'key')} exceed what epochs can carry; shorten --interval")
         wanted = len(reader.cut)
         by_header = reader.snap_length - 14 if reader.snap_length else wanted
-        held = min(by_header, held_by_most(reader.cut, reader.ip_packets))
+        held = min(by_header, held_by_most(reader.cut, reader.wire_packets))
         if held < wanted:
             warnings.append(
                 f"the capture holds only {held} bytes of a packet, fewer than the {wanted} that identify it; "

@@ -63,6 +63,8 @@ APART_NS, APART_SHARE = 1_000_000_000, 0.01
 # Packets of a flow that may be on the wrong side of a cut by time, in expectation.
 MOST_IN_FLIGHT = 0.2
 MOST_INTERVALS = 100_000
+# How much of a capture's beginning is looked at for the lengths of the wire's packets.
+WIRE_PACKETS, WIRE_WINDOWS = 1 << 16, 16
 
 
 class PointSurvey:
@@ -73,7 +75,7 @@ class PointSurvey:
         self.flows = FlowTable()
         self.sample = PacketSample(SAMPLE_PACKETS)
         self.first_ns, self.last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-        self.packets = self.largest_bytes = self.cut_packets = 0
+        self.packets = self.largest_bytes = self.cut_packets = self.split_packets = 0
 
     def take(self, batch: PacketBatch) -> None:
         if not len(batch):
@@ -146,7 +148,13 @@ class Survey:
     def resegmented(self) -> UInt64Array:
         """Flows of which the points show different packets, as offloading makes them: nothing tells their losses."""
         tables = self.sender.flows, self.receiver.flows
-        return resegmented_flows(self.match.flows, *tables, (self.sender.largest_bytes, self.receiver.largest_bytes))
+        longest = self.sender.largest_bytes, self.receiver.largest_bytes
+        return resegmented_flows(self.match.flows, *tables, longest, were_split=self.were_split)
+
+    @property
+    def were_split(self) -> bool:
+        """Whether super-packets of either point were split."""
+        return self.sender.split_packets + self.receiver.split_packets > 0
 
     @property
     def extra(self) -> Estimate | None:
@@ -517,6 +525,18 @@ def survey_captures(
     return conclude_captures(points, found, clock=clock)
 
 
+def share_wire_sizes(points: tuple[CapturePoint, CapturePoint]) -> None:
+    """Have super-packets of both captures split by what the beginnings of both tell of the wire's packets."""
+    seen = []
+    for point in points:
+        with point.peek() as reader:
+            seen.append(reader.wire_sizes(WIRE_PACKETS, WIRE_WINDOWS))
+    if any(one.has_long for one in seen):
+        for point, own, other in zip(points, seen, reversed(seen), strict=True):
+            decode = replace(point.options.decode, wire=own.joined(other))
+            point.options = replace(point.options, decode=decode)
+
+
 def read_identified(points: tuple[CapturePoint, CapturePoint], read: Callable[[], T]) -> T:
     """What `read` gives, reading both captures from their beginning, with the longest identity that both hold.
 
@@ -530,7 +550,7 @@ def read_identified(points: tuple[CapturePoint, CapturePoint], read: Callable[[]
             return read()
 
     found = attempt()
-    held = min(held_by_most(point.reader.cut, point.reader.ip_packets) for point in points)
+    held = min(held_by_most(point.reader.cut, point.reader.wire_packets) for point in points)
     wanted = min(held, identity_bytes_for(*(point.reader.snap_length for point in points)))
     return attempt() if _shorten(points, wanted) else found
 
@@ -541,6 +561,7 @@ def conclude_captures(
     """`conclude` with what the captures themselves show."""
     for point, seen in zip(points, found, strict=True):
         seen.cut_packets = int(point.reader.cut.sum())
+        seen.split_packets = point.reader.split_packets
     survey = conclude(*found, clock=clock)
     survey.warnings.extend(_identity_warnings(points[0].options.decode.identity_bytes, survey))
     return survey

@@ -7,6 +7,7 @@ and interfaces share once there are frames: packets in batches, keys, flows.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from sojourn.capture.decode.ids import (
 )
 from sojourn.capture.decode.locate import locate
 from sojourn.capture.decode.network import FragmentTable
+from sojourn.capture.decode.segmentation import LARGEST_UNSPLIT, MOST_PORTION_BYTES, OFFLOADING_OFF, WireSizes
 from sojourn.capture.decode.transport import ForwardingBatch, TransportBatch, forwarding_batch, transport_batch
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.flows.translation import FlowNames
@@ -46,13 +48,16 @@ from sojourn.core.hash_kernels import mix_column
 from sojourn.core.keys import TrafficKey, key_from_bytes
 from sojourn.core.units import plural
 
+_NO_BYTES = np.zeros(0, np.uint8)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
     """What makes a flow, how far packets are unwrapped, and how much of a packet identifies it.
 
     ``flow_table`` off saves a table's memory and time where only the batches are wanted. With ``names``, packets are
-    named and told apart within the flows that another point saw them in.
+    named and told apart within the flows that another point saw them in. With ``wire``, packets longer than the wire
+    carries are split into those that were on it (`segmentation`), by what is known and what will be learnt.
     """
 
     keying: FlowKeying = field(default_factory=FlowKeying)
@@ -60,6 +65,7 @@ class DecodeOptions:
     identity: Identity = Identity.PACKET
     identity_bytes: int = DEFAULT_IDENTITY_BYTES
     names: FlowNames | None = None
+    wire: WireSizes | None = None
     flow_table: bool = True
     max_flows: int = DEFAULT_MAX_FLOWS
 
@@ -74,7 +80,8 @@ class DecodeOptions:
 class Decoder:
     """Turns frames into packets and counts what it cannot use.
 
-    ``packets`` frames were given, ``ip_packets`` decoded; the rest is in ``ignored``, by reason.
+    ``packets`` frames were given, ``ip_packets`` decoded; the rest is in ``ignored``, by reason. ``wire_packets`` are
+    what became of those by splitting.
     ``notes`` counts what is worth telling about decoded packets, ``cut`` those of which less than the identity's prefix
     was captured, by what there is.
     """
@@ -82,14 +89,15 @@ class Decoder:
     def __init__(self, options: DecodeOptions | None = None) -> None:
         self.options = options or DecodeOptions()
         self.packets = 0
-        self.ip_packets = 0
+        self.ip_packets = self.wire_packets = 0
+        self.wire = None if self.options.wire is None else self.options.wire.copy()
         self.flows = FlowTable(self.options.max_flows)
         self._fragments = FragmentTable()
         self._skipped, self._noted = empty_counts()
         keying = self.options.keying
         self._keying = (int(keying.mode), (keying.prefix_4, keying.prefix_6))
-        self._rows = empty_rows(0)
-        self._decoded = 0
+        self._rows, self._marks = empty_rows(0), np.zeros(2, np.int64)
+        self._decoded, self._made = self._rows, _NO_BYTES
         self._spare = empty_rows(1)
         self.cut = np.zeros(self.options.identity_bytes, np.int64)
         self._scratch = np.zeros(scratch_bytes(self.options.identity_bytes), np.uint8)
@@ -103,8 +111,15 @@ class Decoder:
         return counts_by_text(self._noted, NOTE_TEXTS)
 
     def decode(self, frames: Frames) -> PacketBatch:
-        """The IP packets among `frames`, in their order."""
-        return self._decode(frames)[0]
+        """The IP packets among `frames`, in their order; those of the wire, if they are to be split."""
+        return self._decode(frames, self.wire)[0]
+
+    def observe(self, frames: Frames) -> None:
+        """Learn the lengths of the wire's packets from frames, and nothing else."""
+        data = _as_bytes(frames)
+        rows = self._locate(frames, data)
+        if self.wire is not None:
+            self.wire.observe(data, rows, self._marks)
 
     def decode_transport(self, frames: Frames) -> tuple[PacketBatch, TransportBatch]:
         """The IP packets and, row for row, their transport columns."""
@@ -116,9 +131,15 @@ class Decoder:
         batch, data, rows = self._decode(frames)
         return batch, forwarding_batch(data, rows)
 
-    def _decode(self, frames: Frames) -> tuple[PacketBatch, UInt8Array, Located]:
+    def _decode(self, frames: Frames, wire: WireSizes | None = None) -> tuple[PacketBatch, UInt8Array, Located]:
         data = _as_bytes(frames)
         rows = self._locate(frames, data)
+        self._made, prefix = _NO_BYTES, self.options.identity_bytes
+        if wire is not None and (split := wire.split(data, rows, self._marks, prefix)) is not None:
+            data, rows = split
+            self._made = data
+        self.wire_packets += len(rows)
+        self._decoded = rows
         ids = np.empty(len(rows), np.uint64)
         packet_ids(data, rows, int(self.options.identity), self.options.identity_bytes, self._scratch, ids, self.cut)
         flow_id = self._flow_ids(data, rows, is_reverse=False)
@@ -146,7 +167,7 @@ class Decoder:
         if any(len(column) != len(frames) for column in columns):
             raise MismatchError("the columns of the frames have different lengths", where="Frames")
         if len(self._rows) < len(frames):
-            self._rows = empty_rows(len(frames))
+            self._rows, self._marks = empty_rows(len(frames)), np.zeros(len(frames) + 2, np.int64)
         count = locate(
             data,
             *columns,
@@ -158,10 +179,10 @@ class Decoder:
             self._noted,
             self._rows,
             self._spare,
+            self._marks,
         )
         self.packets += len(frames)
         self.ip_packets += count
-        self._decoded = count
         return self._rows[:count]
 
     def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
@@ -179,9 +200,10 @@ class Decoder:
 
     def keys_at(self, frames: Frames, rows: Int64Array) -> list[TrafficKey]:
         """The keys of packets by their rows in the latest batch, which came from `frames`; 5 µs each."""
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self._decoded:
-            raise MismatchError(f"rows beyond the {self._decoded} packets of the latest batch", where="keys_at")
-        keys, sizes = self._key_bytes(_as_bytes(frames), self._rows[: self._decoded], rows)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._decoded):
+            raise MismatchError(f"rows beyond the {len(self._decoded)} packets of the latest batch", where="keys_at")
+        data = self._made if len(self._made) else _as_bytes(frames)
+        keys, sizes = self._key_bytes(data, self._decoded, rows)
         return [cast(TrafficKey, key_from_bytes(key[:size].tobytes())) for key, size in zip(keys, sizes, strict=True)]
 
 
@@ -192,6 +214,17 @@ def _as_bytes(frames: Frames) -> UInt8Array:
         raise MismatchError("frames need one contiguous array of bytes", where="Frames.data")
     data.flags.writeable = False
     return data
+
+
+def _portions(frames: Frames) -> Iterator[Frames]:
+    """The frames in portions of which not too many packets can become by splitting; ordinary ones as they are."""
+    if int(frames.length.max(initial=0)) <= LARGEST_UNSPLIT or int(frames.length.sum()) <= MOST_PORTION_BYTES:
+        yield frames
+        return
+    portion = np.cumsum(frames.length) // MOST_PORTION_BYTES
+    starts = [0, *(np.flatnonzero(np.diff(portion)) + 1).tolist(), len(frames)]
+    for first, last in itertools.pairwise(starts):
+        yield frames.select(slice(first, last))
 
 
 class DecodedPackets(ABC):
@@ -216,9 +249,10 @@ class DecodedPackets(ABC):
 
     def __iter__(self) -> Iterator[PacketBatch]:
         for frames in self._accepted():
-            batch = self._decoder.decode(frames)
-            self._latest = frames
-            yield batch
+            for portion in _portions(frames) if self._decoder.wire is not None else (frames,):
+                batch = self._decoder.decode(portion)
+                self._latest = portion
+                yield batch
         self._latest = None
 
     def with_transport(self) -> Iterator[tuple[PacketBatch, TransportBatch]]:
@@ -239,6 +273,19 @@ class DecodedPackets(ABC):
     def ip_packets(self) -> int:
         return self._decoder.ip_packets
 
+    def wire_sizes(self, packets: int, windows: int) -> WireSizes:
+        """What the first so many packets, or windows of them, tell of the lengths of the wire's packets."""
+        for frames in itertools.islice(self._accepted(), windows):
+            self._decoder.observe(frames)
+            if self._decoder.packets >= packets:
+                break
+        return self._decoder.wire or WireSizes()
+
+    @property
+    def wire_packets(self) -> int:
+        """The packets that were given: of super-packets, those of the wire."""
+        return self._decoder.wire_packets
+
     @property
     def cut(self) -> Int64Array:
         """Packets of which less than the identity's prefix was captured, by the bytes that there are."""
@@ -251,6 +298,33 @@ class DecodedPackets(ABC):
     @property
     def flows(self) -> FlowTable:
         return self._decoder.flows
+
+    @property
+    def split_packets(self) -> int:
+        """Packets longer than the wire carries, which were given as those that were on it."""
+        return 0 if self._decoder.wire is None else self._decoder.wire.split_packets
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is worth knowing of packets that are given, and no reason to doubt them."""
+        wire = self._decoder.wire
+        if wire is None or not wire.split_packets:
+            return []
+        return [
+            f"{self.name}: {plural(wire.split_packets, 'packet')} put together by offloading (TSO, GRO) split into the "
+            f"{wire.made_packets:,} of the wire, each with the time of the whole"
+        ]
+
+    def _offload_warnings(self) -> list[str]:
+        """A line where packets that no wire carries could not be split."""
+        wire = self._decoder.wire
+        if wire is None or not wire.left_packets:
+            return []
+        return [
+            f"{self.name}: {plural(wire.left_packets, 'packet')} put together by offloading could not be split, as "
+            "neither a SYN nor lengths tell the segment size: capture from the connections' beginning, or with "
+            f"offloading off: {OFFLOADING_OFF}"
+        ]
 
     def _overflow_warnings(self) -> list[str]:
         """A line where the flow table has left flows out."""

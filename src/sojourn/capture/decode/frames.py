@@ -9,14 +9,14 @@ IP packet or ignored for exactly one counted reason; a note is about a packet th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import Int64Array, UInt8Array
+from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,11 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    def select(self, rows: slice | BoolArray) -> Frames:
+        """Some of the frames; their bytes stay where they are."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "data"}
+        return Frames(data=self.data, **columns)
 
 
 LOCATED = np.dtype(

@@ -310,6 +310,8 @@ _OUTSIDE = int(SkipReason.OUTSIDE_BUFFER)
 _NOT_OPENED = int(Note.TUNNEL_NOT_OPENED)
 _TRANSPORT_CUT = int(Note.TRANSPORT_CUT)
 _USED_TAG = 0x1000
+_TCP, _SYN = 6, 0x02
+LONGEST, OPENINGS = 0, 1  # of the marks
 
 
 @inlined
@@ -374,6 +376,15 @@ def _open_nested(
         rows[at_row] = spare[0]
 
 
+@inlined
+def _opens_connection(data: int, row: np.void) -> bool:
+    """Whether it is a TCP segment with SYN; without a branch, as small packets come and go without a pattern."""
+    at = row["transport"]
+    flags = byte_at(data, min(at + 13, row["end"] - 1))
+    is_tcp = (row["own_protocol"] == _TCP) & (row["fragment"] == 0) & (at + 20 <= row["end"])
+    return bool(is_tcp & (flags & _SYN != 0))
+
+
 @kernel
 def locate(
     buffer: UInt8Array,
@@ -390,9 +401,14 @@ def locate(
     notes: Int64Array,
     rows: Located,
     spare: Located,
+    marks: Int64Array,
 ) -> int:
-    """Fill `rows` with the IP packets among the frames and return how many there are."""
+    """Fill `rows` with the IP packets among the frames and return how many there are.
+
+    `marks` get the length of the longest, the number of packets that open a connection, and these packets' rows.
+    """
     data = address_of(buffer)
+    longest = openings = signed(0)
     count = 0
     limit = buffer.shape[0]
     for i in range(offset.shape[0]):
@@ -414,5 +430,10 @@ def locate(
             share_ports(data, row, keys, values, times, notes)
         if inner:
             _open_nested(data, rows, count, spare, keys, values, times, notes)
+        longest = max(longest, row["ip_bytes"])
+        if _opens_connection(data, row):
+            marks[OPENINGS + 1 + openings] = count
+            openings += 1
         count += 1
+    marks[LONGEST], marks[OPENINGS] = longest, openings
     return count

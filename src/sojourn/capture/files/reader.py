@@ -119,7 +119,7 @@ class CaptureReader(DecodedPackets):
 
     @property
     def warnings(self) -> list[str]:
-        return [*self._frames.warnings, *self._overflow_warnings()]
+        return [*self._frames.warnings, *self._offload_warnings(), *self._overflow_warnings()]
 
     def close(self) -> None:
         self._source.close()

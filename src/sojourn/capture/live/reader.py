@@ -29,6 +29,7 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodedPackets, DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
+from sojourn.capture.decode.segmentation import OFFLOADING_OFF
 from sojourn.capture.decode.transport import TransportBatch
 from sojourn.capture.filters import LINK_ETHERNET, PacketFilter
 from sojourn.capture.live.interface import Direction, LiveCapture
@@ -46,11 +47,14 @@ _WORDS = {"other direction": "not in the captured direction"}  # "other directio
 _SIOCGIFMTU = 0x8921
 _UNLIMITED = 1 << 31
 _LINK_HEADERS = 14 + 8  # Ethernet and two tags
-_REHEARSED = (
-    "0200000000020200000000010800"  # Ethernet
-    "450000360000400040060000c0000201c0000202"  # 192.0.2.1 > 192.0.2.2
-    "9c40075b000000010000000180180000000000000101080a0000000100000001"  # TCP 40000 > 1883 with time stamps
-    "c000"  # MQTT's PINGREQ
+_ETHERNET = "0200000000020200000000010800"
+_ADDRESSES = "0000400040060000c0000201c0000202"  # and what is before them: 192.0.2.1 > 192.0.2.2
+_SEGMENT = "9c40075b000000010000000180180000000000000101080a0000000100000001c000"  # TCP 40000 > 1883, MQTT's PINGREQ
+_REHEARSED = _ETHERNET + "45000036" + _ADDRESSES + _SEGMENT
+# A connection is opened with segments of 1460 bytes, and has one of 2948.
+_SPLIT = (
+    _ETHERNET + "4500002c" + _ADDRESSES + "9c40075b000000000000000060020000" + "00000000020405b4",
+    _ETHERNET + "45000bb8" + _ADDRESSES + _SEGMENT,
 )
 
 
@@ -60,11 +64,15 @@ def rehearsal(options: DecodeOptions | None = None) -> tuple[PacketBatch, Transp
     >>> len(rehearsal()[0])
     1
     """
-    data = np.frombuffer(bytes.fromhex(_REHEARSED), np.uint8)
-    size = np.array([len(data)], np.int64)
-    moment, link = np.array([time.time_ns()]), np.array([LINK_ETHERNET], np.int64)
-    frames = Frames(data, np.zeros(1, np.int64), size, size, moment, link)
-    return Decoder(options).decode_transport(frames)
+    Decoder(options).decode(_made_up(*_SPLIT))
+    return Decoder(options).decode_transport(_made_up(_REHEARSED))
+
+
+def _made_up(*packets: str) -> Frames:
+    data = [bytes.fromhex(packet) for packet in packets]
+    size = np.array([len(packet) for packet in data], np.int64)
+    moment, link = np.full(len(data), time.time_ns()), np.full(len(data), LINK_ETHERNET, np.int64)
+    return Frames(np.frombuffer(b"".join(data), np.uint8), np.cumsum(size) - size, size, size, moment, link)
 
 
 class LiveReader(DecodedPackets):
@@ -179,12 +187,12 @@ class LiveReader(DecodedPackets):
                 f"{self.name}: the kernel dropped {statistics.dropped:,} of {statistics.seen:,} packets ({share:.2%}), "
                 f"the ring was full {statistics.freezes:,} times; use a filter, or a larger --buffer"
             )
-        if self._longest > self._longest_sent:
+        if self._longest > self._longest_sent and not self.split_packets:
             said.append(
                 f"{self.name}: packets of up to {self._longest:,} bytes were put together by offloading, the wire had "
-                f"others; ethtool -K {self.name} gro off gso off tso off lro off"
+                f"others; {OFFLOADING_OFF.replace('IFACE', self.name)}"
             )
-        return said + self._overflow_warnings()
+        return said + self._offload_warnings() + self._overflow_warnings()
 
     def close(self) -> None:
         self._capture.close()
