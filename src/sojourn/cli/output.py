@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -309,10 +310,6 @@ def _write_csv(blocks: Iterable[Block], file: TextIO) -> None:
 
 
 def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[TableColumn], view: TableView) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    screen = console() if file is None else Console(file=file, highlight=False)
     known = {column.name: column for column in table}
     shown = chain.from_iterable(map(rows, blocks))
     first = next(shown, None)
@@ -321,26 +318,56 @@ def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[T
     columns = [
         known.get(name) or TableColumn(name, name, justify="left" if name in texts else "right") for name in names
     ]
-    lines = [[Text(column.title, style="bold") for column in columns]]
+    lines = [[(column.title, "bold") for column in columns]]
     everything = shown if first is None else chain([first], shown)
     lines += [[_cell(column, row[column.name]) for column in columns] for row in everything]
-    widths = [max(line[k].cell_len for line in lines) for k in range(len(columns))]
-    if screen.is_terminal and not (view.wide or view.columns):
+    widths = [max(_width(line[k][0]) for line in lines) for k in range(len(columns))]
+    screen = _screen(file)
+    if screen is not None and screen.is_terminal and not (view.wide or view.columns):
         _fit(columns, widths, screen.width)
     for line in lines:
-        text = Text()
-        for column, entry, width in zip(columns, line, widths, strict=True):
+        parts: list[tuple[str, str]] = []
+        for column, (text, style), width in zip(columns, line, widths, strict=True):
             if width:
-                text.append_text(_placed(entry, width, column.justify)).append(" " * _GAP)
-        text.rstrip()
-        screen.print(text, soft_wrap=True)
+                parts += [*_placed(text, style, width, column.justify), (" " * _GAP, "")]
+        _print_line(parts, screen, file)
 
 
-def _cell(column: TableColumn, value: object) -> Text:
-    text = cell("" if value is None else column.show(value))
-    if column.style is not None and value is not None:
-        text.stylize(column.style(value))
-    return text
+def _screen(file: TextIO | None) -> Console | None:
+    """The console to write to with colours; None where the text alone is wanted, which needs nothing of Rich."""
+    is_forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
+    if not (is_forced or (file or sys.stdout).isatty()):
+        return None
+    from rich.console import Console
+
+    return console() if file is None else Console(file=file, highlight=False)
+
+
+def _print_line(parts: Sequence[tuple[str, str]], screen: Console | None, file: TextIO | None) -> None:
+    if screen is None:
+        print("".join(text for text, _style in parts).rstrip(), file=file)
+        return
+    from rich.text import Text
+
+    text = Text.assemble(*parts)
+    text.rstrip()
+    screen.print(text, soft_wrap=True)
+
+
+def _cell(column: TableColumn, value: object) -> tuple[str, str]:
+    """A cell's text and its style."""
+    if value is None:
+        return "", ""
+    return harmless(column.show(value)), column.style(value) if column.style is not None else ""
+
+
+def _width(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _fit(columns: Sequence[TableColumn], widths: list[int], most: int) -> None:
@@ -356,15 +383,13 @@ def _fit(columns: Sequence[TableColumn], widths: list[int], most: int) -> None:
         widths[k] = min(widths[k], max(_SHORTEST_TEXT, widths[k] - max(excess(), 0)))
 
 
-def _placed(text: Text, width: int, justify: Literal["left", "right"]) -> Text:
+def _placed(text: str, style: str, width: int, justify: Literal["left", "right"]) -> list[tuple[str, str]]:
     """A cell of a column; a name that is longer loses its middle."""
-    from rich.text import Text
-
-    if text.cell_len > width:
+    if _width(text) > width:
         head = (width - 1) // 2
-        text = Text.assemble(text[:head], "…", text[len(text) - (width - 1 - head) :])
-    blank = " " * (width - text.cell_len)
-    return Text.assemble(text, blank) if justify == "left" else Text.assemble(blank, text)
+        text = f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+    blank = " " * (width - _width(text)), ""
+    return [(text, style), blank] if justify == "left" else [blank, (text, style)]
 
 
 def _write_parquet(blocks: Iterable[Block], path: Path | None) -> None:

@@ -51,7 +51,8 @@ def _processing(parameter: Any, kind: Any) -> Callable[[Any, Any], Any]:
     takes_many = parameter.nargs != 1 or getattr(parameter, "multiple", False)
 
     def process(context: Any, value: Any) -> Any:
-        if parameter.required or not (_are_plain(value, kind) if takes_many else _is_plain(value, kind, parameter)):
+        is_plain = _are_plain(value, kind) if takes_many else _is_plain(value, kind, parameter)
+        if not is_plain or (parameter.required and not value):
             return convert(context, value)
         plain = list(value or ()) if takes_many else value
         return plain if parameter.callback is None else parameter.callback(context, parameter, plain)

@@ -33,8 +33,8 @@ HEAVY_COLUMNS = [
 @grouped
 def estimate(
     output: Output,
-    sender: Annotated[Path, typer.Argument(metavar="SENDER_EPOCHS", help="Written by sojourn record.")],
-    receiver: Annotated[Path, typer.Argument(metavar="RECEIVER_EPOCHS", help="Written by sojourn record.")],
+    sender: Annotated[str, typer.Argument(metavar="SENDER_EPOCHS", help="Written by sojourn record.")],
+    receiver: Annotated[str, typer.Argument(metavar="RECEIVER_EPOCHS", help="Written by sojourn record.")],
     flow: Annotated[list[str] | None, typer.Option("--flow", metavar="KEY", help="Only this flow; repeatable.")] = None,
     sizes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Flow sizes at the sender: JSON of sojourn flows.")
