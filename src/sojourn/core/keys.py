@@ -29,7 +29,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from sojourn.core.errors import KeyTextError, ParameterError
 from sojourn.core.hashing import hash_bytes
@@ -235,9 +235,30 @@ def flow_fields(key: TrafficKey) -> dict[str, str | int | None]:
     }
 
 
+def named_fields(data: bytes) -> dict[str, str | int | None]:
+    """`flow_fields` of a key's canonical bytes; five-tuples of IPv4, which are the most, without an object each.
+
+    >>> named_fields(FlowKey(ip_address("10.0.0.1"), 80, ip_address("10.0.0.2"), 443, 6).to_bytes())["src_ip"]
+    '10.0.0.1'
+    """
+    if len(data) != FLOW_4_BYTES or data[0] != KIND_FLOW_4:
+        return flow_fields(cast(TrafficKey, key_from_bytes(data)))
+    return {
+        "src_ip": socket.inet_ntoa(data[1:5]),
+        "src_port": data[9] << 8 | data[10],
+        "dest_ip": socket.inet_ntoa(data[5:9]),
+        "dest_port": data[11] << 8 | data[12],
+        "protocol": protocol_name(data[13]),
+    }
+
+
 def key_columns(keys: Sequence[TrafficKey]) -> dict[str, list[object]]:
     """The same of many flows, as columns."""
-    named = [flow_fields(key) for key in keys]
+    return field_columns([flow_fields(key) for key in keys])
+
+
+def field_columns(named: Sequence[dict[str, str | int | None]]) -> dict[str, list[object]]:
+    """Rows of `flow_fields` as columns."""
     return {name: [fields[name] for fields in named] for name in (named[0] if named else FLOW_FIELDS)}
 
 

@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array
+from sojourn.core.arrays import Int64Array, UInt64Array
 from sojourn.core.kernels import kernel
 from sojourn.matching.join_table import Columns
 
@@ -53,9 +53,8 @@ class InOrder:
         self.first_ns, self.last_ns = min(self.first_ns, lowest), max(self.last_ns, highest)
         last = int(self._held[-1].order_ns[-1]) if self._held else self._given_ns
         if not is_in_order or int(order_ns[0]) < last:
-            packets = _joined([*self._held, packets])
+            packets = _sorted(_joined([*self._held, packets]))
             self._held.clear()
-            packets = _taken(packets, np.argsort(packets.order_ns, kind="stable"))
             self.late += int(np.searchsorted(packets.order_ns, self._given_ns))
         self._held.append(packets)
 
@@ -83,9 +82,36 @@ def _survey(order_ns: Int64Array) -> tuple[int, int, bool]:
     return lowest, highest, falls == 0
 
 
+@kernel
+def _settle(order_ns: Int64Array, packet_id: UInt64Array, flow: Int64Array, time_ns: Int64Array, most: int) -> bool:
+    """Sort in place, moving each row past those before it that are later; False where that takes too many moves."""
+    moves = 0
+    for i in range(1, order_ns.shape[0]):
+        k = i
+        while k > 0 and order_ns[k - 1] > order_ns[k]:
+            order_ns[k - 1], order_ns[k] = order_ns[k], order_ns[k - 1]
+            packet_id[k - 1], packet_id[k] = packet_id[k], packet_id[k - 1]
+            flow[k - 1], flow[k] = flow[k], flow[k - 1]
+            if len(time_ns):
+                time_ns[k - 1], time_ns[k] = time_ns[k], time_ns[k - 1]
+            k -= 1
+            moves += 1
+            if moves > most:
+                return False
+    return True
+
+
+def _sorted(packets: Columns) -> Columns:
+    """The rows in the order of time, equals in the order that they have. `packets` are the caller's own to change."""
+    same = packets.order_ns is packets.time_ns
+    time_ns = packets.time_ns[:0] if same else packets.time_ns
+    if _settle(packets.order_ns, packets.packet_id, packets.flow, time_ns, 4 * len(packets.flow)):
+        return packets
+    return _taken(packets, np.argsort(packets.order_ns, kind="stable"))
+
+
 def _joined(parts: list[Columns]) -> Columns:
-    if len(parts) == 1:
-        return parts[0]
+    """A copy of all of them, one after the other."""
     packet_id, flow, order_ns = (np.concatenate([part[k] for part in parts]) for k in range(3))
     same = all(part.order_ns is part.time_ns for part in parts)
     return Columns(packet_id, flow, order_ns, order_ns if same else np.concatenate([p.time_ns for p in parts]))

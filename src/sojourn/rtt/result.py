@@ -21,7 +21,7 @@ from sojourn.capture.live.reader import LiveReader, rehearsal
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.errors import ParameterError
 from sojourn.core.files import FilePath
-from sojourn.core.keys import FLOW_FIELDS, flow_fields
+from sojourn.core.keys import FLOW_FIELDS
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_duration, plural
 from sojourn.rtt.round_trips import DNS_PORT, QUIC_PORT, RttMeter, RttOptions
@@ -138,7 +138,7 @@ class _FlowNames:
                 new = self._table.ids[known:].tolist()
                 self._rows.update(zip(new, range(known, known + len(new)), strict=True))
             row = self._rows.get(flow_id)
-            named = flow_fields(self._table.key(row)) if row is not None else {}
+            named = self._table.named(row) if row is not None else {}
             self._fields[flow_id] = {name: named.get(name, _UNKNOWN[name]) for name in FLOW_FIELDS}
         return self._fields[flow_id]
 
@@ -172,7 +172,7 @@ def open_rtt(
     if isinstance(source, Interface):
         # Compile what samples need before there are packets to lose.
         deque(RttMeter(options).feed(rehearsal()[1]), maxlen=0)
-    with open_packets(source, DecodeOptions(inner=inner), where=where, strict=strict) as packets:
+    with open_packets(source, DecodeOptions(inner=inner, packet_ids=False), where=where, strict=strict) as packets:
         yield RttRun(packets, options, max_flows)
 
 

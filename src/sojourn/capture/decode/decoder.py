@@ -55,9 +55,10 @@ _NO_BYTES = np.zeros(0, np.uint8)
 class DecodeOptions:
     """What makes a flow, how far packets are unwrapped, and how much of a packet identifies it.
 
-    ``flow_table`` off saves a table's memory and time where only the batches are wanted. With ``names``, packets are
-    named and told apart within the flows that another point saw them in. With ``wire``, packets longer than the wire
-    carries are split into those that were on it (`segmentation`), by what is known and what will be learnt.
+    ``flow_table`` off saves a table's memory and time where only the batches are wanted, ``packet_ids`` off a hash of
+    every packet where none is told from another: all ids are 0. With ``names``, packets are named and told apart within
+    the flows that another point saw them in. With ``wire``, packets longer than the wire carries are split into those
+    that were on it (`segmentation`), by what is known and what will be learnt.
     """
 
     keying: FlowKeying = field(default_factory=FlowKeying)
@@ -67,6 +68,7 @@ class DecodeOptions:
     names: FlowNames | None = None
     wire: WireSizes | None = None
     flow_table: bool = True
+    packet_ids: bool = True
     max_flows: int = DEFAULT_MAX_FLOWS
 
     def __post_init__(self) -> None:
@@ -140,8 +142,7 @@ class Decoder:
             self._made = data
         self.wire_packets += len(rows)
         self._decoded = rows
-        ids = np.empty(len(rows), np.uint64)
-        packet_ids(data, rows, int(self.options.identity), self.options.identity_bytes, self._scratch, ids, self.cut)
+        ids = self._packet_ids(data, rows)
         flow_id = self._flow_ids(data, rows, is_reverse=False)
         if self.options.names is not None:
             flow_id = self.options.names.rename(flow_id)
@@ -184,6 +185,13 @@ class Decoder:
         self.packets += len(frames)
         self.ip_packets += count
         return self._rows[:count]
+
+    def _packet_ids(self, data: UInt8Array, rows: Located) -> UInt64Array:
+        if not self.options.packet_ids:
+            return np.zeros(len(rows), np.uint64)
+        ids = np.empty(len(rows), np.uint64)
+        packet_ids(data, rows, int(self.options.identity), self.options.identity_bytes, self._scratch, ids, self.cut)
+        return ids
 
     def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
         mode, prefixes = self._keying

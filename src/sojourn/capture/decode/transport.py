@@ -146,37 +146,59 @@ def _read_echo(data: int, at: int, end: int, field: np.void) -> int:
 
 
 @kernel
-def _fill(buffer: UInt8Array, rows: Located, fields: NDArray[np.void]) -> None:
+def _read_row(data: int, row: np.void, field: np.void) -> None:
+    protocol = row["own_protocol"]
+    at = row["transport"]
+    header = 0
+    if row["fragment"] & OFFSET_BITS == 0:
+        if protocol == _TCP:
+            header = _read_tcp(data, at, row["end"], field)
+        elif protocol == _UDP:
+            header = 8 if at + 8 <= row["end"] else 0
+        elif protocol in (_ICMP, _ICMPV6):
+            header = _read_echo(data, at, row["end"], field)
+    if header == 0:
+        return
+    field["protocol"] = protocol
+    field["src_port"] = row["ports"] >> 16
+    field["dest_port"] = row["ports"] & 0xFFFF
+    payload = at + header
+    field["payload_offset"] = min(payload, row["end"])
+    field["payload_bytes"] = max(row["ip"] + row["ip_bytes"] - payload, 0)
+    field["payload_captured"] = max(row["end"] - payload, 0)
+
+
+@kernel
+def _fill(
+    buffer: UInt8Array,
+    rows: Located,
+    fields: NDArray[np.void],
+    ports: tuple[NDArray[np.uint16], ...],
+    numbers: tuple[NDArray[np.uint32], ...],
+    payload: tuple[Int64Array, ...],
+    protocol: UInt8Array,
+) -> None:
+    """Read row by row into `fields[1]`, which is as `fields[0]` (zeros) before, and from there into the columns."""
     data = address_of(buffer)
     for i in range(rows.shape[0]):
-        row = rows[i]
-        field = fields[i]
-        protocol = row["own_protocol"]
-        at = row["transport"]
-        header = 0
-        if row["fragment"] & OFFSET_BITS == 0:
-            if protocol == _TCP:
-                header = _read_tcp(data, at, row["end"], field)
-            elif protocol == _UDP:
-                header = 8 if at + 8 <= row["end"] else 0
-            elif protocol in (_ICMP, _ICMPV6):
-                header = _read_echo(data, at, row["end"], field)
-        if header == 0:
-            continue
-        field["protocol"] = protocol
-        field["src_port"] = row["ports"] >> 16
-        field["dest_port"] = row["ports"] & 0xFFFF
-        payload = at + header
-        field["payload_offset"] = min(payload, row["end"])
-        field["payload_bytes"] = max(row["ip"] + row["ip_bytes"] - payload, 0)
-        field["payload_captured"] = max(row["end"] - payload, 0)
+        fields[1] = fields[0]
+        field = fields[1]
+        _read_row(data, rows[i], field)
+        protocol[i] = field["protocol"]
+        ports[0][i], ports[1][i], ports[2][i] = field["src_port"], field["dest_port"], field["flags"]
+        numbers[0][i], numbers[1][i], numbers[2][i] = field["seq"], field["ack"], field["tsval"]
+        numbers[3][i], numbers[4][i] = field["tsecr"], field["sack_high"]
+        payload[0][i], payload[1][i] = field["payload_offset"], field["payload_bytes"]
+        payload[2][i] = field["payload_captured"]
 
 
 def transport_batch(data: UInt8Array, rows: Located, flow_id: UInt64Array, reverse_id: UInt64Array) -> TransportBatch:
     """The transport columns of located packets, row by row."""
-    fields = np.zeros(len(rows), FIELDS)
-    _fill(data, rows, fields)
-    columns = {name: np.ascontiguousarray(fields[name]) for name in FIELDS.names or ()}
+    columns = {name: np.empty(len(rows), FIELDS[name]) for name in FIELDS.names or ()}
+    ports = tuple(columns[name] for name in ("src_port", "dest_port", "flags"))
+    numbers = tuple(columns[name] for name in ("seq", "ack", "tsval", "tsecr", "sack_high"))
+    payload = tuple(columns[f"payload_{name}"] for name in ("offset", "bytes", "captured"))
+    _fill(data, rows, np.zeros(2, FIELDS), ports, numbers, payload, columns["protocol"])
     return TransportBatch(
         data=data,
         time_ns=rows["time_ns"].copy(),

@@ -17,7 +17,7 @@ from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.arrays import Int64Array
 from sojourn.core.files import FilePath
-from sojourn.core.keys import key_columns
+from sojourn.core.keys import field_columns
 from sojourn.core.results import Advance, Columns, Result, row_order, silent
 from sojourn.core.units import plural
 
@@ -65,7 +65,7 @@ class FlowTableResult(Result):
         return {name: getattr(self.table, name)[rows] for name in ("packets", "bytes", "first_ns", "last_ns")}
 
     def _named(self, rows: Int64Array) -> Columns:
-        return key_columns([self.table.key(row) for row in rows.tolist()]) | self._counters(rows)
+        return field_columns([self.table.named(row) for row in rows.tolist()]) | self._counters(rows)
 
 
 def flows(
@@ -84,7 +84,7 @@ def flows(
     vlan+five-tuple). With `inner`, tunnels are looked into. A damaged capture is read up to the damage and gives a
     warning, or with `strict` an error.
     """
-    options = DecodeOptions(keying=FlowKeying.parse(key), inner=inner, max_flows=max_flows)
+    options = DecodeOptions(keying=FlowKeying.parse(key), inner=inner, max_flows=max_flows, packet_ids=False)
     with open_packets(source, options, where=where, strict=strict) as packets:
         for number, _batch in enumerate(packets):
             if number % _BATCHES_PER_STEP == 0:
