@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-TABLES = ("agent", "captures", "ingest", "memory", "recording", "tomography")
+TABLES = ("agent", "captures", "ingest", "live", "memory", "recording", "tomography")
 UNTIMED = ("coverage", "tomography-intervals")
 
 
@@ -39,11 +39,12 @@ def main() -> None:
     for name in options.tables or TABLES:
         module = importlib.import_module(f"bench.{name.replace('-', '_')}")
         note = getattr(module, "NOTE", f"One core of {cores}, best of several runs.")
-        lines = [*module.table(), "", note]
+        lines, goals = module.documented() if hasattr(module, "documented") else (module.table(), [])
+        lines += ["", note]
         print(f"\n{name}\n")
         print("\n".join(lines), flush=True)
         if options.write:
-            write(getattr(module, "PAGE", PERFORMANCE), name.replace("-", "_"), lines)
+            write(getattr(module, "PAGE", PERFORMANCE), name.replace("-", "_"), [*lines, *[""] * bool(goals), *goals])
 
 
 main()
