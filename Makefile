@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KERNELS := $(VENV)/.kernels
+WARM := $(VENV)/.warm
 MICROPYTHON := $(VENV)/micropython
 
 # Debian packages that tests need; installed when missing and root.
@@ -42,7 +43,13 @@ check: $(STAMP)
 	$(BIN)/ruff format --check src tests bench fuzz
 	$(BIN)/mypy
 
-test: $(KERNELS) $(MICROPYTHON)/.installed system-packages check
+# Compiled once, beside the checks: tests in two processes would each compile what both need.
+$(WARM): $(KERNELS)
+	$(BIN)/sojourn warm-up
+	touch $@
+
+test: $(KERNELS) $(MICROPYTHON)/.installed system-packages
+	$(MAKE) --no-print-directory -j 2 check $(WARM)
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long and not live"
 	$(BIN)/python -m pytest -m "live and not long"
 
