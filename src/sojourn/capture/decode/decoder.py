@@ -31,9 +31,9 @@ from sojourn.capture.decode.ids import (
     MIN_IDENTITY_BYTES,
     FlowKeying,
     Identity,
-    flow_ids,
+    identify,
     key_bytes,
-    packet_ids,
+    reverse_ids,
     scratch_bytes,
 )
 from sojourn.capture.decode.locate import locate
@@ -42,7 +42,7 @@ from sojourn.capture.decode.segmentation import LARGEST_UNSPLIT, MOST_PORTION_BY
 from sojourn.capture.decode.transport import ForwardingBatch, TransportBatch, forwarding_batch, transport_batch
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.flows.translation import FlowNames
-from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array, UInt64Array
+from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array
 from sojourn.core.errors import MismatchError, ParameterError, UsageError
 from sojourn.core.hash_kernels import mix_column
 from sojourn.core.keys import TrafficKey, key_from_bytes
@@ -97,7 +97,7 @@ class Decoder:
         self._fragments = FragmentTable()
         self._skipped, self._noted = empty_counts()
         keying = self.options.keying
-        self._keying = (int(keying.mode), (keying.prefix_4, keying.prefix_6))
+        self._keying = int(keying.mode), keying.prefix_4, keying.prefix_6
         self._rows, self._marks = empty_rows(0), np.zeros(2, np.int64)
         self._decoded, self._made = self._rows, _NO_BYTES
         self._spare = empty_rows(1)
@@ -126,7 +126,9 @@ class Decoder:
     def decode_transport(self, frames: Frames) -> tuple[PacketBatch, TransportBatch]:
         """The IP packets and, row for row, their transport columns."""
         batch, data, rows = self._decode(frames)
-        return batch, transport_batch(data, rows, batch.flow_id, self._flow_ids(data, rows, is_reverse=True))
+        reverse = np.empty(len(rows), np.uint64)
+        reverse_ids(data, rows, self._keying, self._scratch, reverse)
+        return batch, transport_batch(data, rows, batch.flow_id, reverse)
 
     def decode_forwarding(self, frames: Frames) -> tuple[PacketBatch, ForwardingBatch]:
         """The IP packets and, row for row, what routers look at and change."""
@@ -142,18 +144,10 @@ class Decoder:
             self._made = data
         self.wire_packets += len(rows)
         self._decoded = rows
-        ids = self._packet_ids(data, rows)
-        flow_id = self._flow_ids(data, rows, is_reverse=False)
+        batch = self._identify(data, rows)
         if self.options.names is not None:
-            flow_id = self.options.names.rename(flow_id)
-            ids = mix_column(ids ^ flow_id)
-        batch = PacketBatch(
-            flow_id=flow_id,
-            packet_id=ids,
-            # Copies, always: the rows are used again, and a single one would count as contiguous.
-            time_ns=rows["time_ns"].copy(),
-            size_bytes=rows["ip_bytes"].copy(),
-        )
+            flow_id = self.options.names.rename(batch.flow_id)
+            batch = replace(batch, flow_id=flow_id, packet_id=mix_column(batch.packet_id ^ flow_id))
         if self.options.flow_table:
             new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
             if len(new):
@@ -186,24 +180,18 @@ class Decoder:
         self.ip_packets += count
         return self._rows[:count]
 
-    def _packet_ids(self, data: UInt8Array, rows: Located) -> UInt64Array:
-        if not self.options.packet_ids:
-            return np.zeros(len(rows), np.uint64)
-        ids = np.empty(len(rows), np.uint64)
-        packet_ids(data, rows, int(self.options.identity), self.options.identity_bytes, self._scratch, ids, self.cut)
-        return ids
-
-    def _flow_ids(self, data: UInt8Array, rows: Located, *, is_reverse: bool) -> UInt64Array:
-        mode, prefixes = self._keying
-        ids = np.empty(len(rows), np.uint64)
-        flow_ids(data, rows, mode, *prefixes, is_reverse, self._scratch, ids)
-        return ids
+    def _identify(self, data: UInt8Array, rows: Located) -> PacketBatch:
+        ids, numbers = np.empty((2, len(rows)), np.uint64), np.empty((2, len(rows)), np.int64)
+        batch = PacketBatch(ids[0], ids[1], numbers[0], numbers[1])
+        identity = int(self.options.identity) if self.options.packet_ids else -1
+        columns = batch.flow_id, batch.packet_id, batch.time_ns, batch.size_bytes
+        identify(data, rows, (identity, self.options.identity_bytes), self._keying, self._scratch, self.cut, *columns)
+        return batch
 
     def _key_bytes(self, data: UInt8Array, rows: Located, chosen: Int64Array) -> tuple[UInt8Array, UInt8Array]:
-        mode, prefixes = self._keying
         keys = np.zeros((len(chosen), KEY_BYTES), np.uint8)
         sizes = np.zeros(len(chosen), np.uint8)
-        key_bytes(data, rows, chosen, mode, *prefixes, keys, sizes)
+        key_bytes(data, rows, chosen, *self._keying, keys, sizes)
         return keys, sizes
 
     def keys_at(self, frames: Frames, rows: Int64Array) -> list[TrafficKey]:

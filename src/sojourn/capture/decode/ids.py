@@ -213,32 +213,13 @@ def _write_payload_identity(data: int, row: np.void, identity_bytes: int, with_i
     return size
 
 
-@kernel
-def packet_ids(
-    buffer: UInt8Array,
-    rows: Located,
-    identity: int,
-    identity_bytes: int,
-    scratch: UInt8Array,
-    ids: UInt64Array,
-    cut: Int64Array,
-) -> None:
-    """The packet id of every row; `scratch` has at least `scratch_bytes` bytes.
-
-    `identity` is one of `Identity`. `cut` counts, by the bytes that are there, the packets of which the capture holds
-    less than the prefix.
-    """
-    data = address_of(buffer)
-    out = address_of(scratch)
-    for i in range(rows.shape[0]):
-        if identity == _PACKET:
-            size = _write_identity(data, rows[i], identity_bytes, out)
-        else:
-            size = _write_payload_identity(data, rows[i], identity_bytes, identity == _PAYLOAD, out)
-        ids[i] = hash_at(out, size, np.uint64(0))
-        held = rows[i]["end"] - rows[i]["ip"]
-        if held < min(identity_bytes, rows[i]["ip_bytes"]):
-            cut[held] += 1
+@inlined
+def _packet_id(data: int, row: np.void, identity: int, identity_bytes: int, out: int) -> np.uint64:
+    if identity == _PACKET:
+        size = _write_identity(data, row, identity_bytes, out)
+    else:
+        size = _write_payload_identity(data, row, identity_bytes, identity == _PAYLOAD, out)
+    return hash_at(out, size, np.uint64(0))
 
 
 KEY_BYTES = 48  # the longest canonical key: 1 + 37 bytes of an IPv6 flow and 4 tags of 2
@@ -375,27 +356,57 @@ def _five_tuple_id_4(data: int, row: np.void, is_reverse: bool) -> np.uint64:
     return hash_flow_4(source, destination, ports, np.uint64(row["protocol"]))
 
 
+@inlined
+def _flow_id(data: int, row: np.void, keying: tuple[int, int, int], is_reverse: bool, out: int) -> np.uint64:
+    mode, prefix_4, prefix_6 = keying
+    if mode == _FIVE_TUPLE and row["version"] == 4:
+        return _five_tuple_id_4(data, row, is_reverse)
+    return hash_at(out, _write_key(data, row, mode, prefix_4, prefix_6, is_reverse, out), np.uint64(0))
+
+
 @kernel
-def flow_ids(
+def identify(
     buffer: UInt8Array,
     rows: Located,
-    mode: int,
-    prefix_4: int,
-    prefix_6: int,
-    is_reverse: bool,
+    identity: tuple[int, int],
+    keying: tuple[int, int, int],
     scratch: UInt8Array,
-    ids: UInt64Array,
+    cut: Int64Array,
+    flow_id: UInt64Array,
+    packet_id: UInt64Array,
+    time_ns: Int64Array,
+    size_bytes: Int64Array,
 ) -> None:
-    """The flow id of every row, or with `is_reverse` that of the opposite direction."""
+    """The four columns of every row in one look at it; `scratch` has at least `scratch_bytes` bytes.
+
+    `identity` is one of `Identity` (−1: packets get none) and its prefix, `keying` a `Keying` and the destination's
+    prefixes. `cut` counts, by the bytes that are there, the packets of which the capture holds less than the prefix.
+    """
     data = address_of(buffer)
-    key = address_of(scratch)
+    out = address_of(scratch)
     for i in range(rows.shape[0]):
         row = rows[i]
-        if mode == _FIVE_TUPLE and row["version"] == 4:
-            ids[i] = _five_tuple_id_4(data, row, is_reverse)
-        else:
-            size = _write_key(data, row, mode, prefix_4, prefix_6, is_reverse, key)
-            ids[i] = hash_at(key, size, np.uint64(0))
+        time_ns[i] = row["time_ns"]
+        size_bytes[i] = row["ip_bytes"]
+        flow_id[i] = _flow_id(data, row, keying, False, out)
+        if identity[0] < 0:
+            packet_id[i] = 0
+            continue
+        packet_id[i] = _packet_id(data, row, identity[0], identity[1], out)
+        held = row["end"] - row["ip"]
+        if held < min(identity[1], row["ip_bytes"]):
+            cut[held] += 1
+
+
+@kernel
+def reverse_ids(
+    buffer: UInt8Array, rows: Located, keying: tuple[int, int, int], scratch: UInt8Array, ids: UInt64Array
+) -> None:
+    """The flow id of every row's opposite direction."""
+    data = address_of(buffer)
+    out = address_of(scratch)
+    for i in range(rows.shape[0]):
+        ids[i] = _flow_id(data, rows[i], keying, True, out)
 
 
 @kernel
