@@ -58,11 +58,17 @@ def shifted(packets: Iterable[Packet], by: Callable[[Packet], int]) -> list[Pack
     return [replace(packet, time_ns=packet.time_ns + by(packet)) for packet in packets]
 
 
-def write(path: Path, packets: Iterable[Packet], *, snap: Callable[[Packet], int] = lambda _: 1 << 16) -> str:
+def write(
+    path: Path,
+    packets: Iterable[Packet],
+    *,
+    snap: Callable[[Packet], int] = lambda _: 1 << 16,
+    order: Callable[[Packet], int] = lambda packet: packet.time_ns,
+) -> str:
     """A nanosecond pcap whose header tells nothing of the snap length."""
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1))
-        for packet in sorted(packets, key=lambda p: p.time_ns):
+        for packet in sorted(packets, key=order):
             frame = packet.frame()
             seconds, rest = divmod(packet.time_ns, SECOND_NS)
             captured = frame[: snap(packet)]

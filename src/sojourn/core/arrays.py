@@ -131,6 +131,13 @@ class PacketBatch(_Batch):
 
 
 @dataclass(frozen=True, eq=False)
+class ClassedBatch(PacketBatch):
+    """Packets with their DSCP."""
+
+    dscp: UInt8Array
+
+
+@dataclass(frozen=True, eq=False)
 class MeasurementBatch(_Batch):
     """Measurements ``(instance, value, time)``.
 

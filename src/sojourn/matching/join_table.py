@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel, signed
 
 SENDER, RECEIVER = 0, 1
@@ -78,13 +78,20 @@ _MAX_DELAY, _LOW, _HIGH, _DUPLICATE, _MIRRORED_SENT, _MIRRORED_GOT, _MOST_ROWS =
 HUNGRY, _ALONE_FULL, ROWS_FULL, RECENT_FULL = 0, 1, 2, 3
 
 
+NO_CLASSES = np.empty(0, np.uint8)
+
+
 class Columns(NamedTuple):
-    """Packets of one point in order of time: ``order_ns`` on the common clock, ``time_ns`` as captured."""
+    """Packets of one point in order of time: ``order_ns`` on the common clock, ``time_ns`` as captured.
+
+    ``dscp`` is empty where it is not asked for; joining does not look at it.
+    """
 
     packet_id: UInt64Array
     flow: Int64Array
     order_ns: Int64Array
     time_ns: Int64Array
+    dscp: UInt8Array = NO_CLASSES
 
     @classmethod
     def none(cls) -> Columns:

@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array, UInt64Array
+from sojourn.core.arrays import Int64Array
 from sojourn.core.kernels import kernel
 from sojourn.matching.join_table import Columns
 
@@ -83,8 +83,12 @@ def _survey(order_ns: Int64Array) -> tuple[int, int, bool]:
 
 
 @kernel
-def _settle(order_ns: Int64Array, packet_id: UInt64Array, flow: Int64Array, time_ns: Int64Array, most: int) -> bool:
-    """Sort in place, moving each row past those before it that are later; False where that takes too many moves."""
+def _settle(packets: Columns, has_times: bool, has_classes: bool, most: int) -> bool:
+    """Sort in place, moving each row past those before it that are later; False where that takes too many moves.
+
+    Without times of their own (or classes) rows have none to move.
+    """
+    packet_id, flow, order_ns, time_ns, dscp = packets
     moves = 0
     for i in range(1, order_ns.shape[0]):
         k = i
@@ -92,8 +96,10 @@ def _settle(order_ns: Int64Array, packet_id: UInt64Array, flow: Int64Array, time
             order_ns[k - 1], order_ns[k] = order_ns[k], order_ns[k - 1]
             packet_id[k - 1], packet_id[k] = packet_id[k], packet_id[k - 1]
             flow[k - 1], flow[k] = flow[k], flow[k - 1]
-            if len(time_ns):
+            if has_times:
                 time_ns[k - 1], time_ns[k] = time_ns[k], time_ns[k - 1]
+            if has_classes:
+                dscp[k - 1], dscp[k] = dscp[k], dscp[k - 1]
             k -= 1
             moves += 1
             if moves > most:
@@ -103,9 +109,8 @@ def _settle(order_ns: Int64Array, packet_id: UInt64Array, flow: Int64Array, time
 
 def _sorted(packets: Columns) -> Columns:
     """The rows in the order of time, equals in the order that they have. `packets` are the caller's own to change."""
-    same = packets.order_ns is packets.time_ns
-    time_ns = packets.time_ns[:0] if same else packets.time_ns
-    if _settle(packets.order_ns, packets.packet_id, packets.flow, time_ns, 4 * len(packets.flow)):
+    has_times, has_classes = packets.order_ns is not packets.time_ns, len(packets.dscp) > 0
+    if _settle(packets, has_times, has_classes, 4 * len(packets.flow)):
         return packets
     return _taken(packets, np.argsort(packets.order_ns, kind="stable"))
 
@@ -114,11 +119,14 @@ def _joined(parts: list[Columns]) -> Columns:
     """A copy of all of them, one after the other."""
     packet_id, flow, order_ns = (np.concatenate([part[k] for part in parts]) for k in range(3))
     same = all(part.order_ns is part.time_ns for part in parts)
-    return Columns(packet_id, flow, order_ns, order_ns if same else np.concatenate([p.time_ns for p in parts]))
+    time_ns = order_ns if same else np.concatenate([part.time_ns for part in parts])
+    return Columns(packet_id, flow, order_ns, time_ns, np.concatenate([part.dscp for part in parts]))
 
 
 def _taken(packets: Columns, rows: Int64Array | slice) -> Columns:
     """These rows; where nothing is corrected both times are one column, and stay so."""
     order_ns = packets.order_ns[rows]
     same = packets.order_ns is packets.time_ns
-    return Columns(packets.packet_id[rows], packets.flow[rows], order_ns, order_ns if same else packets.time_ns[rows])
+    time_ns = order_ns if same else packets.time_ns[rows]
+    dscp = packets.dscp[rows] if len(packets.dscp) else packets.dscp
+    return Columns(packets.packet_id[rows], packets.flow[rows], order_ns, time_ns, dscp)

@@ -28,14 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.capture.flows.table import Conversations
-from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, lengthened, rows_of
+from sojourn.core.arrays import BoolArray, ClassedBatch, Int64Array, PacketBatch, UInt64Array, lengthened, rows_of
 from sojourn.core.kernels import borrowing_kernel
 from sojourn.matching.bursts import FlowBursts
 from sojourn.matching.clock.correction import ClockEstimate, ClockReading, TimedPairs, estimate_clock
 from sojourn.matching.consumers import LostColumns, MatchedColumns, PacketConsumer
 from sojourn.matching.crossing import CaptureSpan, Edges, edges_of
 from sojourn.matching.exact import ExactMatch, Fate, MeasuredFlows, PacketMatch, explained, left_out
-from sojourn.matching.join_table import RECEIVER, SENDER, Columns
+from sojourn.matching.groups import ClassTotals, SenderClasses
+from sojourn.matching.join_table import NO_CLASSES, RECEIVER, SENDER, Columns
 from sojourn.matching.joining import NO_LIMIT_NS, Alone, Joiner, JoinSettings, Pairs
 from sojourn.matching.numbers import FlowNumbers
 from sojourn.matching.ordering import SPAN_NS, InOrder
@@ -48,6 +49,7 @@ LEAST_MAX_DELAY_NS = 30_000_000_000
 DELAY_MARGIN = 2
 NEAR_NS, FAR_NS = 10_000_000, 1_000_000_000
 FOLLOWED_BATCHES = 16
+CLASS_SHIFT = 8  # where a packet that left alone has its class, behind its flags
 
 _Rows: TypeAlias = NDArray[np.void]
 _NEVER_NS = 1 << 61  # differences to any time fit a word
@@ -232,9 +234,17 @@ class ExactStream:
     """Matches two points' packets as they come; `take` what it `wants`, `end` a point, `finish` for the answer."""
 
     def __init__(
-        self, settings: StreamSettings, consumers: Sequence[PacketConsumer] = (), *, span_ns: int = SPAN_NS
+        self,
+        settings: StreamSettings,
+        consumers: Sequence[PacketConsumer] = (),
+        *,
+        span_ns: int = SPAN_NS,
+        classes: ClassTotals | None = None,
     ) -> None:
+        """`classes` add up packets by DSCP; the sender's batches are `ClassedBatch`es then."""
         self.settings = settings
+        self.classes = classes
+        self._sender_classes = SenderClasses()
         self.totals = DelayTotals()
         self.numbers = FlowNumbers()
         self.joiner = Joiner(settings.join)
@@ -295,7 +305,8 @@ class ExactStream:
         if len(self.numbers) > self._alone.shape[1]:
             more = np.zeros((6, max(len(self.numbers), self._alone.shape[1])), np.int64)
             self._alone = np.concatenate([self._alone, more], axis=1)
-        return Columns(batch.packet_id, flow, self._order(side, batch.time_ns), batch.time_ns)
+        dscp = batch.dscp if isinstance(batch, ClassedBatch) else NO_CLASSES
+        return Columns(batch.packet_id, flow, self._order(side, batch.time_ns), batch.time_ns, dscp)
 
     def _order(self, side: int, time_ns: Int64Array) -> Int64Array:
         """A point's times on the common clock; the column itself where nothing has to be changed."""
@@ -312,13 +323,19 @@ class ExactStream:
             for side, point in enumerate(self._points):
                 if self.joiner.is_empty(side):
                     if point.queue:
-                        self.joiner.take(side, point.queue.popleft())
+                        self._feed(side, point.queue.popleft())
                         is_fed = True
                     if not point.queue:
                         self.joiner.until(side, point.sure_ns)
             for pairs, alone in self.joiner.join():
                 self._take_pairs(pairs)
                 self._take_alone(alone)
+
+    def _feed(self, side: int, packets: Columns) -> None:
+        if side == SENDER and self.classes is not None:
+            self._sender_classes.forget(self.joiner.now_ns - self.settings.join.max_delay_ns)
+            self._sender_classes.add(packets.dscp, int(packets.order_ns[-1]))
+        self.joiner.take(side, packets)
 
     def _take_pairs(self, pairs: Pairs) -> None:
         if not len(pairs):
@@ -332,6 +349,8 @@ class ExactStream:
         self._spans.take(pairs.flow, sent, received - clock.fitted.at(received, sent))
         packets = MatchedColumns(pairs.flow, pairs.number, sent, delay)
         self.totals.take_matched(packets)
+        if self.classes is not None:
+            self.classes.add_matched(packets, self._sender_classes.of(pairs.sender_position).astype(np.int64))
         for consumer in self.consumers:
             consumer.take_matched(packets)
 
@@ -349,6 +368,10 @@ class ExactStream:
 
     def _take_alone(self, alone: Alone) -> None:
         """Judge what left alone, as far as that can be judged now."""
+        if self.classes is not None:
+            # Who is judged at the end takes its class along: by then nobody else knows it.
+            dscp = self._sender_classes.of(alone.position).astype(np.int64)
+            alone = replace(alone, flags=alone.flags | np.where(alone.is_receiver, 0, dscp << CLASS_SHIFT))
         if self._is_bounded:
             is_sender = ~alone.is_receiver
             alone = alone.select((alone.time_ns >= self.first_ns) & ~(is_sender & (alone.time_ns > self.last_ns)))
@@ -395,6 +418,8 @@ class ExactStream:
         if side == SENDER:
             lost = LostColumns(rows.flow, rows.number, rows.time_ns)
             self.totals.take_lost(lost)
+            if self.classes is not None:
+                self.classes.add_lost(lost, rows.flags >> CLASS_SHIFT)
             for consumer in self.consumers:
                 consumer.take_lost(lost)
 

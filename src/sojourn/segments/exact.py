@@ -28,6 +28,7 @@ from sojourn.matching.clock.correction import ClockMode
 from sojourn.matching.consumers import PacketConsumer
 from sojourn.matching.crossing import resegmented_flows
 from sojourn.matching.exact import ExactMatch, match_exact
+from sojourn.matching.groups import ClassTotals
 from sojourn.matching.intervals import IntervalTotals
 from sojourn.matching.pairing import common_sample
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
@@ -49,6 +50,7 @@ class ExactAnswer:
     max_delay_ns: int
     crowded: int
     intervals: Sequence[tuple[int, int, ExactMatch]] = ()
+    classes: ClassTotals | None = None
     notes: Sequence[str] = ()
 
     @property
@@ -88,7 +90,7 @@ def match_captures(
 
     def hung(settings: StreamSettings) -> ExactStream:
         stretches = [IntervalTotals(interval_ns, partial(refuse_many, interval_ns=interval_ns))] if interval_ns else []
-        return ExactStream(settings, [*stretches, *consumers()])
+        return ExactStream(settings, [*stretches, *consumers()], classes=classes_of(points))
 
     def read() -> tuple[ExactStream, tuple[PointSurvey, PointSurvey]]:
         return _pass(points, hung(_look(points, clock, max_delay_ns, interval_ns)), advance)
@@ -106,7 +108,12 @@ def match_captures(
         if isinstance(consumer, IntervalTotals)
         for start_ns, part in consumer.answers(match)
     ]
-    return ExactAnswer(match, survey, stream.consumers, reach, stream.joiner.crowded, parts)
+    return ExactAnswer(match, survey, stream.consumers, reach, stream.joiner.crowded, parts, stream.classes)
+
+
+def classes_of(points: Points) -> ClassTotals | None:
+    """Where to add up packets by class, if they are decoded with it."""
+    return ClassTotals() if points[0].options.decode.dscp else None
 
 
 def directions(survey: Survey) -> Directions:

@@ -41,6 +41,7 @@ from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch, merge_epochs
 from sojourn.matching.crossing import resegmented
 from sojourn.matching.exact import ExactMatch
+from sojourn.matching.groups import ClassTotals
 from sojourn.matching.join_table import RECEIVER, SENDER
 from sojourn.matching.pairing import MATCHED, pair_packets
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
@@ -127,8 +128,9 @@ class LivePoint:
 class LiveMatch:
     """Matches both interfaces' packets as they come, from a thread for each."""
 
-    def __init__(self, max_delay_ns: int) -> None:
-        self.stream = ExactStream(StreamSettings.of_one_clock(max_delay_ns), span_ns=DISORDER_NS)
+    def __init__(self, max_delay_ns: int, *, by_class: bool = False) -> None:
+        classes = ClassTotals() if by_class else None
+        self.stream = ExactStream(StreamSettings.of_one_clock(max_delay_ns), span_ns=DISORDER_NS, classes=classes)
         self._lock = threading.Lock()
 
     def take(self, side: int, batch: PacketBatch, asked_ns: int) -> None:
@@ -157,6 +159,7 @@ class LiveAnswer:
     one_sided: UInt64Array
     left_out: dict[str, int]
     resegmented: UInt64Array
+    classes: ClassTotals | None = None
 
     @property
     def other_way(self) -> int:
@@ -176,8 +179,10 @@ class LiveSegment:
         seconds: float | None = None,
         max_delay_ns: int = 1_000_000_000,
         exact: bool = False,
+        by_class: bool = False,
     ) -> None:
-        """`plan` says what to record; `exact` matches every packet, beside it or alone."""
+        """`plan` says what to record; `exact` matches every packet, beside it or alone; `by_class` also adds packets
+        up by DSCP, with which both readers decode them then."""
         if max_delay_ns < 0:
             raise ParameterError(f"max_delay is {max_delay_ns} ns", action="give 0 or more")
         if plan is None and not exact:
@@ -185,7 +190,7 @@ class LiveSegment:
         self._plan, self._max_delay_ns, self._seconds = plan, max_delay_ns, seconds
         self.sender = LivePoint(sender, plan, hold_ns=0)
         self.receiver = LivePoint(receiver, plan, hold_ns=max_delay_ns)
-        self._match = LiveMatch(max_delay_ns) if exact else None
+        self._match = LiveMatch(max_delay_ns, by_class=by_class) if exact else None
         self._failures: list[BaseException] = []
         # Compile before there are packets to lose.
         LivePoint(sender, plan, hold_ns=0).record(rehearsal()[0])
@@ -275,7 +280,9 @@ class LiveSegment:
         split = resegmented(flow_id, sender.counts, receiver.counts, (sender.longest, receiver.longest))
         whole = self._estimate(self._plan, flow_id, one_sided, split) if self._plan is not None else None
         match = None if self._match is None else self._match.answer()
-        return LiveAnswer(whole, match, sender.first_ns, sender.last_ns, one_sided, left_out, flow_id[split])
+        classes = None if self._match is None else self._match.stream.classes
+        times = sender.first_ns, sender.last_ns
+        return LiveAnswer(whole, match, *times, one_sided, left_out, flow_id[split], classes)
 
     def _settle_edges(self) -> dict[str, int]:
         """Record what the receiver held, without what was sent outside of the time."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from sojourn.capture.files.reader import filter_of, is_capture
 from sojourn.capture.flows.table import FlowTable
@@ -83,6 +83,7 @@ def measure_files(
     reverse: bool = False,
     key: str = "five-tuple",
     identity: IdentityName = "packet",
+    by: Literal["dscp"] | None = None,
     inner: bool = False,
     where: str = "",
     strict: bool = False,
@@ -98,8 +99,8 @@ def measure_files(
     ``markers`` (of sketches) ended by packets that both points saw. No packet is longer on its way than ``max_delay``,
     which is found where it is not given. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With
     ``identity`` payload a device between the points may translate addresses and ports: flows are named as at the
-    sender. Captures that come through pipes are matched in one pass, and ``interim`` is given each interval's answer
-    as it is known.
+    sender. ``by`` dscp also answers for the packets of each DSCP. Captures that come through pipes are matched in one
+    pass, and ``interim`` is given each interval's answer as it is known.
     """
     of_sketches = (memory, error, confidence, parameters or None, truth or None, markers or None)
     sketch = sketch or _default_sketch(*of_sketches, method=method)
@@ -108,10 +109,11 @@ def measure_files(
         raise UsageError(
             "exact matching has neither markers nor parameters", where="measure", action="use another --sketch"
         )
+    _refuse_classes(sketch, by)
     mode, interval_ns = parse_clock(clock), ns_of(interval, "--interval")
     first_name, second_name = os.fspath(sender), os.fspath(receiver)
     names = (second_name, first_name) if reverse else (first_name, second_name)
-    options = CaptureOptions(decode_options(key, inner), filter_of(where), strict)
+    options = CaptureOptions(decode_options(key, inner, dscp=by is not None), filter_of(where), strict)
     pipes = is_pipe(names[0]), is_pipe(names[1])
     with ExitStack() as stack:
         one_pass = sketch == EXACT and identity != "payload" and any(pipes) and names != ("-", "-")
@@ -140,6 +142,7 @@ def measure_files(
                 resegmented=exact.resegmented.tolist(),
                 max_delay_ns=exact.max_delay_ns,
                 intervals=exact.intervals,
+                classes=exact.classes,
             )
             result = replace(result, notes=[_matched_within(exact.max_delay_ns), *exact.notes])
         else:
@@ -194,6 +197,11 @@ def _measure_pipes(
 
     known: dict[str, Any] = {"are_pipes": are_pipes, "advance": advance, "interim": tell}
     return PipedMeasurement(points, clock, max_delay_ns=reach, interval_ns=interval_ns, **known).run()
+
+
+def _refuse_classes(sketch: SketchName, by: str | None) -> None:
+    if sketch != EXACT and by is not None:
+        raise UsageError("classes are exact matching's", where="--by", action="leave it out, or use --sketch exact")
 
 
 def _default_sketch(*given: object, method: Method) -> SketchName:
@@ -341,6 +349,7 @@ def measure_interfaces(
     truth: bool = False,
     reverse: bool = False,
     key: str = "five-tuple",
+    by: Literal["dscp"] | None = None,
     inner: bool = False,
     where: str = "",
     advance: Advance = silent,
@@ -355,6 +364,7 @@ def measure_interfaces(
     from sojourn.segments.live import LiveSegment
 
     sketch = sketch or _default_sketch(memory, flows, loss, parameters or None, truth or None, method=method)
+    _refuse_classes(sketch, by)
     plan = None
     if sketch != EXACT:
         from sojourn.segments.plan import plan_segment
@@ -362,14 +372,18 @@ def measure_interfaces(
         expected: dict[str, Any] = {"flows": flows or EXPECTED_FLOWS, "loss": EXPECTED_LOSS if loss is None else loss}
         plan = plan_segment(sketch, memory_of(memory), changes=parameters, joint=method == "joint", **expected)
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
-    options, packet_filter = decode_options(key, inner), filter_of(where)
+    options, packet_filter = decode_options(key, inner, dscp=by is not None), filter_of(where)
     with ExitStack() as stack:
         ends = [
             replace(end, name=n, seconds=None, packets=None) for n, end in zip(names, (sender, receiver), strict=True)
         ]
         readers = [stack.enter_context(end.reader(options, packet_filter)) for end in ends]
         max_delay_ns = ns_of(max_delay, "--max-delay")
-        known: dict[str, Any] = {"max_delay_ns": max_delay_ns, "exact": plan is None or truth}
+        known: dict[str, Any] = {
+            "max_delay_ns": max_delay_ns,
+            "exact": plan is None or truth,
+            "by_class": by is not None,
+        }
         segment = LiveSegment(readers[0], readers[1], plan, seconds=sender.seconds, **known)
         with stopping_on_interrupt(segment.stop):
             answer = segment.run(advance)
@@ -386,7 +400,7 @@ def _live_result(
         notes = _joint_notes(plan, whole.flows)
     elif match is not None:
         split = answer.resegmented.tolist()
-        result = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns)
+        result = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns, classes=answer.classes)
         notes = [_matched_within(max_delay_ns)]
     else:
         raise UsageError("nothing was measured", where="measure")
@@ -434,6 +448,7 @@ class MeasureOptions(TypedDict, total=False):
     inner: bool
     where: str
     advance: Advance
+    by: Literal["dscp"] | None
     interim: Callable[[SegmentResult], None] | None  # of captures, as the next seven
     error: str | float | None
     confidence: str | float | None

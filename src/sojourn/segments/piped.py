@@ -41,7 +41,7 @@ from sojourn.matching.intervals import IntervalTotals
 from sojourn.matching.ordering import SPAN_NS
 from sojourn.matching.pairing import common_sample
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
-from sojourn.segments.exact import ExactAnswer, Points, directions
+from sojourn.segments.exact import ExactAnswer, Points, classes_of, directions
 from sojourn.segments.survey import PointSurvey, conclude_captures, flows_back, refuse_many
 
 LOOK_PACKETS = 1 << 16
@@ -94,7 +94,8 @@ class PipedMeasurement:
             held = self._look(readers, surveys)
             begun = self._begin(surveys)
             stretches = self._stretches()
-            stream = ExactStream(begun.settings, [stretches] if stretches is not None else [])
+            consumers = [stretches] if stretches is not None else []
+            stream = ExactStream(begun.settings, consumers, classes=classes_of(self.points))
             for side, batches in enumerate(held):
                 for batch in batches:
                     stream.take(side, batch)
@@ -226,6 +227,7 @@ class PipedMeasurement:
             self.max_delay_ns,
             stream.joiner.crowded,
             [(start_ns, start_ns + self.interval_ns, part) for start_ns, part in parts],
+            stream.classes,
             notes,
         )
 

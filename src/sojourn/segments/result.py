@@ -22,6 +22,7 @@ from sojourn.core.units import durations_apart, format_bytes, format_duration, p
 from sojourn.estimation.differences import Losses
 from sojourn.matching.crossing import OFFLOAD_ACTION
 from sojourn.matching.exact import ExactMatch
+from sojourn.matching.groups import ClassTotals, class_name
 from sojourn.matching.percentiles import FlowPercentiles
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class SegmentResult(Result):
     """Delay, jitter and loss between two points.
 
     ``aggregate`` is of all packets; rows are flows (``columns()``, ``to_pandas()`` …), the largest first, or the flows
-    of each interval, with its ``start_ns``. ``direction`` names the two points and how many packets travel the other
-    way; ``warnings`` say what is doubtful; ``notes`` what else a reader may want to know. A flow's ``lost`` is exact
-    after exact matching, never too low from a literal LDS, and else an estimate (docs/commands/measure.md).
+    of each interval, with its ``start_ns``. ``classes`` are of all packets of a DSCP, where that was asked for.
+    ``direction`` names the two points and how many packets travel the other way; ``warnings`` say what is doubtful;
+    ``notes`` what else a reader may want to know. A flow's ``lost`` is exact after exact matching, never too low from a
+    literal LDS, and else an estimate (docs/commands/measure.md).
     """
 
     aggregate: Mapping[str, Any]
@@ -64,6 +66,7 @@ class SegmentResult(Result):
     clock: Mapping[str, Any] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
     intervals: Sequence[Mapping[str, Any]] = ()
+    classes: Sequence[Mapping[str, Any]] = ()
     truth: Mapping[str, Any] | None = None
     direction: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
@@ -107,6 +110,7 @@ class SegmentResult(Result):
             "clock": dict(self.clock),
             "ignored": dict(self.ignored),
             **({"intervals": [dict(part) for part in self.intervals]} if self.intervals else {}),
+            **({"classes": [dict(part) for part in self.classes]} if self.classes else {}),
             **({} if self.truth is None else {"truth": dict(self.truth)}),
         }
 
@@ -127,6 +131,7 @@ class SegmentResult(Result):
             yield f"mean delay unknown: {a['reason']}"
         if a.get("p50_ns") is not None:
             yield f"percentiles: {_percentile_words(a)}"
+        yield from map(_class_words, self.classes)
         yield from _clock_words(self.clock)
         if self.truth is not None:
             yield f"truth: mean {_shown(self.truth['mean_ns'])}, deviation {_shown(self.truth['std_ns'])}"
@@ -198,15 +203,20 @@ def exact_result(
     resegmented: Collection[int] = (),
     max_delay_ns: int,
     intervals: Sequence[tuple[int, int, ExactMatch]] = (),
+    classes: ClassTotals | None = None,
 ) -> SegmentResult:
     """The answer of exact matching; of `resegmented` flows the losses are not known.
 
-    `intervals` are answers with their first and last time: the rows are theirs, if there are any.
+    `intervals` are answers with their first and last time: the rows are theirs, if there are any. With `classes` there
+    are answers by DSCP, and flows have theirs.
     """
     split = frozenset(resegmented)
+    by_class = [] if classes is None else classes.answers(match)
+    only = [] if classes is None else classes.only_class(match).tolist()
+    dscp = dict(zip(match.flows.flow_id.tolist(), only, strict=classes is not None))
     parts: list[tuple[int | None, ExactMatch]] = [(start_ns, part) for start_ns, _, part in intervals]
     rows = tuple(
-        _Rows(len(part.flows), partial(_exact_rows, part, key_of, split, start_ns=start_ns))
+        _Rows(len(part.flows), partial(_exact_rows, part, key_of, split, start_ns=start_ns, dscp=dscp))
         for start_ns, part in parts or [(None, match)]
     )
     return SegmentResult(
@@ -214,6 +224,7 @@ def exact_result(
         {"name": "exact", "parameters": {}, "matched_within_ns": max_delay_ns},
         rows,
         intervals=[{"start_ns": a, "end_ns": b, **_exact_totals(part, resegmented)} for a, b, part in intervals],
+        classes=[{"dscp": n, "name": class_name(n), **_exact_totals(part, resegmented)} for n, part in by_class],
         buckets=partial(_bucket_rows, match, key_of) if match.tails else None,
     )
 
@@ -370,8 +381,12 @@ def _exact_rows(
     limit: int | None = None,
     *,
     start_ns: int | None = None,
+    dscp: Mapping[int, int],
 ) -> Columns:
-    """One row per flow of an exact answer: the contract's names, and what only matching can tell."""
+    """One row per flow of an exact answer: the contract's names, and what only matching can tell.
+
+    `dscp` are flows' classes, where asked for: None of a flow that has several.
+    """
     flows = match.flows
     order = np.lexsort((np.arange(len(flows)), -flows.packets, flows.received == 0))[:limit]
     means = _whole(flows.mean_ns[order])
@@ -380,6 +395,7 @@ def _exact_rows(
     return {
         **({} if start_ns is None else {"start_ns": [start_ns] * len(ids)}),
         **key_columns([key_of(flow_id) for flow_id in ids]),
+        **({"dscp": [dscp[i] if dscp[i] >= 0 else None for i in ids]} if dscp else {}),
         "packets": flows.packets[order].tolist(),
         "lost": [None if flow_id in resegmented else count for flow_id, count in lost],
         "samples": flows.received[order].tolist(),
@@ -479,6 +495,12 @@ def _percentile_words(a: Mapping[str, Any]) -> str:
 
 def _shown(value: float | None) -> str:
     return "—" if value is None else format_duration(value)
+
+
+def _class_words(part: Mapping[str, Any]) -> str:
+    """A class of packets in a line."""
+    delay = "" if part["mean_ns"] is None else f", mean delay {_shown(part['mean_ns'])}, p99 {_shown(part['p99_ns'])}"
+    return f"DSCP {part['dscp']} ({part['name']}): {plural(part['sent'], 'packet')} sent, {_lost_words(part)}{delay}"
 
 
 def _lost_words(a: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ from sojourn.capture.decode.segmentation import LARGEST_UNSPLIT, MOST_PORTION_BY
 from sojourn.capture.decode.transport import ForwardingBatch, TransportBatch, forwarding_batch, transport_batch
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.flows.translation import FlowNames
-from sojourn.core.arrays import Int64Array, PacketBatch, UInt8Array
+from sojourn.core.arrays import ClassedBatch, Int64Array, PacketBatch, UInt8Array
 from sojourn.core.errors import MismatchError, ParameterError, UsageError
 from sojourn.core.hash_kernels import mix_column
 from sojourn.core.keys import TrafficKey, key_from_bytes
@@ -58,7 +58,8 @@ class DecodeOptions:
     ``flow_table`` off saves a table's memory and time where only the batches are wanted, ``packet_ids`` off a hash of
     every packet where none is told from another: all ids are 0. With ``names``, packets are named and told apart within
     the flows that another point saw them in. With ``wire``, packets longer than the wire carries are split into those
-    that were on it (`segmentation`), by what is known and what will be learnt.
+    that were on it (`segmentation`), by what is known and what will be learnt. With ``dscp``, batches are
+    `ClassedBatch`es.
     """
 
     keying: FlowKeying = field(default_factory=FlowKeying)
@@ -67,6 +68,7 @@ class DecodeOptions:
     identity_bytes: int = DEFAULT_IDENTITY_BYTES
     names: FlowNames | None = None
     wire: WireSizes | None = None
+    dscp: bool = False
     flow_table: bool = True
     packet_ids: bool = True
     max_flows: int = DEFAULT_MAX_FLOWS
@@ -148,6 +150,8 @@ class Decoder:
         if self.options.names is not None:
             flow_id = self.options.names.rename(batch.flow_id)
             batch = replace(batch, flow_id=flow_id, packet_id=mix_column(batch.packet_id ^ flow_id))
+        if self.options.dscp:
+            batch = ClassedBatch(**vars(batch), dscp=forwarding_batch(data, rows).dscp)
         if self.options.flow_table:
             new = self.flows.update(batch.flow_id, batch.time_ns, batch.size_bytes)
             if len(new):

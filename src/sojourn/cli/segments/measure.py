@@ -57,6 +57,7 @@ COLUMNS = [
     TableColumn("start_ns", "from (s)", lambda ns: f"{ns / 1e9:.3f}"),
     *FLOW_COLUMNS,
     *RECEIVERS_COLUMNS,
+    TableColumn("dscp", "dscp", _number),
     TableColumn("packets", "packets", _number),
     TableColumn("lost", "lost", _number, style=loss_style),
     TableColumn("mean_ns", "mean", _time),
@@ -252,6 +253,10 @@ class Captures:
             "translates addresses or ports."
         ),
     ] = None
+    by: Annotated[
+        Literal["dscp"] | None,
+        typer.Option(help="dscp: also answer for the packets of each DSCP, as the sender sent them."),
+    ] = None
     strict: StrictOption = False
 
     def given(self) -> dict[str, Any]:
@@ -287,6 +292,7 @@ def measure(
 
     common = recorded.given() | {"truth": truth, "reverse": reverse, "key": key, "inner": inner}
     points, asked = words or [], captures.given()
+    common["by"] = asked.pop("by", None)
     if histogram is not None:
         _check_histogram(histogram, recorded.sketch)
     with progress("measure") as advance:
