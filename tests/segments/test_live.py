@@ -19,7 +19,7 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import InputError, LiveCaptureError, ParameterError
 from sojourn.core.estimates import Estimate
 from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
-from sojourn.segments.live import NOTICE_NS, EdgeLog, LiveAnswer, LiveSegment
+from sojourn.segments.live import NOTICE_NS, EdgeLog, LiveAnswer, LiveSegment, Overload
 from sojourn.segments.plan import SegmentPlan, plan_segment
 from waiting import PATIENCE_SECONDS
 
@@ -148,6 +148,28 @@ def test_a_stop_ends_at_its_own_time_and_waits_for_those_on_their_way(network: N
     assert stopped[0] <= answer.last_ns - NOTICE_NS <= stopped[1]
     assert (answer.match.aggregate.lost, answer.match.ignored()) == (0, {})
     assert answer.left_out["sent after the end at receiver"] > 50
+
+
+@needs_root
+def test_packets_that_come_too_fast_to_be_matched_are_measured_with_sketches_from_then_on(network: Network) -> None:
+    assert network.router is not None
+    with network.router.entered():
+        left, right = (LiveReader(name, direction=way) for name, way in (("left", "in"), ("right", "out")))
+    with left, right, filled_queue(network):
+        segment = LiveSegment(left, right, None, seconds=4.0, exact=True, fallback=lambda: PLAN)
+        threading.Timer(2.0, segment.go_over, (Overload(5_000, 20_000),)).start()
+        begun = time.time_ns()
+        answer = segment.run()
+    assert answer.match is None
+    assert answer.overload == Overload(5_000, 20_000)
+    assert answer.whole is not None
+    totals = answer.whole.totals
+    assert begun + 3_000_000_000 <= answer.first_ns < answer.last_ns
+    assert (totals.sent, totals.losses.lost) == (totals.received, 0)
+    # Those of the time that was left, and no others.
+    assert totals.sent == pytest.approx((answer.last_ns - answer.first_ns) / 1e9 * RATE / 8 / FRAME_BYTES, rel=0.05)
+    assert answer.left_out["sent before the start at receiver"] > 50
+    assert "5,000 of 20,000 had been dropped" in answer.overload.told(answer.first_ns)
 
 
 @needs_root

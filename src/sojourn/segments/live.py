@@ -15,6 +15,11 @@ was on its way longer than `max_delay`; one that was counts as lost (or as never
 
 Both interfaces are stamped by the kernel's one clock: there is nothing to correct.
 
+**Too many packets.** Matching takes longer than recording, and both interfaces' packets are matched in turns. If they
+come faster than they can be matched, rings fill up and the kernel drops: once `MOST_DROPPED` packets and
+`MOST_DROPPED_SHARE` of all were dropped, measuring begins anew with sketches, if there is a `fallback` for it and time
+left; what was matched before is left out. Nothing of the packets is held back, so that there is no other backlog.
+
 A flow that only one of the interfaces showed does not take this way (it is for this machine itself, or leaves by
 another interface), or every packet of it was lost: it is listed, and left out of the totals, as in exact matching.
 
@@ -28,7 +33,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +64,8 @@ EDGE_PACKETS = 1 << 21
 NOTICE_NS = 100_000_000
 # An interface's packets come in blocks, each after this time at the latest, and from several queues.
 GRACE_NS, DISORDER_NS = 500_000_000, 100_000_000
+# A momentary burst may overflow a ring; so many drops, and such a share of all packets, are a rate that is too high.
+MOST_DROPPED, MOST_DROPPED_SHARE = 1_000, 0.01
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -89,13 +99,26 @@ class LivePoint:
         self.counts = FlowTable(reader.flows.max_flows)
         self.before, self.held, self.after = EdgeLog(keep_newest=True), EdgeLog(), EdgeLog()
         self.first_ns, self.last_ns = _NEVER, _NEVER
-        self.longest = 0
+        self.longest = self.dropped = 0
         self._hold_ns = hold_ns
         self._recorder = PointRecorder("point", SEGMENT, plan.stream) if plan is not None else None
         self._epochs: list[Epoch] = []
+        self._again: tuple[int, SegmentPlan] | None = None
+
+    def begin_again(self, first_ns: int, plan: SegmentPlan) -> None:
+        """Measure from a time on that is still to come, by a plan; from another thread."""
+        self._again = first_ns, plan
+
+    def _begin_again(self, first_ns: int, plan: SegmentPlan) -> None:
+        self.first_ns, self._again = first_ns, None
+        self._recorder = PointRecorder("point", SEGMENT, plan.stream)
+        self.counts = FlowTable(self.reader.flows.max_flows)
+        self.held, self.after, self.longest = EdgeLog(), EdgeLog(), 0
 
     def take(self, batch: PacketBatch) -> None:
         """Sort in the next packets."""
+        if self._again is not None:
+            self._begin_again(*self._again)
         time_ns, first, last = batch.time_ns, self.first_ns, self.last_ns
         if not len(batch):
             return
@@ -148,9 +171,36 @@ class LiveMatch:
         return self.stream.finish(self.stream.settings.clock, Directions.of_one_clock())
 
 
+@dataclass(frozen=True)
+class Overload:
+    """Packets came faster than they could be matched: of so many, so many had been dropped."""
+
+    dropped: int
+    packets: int
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it is more than a momentary burst.
+
+        >>> Overload(5_000, 20_000).is_lasting, Overload(5_000, 2_000_000).is_lasting, Overload(500, 600).is_lasting
+        (True, False, False)
+        """
+        return self.dropped >= MOST_DROPPED and self.dropped >= MOST_DROPPED_SHARE * self.packets
+
+    def told(self, first_ns: int) -> str:
+        """What was done about it, from a time on."""
+        since = datetime.fromtimestamp(first_ns / 1e9, UTC)
+        return (
+            f"measured with sketches from {since:%H:%M:%S} UTC on: packets came faster than they could be matched, "
+            f"{self.dropped:,} of {self.packets:,} had been dropped; what was matched before is left out. "
+            "--sketch exact goes on matching; a filter makes packets fewer, a larger --buffer bridges bursts"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class LiveAnswer:
-    """What a live measurement tells; ``match`` if every packet was matched, ``whole`` if sketches were asked for."""
+    """What a live measurement tells; ``match`` if every packet was matched, ``whole`` if sketches recorded them by the
+    ``plan``: as was asked for, or because of an ``overload``."""
 
     whole: Interval | None
     match: ExactMatch | None
@@ -160,6 +210,8 @@ class LiveAnswer:
     left_out: dict[str, int]
     resegmented: UInt64Array
     classes: ClassTotals | None = None
+    plan: SegmentPlan | None = None
+    overload: Overload | None = None
 
     @property
     def other_way(self) -> int:
@@ -180,9 +232,11 @@ class LiveSegment:
         max_delay_ns: int = 1_000_000_000,
         exact: bool = False,
         by_class: bool = False,
+        fallback: Callable[[], SegmentPlan] | None = None,
     ) -> None:
         """`plan` says what to record; `exact` matches every packet, beside it or alone; `by_class` also adds packets
-        up by DSCP, with which both readers decode them then."""
+        up by DSCP, with which both readers decode them then. Where packets come too fast to be matched, `fallback` says
+        what to record instead."""
         if max_delay_ns < 0:
             raise ParameterError(f"max_delay is {max_delay_ns} ns", action="give 0 or more")
         if plan is None and not exact:
@@ -191,6 +245,8 @@ class LiveSegment:
         self.sender = LivePoint(sender, plan, hold_ns=0)
         self.receiver = LivePoint(receiver, plan, hold_ns=max_delay_ns)
         self._match = LiveMatch(max_delay_ns, by_class=by_class) if exact else None
+        self._fallback = fallback
+        self._overload: Overload | None = None
         self._failures: list[BaseException] = []
         # Compile before there are packets to lose.
         LivePoint(sender, plan, hold_ns=0).record(rehearsal()[0])
@@ -233,6 +289,7 @@ class LiveSegment:
                 threads[0].join(0.1)
                 threads[1].join(0.1)
                 advance(*self._progress(started))
+                self._watch()
         finally:
             for point in self.points:  # after an interrupt: end at once
                 point.reader.stop()
@@ -249,13 +306,37 @@ class LiveSegment:
             asked_ns = time.time_ns()
             for batch in point.reader:
                 point.take(batch)
-                if self._match is not None:
-                    self._match.take(side, batch, asked_ns)
+                match = self._match
+                if match is not None:
+                    match.take(side, batch, asked_ns)
+                point.dropped = point.reader.dropped
                 asked_ns = time.time_ns()
         except BaseException as failure:
             self._failures.append(failure)
             for other in self.points:
                 other.reader.stop()
+
+    def _watch(self) -> None:
+        """Go over to sketches where packets come faster than they can be matched."""
+        dropped = sum(point.dropped for point in self.points)
+        now = Overload(dropped, dropped + sum(point.reader.ip_packets for point in self.points))
+        if self._fallback is not None and self._match is not None and now.is_lasting:
+            self.go_over(now)
+
+    def go_over(self, overload: Overload) -> None:
+        """Measure from now on with sketches, by the `fallback`, if there is time left for it."""
+        fallback, self._fallback = self._fallback, None
+        if fallback is None:
+            return
+        plan = fallback()
+        LivePoint(self.sender.reader, plan, hold_ns=0).record(rehearsal()[0])
+        # The sender's packets before it tell which of the receiver's do not count.
+        first_ns = time.time_ns() + NOTICE_NS + self._max_delay_ns
+        if first_ns + self._max_delay_ns > self.sender.last_ns:
+            return
+        self._plan, self._overload, self._match = plan, overload, None
+        for point in self.points:
+            point.begin_again(first_ns, plan)
 
     def _progress(self, started_ns: int) -> tuple[str, float]:
         packets = " → ".join(f"{point.reader.ip_packets:,}" for point in self.points)
@@ -282,7 +363,8 @@ class LiveSegment:
         match = None if self._match is None else self._match.answer()
         classes = None if self._match is None else self._match.stream.classes
         times = sender.first_ns, sender.last_ns
-        return LiveAnswer(whole, match, *times, one_sided, left_out, flow_id[split], classes)
+        about: dict[str, Any] = {"classes": classes, "plan": self._plan, "overload": self._overload}
+        return LiveAnswer(whole, match, *times, one_sided, left_out, flow_id[split], **about)
 
     def _settle_edges(self) -> dict[str, int]:
         """Record what the receiver held, without what was sent outside of the time."""

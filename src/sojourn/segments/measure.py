@@ -363,14 +363,17 @@ def measure_interfaces(
     from sojourn.core.executors.interrupts import stopping_on_interrupt
     from sojourn.segments.live import LiveSegment
 
+    asked = sketch
     sketch = sketch or _default_sketch(memory, flows, loss, parameters or None, truth or None, method=method)
     _refuse_classes(sketch, by)
-    plan = None
-    if sketch != EXACT:
+
+    def planned(name: SketchName = "auto") -> SegmentPlan:
         from sojourn.segments.plan import plan_segment
 
         expected: dict[str, Any] = {"flows": flows or EXPECTED_FLOWS, "loss": EXPECTED_LOSS if loss is None else loss}
-        plan = plan_segment(sketch, memory_of(memory), changes=parameters, joint=method == "joint", **expected)
+        return plan_segment(name, memory_of(memory), changes=parameters, joint=method == "joint", **expected)
+
+    plan = planned(sketch) if sketch != EXACT else None
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
     options, packet_filter = decode_options(key, inner, dscp=by is not None), filter_of(where)
     with ExitStack() as stack:
@@ -383,18 +386,17 @@ def measure_interfaces(
             "max_delay_ns": max_delay_ns,
             "exact": plan is None or truth,
             "by_class": by is not None,
+            "fallback": planned if asked is None and by is None else None,
         }
         segment = LiveSegment(readers[0], readers[1], plan, seconds=sender.seconds, **known)
         with stopping_on_interrupt(segment.stop):
             answer = segment.run(advance)
-        return _live_result(answer, plan, readers, max_delay_ns)
+        return _live_result(answer, readers, max_delay_ns)
 
 
-def _live_result(
-    answer: LiveAnswer, plan: SegmentPlan | None, readers: list[LiveReader], max_delay_ns: int
-) -> SegmentResult:
+def _live_result(answer: LiveAnswer, readers: list[LiveReader], max_delay_ns: int) -> SegmentResult:
     key_of = _KeyLookup(tuple(reader.flows for reader in readers))
-    whole, match = answer.whole, answer.match
+    whole, match, plan = answer.whole, answer.match, answer.plan
     if plan is not None and whole is not None:
         result = sketch_result(plan.name, plan.memory_bits, whole, [], key_of, parameters=plan.parameters, truth=match)
         notes = _joint_notes(plan, whole.flows)
@@ -405,6 +407,8 @@ def _live_result(
     else:
         raise UsageError("nothing was measured", where="measure")
     warnings = [text for reader in readers for text in reader.warnings]
+    if answer.overload is not None:
+        notes.insert(0, answer.overload.told(answer.first_ns))
     if answer.other_way and whole is not None and not whole.answered:
         warnings.append(
             f"everything that was answered travels from {readers[1].name} to {readers[0].name}: to measure that way, "
