@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from live_hosts import transfer_seconds
+from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.reader import LiveReader
 from sojourn.core.arrays import PacketBatch
@@ -170,6 +171,24 @@ def test_packets_that_come_too_fast_to_be_matched_are_measured_with_sketches_fro
     assert totals.sent == pytest.approx((answer.last_ns - answer.first_ns) / 1e9 * RATE / 8 / FRAME_BYTES, rel=0.05)
     assert answer.left_out["sent before the start at receiver"] > 50
     assert "5,000 of 20,000 had been dropped" in answer.overload.told(answer.first_ns)
+
+
+@needs_root
+def test_classes_are_told_apart_live(network: Network) -> None:
+    assert network.router is not None
+    marks = ("0xb8", "0x00")
+    pings = [network.sender.start("ping", "-i", "0.02", "-Q", mark, network.receiver.address) for mark in marks]
+    with network.router.entered():
+        options = DecodeOptions(dscp=True)
+        left, right = (LiveReader(name, options, direction=way) for name, way in (("left", "in"), ("right", "out")))
+    with left, right, pings[0], pings[1]:
+        answer = LiveSegment(left, right, None, seconds=1.0, max_delay_ns=200_000_000, exact=True, by_class=True).run()
+    assert answer.match is not None
+    assert answer.classes is not None
+    found = {dscp: part.aggregate for dscp, part in answer.classes.answers(answer.match)}
+    assert set(found) == {46, 0}
+    assert all(total.sent > 5 and total.lost == 0 for total in found.values())
+    assert sum(total.sent for total in found.values()) == answer.match.aggregate.sent
 
 
 @needs_root

@@ -86,10 +86,10 @@ class _Batch:
 
     @classmethod
     def concatenate(cls, batches: Sequence[Self]) -> Self:
-        """All rows of `batches`, in their order; there may be none."""
+        """All rows of `batches`, in their order, with the columns of this type; there may be none."""
         if not batches:
             return cls.of([], [], [])
-        names = batches[0].columns()
+        names = (field.name for field in fields(cls))
         return cls(**{n: np.concatenate([b.columns()[n] for b in batches]) for n in names})
 
 
