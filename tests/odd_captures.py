@@ -64,13 +64,14 @@ def write(
     *,
     snap: Callable[[Packet], int] = lambda _: 1 << 16,
     order: Callable[[Packet], int] = lambda packet: packet.time_ns,
+    stamp: Callable[[Packet], int] = lambda packet: packet.time_ns,
 ) -> str:
     """A nanosecond pcap whose header tells nothing of the snap length."""
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1))
         for packet in sorted(packets, key=order):
             frame = packet.frame()
-            seconds, rest = divmod(packet.time_ns, SECOND_NS)
+            seconds, rest = divmod(stamp(packet), SECOND_NS)
             captured = frame[: snap(packet)]
             file.write(struct.pack("<IIII", seconds, rest, len(captured), len(frame)) + captured)
     return str(path)

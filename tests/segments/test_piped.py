@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ import pytest
 
 import sojourn
 from live_hosts import wait_for_captures, wait_for_listener, wait_for_silence
-from odd_captures import shifted, two_points, write
+from odd_captures import START_NS, shifted, two_points, write
 from sojourn.core.errors import InputError
+from sojourn.core.units import parse_duration
 from sojourn.lab.namespaces import Bottleneck, HostProcess, two_hosts
 from sojourn.segments import piped
 from sojourn.segments.result import SegmentResult
@@ -128,6 +131,63 @@ def test_a_clock_that_differs_is_corrected_and_said(
     assert result.clock == expected.clock
     # What a drift does within a flow's time is left.
     assert result.aggregate["mean_ns"] == pytest.approx(expected.aggregate["mean_ns"], abs=MS // 10)
+
+
+class SetClock:
+    """Captures of 12.8 s whose receiver's clock is set after 7.3 s, in the order in which packets were seen."""
+
+    AT_NS = START_NS + 7_300 * MS
+
+    def __init__(self, folder: Path, step: int) -> None:
+        points = [[replace(p, time_ns=p.time_ns + 6 * MS * p.serial) for p in point] for point in two_points()]
+        self.files = folder / "in.pcap", folder / "out.pcap"
+        stamped = (lambda p: p.time_ns), (lambda p: p.time_ns + step * (p.time_ns >= self.AT_NS))
+        for path, packets, stamp in zip(self.files, points, stamped, strict=True):
+            write(path, packets, stamp=stamp)
+
+
+def said_to_be_set(notes: Sequence[str], step: int) -> bool:
+    """Whether notes tell a step of about this size; the first packets after it tell it less well than all."""
+    sizes = [found[1] for note in notes if (found := re.match(r"a clock was set by (.+) \(or the route", note))]
+    return any(abs(parse_duration(size) - abs(step)) < MS for size in sizes)
+
+
+@pytest.mark.parametrize("step", [20 * MS, -20 * MS, 3 * SECOND, -3 * SECOND])
+def test_a_clock_that_is_set_while_packets_pass_is_said_with_every_interval_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(piped, "LOOK_PACKETS", 300)
+    monkeypatch.setattr(piped, "CLOCK_SECONDS", 0.0)
+    files = SetClock(tmp_path, step).files
+    pipes = Pipes(tmp_path, files, 0.45)
+    interim: list[SegmentResult] = []
+
+    def tell(part: SegmentResult) -> None:
+        interim.append(part)
+        pipes.go_on.set()  # the clock is set after the first answer
+
+    result = sojourn.measure(*pipes.paths, interval="1s", max_delay="500ms", interim=tell)
+    expected = {part["start_ns"]: part for part in sojourn.measure(*files, interval="1s").intervals}
+    assert "agree with synchronous clocks" in interim[0].notes[0]
+    before = [part for part in interim if part.aggregate["end_ns"] <= SetClock.AT_NS]
+    since = interim[len(before) :]
+    assert len(before) >= 6
+    assert len(since) >= 3
+    for part in before:
+        whole = expected[part.aggregate["start_ns"]]
+        assert [part.aggregate[k] for k in ("sent", "received")] == [whole[k] for k in ("sent", "received")]
+        assert part.aggregate["mean_ns"] == pytest.approx(whole["mean_ns"], abs=MS // 10)
+        assert not said_to_be_set(part.notes, step)
+    for part in since:
+        assert said_to_be_set(part.notes, step)
+        if abs(step) < 500 * MS:  # what does not match any more counts as lost, as the note says
+            whole = expected[part.aggregate["start_ns"]]
+            assert [part.aggregate[k] for k in ("sent", "received")] == [whole[k] for k in ("sent", "received")]
+            off = part.aggregate["mean_ns"] - whole["mean_ns"]
+            assert off == pytest.approx(step, abs=MS // 10) or (part is since[0] and 0 < off / step < 1)
+    assert said_to_be_set(result.notes, step)
+    assert result.clock["uncertainty_ns"] is None
+    assert not any("taken out" in note for note in result.notes)
 
 
 def test_a_file_and_a_pipe_go_together(tmp_path: Path, files: tuple[Path, Path], monkeypatch) -> None:

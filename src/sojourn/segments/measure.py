@@ -291,7 +291,8 @@ def _with_survey_notes(
     result: SegmentResult, points: tuple[CapturePoint, CapturePoint], survey: Survey, exact: ExactAnswer | None
 ) -> SegmentResult:
     """The result with what reading and matching the captures found beside the answer."""
-    clock, match = survey.clock, survey.match if exact is None else exact.match
+    match = survey.match if exact is None else exact.match
+    clock = match.clock
     resegmented = survey.resegmented if exact is None else exact.resegmented
     remarks = [p.named(text) for p in points for text in p.reader.remarks]
     notes = [*result.notes, *remarks, f"clock: {match.explanation}"]

@@ -10,10 +10,12 @@ matched as it comes (`matching.stream`), and sampled for the survey.
 
 What one pass cannot know is what a second one would be for. **Clock**: delays are corrected by the clock that the look
 told; at the end the whole sample tells it better, and where the two differ each flow's delays are moved by how much
-they do in the middle of its time. **Directions**: a flow that appears later goes against its opposite or by its
-packets; the end decides. **Longest delay**: nobody has seen it yet; `PIPED_MAX_DELAY_NS` unless the user knows better.
-**Identity**: as many bytes as both headers promise, which packets that are cut shorter do not hold. **Warnings** and
-refusals come last.
+they do in the middle of its time. A clock that is set meanwhile is noticed by the sample, at most once in
+`CLOCK_SECONDS`, and said with every stretch after the step; packets that passed since then are off by it, or too far
+apart to match, and the end says that how far delays are off is unknown. **Directions**: a flow that appears later goes
+against its opposite or by its packets; the end decides. **Longest delay**: nobody has seen it yet; `PIPED_MAX_DELAY_NS`
+unless the user knows better. **Identity**: as many bytes as both headers promise, which packets that are cut shorter do
+not hold. **Warnings** and refusals come last.
 
 A pipe from which nothing comes for `SILENT_SECONDS` is not waited for: packets of the other leave when they are twice
 the longest delay older than its newest. Memory: the look, the packets of that time, and what the stream takes; whatever
@@ -22,6 +24,7 @@ comes.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,8 +37,9 @@ from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.executors.interrupts import stopping_on_interrupt
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_duration
-from sojourn.matching.clock.correction import ClockMode
+from sojourn.core.units import format_duration, format_instant
+from sojourn.matching.clock.correction import ClockEstimate, ClockMode
+from sojourn.matching.clock.steps import SAME_STEP_NS, ClockStep
 from sojourn.matching.exact import ExactMatch, match_exact
 from sojourn.matching.intervals import IntervalTotals
 from sojourn.matching.ordering import SPAN_NS
@@ -51,6 +55,9 @@ MOST_LOOK_PACKETS = 1 << 18
 WAITING_BATCHES = 64
 SILENT_SECONDS = 5.0
 PAUSE_SECONDS = 0.02
+CLOCK_SECONDS = 1.0
+
+NOT_FOLLOWED = "It was set while packets passed; how far delays are off is unknown."
 
 Interim = Callable[["InterimAnswer"], None]
 
@@ -81,6 +88,8 @@ class PipedMeasurement:
     advance: Advance = silent
     _stopped: threading.Event = field(default_factory=threading.Event)
     _ended: int = 0
+    _steps: list[ClockStep] = field(default_factory=list)
+    _looked: float = -math.inf
 
     def stop(self) -> None:
         """Answer with what has come. May be called from a signal handler."""
@@ -155,14 +164,23 @@ class PipedMeasurement:
 
     def _begin(self, surveys: tuple[PointSurvey, PointSurvey]) -> _Begun:
         """What the look tells; the readers may have gone on since."""
-        first, second = (Conversations.of_table(point.flows) for point in self.points)
         sent, received = common_sample(surveys[0].sample, surveys[1].sample)
-        match = match_exact(sent, received, clock=self.clock, conversations=first.joined(second))
+        conversations = self._conversations()
+        match = match_exact(sent, received, clock=self.clock, conversations=conversations)
         back = flows_back(match, sent, received)
-        told = Directions(match.flows.flow_id, back, first.joined(second))
+        told = Directions(match.flows.flow_id, back, conversations)
         settings = replace(StreamSettings.found(match, max_delay_ns=self.max_delay_ns), follow=True)
         pairs = len(match.pairs)
         return _Begun(settings, told, [f"clock, by the first {pairs:,} packets seen at both: {match.explanation}"])
+
+    def _conversations(self) -> Conversations:
+        first, second = (Conversations.of_table(point.flows) for point in self.points)
+        return first.joined(second)
+
+    def _clock_so_far(self, surveys: Sequence[PointSurvey]) -> ClockEstimate:
+        """The clock by the sample, which has a bounded size, however much has passed."""
+        sent, received = common_sample(surveys[0].sample, surveys[1].sample)
+        return match_exact(sent, received, clock=self.clock, conversations=self._conversations()).clock
 
     def _pass(
         self,
@@ -183,23 +201,34 @@ class PipedMeasurement:
             if not found and max(reader.silent_seconds for reader in readers) > SILENT_SECONDS:
                 stream.wait_no_longer(2 * self.max_delay_ns + SPAN_NS)
             if stretches is not None:
-                self._tell(stream, begun, stretches, told)
+                self._tell(stream, surveys, begun, stretches, told)
             if not found:
                 self.advance(f"{surveys[0].packets:,} → {surveys[1].packets:,} packets", 0.0)
                 self._stopped.wait(PAUSE_SECONDS)
 
-    def _tell(self, stream: ExactStream, begun: _Begun, stretches: IntervalTotals, told: set[int]) -> None:
+    def _tell(
+        self,
+        stream: ExactStream,
+        surveys: Sequence[PointSurvey],
+        begun: _Begun,
+        stretches: IntervalTotals,
+        told: set[int],
+    ) -> None:
         """Stretches of which every packet is judged."""
         judged_ns = stream.joiner.now_ns - self.max_delay_ns
         ended = stretches.ended(judged_ns)
         if ended == self._ended:
             return
         self._ended = ended
+        if time.monotonic() - self._looked >= CLOCK_SECONDS:
+            self._steps = begun.steps_since(self._clock_so_far(surveys))
+            self._looked = time.monotonic()
         match = stream.answer(begun.settings.clock, begun.directions)
         for start_ns, part in stretches.answers(match, before_ns=judged_ns):
             if start_ns not in told:
-                notes = [] if told else begun.notes
-                self.interim(InterimAnswer(start_ns, start_ns + self.interval_ns, part, notes))
+                end_ns = start_ns + self.interval_ns
+                steps = [_said(step) for step in self._steps if step.time_ns < end_ns]
+                self.interim(InterimAnswer(start_ns, end_ns, part, [*([] if told else begun.notes), *steps]))
                 told.add(start_ns)
 
     def _answer(
@@ -218,7 +247,12 @@ class PipedMeasurement:
                 f"one pass: delays were corrected by the clock of the first packets, and are moved by up to "
                 f"{format_duration(moved)} now that the whole is known; save the captures for exact ones"
             )
-        match = stream.finish(survey.clock, directions(survey))
+        clock = survey.clock
+        if steps := begun.steps_since(clock):
+            notes += map(_said, steps)
+            if clock.both_directions:  # files have the step taken out
+                clock = replace(clock, uncertainty_ns=None, explanation=NOT_FOLLOWED)
+        match = stream.finish(clock, directions(survey))
         parts = [] if stretches is None else stretches.answers(match)
         return ExactAnswer(
             match,
@@ -239,3 +273,16 @@ class _Begun:
     settings: StreamSettings
     directions: Directions
     notes: list[str]
+
+    def steps_since(self, clock: ClockEstimate) -> list[ClockStep]:
+        """Steps of a clock, as later packets tell it, that the look did not know of."""
+        known = self.settings.clock.steps
+        return [step for step in clock.steps if not any(step.is_like(other, SAME_STEP_NS) for other in known)]
+
+
+def _said(step: ClockStep) -> str:
+    return (
+        f"a clock was set by {format_duration(abs(step.jump_ns))} (or the route changed) at "
+        f"{format_instant(step.time_ns)}: one pass leaves this in the delays of packets since then, and counts those "
+        "that it moves beyond --max-delay as lost; save the captures for exact answers"
+    )
