@@ -49,6 +49,7 @@ LEAST_MAX_DELAY_NS = 30_000_000_000
 DELAY_MARGIN = 2
 NEAR_NS, FAR_NS = 10_000_000, 1_000_000_000
 FOLLOWED_BATCHES = 16
+FOLLOWED_SHARE = 4  # the window of copies is looked at anew after a quarter of these
 CLASS_SHIFT = 8  # where a packet that left alone has its class, behind its flags
 
 _Rows: TypeAlias = NDArray[np.void]
@@ -257,6 +258,7 @@ class ExactStream:
         # Packets count that were sent between these times.
         self.first_ns, self.last_ns = -_NEVER_NS, _NEVER_NS
         self._single_delays: deque[Int64Array] = deque(maxlen=FOLLOWED_BATCHES)
+        self._unfollowed = 0
 
     @property
     def late(self) -> int:
@@ -363,6 +365,10 @@ class ExactStream:
         single = pairs.copied == 0
         received, sent = pairs.received_ns[single], pairs.sent_ns[single]
         self._single_delays.append(self._order(RECEIVER, received) - sent)
+        self._unfollowed += len(sent)
+        if FOLLOWED_SHARE * self._unfollowed < sum(map(len, self._single_delays)):
+            return
+        self._unfollowed = 0
         low, high = plausible_delays(np.concatenate(self._single_delays))[2:]
         self.joiner.use(replace(self.settings.join, low_ns=low, high_ns=high))
 
