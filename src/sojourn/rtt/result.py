@@ -98,18 +98,20 @@ class RttRun:
 
     def result(self) -> RttResult:
         """The summaries of all samples so far; means and deviations to the nearest ns."""
-        flows = sorted(self._summaries.flows(), key=lambda flow: (-flow.samples, flow.flow_id, flow.kind))
+        found = self._summaries.columns()
+        order = np.lexsort((found["kind"], found["flow_id"], -found["samples"]))
+        flows = {name: column[order] for name, column in found.items()}
         times = {
             "min_rtt": "min_rtt", "mean_ns": "mean_rtt", "p50_ns": "p50_rtt", "p95_ns": "p95_rtt",
             "p99_ns": "p99_rtt", "max_ns": "max_rtt", "std_ns": "std_rtt",
         }  # fmt: skip
         rows: Columns = {
-            **self._flows.columns(flow.flow_id for flow in flows),
-            "kind": [KINDS[flow.kind] for flow in flows],
-            "samples": [flow.samples for flow in flows],
-            **{name: [round(getattr(flow, field)) for flow in flows] for name, field in times.items()},
-            "delayed_acks": [flow.delayed_acks for flow in flows],
-            "covering_acks": [flow.covering_acks for flow in flows],
+            **self._flows.columns(flows["flow_id"].tolist()),
+            "kind": [KINDS[kind] for kind in flows["kind"].tolist()],
+            "samples": flows["samples"],
+            **{name: np.rint(flows[field]).astype(np.int64) for name, field in times.items()},
+            "delayed_acks": flows["delayed_acks"],
+            "covering_acks": flows["covering_acks"],
         }
         return RttResult(
             rows=rows,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.core import hashing
 from sojourn.core.arrays import FloatArray, Int64Array, UInt8Array, UInt64Array
@@ -213,8 +214,8 @@ class RttSummaries:
             samples.flow_id, samples.rtt_ns, samples.kind, samples.note,
         )  # fmt: skip
 
-    def flows(self) -> list[FlowRtt]:
-        """One summary per flow direction and kind, in the order of their first samples."""
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The fields of `FlowRtt`, one row per flow direction and kind, in the order of their first samples."""
         numbers, fractions = self._numbers[: len(self)], self._fractions[: len(self)]
         quantiles = np.empty((len(numbers), len(QUANTILES)), np.int64)
         _fill_quantiles(numbers, self._pages, self._bins, np.array(QUANTILES), quantiles)
@@ -223,4 +224,9 @@ class RttSummaries:
         ids = numbers[:, _FLOW].copy().view(np.uint64)
         first = ids, numbers[:, _KIND], numbers[:, _SAMPLES], numbers[:, _MIN], fractions[:, _MEAN], *quantiles.T
         columns = *first, numbers[:, _MAX], deviations, numbers[:, _DELAYED], numbers[:, _SEVERAL]
-        return [FlowRtt(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        return dict(zip(FlowRtt.__dataclass_fields__, columns, strict=True))
+
+    def flows(self) -> list[FlowRtt]:
+        """The same, row by row."""
+        columns = (column.tolist() for column in self.columns().values())
+        return [FlowRtt(*row) for row in zip(*columns, strict=True)]
