@@ -198,3 +198,9 @@ def test_a_command_that_writes_to_a_file_needs_no_stdout(shared_data: Path, tmp_
     result = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *commands], capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
     assert (tmp_path / "flows.csv").read_text().startswith("src_ip,")
+
+
+def test_a_command_compiles_whatever_is_set_for_another_program_of_numbas(shared_data: Path) -> None:
+    capture = str(shared_data / "captures" / "zeek-http-ns.pcap")
+    found = run("flows", capture, env={**os.environ, "NUMBA_DISABLE_JIT": "1"})
+    assert (found.returncode, found.stdout) == (0, run("flows", capture).stdout)

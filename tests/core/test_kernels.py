@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,3 +59,60 @@ def test_a_kernel_is_loaded_from_the_cache_without_numbas_registries_and_another
     *_, hashed, is_filled, loaded_too = run("both")
     assert (is_filled, loaded_too) == ("True", "[]")
     assert run("both") == [mixed, "False", hashed, "False", "[]"]
+
+
+def mixed(cache: Path) -> subprocess.CompletedProcess[str]:
+    """What a fresh process says that mixes a column with a kernel from this cache."""
+    environment = {**os.environ, "SOJOURN_CACHE_DIR": str(cache), "NUMBA_DISABLE_JIT": "0"}
+    return subprocess.run([sys.executable, "-c", LOADING], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the kernels of `mixed`."""
+    filled = tmp_path_factory.mktemp("filled")
+    assert mixed(filled).returncode == 0
+    return filled
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("share", [0, 2])
+def test_what_is_left_of_a_damaged_cache_is_compiled_anew_and_kept(
+    ending: str, share: int, filled: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(filled, damaged)
+    for path in damaged.rglob(f"*.{ending}"):
+        path.write_bytes(path.read_bytes()[: share and path.stat().st_size // share])
+    first, second, whole = mixed(damaged), mixed(damaged), mixed(filled)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == whole.stdout.replace("False", "True")  # compiled, which fills the registries
+    assert second.stdout == whole.stdout  # loaded
+
+
+def test_code_for_other_types_is_not_taken(filled: Path, tmp_path: Path) -> None:
+    """Two processes that compile one function for two types at once may both call their files the first."""
+    confused = tmp_path / "confused"
+    shutil.copytree(filled, confused)
+    (first,) = confused.rglob("*mix_column*.1.nbc")
+    other = "import numpy as np; from sojourn.core.hash_kernels import mix_column; mix_column(np.arange(6)[::2])"
+    environment = {**os.environ, "SOJOURN_CACHE_DIR": str(confused), "NUMBA_DISABLE_JIT": "0"}
+    subprocess.run([sys.executable, "-c", other], env=environment, check=True)
+    (second,) = confused.rglob("*mix_column*.2.nbc")
+    shutil.copy(second, first)
+    assert mixed(confused).stdout == mixed(filled).stdout.replace("False", "True")
+
+
+def test_where_the_disk_is_full_kernels_are_compiled_and_that_they_are_not_kept_is_said_once(tmp_path: Path) -> None:
+    full = (
+        "import errno, os, sys, numpy as np; from numba.core.caching import IndexDataCacheFile as Files\n"
+        "def fail(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+        "Files._open_for_write = fail\n"
+    )
+    environment = {**os.environ, "SOJOURN_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    command = [sys.executable, "-c", full + LOADING, "both"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0
+    assert found.stderr.count("\n") == 1
+    assert f"{tmp_path}: compiled code cannot be kept" in found.stderr
+    assert "No space left on device" in found.stderr

@@ -136,6 +136,8 @@ def main() -> None:
     """Run the command line; the entry point of the installed script."""
     # Modules and kernels are made of a hundred thousand objects that all stay: not worth a look every 700 of them.
     gc.set_threshold(50_000)
+    # Kernels that read packets exist compiled alone; who sets this is after another program's.
+    os.environ.pop("NUMBA_DISABLE_JIT", None)
     _fill_closed_streams()
     observe_compilation(_CompileNotice())
     try:

@@ -22,24 +22,27 @@ change.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from sojourn.core.compiling import CompileStep, report_compilation, use_cache_directory
+from sojourn.core.compiling import CompileStep, cache_directory, report_compilation, use_cache_directory
 
 if TYPE_CHECKING:
     signed = int
 else:
     signed = np.int64
+
+_LOG = logging.getLogger("sojourn.kernels")
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -65,6 +68,7 @@ with _absent("scipy", *([] if os.path.exists(".numba_config.yaml") else ["yaml"]
     from numba.core import event
     from numba.core.registry import cpu_target
     from numba.core.runtime.nrt import rtsys
+    from numba.core.sigutils import normalize_signature
     from numba.extending import intrinsic
 
 
@@ -117,24 +121,53 @@ def _compiled(function: F, **options: Any) -> F:
             raise
         return cast(F, njit(nogil=True, **options)(function))
     cache: Any = getattr(dispatcher, "_cache", None)
-    if _LOADS_ALONE and hasattr(cache, "load_overload"):
-        cache.load_overload = partial(_load, cache.load_overload)
+    if hasattr(cache, "load_overload"):
+        cache.load_overload = partial(_load, cache, cache.load_overload)
+        cache.save_overload = partial(_save, cache, cache.save_overload)
     return cast(F, dispatcher)
 
 
-def _load(load: Callable[[Any, Any], Any], signature: Any, context: Any) -> Any:
-    """Load a kernel from the cache, which is machine code and needs Numba's runtime alone.
+def _load(cache: Any, load: Callable[[Any, Any], Any], signature: Any, context: Any) -> Any:
+    """Load a kernel from the cache, which is machine code and needs Numba's runtime alone; None where it is not there.
 
     Numba fills its registries of types and functions first, in a fifth of a second, though only a compilation looks
-    into them and sees to it by itself.
+    into them and sees to it by itself. What a crash or a full disk left of a file is forgotten and compiled anew; so is
+    code for other types, which two processes leave that number their files alike.
     """
     rtsys.initialize(context)
-    context.refresh = _leave_as_it_is
+    if _LOADS_ALONE:
+        context.refresh = _leave_as_it_is
     try:
         with _absent(*_UNUSED):
-            return load(signature, context)
+            found = load(signature, context)
+        if found is None or found.signature.args == normalize_signature(signature)[0]:  # type: ignore[no-untyped-call]
+            return found
+    except Exception:  # whatever unpickling damaged bytes comes to
+        pass
     finally:
-        del context.refresh
+        if _LOADS_ALONE:
+            del context.refresh
+    _keep(cache, cache.flush)
+    return None
+
+
+def _save(cache: Any, save: Callable[[Any, Any], None], signature: Any, compiled: Any) -> None:
+    _keep(cache, partial(save, signature, compiled))
+
+
+def _keep(cache: Any, write: Callable[[], None]) -> None:
+    """Write to the cache; where the disk is full or nothing may be written, the kernel is this process's alone."""
+    try:
+        write()
+    except OSError as error:
+        cache.disable()
+        _say_that_nothing_is_kept(error.strerror)
+
+
+@lru_cache(1)
+def _say_that_nothing_is_kept(reason: str) -> None:
+    what = "compiled code cannot be kept, and every run compiles anew"
+    _LOG.warning("%s: %s: %s; set SOJOURN_CACHE_DIR to another directory", cache_directory(), what, reason)
 
 
 def _leave_as_it_is() -> None:
