@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from sojourn.matching.pairing import (
     LEAST_MARGIN_NS,
     MATCHED,
     MIRRORED_SHARE,
+    SINGLE_SHARE,
     SLACK_NS,
     UNMATCHED,
     pair_packets,
@@ -117,7 +118,10 @@ def model(sent: Packets, got: Packets, duplicate_ns: int) -> Model:
     """A first run without a window, and if there are copies a second one with what it told."""
     settings = JoinSettings(duplicate_ns=duplicate_ns)
     first = Model(settings).run(sent, got)
-    delays = [got[r][1] - sent[s][1] for r, (s, copied) in first.pairs.items() if not copied]
+    single = [(r, s) for r, (s, copied) in first.pairs.items() if not copied]
+    counts = [Counter(packet for packet, _ in packets) for packets in (sent, got)]
+    once = [(r, s) for r, s in single if counts[0][sent[s][0]] == counts[1][got[r][0]] == 1]
+    delays = [got[r][1] - sent[s][1] for r, s in (once if once and len(once) >= SINGLE_SHARE * len(single) else single)]
     low, high = (min(delays), max(delays)) if delays else (0, 0)  # fewer than 500: the central 99.8 % are all
     is_copied = any(c for _, c in first.pairs.values()) or DUPLICATE in first.statuses[1].values() or any(first.shadows)
     if is_copied:
@@ -230,3 +234,31 @@ def test_lost_packets_that_are_the_same_as_others_that_arrived_are_counted() -> 
     pairs = pair_packets(sender, receiver)
     assert pairs.raw_delay_ns.tolist() == [1000, 1000, 1000]
     assert (pairs.shared_ids, pairs.unpaired_copies) == (6, 1)
+
+
+def test_a_poll_beyond_one_point_s_end_does_not_widen_the_window_of_copies() -> None:
+    """Polls that are the same every two seconds, 1 in 10 lost, a receiver that captures for longer, other packets that
+    occur once: those alone say which delays are plausible, so that a poll never takes a lost one's place."""
+    rng = np.random.default_rng(7)
+    polls, others = 60, 4_000
+    identity = np.r_[np.tile(np.arange(200), polls), np.arange(1_000, 1_000 + others)].astype(np.uint64)
+    sent_ns = np.r_[np.repeat(np.arange(polls) * 2_000 * MS, 200), rng.integers(0, 2_000 * polls * MS, others)]
+    arrives = rng.random(len(identity)) >= 0.1
+    seen = sent_ns < 50 * 2_000 * MS
+    sender = PacketBatch.of(identity[seen] * 0, identity[seen], sent_ns[seen])
+    receiver = PacketBatch.of(identity[arrives] * 0, identity[arrives], sent_ns[arrives] + 5 * MS)
+    found = pair_packets(sender, receiver)
+    within = found.copied & (found.sent_ns < 40 * 2_000 * MS)
+    assert np.count_nonzero(within) > 7_000
+    assert (found.raw_delay_ns[within] == 5 * MS).all()
+
+
+@pytest.mark.parametrize(("gap_ns", "ambiguous"), [(2 * MS, 200), (200 * MS, 0)])
+def test_equal_packets_that_were_on_their_way_together_are_counted(gap_ns: int, ambiguous: int) -> None:
+    """Delays from 1 to 4 ms: two of one kind within as much may have been on their way together."""
+    number = np.arange(1_000)
+    identity = np.r_[number, np.full(200, 5_000)].astype(np.uint64)
+    sent_ns = np.r_[number * MS, np.arange(200) * gap_ns]
+    sender = PacketBatch.of(identity * 0, identity, sent_ns)
+    receiver = PacketBatch.of(identity * 0, identity, sent_ns + np.r_[(1 + number % 4) * MS, np.full(200, 2 * MS)])
+    assert pair_packets(sender, receiver).ambiguous == ambiguous

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -275,6 +275,15 @@ def test_settings_hold_only_for_what_they_were_made_for() -> None:
     assert not plain.holds(settings(World(offset=-3 * SECOND)))
     assert not plain.holds(settings(World(skew_ppm=50.0)))
     assert not plain.holds(settings(World(spread=20 * SECOND, seconds=200)))
+
+
+def test_a_window_that_lets_the_next_copy_of_a_lost_packet_in_does_not_hold() -> None:
+    found = replace(StreamSettings.of_one_clock(30 * SECOND), usual_ns=(5 * MS, 25 * MS), has_copies=True)
+    found = replace(found, join=replace(found.join, low_ns=-5 * MS, high_ns=35 * MS))
+    for high, holds in ((30 * MS, True), (50 * MS, True), (4_455 * MS, False), (20 * MS, False)):
+        used = replace(found, join=replace(found.join, high_ns=high))
+        assert used.holds(found) == holds, high
+        assert used.holds(replace(found, has_copies=False))
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -13,6 +13,7 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.core.errors import InputError
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.segments import survey as surveying
+from sojourn.segments.exact import match_captures
 from sojourn.segments.plan import plan_survey
 from sojourn.segments.survey import CaptureOptions, CapturePoint, survey_captures
 from sojourn.segments.surveyed import measure_surveyed
@@ -21,16 +22,16 @@ HEADER = bytes.fromhex("4d3cb2a1 02000400 00000000 00000000 00000400 01000000")
 SENT, FLOWS, SPAN_NS = 30_000, 400, 60_000_000_000
 
 
-def write_captures(folder: Path) -> tuple[Path, Path]:
+def write_captures(folder: Path, packets: int = SENT) -> tuple[Path, Path]:
     """A minute of UDP packets in 400 flows of which 1 % are lost, as two pcap files."""
     random = np.random.default_rng(41)
-    flow = random.integers(0, FLOWS, SENT)
-    sent_ns = 1_700_000_000_000_000_000 + np.sort(random.integers(0, SPAN_NS, SENT))
-    received_ns = sent_ns + 3_000_000 + random.exponential(1e6, SENT).astype(np.int64)
-    arrives = random.random(SENT) >= 0.01
+    flow = random.integers(0, FLOWS, packets)
+    sent_ns = 1_700_000_000_000_000_000 + np.sort(random.integers(0, SPAN_NS, packets))
+    received_ns = sent_ns + 3_000_000 + random.exponential(1e6, packets).astype(np.int64)
+    arrives = random.random(packets) >= 0.01
     frame = bytes.fromhex("02000000000202000000000108004500002a000040004011000 00a0000010a000002".replace(" ", ""))
-    frames = np.tile(np.frombuffer(frame + bytes.fromhex("0000 0035 0016 0000") + bytes(14), np.uint8), (SENT, 1))
-    for offset, values in ((18, np.arange(SENT)), (34, 10_000 + flow)):
+    frames = np.tile(np.frombuffer(frame + bytes.fromhex("0000 0035 0016 0000") + bytes(14), np.uint8), (packets, 1))
+    for offset, values in ((18, np.arange(packets)), (34, 10_000 + flow)):
         frames[:, offset], frames[:, offset + 1] = values >> 8 & 255, values & 255
     paths = folder / "in.pcap", folder / "out.pcap"
     order = np.argsort(received_ns[arrives], kind="stable")
@@ -89,3 +90,21 @@ def test_a_capture_that_grows_counts_as_far_as_it_was_surveyed(tmp_path: Path) -
     paths[1].write_bytes(content)
     whole, _ = measure_surveyed(*points, survey, plan_survey(survey, "lda", 100_000))
     assert whole.totals.received <= survey_packets // 2
+
+
+def test_a_capture_further_out_of_order_than_is_mended_is_named(tmp_path: Path) -> None:
+    """The second half before the first, later than packets are waited for."""
+    sender, receiver = write_captures(tmp_path, 100_000)
+    whole = receiver.read_bytes()
+    record = 16 + 56
+    middle = len(HEADER) + (len(whole) - len(HEADER)) // record // 2 * record
+    swapped = tmp_path / "halves.pcap"
+    swapped.write_bytes(whole[: len(HEADER)] + whole[middle:] + whole[len(HEADER) : middle])
+    answers = []
+    for path in (receiver, swapped):
+        points = tuple(CapturePoint(p, CaptureOptions(DecodeOptions())) for p in (sender, path))
+        answers.append(match_captures(points, clock=parse_clock("none")))
+    sound, found = answers
+    assert not sound.warnings
+    late = (len(whole) - len(HEADER)) // record // 2
+    assert [warning.split(" stand ")[0] for warning in found.warnings] == [f"{late:,} packets"]

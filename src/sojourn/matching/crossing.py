@@ -67,8 +67,8 @@ class Crossing:
     Of ``pairs``, ``forward`` travel from the sender to the receiver, ``simultaneous`` have one time at both and
     ``earlier`` were received before they were sent, by the clocks as they are; ``one_delay`` says that all have the
     same raw delay. ``in_common`` is ``comparable`` whatever the time. ``shared_ids`` packets of the sender have the
-    identity of another; ``unpaired_copies`` of them did not arrive while the other did. ``resolution_ns`` is that of
-    the time stamps.
+    identity of another; ``unpaired_copies`` of them did not arrive while the other did, and ``ambiguous`` ones were on
+    their way together, of ``sent`` that were looked at. ``resolution_ns`` is that of the time stamps.
     """
 
     pairs: int
@@ -80,6 +80,8 @@ class Crossing:
     in_common: int
     shared_ids: int
     unpaired_copies: int
+    ambiguous: int
+    sent: int
     resolution_ns: int
 
     @property

@@ -332,6 +332,8 @@ class _Points:
             in_common=in_common,
             shared_ids=self.pairs.shared_ids,
             unpaired_copies=self.pairs.unpaired_copies,
+            ambiguous=self.pairs.ambiguous,
+            sent=len(self.sender),
             resolution_ns=resolution_of(*times),
         )
 

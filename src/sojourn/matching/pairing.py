@@ -38,6 +38,7 @@ LEAST_MARGIN_NS = 1_000_000
 MAX_TIME_NS = 3 << 60  # sums of two differences of such times stay inside of 64 bits
 MAX_PACKETS = 1 << 31
 MIRRORED_SHARE = 0.01
+SINGLE_SHARE = 0.1
 PLAUSIBLE_SHARES = (0.001, 0.999)
 SAMPLED_DELAYS = 1_000_000
 
@@ -49,7 +50,8 @@ class PacketPairs:
     ``copied`` pairs have other packets like them; ``mirrored`` points show packets twice.
     ``sender_status`` and ``receiver_status`` hold `UNMATCHED`, `MATCHED` or `DUPLICATE` per row. ``shared_ids`` counts
     the sender's packets whose identity another one of them has, ``unpaired_copies`` those of them that are unmatched
-    while another one is matched.
+    while another one is matched, ``ambiguous`` those that were on their way together, as far as delays tell: which of
+    them arrived is unknown. Where every packet has copies no delay is known, and nothing tells.
     """
 
     sender_row: Int64Array
@@ -62,6 +64,7 @@ class PacketPairs:
     mirrored: tuple[bool, bool] = (False, False)
     shared_ids: int = 0
     unpaired_copies: int = 0
+    ambiguous: int = 0
 
     def __len__(self) -> int:
         return len(self.sender_row)
@@ -86,7 +89,13 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
     orders = [np.argsort(batch.time_ns, kind="stable") for batch in (sender, receiver)]
     columns = [_columns(batch, order) for batch, order in zip((sender, receiver), orders, strict=True)]
     joined = _join_all(columns, settings)
-    low, high, low_of_copies, high_of_copies = plausible_delays(joined.raw_delay_ns[joined.pairs.copied == 0])
+    repeated = _Repeated.of(sender, receiver, orders) if joined.has_copies else None
+    copied = joined.pairs.copied != 0
+    if repeated is not None and repeated.leaves_enough(joined.pairs):
+        copied = repeated.has(joined.pairs)
+    else:
+        repeated = None
+    low, high, low_of_copies, high_of_copies = plausible_delays(joined.raw_delay_ns[~copied])
     mirrored = joined.mirrored
     if joined.has_copies:
         settings = replace(settings, low_ns=low_of_copies, high_ns=high_of_copies, mirrored=mirrored)
@@ -95,6 +104,7 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
     kept = np.flatnonzero((joined.pairs.copied != 0) | ((raw >= low) & (raw <= high)))
     kept = kept[np.argsort(joined.pairs.receiver_position[kept])]
     rows = (joined.pairs.sender_position[kept], joined.pairs.receiver_position[kept])
+    copied = joined.pairs.copied != 0 if repeated is None else repeated.has(joined.pairs)
     statuses = []
     for side, (order, positions) in enumerate(zip(orders, rows, strict=True)):
         status = np.zeros(len(order), np.uint8)
@@ -109,15 +119,39 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
         receiver.time_ns[receiver_row],
         statuses[SENDER],
         statuses[RECEIVER],
-        joined.pairs.copied[kept] != 0,
+        copied[kept],
         mirrored,
         *_copies(sender.packet_id, statuses[SENDER]),
+        _together(sender, statuses[SENDER], high_of_copies - low_of_copies),
     )
 
 
 def _columns(batch: PacketBatch, order: Int64Array) -> Columns:
     time_ns = batch.time_ns[order]
     return Columns(batch.packet_id[order], np.zeros(len(order), np.int64), time_ns, time_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Repeated:
+    """Whether packets of each point, in its order, have copies there, however far away: the joiner forgets these."""
+
+    at_sender: BoolArray
+    at_receiver: BoolArray
+
+    @classmethod
+    def of(cls, sender: PacketBatch, receiver: PacketBatch, orders: list[Int64Array]) -> _Repeated:
+        batches = zip((sender, receiver), orders, strict=True)
+        return cls(*(_shared(batch.packet_id)[order] for batch, order in batches))
+
+    def leaves_enough(self, pairs: Pairs) -> bool:
+        """Whether enough packets occur once to tell delays; polls that are always the same tell their own, mostly."""
+        single = int(np.count_nonzero(~self.has(pairs)))
+        return single > 0 and single >= SINGLE_SHARE * int(np.count_nonzero(pairs.copied == 0))
+
+    def has(self, pairs: Pairs) -> BoolArray:
+        """Pairs that the joiner met copies of, or whose identity occurs again at either point."""
+        found: BoolArray = (pairs.copied != 0) | self.at_sender[pairs.sender_position]
+        return found | self.at_receiver[pairs.receiver_position]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,14 +207,29 @@ def _join_all(columns: list[Columns], settings: JoinSettings) -> _Joined:
     )
 
 
+def _shared(packet_id: UInt64Array) -> BoolArray:
+    """Which have the id of another."""
+    order = np.argsort(packet_id, kind="stable")
+    like_next = np.diff(packet_id[order]) == 0
+    shared = np.zeros(len(order), np.bool_)
+    shared[order[1:][like_next]] = shared[order[:-1][like_next]] = True
+    return shared
+
+
 def _copies(packet_id: UInt64Array, status: UInt8Array) -> tuple[int, int]:
     """How many have the id of another, and how many of these are unmatched although another one is matched."""
-    order = np.argsort(packet_id, kind="stable")
-    sorted_ids, status = packet_id[order], status[order]
-    like_next = sorted_ids[1:] == sorted_ids[:-1]
-    shared = np.r_[like_next, False] | np.r_[False, like_next] if len(sorted_ids) else np.zeros(0, np.bool_)
-    ids, status = sorted_ids[shared], status[shared]
+    shared = _shared(packet_id)
+    ids, status = packet_id[shared], status[shared]
     return len(ids), int(np.count_nonzero(np.isin(ids[status == UNMATCHED], ids[status == MATCHED])))
+
+
+def _together(batch: PacketBatch, status: UInt8Array, width_ns: int) -> int:
+    """How many have the id of another that was sent less than `width_ns` before or after; duplicates aside."""
+    rows = np.flatnonzero(status != DUPLICATE)
+    rows = rows[np.lexsort((batch.time_ns[rows], batch.packet_id[rows]))]
+    packet_id, time_ns = batch.packet_id[rows], batch.time_ns[rows]
+    near = (packet_id[1:] == packet_id[:-1]) & (np.diff(time_ns) < width_ns)
+    return int(np.count_nonzero(np.r_[near, False] | np.r_[False, near])) if len(rows) else 0
 
 
 def _check(batch: PacketBatch, name: str) -> None:

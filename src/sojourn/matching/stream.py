@@ -105,7 +105,14 @@ class StreamSettings:
         used, better = self.clock, found.clock
         same = _line(used.applied) == _line(better.applied) and _line(used.fitted)[1:] == _line(better.fitted)[1:]
         reach = found.largest_ns + abs(found.shift_ns - self.shift_ns) <= self.join.max_delay_ns
-        window = self.join.low_ns <= found.usual_ns[0] and found.usual_ns[1] <= self.join.high_ns
+        low, high = found.usual_ns
+        wide = high - low
+        # Neither may a usual delay be left out, nor a lost packet's next copy be let in.
+        is_wide_enough = self.join.low_ns <= low and high <= self.join.high_ns
+        is_narrow_enough = (
+            found.join.low_ns - wide <= self.join.low_ns and self.join.high_ns <= found.join.high_ns + wide
+        )
+        window = is_wide_enough and is_narrow_enough
         copies = self.join.mirrored == found.join.mirrored and window
         return same and reach and (copies or not found.has_copies)
 

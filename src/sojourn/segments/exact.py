@@ -23,13 +23,14 @@ from sojourn.capture.flows.table import Conversations
 from sojourn.core.arrays import PacketBatch, UInt64Array
 from sojourn.core.processors import usable_processors
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_duration
+from sojourn.core.units import format_duration, plural
 from sojourn.matching.clock.correction import ClockMode
 from sojourn.matching.consumers import PacketConsumer
 from sojourn.matching.crossing import resegmented_flows
 from sojourn.matching.exact import ExactMatch, match_exact
 from sojourn.matching.groups import ClassTotals
 from sojourn.matching.intervals import IntervalTotals
+from sojourn.matching.ordering import SPAN_NS
 from sojourn.matching.pairing import common_sample
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
 from sojourn.segments.survey import CapturePoint, PointSurvey, Survey, conclude_captures, read_identified, refuse_many
@@ -49,6 +50,7 @@ class ExactAnswer:
     consumers: Sequence[PacketConsumer]
     max_delay_ns: int
     crowded: int
+    late: int = 0
     intervals: Sequence[tuple[int, int, ExactMatch]] = ()
     classes: ClassTotals | None = None
     notes: Sequence[str] = ()
@@ -64,12 +66,21 @@ class ExactAnswer:
     @property
     def warnings(self) -> list[str]:
         """What the pass could not do as it should."""
-        if not self.crowded:
-            return []
-        return [
-            f"{self.crowded:,} packets were given up before --max-delay ({format_duration(self.max_delay_ns)}) because "
-            "too many were on their way at once, and may have arrived later: give a shorter one, or a filter"
-        ]
+        found = []
+        if self.crowded:
+            found.append(
+                f"{self.crowded:,} packets were given up before --max-delay ({format_duration(self.max_delay_ns)}) "
+                "because too many were on their way at once, and may have arrived later: give a shorter one, or a "
+                "filter"
+            )
+        if self.late:
+            found.append(
+                f"{plural(self.late, 'packet stands', 'packets stand')} in the captures more than "
+                f"{format_duration(SPAN_NS)} after later ones (parts joined in a wrong order, or a clock set back): "
+                f"those more than {format_duration(self.max_delay_ns)} (--max-delay) late count as lost, and "
+                "reordering, bursts and jitter follow the order of the files; put these in order with `reordercap`"
+            )
+        return found
 
 
 def _none() -> Sequence[PacketConsumer]:
@@ -108,7 +119,9 @@ def match_captures(
         if isinstance(consumer, IntervalTotals)
         for start_ns, part in consumer.answers(match)
     ]
-    return ExactAnswer(match, survey, stream.consumers, reach, stream.joiner.crowded, parts, stream.classes)
+    return ExactAnswer(
+        match, survey, stream.consumers, reach, stream.joiner.crowded, stream.late, parts, stream.classes
+    )
 
 
 def classes_of(points: Points) -> ClassTotals | None:

@@ -260,6 +260,7 @@ class PipedMeasurement:
             stream.consumers,
             self.max_delay_ns,
             stream.joiner.crowded,
+            stream.late,
             [(start_ns, start_ns + self.interval_ns, part) for start_ns, part in parts],
             stream.classes,
             notes,

@@ -28,6 +28,7 @@ from sojourn.core.estimates import Answer, Estimate
 from sojourn.core.units import format_duration, plural
 from sojourn.estimation.differences import CellDifference
 from sojourn.matching.crossing import Crossing
+from sojourn.segments.ranges import IN_RANGE_NS
 
 FEWEST_PAIRS = 100
 REFUSED_SHARE = 0.05
@@ -103,13 +104,16 @@ def judge_captures(
             f"all {crossing.pairs:,} packets seen at both have exactly the same delay: is one capture a copy of the "
             "other with its times shifted?"
         )
-    if crossing.unpaired_copies >= FEWEST_COPIES and crossing.unpaired_copies >= COPIES_SHARE * sender.only_here:
+    unpaired = min(crossing.unpaired_copies, sender.only_here)
+    if unpaired >= FEWEST_COPIES and unpaired >= COPIES_SHARE * sender.only_here:
         warnings.append(
-            f"{crossing.unpaired_copies:,} packets that count as lost are the same, byte for byte, as others that "
+            f"{unpaired:,} packets that count as lost are the same, byte for byte, as others that "
             f"arrived: if {sender.name} shows packets twice (several interfaces, a mirror port), so many less are "
             "lost; capture one interface, or take copies out with `editcap -d`"
         )
-    if base_ns:
+    if crossing.ambiguous >= FEWEST_COPIES and crossing.ambiguous >= COPIES_SHARE * crossing.sent:
+        warnings.append(_ambiguous(crossing))
+    if abs(base_ns) > IN_RANGE_NS:
         warnings.append(_long_delay(base_ns))
     if crossing.comparable >= FEWEST_PAIRS and crossing.pairs < DOUBTED_SHARE * crossing.comparable:
         warnings.append(f"{_mismatch(crossing)}; the others count as lost. {_cause(sender, receiver)}")
@@ -186,6 +190,16 @@ def _cause(sender: Capture, receiver: Capture) -> str:
     return (
         "is something in between that rewrites packets (a proxy, NAT of ports or sequence numbers, a tunnel: see "
         "--inner)? Capture on the same side of it"
+    )
+
+
+def _ambiguous(crossing: Crossing) -> str:
+    """A word where much is paired by its order alone, and a loss shifts the pairs after it."""
+    return (
+        f"{crossing.ambiguous / crossing.sent:.0%} of the packets sent are the same, byte for byte, as another that "
+        "may have been on its way at the same time: they are paired in their order, and where one was lost nothing "
+        "tells which, so that their delays and losses are uncertain; if both captures show packets twice (several "
+        "interfaces, a mirror port), each counts twice: capture one interface, or take copies out with `editcap -d`"
     )
 
 

@@ -232,3 +232,20 @@ def test_recorded_identities_that_disagree_are_refused(tmp_path) -> None:
     result = run("estimate", *files)
     assert (result.returncode, result.stdout) == (1, "")
     assert "identities differ" in result.stderr
+
+
+def test_polls_that_are_all_the_same_are_said_to_be_paired_by_their_order(tmp_path: Path) -> None:
+    """A packet every 2 ms with delays of 5 ms, all alike: after the first loss nothing tells which one arrived."""
+    alike = [[replace(packet, serial=0, flow=0) for packet in point] for point in two_points(both_ways=False)]
+    sender, receiver = alike
+    found = answer("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", receiver))
+    assert any("paired in their order" in warning for warning in found["warnings"])
+
+
+def test_few_long_delays_are_no_wrong_clock(tmp_path: Path) -> None:
+    """One packet in 400 waits for 40 s: that says nothing of the clocks."""
+    sender, receiver = two_points(both_ways=False)
+    held = shifted(receiver, lambda packet: 40 * SECOND_NS * (packet.serial % 400 == 0))
+    found = answer("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", held))
+    assert found["aggregate"]["max_ns"] > 40 * SECOND_NS
+    assert not any("more than any path takes" in warning for warning in found.get("warnings", []))
