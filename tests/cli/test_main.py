@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,20 @@ def test_a_command_compiles_whatever_is_set_for_another_program_of_numbas(shared
     capture = str(shared_data / "captures" / "zeek-http-ns.pcap")
     found = run("flows", capture, env={**os.environ, "NUMBA_DISABLE_JIT": "1"})
     assert (found.returncode, found.stdout) == (0, run("flows", capture).stdout)
+
+
+def test_ctrl_c_while_a_command_still_starts_ends_with_130_and_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["sojourn"].partition(":")
+    program = f"import {module} as module; module.{function}()"
+    for command in (["-m", "sojourn"], ["-c", program]):
+        line = [sys.executable, *command, "flows"]
+        found = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stderr) == (130, "sojourn: interrupted\n")
+
+
+def test_the_package_runs_as_the_command() -> None:
+    found = subprocess.run([sys.executable, "-m", "sojourn", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout == run("--version").stdout

@@ -15,6 +15,9 @@ from sojourn.lab.small_world import write_small_world
 ALL = """flows in.pcap
 rtt in.pcap
 measure in.pcap out.pcap
+measure early.pcap out.pcap
+measure in.pcap out.pcap --by dscp
+measure in.pcap out.pcap --identity payload
 tomography trace.csv
 mplane upgrade ring.csv --count 2"""
 
@@ -69,6 +72,16 @@ def test_after_warm_up_a_command_has_nothing_to_compile(folder: Path, warm: Path
     kept = kept_in(warm)
     assert sojourn("flows", "in.pcap", cache=warm, folder=folder).returncode == 0
     assert kept_in(warm) == kept
+
+
+@pytest.mark.xdist_group("warm-up")
+def test_after_warm_up_nothing_is_compiled_when_a_live_capture_begins(warm: Path) -> None:
+    """While kernels are compiled packets pass unseen."""
+    kept = " ".join(kept_in(warm))
+    assert all(
+        name in kept
+        for name in ("ring.index_blocks", "ring.gather_bytes", "segmentation.write_segments", "transport._fill")
+    )
 
 
 @pytest.mark.long

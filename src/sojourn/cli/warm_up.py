@@ -25,6 +25,7 @@ _RUNS = {
     "measure": [
         *(f"measure in.pcap out.pcap --truth --sketch {sketch}" for sketch in ("auto", "lds", "colate", "sample")),
         *(f"measure in.pcap out.pcap --sketch {sketch}" for sketch in ("lda", "exact")),
+        "measure early.pcap out.pcap --by dscp --identity payload",
         *(f"measure in.pcap out.pcap --sketch {sketch} --method literal" for sketch in ("lds", "colate")),
     ],
     "record": [
@@ -36,6 +37,7 @@ _RUNS = {
     "mplane": ["mplane upgrade ring.csv --count 2"],
     "demo": ["demo"],
 }
+_CAPTURING = {"flows", "rtt", "measure", "record"}
 
 
 def warm_up(
@@ -54,20 +56,22 @@ def warm_up(
         raise StoreError("nothing can be kept", where="warm-up", action="set SOJOURN_CACHE_DIR to a writable directory")
     from sojourn.lab.small_world import write_small_world
 
+    os.environ["SOJOURN_QUIET"] = "1"  # that something is compiled is what was asked for
     runs = [run for name in chosen for run in _RUNS[name]]
     with tempfile.TemporaryDirectory() as folder, progress("warming up") as advance:
         write_small_world(Path(folder))
         for i, run in enumerate(runs):
             advance(run, i / len(runs))
             _run(run, folder)
+    if not _CAPTURING.isdisjoint(chosen):
+        _prepare_live_capture()
     print(f"sojourn: compiled for this machine; kept in {kept}", file=sys.stderr)
 
 
 def _run(arguments: str, folder: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sojourn.cli.main", *arguments.split()],
+        [sys.executable, "-m", "sojourn", *arguments.split()],
         cwd=folder,
-        env={**os.environ, "SOJOURN_QUIET": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -75,3 +79,19 @@ def _run(arguments: str, folder: str) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
         print(f"sojourn: warning: `sojourn {arguments}` could not be prepared: {last}", file=sys.stderr)
+
+
+def _prepare_live_capture() -> None:
+    """Compile what reads the kernel's ring and what a live capture rehearses; it needs no packet and no right."""
+    import mmap
+
+    import numpy as np
+
+    from sojourn.capture.live.reader import rehearsal
+    from sojourn.capture.live.ring import Ring, RingShape, keep
+
+    shape = RingShape(block_size=mmap.PAGESIZE, blocks=1, retire_ms=1)
+    ring = Ring(mmap.mmap(-1, shape.size), shape)
+    none, ignored = np.empty(0, np.int64), np.zeros(4, np.int64)
+    keep(ring.index(none, link=1, directions=0, start_ns=0, stop_ns=0, ignored=ignored)[0])
+    rehearsal()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.core.arrays import Int64Array, UInt8Array
 
 FLOWS, PACKETS_EACH, LOSS = 60, 40, 0.02
 ANSWERED = 4  # every so many packets that arrive
 START_NS, GAP_NS, DELAY_NS, REPLY_NS = 1_700_000_000_000_000_000, 50_000, 3_000_000, 10_000
+FURTHER_NS = 90_000_000
 # pcap with nanoseconds, little endian, version 2.4, Ethernet.
 _HEADER = bytes.fromhex("4d3cb2a1 02000400 00000000 00000000 00000400 01000000")
 # Ethernet, IPv4 (66 bytes: 20 + TCP 32 + 14 of data), TCP with a time stamp option.
@@ -23,7 +26,11 @@ _FRAME = bytes.fromhex(
 
 
 def write_small_world(folder: Path) -> None:
-    """Write in.pcap, out.pcap, trace.csv and ring.csv into `folder`; always the same."""
+    """Write in.pcap, out.pcap, trace.csv and ring.csv into `folder`; always the same.
+
+    So is early.pcap: what was sent at a point so far away that most packets are on their way at once, and written a
+    little out of order.
+    """
     random = np.random.default_rng(7)
     flow = random.permutation(np.repeat(np.arange(FLOWS), PACKETS_EACH))
     sent_ns = START_NS + GAP_NS * np.arange(len(flow))
@@ -36,6 +43,7 @@ def write_small_world(folder: Path) -> None:
     answered_ns = received_ns[back] + REPLY_NS
     _write_pcap(folder / "in.pcap", [frames, answers], [sent_ns, answered_ns + DELAY_NS])
     _write_pcap(folder / "out.pcap", [frames[arrives], answers], [received_ns[arrives], answered_ns])
+    _write_pcap(folder / "early.pcap", [_swapped(frames)], [_swapped(sent_ns) - FURTHER_NS], in_order=False)
     rows = [
         f"{origin},{k},{origin}-1-0,{k + origin / 10},{k + origin / 10 + 0.02},0.004"
         for k in range(20)
@@ -64,10 +72,18 @@ def _answers(frames: UInt8Array) -> UInt8Array:
     return answers
 
 
-def _write_pcap(path: Path, parts: list[UInt8Array], times_ns: list[Int64Array]) -> None:
+def _swapped(column: NDArray[Any]) -> NDArray[Any]:
+    """The first two of every ten rows in each other's place."""
+    swapped = column.copy()
+    swapped[::10], swapped[1::10] = column[1::10], column[::10]
+    return swapped
+
+
+def _write_pcap(path: Path, parts: list[UInt8Array], times_ns: list[Int64Array], *, in_order: bool = True) -> None:
     frames, time_ns = np.concatenate(parts), np.concatenate(times_ns)
-    order = np.argsort(time_ns, kind="stable")
-    frames, time_ns = frames[order], time_ns[order]
+    if in_order:
+        order = np.argsort(time_ns, kind="stable")
+        frames, time_ns = frames[order], time_ns[order]
     size = frames.shape[1]
     head = np.empty((len(frames), 4), "<u4")
     head[:, 0], head[:, 1], head[:, 2:] = time_ns // 10**9, time_ns % 10**9, size
