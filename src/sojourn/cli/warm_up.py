@@ -87,6 +87,8 @@ def _prepare_live_capture() -> None:
 
     import numpy as np
 
+    from sojourn.capture.decode.decoder import DecodeOptions
+    from sojourn.capture.decode.segmentation import WireSizes
     from sojourn.capture.live.reader import rehearsal
     from sojourn.capture.live.ring import Ring, RingShape, keep
 
@@ -94,4 +96,4 @@ def _prepare_live_capture() -> None:
     ring = Ring(mmap.mmap(-1, shape.size), shape)
     none, ignored = np.empty(0, np.int64), np.zeros(4, np.int64)
     keep(ring.index(none, link=1, directions=0, start_ns=0, stop_ns=0, ignored=ignored)[0])
-    rehearsal()
+    rehearsal(DecodeOptions(wire=WireSizes(), dscp=True))
