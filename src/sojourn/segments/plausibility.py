@@ -162,7 +162,7 @@ def _refuse_strangers(sender: Capture, receiver: Capture, crossing: Crossing) ->
             "no flow was seen at both points",
             where=where,
             action="give captures of the same traffic; where addresses are translated in between (NAT), "
-            "capture on the same side of the translation",
+            "measure captures with --identity payload",
         )
 
 

@@ -145,6 +145,7 @@ def test_translated_addresses_are_refused_with_what_to_do(tmp_path) -> None:
     result = run("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", translated))
     assert result.returncode == 1
     assert "no flow was seen at both" in result.stderr
+    assert "--identity payload" in result.stderr
     assert "NAT" in result.stderr
 
 
