@@ -189,3 +189,9 @@ def test_an_echo_request_that_is_repeated_unanswered_gives_no_sample() -> None:
 def test_tables_have_sizes_that_are_powers_of_two(value: int) -> None:
     with pytest.raises(ParameterError, match="power of two"):
         RttLimits(pending=value)
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_a_port_that_cannot_be_is_refused_by_its_number(port: int) -> None:
+    with pytest.raises(ParameterError, match=f"there is no port {port};"):
+        RttOptions(quic_ports=frozenset({443, port}))

@@ -88,8 +88,9 @@ class RttOptions:
 
     def __post_init__(self) -> None:
         ports = self.quic_ports | self.dns_ports
-        if not all(0 < port < 1 << 16 for port in ports):
-            raise ParameterError(f"port {min(ports)} to {max(ports)}", where="rtt", action="use 1 to 65535")
+        for port in ports:
+            if not 0 < port < 1 << 16:
+                raise ParameterError(f"there is no port {port}", where="rtt", action="use 1 to 65535")
         if both := self.quic_ports & self.dns_ports:
             raise ParameterError(f"port {min(both)} is of QUIC and of DNS", where="rtt", action="choose one")
 
