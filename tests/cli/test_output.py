@@ -166,3 +166,9 @@ def test_a_progress_bar_tells_the_time_left_and_stops_when_it_cannot_know(monkey
 def test_a_directory_to_write_to_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this is a directory"):
         choose_format(Format.CSV, tmp_path)
+
+
+def test_a_full_disk_is_named() -> None:
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_rows([{"packets": [1, 2]}], Format.JSON, path=Path("/dev/full"), name="flows")
+    assert caught.value.filename == "/dev/full"

@@ -13,6 +13,7 @@ Names come from outside: what goes to a terminal is made harmless, and never rea
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import sys
@@ -276,8 +277,17 @@ def opened(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
     else:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            yield file
+        try:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                yield file
+        except OSError as error:
+            # A disk that is full says so when it is written to, without a name.
+            if error.errno in _NO_ROOM and error.filename is None:
+                error.filename = str(path)
+            raise
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _flushed(blocks: Iterable[Block], file: TextIO) -> Iterator[Block]:
