@@ -151,7 +151,8 @@ def table() -> list[str]:
 
 
 def _tcpdump(interface: str) -> list[str]:
-    return ["tcpdump", "-n", "-i", interface, "-B", str(RING_MIB * 1024), "-w", os.devnull]
+    # As root it would give what it writes to, the device, to a user of its own.
+    return ["tcpdump", "-Z", "root", "-n", "-i", interface, "-B", str(RING_MIB * 1024), "-w", os.devnull]
 
 
 def _row(name: str, own: Taken, peer: Taken) -> str:
