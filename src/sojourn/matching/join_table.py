@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.core import hashing
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel, signed
 
@@ -41,7 +42,7 @@ Rows: TypeAlias = NDArray[np.void]
 # A slot is a word: 30 bits of the identity's hash, 1 of the point, 31 of the row; 0 is free, as is row 0.
 _POINT_SHIFT, _TAG_SHIFT = 31, 32
 ROW_MASK = (1 << 31) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = np.uint64(hashing.GOLDEN_GAMMA)
 _TAG_BITS = np.uint64(34)
 _MOST_SLOTS = 1 << 30
 

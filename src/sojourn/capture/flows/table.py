@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.capture.decode.ids import KEY_BYTES
-from sojourn.core import keys
+from sojourn.core import hashing, keys
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array, rows_of
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.hash_kernels import hash_rows
@@ -29,7 +29,7 @@ LARGEST_MAX_FLOWS = 1 << 27
 _FIRST_CAPACITY = 1 << 10
 # Columns of the counters.
 PACKETS, BYTES, FIRST, LAST = 0, 1, 2, 3
-_GOLDEN, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+_GOLDEN, _HALF = np.uint64(hashing.GOLDEN_GAMMA), np.uint64(32)
 
 
 @inlined
