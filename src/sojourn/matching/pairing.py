@@ -26,8 +26,7 @@ import numpy as np
 from sojourn.core import hashing
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError
-from sojourn.core.hash_kernels import mix, mix_column
-from sojourn.core.kernels import kernel
+from sojourn.core.hash_kernels import mix_column
 from sojourn.matching.join_table import RECEIVER, SENDER, Columns
 from sojourn.matching.joining import Alone, Joiner, JoinSettings, Pairs
 
@@ -89,7 +88,10 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
     orders = [np.argsort(batch.time_ns, kind="stable") for batch in (sender, receiver)]
     columns = [_columns(batch, order) for batch, order in zip((sender, receiver), orders, strict=True)]
     joined = _join_all(columns, settings)
-    repeated = _Repeated.of(sender, receiver, orders) if joined.has_copies else None
+    shared = _shared(sender.packet_id)
+    repeated = None
+    if joined.has_copies:
+        repeated = _Repeated(shared[orders[SENDER]], _shared(receiver.packet_id)[orders[RECEIVER]])
     copied = joined.pairs.copied != 0
     if repeated is not None and repeated.leaves_enough(joined.pairs):
         copied = repeated.has(joined.pairs)
@@ -121,8 +123,8 @@ def pair_packets(sender: PacketBatch, receiver: PacketBatch, *, duplicate_ns: in
         statuses[RECEIVER],
         copied[kept],
         mirrored,
-        *_copies(sender.packet_id, statuses[SENDER]),
-        _together(sender, statuses[SENDER], high_of_copies - low_of_copies),
+        *_copies(sender.packet_id[shared], statuses[SENDER][shared]),
+        _together(sender.select(shared), statuses[SENDER][shared], high_of_copies - low_of_copies),
     )
 
 
@@ -137,11 +139,6 @@ class _Repeated:
 
     at_sender: BoolArray
     at_receiver: BoolArray
-
-    @classmethod
-    def of(cls, sender: PacketBatch, receiver: PacketBatch, orders: list[Int64Array]) -> _Repeated:
-        batches = zip((sender, receiver), orders, strict=True)
-        return cls(*(_shared(batch.packet_id)[order] for batch, order in batches))
 
     def leaves_enough(self, pairs: Pairs) -> bool:
         """Whether enough packets occur once to tell delays; polls that are always the same tell their own, mostly."""
@@ -216,10 +213,8 @@ def _shared(packet_id: UInt64Array) -> BoolArray:
     return shared
 
 
-def _copies(packet_id: UInt64Array, status: UInt8Array) -> tuple[int, int]:
-    """How many have the id of another, and how many of these are unmatched although another one is matched."""
-    shared = _shared(packet_id)
-    ids, status = packet_id[shared], status[shared]
+def _copies(ids: UInt64Array, status: UInt8Array) -> tuple[int, int]:
+    """How many share an id, and how many of these are unmatched although another one is matched."""
     return len(ids), int(np.count_nonzero(np.isin(ids[status == UNMATCHED], ids[status == MATCHED])))
 
 
@@ -258,10 +253,8 @@ EVERYTHING = 2**64 - 1
 _SALT = np.uint64(hashing.salt_for(1 << 23, 0))
 
 
-@kernel
-def _qualify(packet_id: UInt64Array, threshold: np.uint64, qualifies: BoolArray) -> None:
-    for row in range(len(packet_id)):
-        qualifies[row] = mix(packet_id[row] ^ _SALT) <= threshold
+def _qualifies(packet_id: UInt64Array, threshold: int) -> BoolArray:
+    return mix_column(packet_id ^ _SALT) <= np.uint64(threshold)
 
 
 class PacketSample:
@@ -277,10 +270,9 @@ class PacketSample:
 
     def add(self, batch: PacketBatch) -> None:
         """Offer a batch."""
-        row, qualifies = 0, np.empty(len(batch), np.bool_)
+        row = 0
         while row < len(batch):
-            _qualify(batch.packet_id[row:], np.uint64(self.threshold), qualifies[row:])
-            chosen = np.flatnonzero(qualifies[row:]) + row
+            chosen = np.flatnonzero(_qualifies(batch.packet_id[row:], self.threshold)) + row
             room = self.capacity - self.count
             row = int(chosen[room]) if len(chosen) > room else len(batch)
             self._take(batch, chosen[:room])
@@ -299,7 +291,7 @@ class PacketSample:
         self._keep(self._below(self.threshold))
 
     def _below(self, threshold: int) -> BoolArray:
-        return mix_column(self._packet_id[: self.count] ^ _SALT) <= np.uint64(threshold)
+        return _qualifies(self._packet_id[: self.count], threshold)
 
     def _keep(self, rows: BoolArray) -> None:
         kept = int(np.count_nonzero(rows))
