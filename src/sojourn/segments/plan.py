@@ -26,12 +26,15 @@ Parameters fill a given memory, for traffic that a survey has seen:
 
 from __future__ import annotations
 
+import json
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.errors import ParameterError, UsageError, WireError
 from sojourn.segments.ranges import DelayRange, widened
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
@@ -286,6 +289,11 @@ BLIND_BYTES = 16 << 10
 LEAST_BLIND_BYTES = 1 << 10
 ENOUGH_BYTES = 1 << 20
 SAMPLE_SHARE, LEAST_WITH_SAMPLE = 16, 16 << 10
+# Of a point of a fleet: two clocks are compared by packets that both ends kept, some of which are lost or reordered.
+LEAST_POINT_SLOTS = 64
+POINT_KINDS = ("auto",)
+MOST_PLAN_TEXT = 16 << 10
+MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS = 10**7, 10**12
 
 
 @dataclass(frozen=True)
@@ -295,12 +303,19 @@ class SegmentPlan:
 
     ``joint`` decodes the cells for all flows together, instead of one by one as published. ``base_ns`` is taken off the
     receiver's times before they are recorded and added to the answers (`ranges`).
+
+    What the plan is made for: ``flows``, the share of packets that is lost (``loss``) and the ``packets`` of an epoch
+    (0: unknown). ``markers`` is the share of a point's packets that the other points can have in common with it.
     """
 
     name: str
     parts: Mapping[str, Parameters]
     joint: bool = False
     base_ns: int = 0
+    flows: int = 0
+    loss: float = 0.0
+    packets: int = 0
+    markers: float = 1.0
 
     @property
     def stream(self) -> Parameters:
@@ -332,6 +347,76 @@ class SegmentPlan:
             f"{part} {p.kind}" if part in (SPREAD, ELEPHANTS) else p.kind: p.to_mapping()
             for part, p in self.parts.items()
         }
+
+    def to_mapping(self) -> dict[str, object]:
+        """The plan of a point as an assignment carries it."""
+        return {
+            "kind": self.name,
+            "parts": [[name, [p.kind, p.to_mapping()]] for name, p in self.parts.items()],
+            "markers": self.markers,
+            "flows": self.flows,
+            "loss": self.loss,
+            "packets": self.packets,
+        }
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> SegmentPlan:
+        """The inverse of `to_mapping`, for content that is not trusted; nothing of its size is allocated."""
+        if unknown := sorted(set(mapping) - _FIELDS):
+            raise WireError(f"unknown field {unknown[0]!r:.40}", where="plan", action="upgrade this agent")
+        if missing := sorted(_FIELDS - set(mapping)):
+            raise WireError(f"{missing[0]} is missing", where="plan")
+        if mapping["kind"] not in POINT_KINDS:
+            what = f"plans of kind {str(mapping['kind'])[:40]!r} are not known here"
+            raise WireError(what, where="plan", action="upgrade this agent")
+        parts = mapping["parts"]
+        if not isinstance(parts, list) or not all(isinstance(p, list) and len(p) == 2 for p in parts):
+            raise WireError("expected parts as [name, [kind, parameters]]", where="plan")
+        if len({str(name) for name, _ in parts}) < len(parts):
+            raise WireError("two parts have one name", where="plan")
+        stack = StackParameters.from_mapping({str(name): part for name, part in parts})
+        return cls(
+            str(mapping["kind"]),
+            dict(stack.parts),
+            joint=True,
+            flows=int(_number(mapping, "flows", MOST_PLANNED_FLOWS, whole=True)),
+            loss=_number(mapping, "loss", 1),
+            packets=int(_number(mapping, "packets", MOST_PLANNED_PACKETS, whole=True)),
+            markers=_number(mapping, "markers", 1),
+        )
+
+    def to_text(self) -> str:
+        """The plan of a point as one line of JSON; equal plans have equal texts."""
+        return json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> SegmentPlan:
+        """The inverse of `to_text`, for content that is not trusted.
+
+        >>> plan = plan_point(16_000, flows=100, loss=0.01)
+        >>> SegmentPlan.from_text(plan.to_text()) == plan
+        True
+        """
+        if len(text) > MOST_PLAN_TEXT:
+            raise WireError(f"{len(text)} characters exceed {MOST_PLAN_TEXT}", where="plan")
+        try:
+            mapping = json.loads(text)
+        except (ValueError, RecursionError):
+            raise WireError("this is no JSON", where="plan") from None
+        if not isinstance(mapping, dict):
+            raise WireError("expected a JSON object", where="plan")
+        return cls.from_mapping(mapping)
+
+
+_FIELDS = {"kind", "parts", "markers", "flows", "loss", "packets"}
+
+
+def _number(mapping: Mapping[str, object], name: str, most: int, *, whole: bool = False) -> float:
+    value = mapping[name]
+    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not fits or not (math.isfinite(value) and 0 <= value <= most):  # type: ignore[arg-type,operator]
+        raise WireError(f"{name} is {value!r:.40}, expected a number in 0 … {most}", where="plan")
+    return float(value)  # type: ignore[arg-type]
 
 
 def plan_survey(
@@ -369,12 +454,44 @@ def plan_segment(
     def planned(size: int) -> SegmentPlan:
         return _plan(name, size, flows=flows, loss=loss, packets=packets, salt=salt, wanted=changes or {}, joint=joint)
 
+    return _planned_within(memory_bytes, planned, where=name)
+
+
+def plan_point(
+    memory_bytes: int, *, flows: int, loss: float, packets: int = 0, markers: float = 1.0, salt: int = 0
+) -> SegmentPlan:
+    """The plan of a point of a fleet: what `auto` lays out, and always a coordinated sample and the flow-blind LDA.
+
+    The sample takes a sixteenth of the memory, of a small one as much as `LEAST_POINT_SLOTS` need: the two ends' clocks
+    are compared by packets that both have kept. ``packets`` are those expected in an epoch (0: unknown).
+
+    >>> list(plan_point(128_000, flows=1000, loss=0.0).parts)
+    ['flows', 'samples', 'segment']
+    """
+
+    def planned(size: int) -> SegmentPlan:
+        blind, rest = _with_blind(size, packets * loss if packets else MOST_LOST, salt)
+        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt)
+        parts = fit(rest)
+        if SAMPLES not in parts:
+            least = SampleParameters(slots=LEAST_POINT_SLOTS, groups=LEAST_GROUPS)
+            aside = max(rest // SAMPLE_SHARE, -(-least.memory_bits // 8))
+            parts = fit(rest - aside)
+            parts.setdefault(SAMPLES, fit_sample(aside, flows=flows, salt=salt))
+        parts[SEGMENT] = blind
+        return SegmentPlan("auto", parts, joint=True, flows=flows, loss=loss, packets=packets, markers=markers)
+
+    return _planned_within(memory_bytes, planned, where="auto")
+
+
+def _planned_within(memory_bytes: int, planned: Callable[[int], SegmentPlan], *, where: str) -> SegmentPlan:
+    """The plan that fits the memory; where none does, an error says how much one needs."""
     try:
         return planned(memory_bytes)
     except TooSmallError:
         least = bisect_left(range(ENOUGH_BYTES), True, key=lambda size: _is_enough(planned, size))
         raise ParameterError(
-            f"{memory_bytes} bytes are too few", where=name, action=f"give at least {least} bytes"
+            f"{memory_bytes} bytes are too few", where=where, action=f"give at least {least} bytes"
         ) from None
 
 
@@ -384,6 +501,13 @@ def _is_enough(planned: Callable[[int], SegmentPlan], memory_bytes: int) -> bool
     except TooSmallError:
         return False
     return True
+
+
+def _with_blind(memory_bytes: int, lost: float, salt: int) -> tuple[LdaParameters, int]:
+    """The flow-blind LDA of a memory, and the bytes that it leaves to the flows."""
+    blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
+    blind = fit_blind(blind_bytes, salt=salt, lost=lost)
+    return blind, memory_bytes - max(blind_bytes, -(-blind.memory_bits // 8))
 
 
 def _plan(
@@ -402,9 +526,7 @@ def _plan(
         return SegmentPlan(name, {SEGMENT: changed(fit_lda(memory_bytes, salt=salt, lost=lost), wanted)})
     if name not in ("auto", "lds", "colate", "sample"):
         raise ParameterError(f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample or lda")
-    blind_bytes = max(LEAST_BLIND_BYTES, min(BLIND_BYTES, memory_bytes // BLIND_SHARE))
-    blind = fit_blind(blind_bytes, salt=salt, lost=lost)
-    rest = memory_bytes - max(blind_bytes, -(-blind.memory_bits // 8))
+    blind, rest = _with_blind(memory_bytes, lost, salt)
     if name == "auto":
         # Where nothing is known beforehand, a small sample answers if loss spoils the cells.
         aside = 0 if packets or rest < LEAST_WITH_SAMPLE else rest // SAMPLE_SHARE

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
 from sojourn.node.agent.configuration import checked_stream, read_configuration
-from sojourn.segments.plan import plan_segment
+from sojourn.segments.plan import plan_point, plan_segment
 
 GOOD = """
 node = "gateway-7"
@@ -125,3 +125,21 @@ def test_a_plan_that_cannot_be_is_refused_in_words(line: str, message: str) -> N
     with pytest.raises(SojournError) as caught:
         checked_stream("segment", tomllib.loads(text)["streams"]["segment"], where="here")
     assert message in str(caught.value)
+
+
+POINT = {"metric": "packets", "sketch": "segment", "interface": "eth0", "direction": "out"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "plan is missing; create segments by sojourn segment create"),
+        ({"plan": "{}"}, "stream p, plan: "),
+        ({"plan": plan_point(16_000, flows=10, loss=0.0).to_text(), "salted": True}, "false for segment"),
+        ({"plan": plan_point(16_000, flows=10, loss=0.0).to_text(), "memory": "1MB"}, "'memory'.*parameters are plan"),
+        ({"plan": plan_point(40_000_000, flows=10, loss=0.0).to_text()}, "the limit is"),
+    ],
+)
+def test_a_point_that_cannot_be_recorded_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(SojournError, match=words):
+        checked_stream("p", POINT | changes, where="test")

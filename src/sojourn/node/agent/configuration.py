@@ -19,7 +19,8 @@
     per_instance = 5
 
 A stream's table has its metric, the epoch's length, the instances by pattern, options of the source (such as
-``interface``) and, by their names, parameters of the sketch (``sketch = "bucket_array"`` by default).
+``interface``) and, by their names, parameters of the sketch (``sketch = "bucket_array"`` by default). A point of a
+segment (``sketch = "segment"``) has the query unit's ``plan`` instead, and no salt of its own: both ends need one.
 
 Whether a stream can be recorded is checked as far as that can be known before it is opened: kinds, ranges, options,
 memory. The query unit asks it of what it assigns, and the agent of what it is assigned and of its own configuration, so
@@ -38,12 +39,12 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sojourn.core.errors import ParameterError, SojournError, UsageError
+from sojourn.core.errors import ParameterError, SojournError, UsageError, WireError
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
 from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
-from sojourn.segments.plan import plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_segment
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import SKETCHES, sketch_type
 from sojourn.sketches.stack import StackParameters
@@ -80,6 +81,7 @@ class StreamConfiguration:
     options: Mapping[str, object] = field(default_factory=dict)
     salted: bool = True
     flows: int = DEFAULT_FLOWS
+    plan: SegmentPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +133,16 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         raise UsageError("metric is missing", where=place, action='write metric = "disk_io"')
     metric = str(table["metric"])
     kind = str(table.get("sketch", "bucket_array"))
-    known = PLANNED if kind == "auto" else {f.name for f in fields(_parameters_type(kind, place))}
+    known = _known(kind, place)
     try:
-        parameters = _planned(table) if kind == "auto" else _parameters(kind, table, place)
-    except ParameterError as error:
+        plan = _plan_of(table) if kind == StackParameters.kind else None
+        parameters = plan.stream if plan else _planned(table) if kind == "auto" else _parameters(kind, table, place)
+    except (ParameterError, WireError) as error:
         where = f"{place}{', ' if error.where else ''}{error.where}"
         raise UsageError(error.what, where=where, action=error.action) from None
     salted = table.get("salted", kind == "bucket_array")
-    if not isinstance(salted, bool) or (salted and kind == "auto"):
-        raise UsageError("salted is true or false, and false for auto: both ends need one salt", where=place)
+    if not isinstance(salted, bool) or (salted and (plan is not None or kind == "auto")):
+        raise UsageError(f"salted is true or false, and false for {kind}: both ends need one salt", where=place)
     epoch_ns = _duration(table, "epoch", DEFAULT_EPOCH, place)
     if not LEAST_EPOCH_NS <= epoch_ns <= LONGEST_EPOCH_NS:
         raise UsageError("an epoch lasts from 100 ms to 7 days", where=place)
@@ -155,14 +158,34 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         instances=tuple(instances),
         options=options,
         salted=salted,
-        flows=int(table.get("flows", DEFAULT_FLOWS)) if kind == "auto" else DEFAULT_FLOWS,
+        flows=_flows(table, plan) if kind in ("auto", StackParameters.kind) else DEFAULT_FLOWS,
+        plan=plan,
     )
 
 
+def _known(kind: str, place: str) -> set[str]:
+    """What a stream's table may say of its sketch."""
+    if kind == StackParameters.kind:
+        return {"plan"}
+    return PLANNED if kind == "auto" else {f.name for f in fields(_parameters_type(kind, place))}
+
+
+def _plan_of(table: Mapping[str, Any]) -> SegmentPlan:
+    """The plan of a segment's point."""
+    text = table.get("plan")
+    if not isinstance(text, str):
+        raise ParameterError("plan is missing", action="create segments by sojourn segment create, which plans them")
+    return SegmentPlan.from_text(text)
+
+
+def _flows(table: Mapping[str, Any], plan: SegmentPlan | None) -> int:
+    """How many flows the keys' reporter is made for."""
+    return max(1, plan.flows) if plan is not None else int(table.get("flows", DEFAULT_FLOWS))
+
+
 def _parameters_type(kind: str, place: str) -> type[Parameters]:
-    if kind not in SKETCHES or kind == StackParameters.kind:
-        names = ["auto", *(name for name in SKETCHES if name != StackParameters.kind)]
-        raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(names)}")
+    if kind not in SKETCHES:
+        raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(['auto', *SKETCHES])}")
     return sketch_type(kind).parameters_type
 
 
@@ -355,7 +378,8 @@ def _source_of(configuration: StreamConfiguration) -> AnySource:
     except ParameterError as error:
         where = f"stream {configuration.name}{', ' if error.where else ''}{error.where}"
         planned = isinstance(configuration.parameters, StackParameters)
-        names = ", ".join(sorted(PLANNED if planned else (f.name for f in fields(configuration.parameters))))
+        own = {"plan"} if configuration.plan else PLANNED
+        names = ", ".join(sorted(own if planned else (f.name for f in fields(configuration.parameters))))
         action = error.action
         if configuration.options:
             action = f"{action}; the sketch's parameters are {names}"
