@@ -15,7 +15,7 @@ from sojourn.cli.main import app
 from sojourn.core.errors import UsageError
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.store.epochs import open_store
-from sojourn.store.segments import SegmentStore
+from sojourn.store.measurements import MeasurementStore
 from waiting import eventually
 
 HOUR = 3600 * 10**9
@@ -56,13 +56,13 @@ def test_probed_intervals_go_with_the_epochs(tmp_path: Path, caplog: pytest.LogC
         method="probes",
     )
     probed = [replace(recent, start_ns=now - 3 * HOUR, end_ns=now - 3 * HOUR + 10**9), recent]
-    SegmentStore(store).add(probed)
+    MeasurementStore(store).add(probed)
     store.close()
     caplog.set_level(logging.INFO, logger="sojourn")
     running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=HOUR))
     unit = next(running)
     eventually(lambda: "1 probed intervals older than" in caplog.text)
-    assert SegmentStore(unit.store).between(0, 2**63 - 1) == probed[1:]
+    assert MeasurementStore(unit.store).between(0, 2**63 - 1) == probed[1:]
     next(running, None)
 
 

@@ -24,12 +24,16 @@ from sojourn.node.transports.exchange import (
     exchange,
     read_token,
 )
-from sojourn.node.transports.transport import TransportError
+from sojourn.node.transports.transport import RefusedError, TransportError
 
 TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
 NARROW = "narrow --from/--to, ask for one node, or raise --timeout"
 MOST_ANSWER_BYTES = 128 << 20
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
+SEGMENTS = "/api/v1/segments"
+MEASUREMENTS = f"{SEGMENTS}/measurements"
+# What a query unit says of a route that it does not have, or that took measurements of segments alone.
+_WORDS_OF_EARLIER = ("(404): Not Found", "Method Not Allowed", "body.measurements: Field required")
 
 
 class Question(TypedDict, total=False):
@@ -140,6 +144,19 @@ class Client:
         """An answer that is a list of objects with some fields."""
         return checked_list(self._call(method, path, **how), self.server, **dict.fromkeys(having, object))
 
+    def _of_segments(self, method: str, path: str, *, having: Sequence[str] = (), **how: Any) -> dict[str, Any]:
+        """An answer about segments, which query units of earlier versions have elsewhere or not at all."""
+        try:
+            return self._object(method, path, having=having, **how)
+        except RefusedError as error:
+            if error.status in (404, 405, 422) and any(words in error.what for words in _WORDS_OF_EARLIER):
+                raise self._earlier(error.status) from None
+            raise
+
+    def _earlier(self, status: int) -> RefusedError:
+        what = "the query unit is of an earlier version, which does not know this"
+        return RefusedError(what, where=self.server, action="upgrade it", status=status)
+
     def query(self, **question: Unpack[Question]) -> list[QueryAnswer]:
         """One answer; with a pattern, ``group`` or ``top`` one for each instance or group, the largest value first."""
         having = tuple(QueryAnswer.__annotations__)
@@ -171,16 +188,20 @@ class Client:
         """What a node measures."""
         return self._objects("GET", _of_node(node, "streams"), having=["name", "metric"])
 
-    def segments(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
+    def measurements(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
         """What was measured of segments in intervals that begin in a range of time."""
         asked = {"from_ns": from_ns, "to_ns": to_ns, **({"node": node} if node else {})}
-        rows = self._object("GET", "/api/v1/segments", having=["measurements"], params=asked)["measurements"]
+        rows = self._object("GET", "/api/v1/segments/measurements", having=["measurements"], params=asked)[
+            "measurements"
+        ]
         return [from_row(row, where=self.server) for row in checked_list(rows, self.server)]
 
-    def add_segments(self, measurements: Sequence[SegmentMeasurement]) -> list[str]:
+    def add_measurements(self, measurements: Sequence[SegmentMeasurement]) -> list[str]:
         """Hand over what was measured of segments; what became of each."""
         body = {"measurements": [to_row(one) for one in measurements]}
-        statuses: list[str] = self._object("POST", "/api/v1/segments", having=["statuses"], json=body)["statuses"]
+        statuses: list[str] = self._object("POST", "/api/v1/segments/measurements", having=["statuses"], json=body)[
+            "statuses"
+        ]
         if not isinstance(statuses, list) or len(statuses) != len(measurements):
             raise TransportError(f"did not acknowledge {plural(len(measurements), 'measurement')}", where=self.server)
         return statuses
@@ -192,7 +213,7 @@ PAUSE_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
 
 
-class SegmentOutbox:
+class MeasurementOutbox:
     """Sends measurements in the background, so that measuring never waits; leaving the context waits some seconds.
 
     Guarantee: what was put is sent in order, and again until the query unit takes it; rows that it has already are
@@ -241,7 +262,7 @@ class SegmentOutbox:
             if not batch:
                 return
             try:
-                statuses = self._client.add_segments(batch)
+                statuses = self._client.add_measurements(batch)
             except ServerError as error:
                 if str(error) != complaint:
                     complaint = str(error)

@@ -23,7 +23,9 @@ from fastapi.responses import JSONResponse
 from sojourn import __version__
 from sojourn.core.errors import ServerError, SojournError, UsageError, log_to_stderr
 from sojourn.server import telemetry
-from sojourn.server.control import AssignmentStore, OwnerStore, StreamStateStore, TakenError
+from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.owners import OwnerStore, TakenError
+from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import SignIn, problems
 from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.door.gate import Gate, explain_error, explain_faults
@@ -31,7 +33,8 @@ from sojourn.server.door.limits import IngestDesk, Limits, load_kernels
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.routes.collections import router as sink_routes
-from sojourn.server.routes.epochs import epoch_routes, query_routes, segment_routes
+from sojourn.server.routes.epochs import epoch_routes, query_routes
+from sojourn.server.routes.measurements import router as measurement_routes
 from sojourn.server.routes.nodes import router as node_routes
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
@@ -40,7 +43,7 @@ from sojourn.server.sinks.worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.upkeep import EpochRetention, KeyLister, Periodic
 from sojourn.store.epochs import EpochStore, open_store
-from sojourn.store.segments import SegmentStore
+from sojourn.store.measurements import MeasurementStore
 from sojourn.store.tokens import Role, TokenStore, write_token
 
 DESK_THREADS = 4
@@ -62,7 +65,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store)]
         if limits.keep_epochs_ns is not None:
-            running.append(EpochRetention(store, app.state.segments, app.state.telemetry, limits.keep_epochs_ns))
+            running.append(EpochRetention(store, app.state.measurements, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()
         yield
@@ -87,7 +90,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.stream_states = StreamStateStore(store)
     app.state.sinks = SinkStore(store, limits)
     app.state.sink_answers = SinkAnswers(store)
-    app.state.segments = SegmentStore(store)
+    app.state.measurements = MeasurementStore(store)
     app.state.limits = limits
     app.state.telemetry = Telemetry()
     # Whether somebody may ask, and whether the unit is well, must not wait for threads that work on requests.
@@ -99,7 +102,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.add_exception_handler(SojournError, _explain)
     app.add_exception_handler(RequestValidationError, _explain_faults)
     app.add_exception_handler(TakenError, _refuse)
-    for routes in (epoch_routes, node_routes, query_routes, segment_routes, sink_routes, telemetry.router):
+    for routes in (epoch_routes, node_routes, query_routes, measurement_routes, sink_routes, telemetry.router):
         app.include_router(routes)
     return app
 

@@ -301,7 +301,7 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Real = Annotated[float, Field(gt=-(2.0**63), lt=2.0**63)]
 
 
-class SegmentRow(_Model):
+class MeasurementRow(_Model):
     """One segment, one class, one interval; a void one says why and has no delays."""
 
     kind: Literal["router", "link", "virtual link"]
@@ -320,9 +320,9 @@ class SegmentRow(_Model):
     void: Name | None
 
 
-class SegmentRows(_Model):
-    measurements: Annotated[list[SegmentRow], Field(max_length=MAX_BATCH)]
+class MeasurementRows(_Model):
+    measurements: Annotated[list[MeasurementRow], Field(max_length=MAX_BATCH)]
 
 
-class SegmentResults(_Model):
+class MeasurementResults(_Model):
     statuses: list[Literal["stored", "duplicate", "conflict"]]

@@ -19,7 +19,7 @@ from sojourn.core.errors import SojournError
 from sojourn.core.units import format_duration
 from sojourn.server.telemetry import Telemetry
 from sojourn.store.epochs import EpochStore
-from sojourn.store.segments import SegmentStore
+from sojourn.store.measurements import MeasurementStore
 
 JOIN_SECONDS = 30.0
 KEYS_SECONDS = 1.0
@@ -85,8 +85,8 @@ class _StoppedError(Exception):
 class EpochRetention(Periodic):
     """Keeps a store's epochs and probed segments for a time."""
 
-    def __init__(self, store: EpochStore, segments: SegmentStore, telemetry: Telemetry, keep_ns: int) -> None:
-        self._store, self._segments, self._telemetry, self._keep_ns = store, segments, telemetry, keep_ns
+    def __init__(self, store: EpochStore, measurements: MeasurementStore, telemetry: Telemetry, keep_ns: int) -> None:
+        self._store, self._measurements, self._telemetry, self._keep_ns = store, measurements, telemetry, keep_ns
         super().__init__("sojourn-retention", min(max(keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS))
 
     def work(self) -> None:
@@ -98,7 +98,7 @@ class EpochRetention(Periodic):
 
     def _remove_old(self) -> None:
         before_ns = time.time_ns() - self._keep_ns
-        for what, store in (("epochs", self._store), ("probed intervals", self._segments)):
+        for what, store in (("epochs", self._store), ("probed intervals", self._measurements)):
             removed = 0
             while not self._stopping.is_set() and (gone := store.remove_some_before(before_ns, limit=REMOVED_AT_ONCE)):
                 removed += gone

@@ -87,7 +87,7 @@ class Station:
     def measured(self, from_ns: int = 0) -> list[SegmentMeasurement]:
         def question() -> list[SegmentMeasurement]:
             with self.host.entered(), Client(self.url, self.token) as client:
-                return client.segments(from_ns, 2**63 - 1)
+                return client.measurements(from_ns, 2**63 - 1)
 
         return answer_of(question)
 

@@ -13,7 +13,7 @@ from query_unit import Unit, running_unit
 
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.node.agent.stream import WatchedSource
-from sojourn.server.control import AssignmentStore
+from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.door.limits import Limits
 from sojourn.sources.registry import new_source
 from tally_node import PLUGIN, Node, ask, is_listening

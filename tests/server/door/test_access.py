@@ -65,8 +65,8 @@ ENDPOINTS = {
     ("GET", f"{FIELD}/packets/{{origin}}/{{sequence}}"): (READERS, {}),
     ("GET", f"{FIELD}/hops"): (READERS, {}),
     ("GET", f"{FIELD}/nodes"): (READERS, {}),
-    ("POST", "/api/v1/segments"): (OWN_NODE, {"json": {"measurements": [SEGMENT]}}),
-    ("GET", "/api/v1/segments"): (READERS, {}),
+    ("POST", "/api/v1/segments/measurements"): (OWN_NODE, {"json": {"measurements": [SEGMENT]}}),
+    ("GET", "/api/v1/segments/measurements"): (READERS, {}),
     ("GET", "/metrics"): (READERS, {}),
 }
 

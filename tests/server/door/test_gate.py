@@ -20,12 +20,12 @@ from waiting import PATIENCE_SECONDS, eventually
 
 MODELS = {
     "/api/v1/query": "viewer",
-    "/api/v1/segments": "alpha",
+    "/api/v1/segments/measurements": "alpha",
     "/api/v1/nodes/alpha/tags": "admin",
     "/api/v1/nodes/alpha/streams/disk": "alpha",
     "/api/v1/nodes/alpha/assignments/disk": "admin",
 }
-METHODS = {"/api/v1/query": "POST", "/api/v1/segments": "POST"}
+METHODS = {"/api/v1/query": "POST", "/api/v1/segments/measurements": "POST"}
 
 
 def connected(unit: Unit) -> socket.socket:
@@ -94,7 +94,7 @@ def test_a_chunked_body_is_refused_as_soon_as_it_is_too_large(shared_unit: Unit,
 
 def test_json_has_a_smaller_limit_than_epochs(tmp_path: Path) -> None:
     limits = replace(LIMITS, body_bytes=60_000, bulk_json_bytes=20_000, json_bytes=5_000)
-    sizes = {"/api/v1/query": 5_000, "/api/v1/segments": 20_000, "/api/v1/epochs": 60_000}
+    sizes = {"/api/v1/query": 5_000, "/api/v1/segments/measurements": 20_000, "/api/v1/epochs": 60_000}
     for unit in running_unit(tmp_path, limits):
         with unit.client("admin") as client:
             for path, most in sizes.items():
@@ -135,7 +135,7 @@ def test_an_error_answer_is_short_and_repeats_nothing_of_the_body(shared_unit: U
         assert "s3cret" not in response.text
     with shared_unit.client("alpha") as client:
         rows = {"measurements": [{"kind": secret, "x" * 3000: 1}] * 8}
-        response = client.post("/api/v1/segments", json=rows)
+        response = client.post("/api/v1/segments/measurements", json=rows)
         assert response.status_code == 422
         assert len(response.content) < 2000
         assert "s3cret" not in response.text

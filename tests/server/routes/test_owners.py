@@ -14,7 +14,7 @@ from sojourn.epochs.wire import encode
 from sojourn.node.agent.configuration import instance_of
 from sojourn.node.transports.http import HttpTransport
 from sojourn.node.transports.transport import Announcement, NameTakenError, RefusedError
-from sojourn.server.control import OwnerStore, TakenError
+from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.store.epochs import open_store
 
 FIRST, SECOND = "11" * 16, "22" * 16

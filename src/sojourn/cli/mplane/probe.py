@@ -252,9 +252,9 @@ def _destination(
         rows = stack.enter_context(open(raw, "a", encoding="utf-8")) if raw else None
         outbox = None
         if unit is not None:
-            from sojourn.client.query_unit import SegmentOutbox
+            from sojourn.client.query_unit import MeasurementOutbox
 
-            outbox = stack.enter_context(SegmentOutbox(stack.enter_context(unit.client()), say))
+            outbox = stack.enter_context(MeasurementOutbox(stack.enter_context(unit.client()), say))
 
         def put(probed: ProbedInterval) -> None:
             measurement = measurement_of(probed)

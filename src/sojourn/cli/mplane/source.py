@@ -168,7 +168,7 @@ class PathOptions:
         if not self.server:
             raise UsageError("there are no measurements", where="mplane", action="give FILE… or --server URL")
         with UnitAccess(self.server, self.token, self.token_file, self.ca_file).client() as client:
-            return client.segments(max(since_ns, 0), until_ns)
+            return client.measurements(max(since_ns, 0), until_ns)
 
 
 def _read_file(path: Path) -> list[SegmentMeasurement]:

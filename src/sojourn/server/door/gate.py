@@ -28,7 +28,7 @@ OPEN_PATHS = frozenset({"/health", "/openapi.json"})
 MOST_FAULTS, MOST_TEXT = 5, 100
 MOST_DETAIL = 1000
 _EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")
-_BULK = re.compile(r"/api/v1/(segments|nodes/[^/]+/collections/[^/]+/packets)/?")
+_BULK = re.compile(r"/api/v1/(segments/measurements|nodes/[^/]+/collections/[^/]+/packets)/?")
 
 
 class Gate:

@@ -19,7 +19,7 @@ from sojourn.estimation.buckets.queries import too_large
 from sojourn.estimation.buckets.questions import Found, Question, answer_streams
 from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.store.epochs import EpochStore, StreamRecord, read_store
-from sojourn.store.segments import SegmentStore
+from sojourn.store.measurements import MeasurementStore
 
 MOST_LEFT_OUT = 5
 STORES = 4
@@ -96,11 +96,11 @@ def answer_question(url: URL, work: Work) -> list[Found]:
     return [replace(one, notes=(*one.notes, *left_out)) for one in found]
 
 
-def measured_segments(
+def measured_between(
     url: URL, from_ns: int, to_ns: int, node: str | None, segment: str | None, most_bytes: int
 ) -> list[SegmentMeasurement]:
     """What was measured of segments, from the store at a URL."""
-    return SegmentStore(_opened(url)).between(from_ns, to_ns, node=node, segment=segment, most_bytes=most_bytes)
+    return MeasurementStore(_opened(url)).between(from_ns, to_ns, node=node, segment=segment, most_bytes=most_bytes)
 
 
 def known_keys(url: URL, node: str | None, stream: str | None, limit: int) -> list[tuple[int, str]]:

@@ -8,14 +8,14 @@ import pytest
 from query_unit import Unit
 
 from sojourn.client import query_unit as outbox
-from sojourn.client.query_unit import Client, SegmentOutbox
+from sojourn.client.query_unit import Client, MeasurementOutbox
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.epochs.epoch import Epoch
 from sojourn.mplane.measurements import Segment, SegmentMeasurement, to_row
 from sojourn.mplane.router.epochs import RouterStream, Side
 from sojourn.sketches.lda import Lda, LdaParameters
-from sojourn.store import segments
-from sojourn.store.segments import SegmentStore
+from sojourn.store import measurements
+from sojourn.store.measurements import MeasurementStore
 from waiting import eventually
 
 SECOND = 10**9
@@ -58,38 +58,42 @@ def client(unit: Unit, who: str = "admin") -> Client:
 def test_what_was_sent_is_found_by_time_node_and_segment(unit: Unit) -> None:
     rows = [probed(i) for i in range(5)] + [probed(2, "beta", "alpha")]
     with client(unit) as admin:
-        assert admin.add_segments(rows) == ["stored"] * 6
-        assert admin.segments(0, 10**18) == sorted(rows, key=lambda one: (one.start_ns, one.segment))
-        assert [one.interval for one in admin.segments(SECOND, 3 * SECOND, node="alpha")] == [1, 2, 3]
+        assert admin.add_measurements(rows) == ["stored"] * 6
+        assert admin.measurements(0, 10**18) == sorted(rows, key=lambda one: (one.start_ns, one.segment))
+        assert [one.interval for one in admin.measurements(SECOND, 3 * SECOND, node="alpha")] == [1, 2, 3]
     with unit.client("viewer") as viewer:
-        found = viewer.get("/api/v1/segments", params={"segment": "beta>alpha"}).json()["measurements"]
+        found = viewer.get("/api/v1/segments/measurements", params={"segment": "beta>alpha"}).json()["measurements"]
         assert found == [to_row(rows[-1])]
 
 
 def test_the_same_again_is_a_duplicate_and_another_a_conflict(unit: Unit) -> None:
     with client(unit) as admin:
-        assert admin.add_segments([probed(1)]) == ["stored"]
-        assert admin.add_segments([probed(1), probed(1, mean=7e5), probed(2)]) == ["duplicate", "conflict", "stored"]
-        assert [one.mean_ns for one in admin.segments(0, 10**18)] == [5e5, 5e5]
+        assert admin.add_measurements([probed(1)]) == ["stored"]
+        assert admin.add_measurements([probed(1), probed(1, mean=7e5), probed(2)]) == [
+            "duplicate",
+            "conflict",
+            "stored",
+        ]
+        assert [one.mean_ns for one in admin.measurements(0, 10**18)] == [5e5, 5e5]
 
 
 def test_a_node_writes_what_it_measured_itself(unit: Unit) -> None:
     inside = replace(probed(1), segment=Segment.inside("x", "alpha", "y"))
     with client(unit, "alpha") as alpha:
-        assert alpha.add_segments([probed(1), inside]) == ["stored", "stored"]
+        assert alpha.add_measurements([probed(1), inside]) == ["stored", "stored"]
         for foreign in (probed(1, "beta", "alpha"), replace(inside, segment=Segment.inside("alpha", "beta", "y"))):
             with pytest.raises(ServerError, match="not beta"):
-                alpha.add_segments([probed(9), foreign])
+                alpha.add_measurements([probed(9), foreign])
     with client(unit) as admin:
-        assert all(one.interval == 1 for one in admin.segments(0, 10**18)), "all or none"
+        assert all(one.interval == 1 for one in admin.measurements(0, 10**18)), "all or none"
 
 
 def test_epochs_of_routers_are_part_of_the_answer(unit: Unit) -> None:
     unit.store.add([epoch for number in (3, 4, 5) for epoch in router_epochs(number)])
     unit.store.add(router_epochs(6)[:1])
     with client(unit) as admin:
-        admin.add_segments([probed(4)])
-        found = admin.segments(4 * SECOND, 6 * SECOND)
+        admin.add_measurements([probed(4)])
+        found = admin.measurements(4 * SECOND, 6 * SECOND)
         assert [(str(one.segment), one.interval, one.void) for one in found] == [
             ("a>[beta]>c", 4, None),
             ("alpha>x>beta", 4, None),
@@ -98,7 +102,7 @@ def test_epochs_of_routers_are_part_of_the_answer(unit: Unit) -> None:
         ]
         assert found[0].mean_ns == pytest.approx(1000)
         assert found[0].method == "lda"
-        assert [one.method for one in admin.segments(0, 10**18, node="alpha")] == ["probes"]
+        assert [one.method for one in admin.measurements(0, 10**18, node="alpha")] == ["probes"]
 
 
 @pytest.mark.parametrize(
@@ -109,17 +113,17 @@ def test_epochs_of_routers_are_part_of_the_answer(unit: Unit) -> None:
 def test_what_is_no_measurement_is_refused(unit: Unit, change: dict) -> None:
     body = {"measurements": [{**to_row(probed(1, "alpha", "beta")), **change}]}
     with unit.client() as admin:
-        assert admin.post("/api/v1/segments", json=body).status_code in (400, 422)
+        assert admin.post("/api/v1/segments/measurements", json=body).status_code in (400, 422)
 
 
 def test_answers_are_bounded(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MAX_ROWS", 3)
-    store = SegmentStore(unit.store)
+    monkeypatch.setattr(measurements, "MAX_ROWS", 3)
+    store = MeasurementStore(unit.store)
     store.add([probed(i) for i in range(4)])
     with pytest.raises(UsageError, match="ask for a shorter one"):
         store.between(0, 10**18)
     assert len(store.between(0, 2 * SECOND)) == 3
-    monkeypatch.setattr(segments, "MAX_EPOCHS", 3)
+    monkeypatch.setattr(measurements, "MAX_EPOCHS", 3)
     unit.store.add([epoch for number in (30, 40) for epoch in router_epochs(number)])
     with pytest.raises(UsageError, match="3 epochs"):
         store.between(30 * SECOND, 40 * SECOND)
@@ -128,7 +132,7 @@ def test_answers_are_bounded(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_old_measurements_can_be_removed(unit: Unit) -> None:
-    store = SegmentStore(unit.store)
+    store = MeasurementStore(unit.store)
     store.add([probed(i) for i in range(4)])
     assert [store.remove_some_before(3 * SECOND, limit=1) for _ in range(3)] == [1, 1, 0]
     assert [one.interval for one in store.between(0, 10**18)] == [2, 3]
@@ -138,7 +142,7 @@ def test_an_outbox_keeps_what_cannot_be_sent_and_sends_it_later(unit: Unit, monk
     monkeypatch.setattr(outbox, "PAUSE_SECONDS", 0.05)
     said: list[str] = []
     with client(unit) as admin, Client("http://127.0.0.1:9", "nobody") as nowhere:
-        box = SegmentOutbox(nowhere, said.append)
+        box = MeasurementOutbox(nowhere, said.append)
         with box:
             for number in range(3):
                 box.put(probed(number))
@@ -147,13 +151,13 @@ def test_an_outbox_keeps_what_cannot_be_sent_and_sends_it_later(unit: Unit, monk
             box._client = admin
             eventually(lambda: box.sent == 3)
         assert len(said) == 1, "said once, and nothing was left"
-        assert len(admin.segments(0, 10**18)) == 3
+        assert len(admin.measurements(0, 10**18)) == 3
 
 
 def test_an_outbox_that_overflows_gives_up_the_oldest_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_WAITING", 5)
     said: list[str] = []
-    with Client("http://127.0.0.1:9", "nobody") as nowhere, SegmentOutbox(nowhere, said.append) as box:
+    with Client("http://127.0.0.1:9", "nobody") as nowhere, MeasurementOutbox(nowhere, said.append) as box:
         for number in range(8):
             box.put(probed(number))
         assert box.dropped == 3

@@ -57,7 +57,7 @@ MEASUREMENTS = Table(
 )
 
 
-class SegmentStore:
+class MeasurementStore:
     """The measurements of one store."""
 
     def __init__(self, store: EpochStore) -> None:

@@ -1,0 +1,53 @@
+"""Streams that the control unit assigns to nodes.
+
+An assignment is a stream's configuration as the node's own configuration file would have it. A node's *version* grows
+with every change, so that a node learns of changes by asking for what is newer than it knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sqlalchemy import BigInteger, Column, MetaData, Table, Text, func, insert, select, update
+
+from sojourn.store.database import NAME
+from sojourn.store.epochs import EpochStore
+
+_METADATA = MetaData()
+
+ASSIGNMENTS = Table(
+    "assignments",
+    _METADATA,
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
+    Column("configuration", Text),
+    Column("version", BigInteger, nullable=False),
+)
+
+
+class AssignmentStore:
+    """The assignments of all nodes; a removed one stays as an empty row that carries its version."""
+
+    def __init__(self, store: EpochStore) -> None:
+        self._store = store
+        store.create(_METADATA)
+
+    def assign(self, node: str, stream: str, configuration: Mapping[str, object] | None) -> int:
+        """Set (or with None remove) what a node records under a stream's name; the new version."""
+        text = None if configuration is None else json.dumps(configuration, sort_keys=True)
+        here = (ASSIGNMENTS.c.node == node) & (ASSIGNMENTS.c.stream == stream)
+        with self._store.transaction(writes=True) as connection:
+            latest = select(func.coalesce(func.max(ASSIGNMENTS.c.version), 0)).where(ASSIGNMENTS.c.node == node)
+            version = int(connection.execute(latest).scalar_one()) + 1
+            values = {"configuration": text, "version": version}
+            if not connection.execute(update(ASSIGNMENTS).where(here).values(values)).rowcount:
+                connection.execute(insert(ASSIGNMENTS).values(node=node, stream=stream, **values))
+        return version
+
+    def of(self, node: str) -> tuple[int, dict[str, dict[str, object]]]:
+        """A node's version (0: never assigned anything) and its streams' configurations."""
+        with self._store.transaction() as connection:
+            rows = connection.execute(select(ASSIGNMENTS).where(ASSIGNMENTS.c.node == node)).all()
+        version = max((row.version for row in rows), default=0)
+        return version, {row.stream: json.loads(row.configuration) for row in rows if row.configuration is not None}
