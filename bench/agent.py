@@ -48,7 +48,8 @@ def table() -> list[str]:
             for rate in RATES:
                 node = f"node-{rate}"
                 stream = {"metric": "steady", "per_second": rate, "epoch": "10s"}
-                with agent(fleet, node, {"steady": stream}) as pid:
+                with agent(fleet, node, {"steady": stream}) as running:
+                    pid = running.pid
                     time.sleep(SETTLE_SECONDS)
                     before, start = _processor_seconds(pid), time.monotonic()
                     time.sleep(SECONDS)

@@ -1,19 +1,16 @@
-"""What tests on real interfaces share: knowing that something listens or captures, tcpdump, and timed transfers."""
+"""What tests on real interfaces share: knowing that something listens or captures, and timed transfers."""
 
 from __future__ import annotations
 
 import itertools
-import re
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from sojourn.lab.namespaces import Host
-from waiting import PATIENCE_SECONDS, eventually
+from sojourn.lab.tcpdump import Tcpdump
+from waiting import eventually
 
 __all__ = [
     "Tcpdump",
@@ -73,25 +70,6 @@ def wait_for_silence(*hosts: Host) -> None:
         lambda: not any(state in _ESTABLISHED_OR_CLOSING for host in hosts for _, state in _connections(host)),
         "connections stay open",
     )
-
-
-class Tcpdump:
-    """A tcpdump on a host's interface, writing to a file, running once this exists."""
-
-    def __init__(self, host: Host, interface: str, path: Path) -> None:
-        self.path = path
-        options = ("--time-stamp-precision=nano", "-B", "65536", "-s", "65535", "-U", "-Z", "root")
-        self._running = host.start("tcpdump", "-i", interface, "-w", str(path), *options, stderr=subprocess.PIPE)
-        assert self._running.process.stderr is not None
-        assert "listening on" in self._running.process.stderr.readline()
-
-    def finish(self) -> int:
-        """End it; how many packets it says that it missed."""
-        self._running.process.send_signal(signal.SIGINT)
-        _, said = self._running.process.communicate(timeout=PATIENCE_SECONDS)
-        missed = re.search(r"(\d+) packets? dropped by kernel", said)
-        assert missed is not None, said
-        return int(missed[1])
 
 
 def wait_for_tcpdump(sender: Host, address: str, dumps: Sequence[Tcpdump]) -> None:

@@ -1,7 +1,8 @@
 """A query unit and agents as processes of their own, as `sojourn serve` and `sojourn agent` run them.
 
-Guarantee: an agent that has started is recording (`started` waits for it); leaving its context has it close and send
-its open epochs; leaving the query unit's context ends it. With a `Host` all of them are processes of that host.
+Guarantee: an agent that has started is recording (`RunningAgent.start` waits for it); leaving its context has it close
+and send its open epochs; leaving the query unit's context ends it. Both can be killed, as a crash does, and started
+again. With a `Host` they are processes of that host.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,52 +30,131 @@ SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
 StreamTable = Mapping[str, object]
 
 
-@dataclass(frozen=True)
 class Fleet:
-    """A running query unit, where its nodes keep their files, and the host that everything runs on (or none)."""
+    """A query unit, where its nodes keep their files, and the host that it and (by default) the agents run on."""
 
-    url: str
-    token: str
-    directory: Path
-    host: Host | None = None
+    def __init__(self, directory: Path, token: str, *, host: Host | None, address: str) -> None:
+        self.directory = directory
+        self.token = token
+        self.host = host
+        self.url = ""
+        self._address = address
+        self._process: subprocess.Popen[str] | None = None
 
     def ask(self, **question: Any) -> list[dict[str, object]]:
         """Answers over HTTP, to a question as the query unit's interface has it."""
-        with self._on_host(), Client(self.url, self.token) as client:
+        with self.client() as client:
             return [dict(answer) for answer in client.query(**{"from_ns": 0, "live": False, **question})]
 
     def is_recording(self, node: str) -> bool:
         """Whether a node has announced itself and waits for questions, which it does once its sources are open."""
-        with self._on_host(), Client(self.url, self.token) as client:
+        with self.client() as client:
             return any(one["name"] == node and one["listening"] for one in client.nodes())
 
-    def _on_host(self) -> AbstractContextManager[None]:
-        return self.host.entered() if self.host is not None else nullcontext()
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client with an admin's rights, on the host of the query unit."""
+        with self.host.entered() if self.host is not None else nullcontext(), Client(self.url, self.token) as client:
+            yield client
+
+    def start(self) -> None:
+        """Serve; after `kill` at the same port, from what is stored."""
+        port = self.url.rpartition(":")[2] or "0"
+        command = [*_prefix(self.host), *SOJOURN, "serve", "--data", str(self.directory / "store")]
+        with open(self.directory / "serve.log", "a") as log:
+            self._process = subprocess.Popen(
+                [*command, "--host", self._address, "--port", port],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.url = self._process.stdout.readline().strip() if self._process.stdout is not None else ""
+        if not self.url:
+            raise SojournError(f"did not start: {_last_line(self.directory / 'serve.log')}", where="query unit")
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self._process is not None:
+            _end(self._process, signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            _end(self._process, signal.SIGTERM)
 
 
 @contextmanager
-def query_unit(directory: Path, *, host: Host | None = None) -> Iterator[Fleet]:
+def query_unit(directory: Path, *, host: Host | None = None, address: str = "127.0.0.1") -> Iterator[Fleet]:
     """Serve a new store in a directory until the context ends."""
-    data = directory / "store"
-    store = open_store(data)
+    store = open_store(directory / "store")
     token = TokenStore(store).create(Role.ADMIN, name="lab")[1]
     store.close()
-    command = [*_prefix(host), *SOJOURN, "serve", "--data", str(data), "--port", "0"]
-    with open(directory / "serve.log", "w") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+    fleet = Fleet(directory, token, host=host, address=address)
     try:
-        url = process.stdout.readline().strip() if process.stdout is not None else ""
-        if not url:
-            raise SojournError(f"did not start: {_last_line(directory / 'serve.log')}", where="query unit")
-        fleet = Fleet(url, token, directory, host)
+        fleet.start()
         yield fleet
     finally:
-        _end(process)
+        fleet.stop()
+
+
+class RunningAgent:
+    """An agent's process, which can be killed and started again with the same files."""
+
+    def __init__(self, fleet: Fleet, node: str, command: Sequence[str]) -> None:
+        self.node = node
+        self._fleet = fleet
+        self._command = command
+        self._log = fleet.directory / node / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process number, of the last start."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Run it, and wait until it records."""
+        with open(self._log, "a") as log:
+            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+        self._process = process
+        deadline = time.monotonic() + START_SECONDS
+        while not self._fleet.is_recording(self.node):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SojournError(f"does not record: {_last_line(self._log)}", where=f"agent {self.node}")
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End it as a crash does: what it had not written down is lost."""
+        if self._process is not None:
+            _end(self._process, signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Have it close and send its open epochs; its exit code, 0 also for one that was killed on purpose."""
+        if self._process is None or self._process.returncode == -signal.SIGKILL:
+            return 0
+        _end(self._process, signal.SIGTERM)
+        return self._process.returncode
+
+    @property
+    def last_line(self) -> str:
+        """What it said last."""
+        return _last_line(self._log)
 
 
 @contextmanager
-def agent(fleet: Fleet, node: str, streams: Mapping[str, StreamTable], *, poll: str = "1s") -> Iterator[int]:
-    """Run an agent, and wait until it records; its process number."""
+def agent(
+    fleet: Fleet,
+    node: str,
+    streams: Mapping[str, StreamTable] | None = None,
+    *,
+    poll: str = "1s",
+    host: Host | None = None,
+    program: Sequence[str] = (*SOJOURN, "agent"),
+) -> Iterator[RunningAgent]:
+    """Run an agent, of the fleet's host or another, and wait until it records.
+
+    `program` takes the agent's options; without streams it records what it is assigned.
+    """
     store = open_store(fleet.directory / "store")
     token = TokenStore(store).create(Role.NODE, name=node, node=node)[1]
     store.close()
@@ -83,25 +162,16 @@ def agent(fleet: Fleet, node: str, streams: Mapping[str, StreamTable], *, poll: 
     home.mkdir()
     (home / "token").write_text(token)
     top = {"node": node, "server": fleet.url, "token_file": str(home / "token"), "spool": str(home / "spool")}
-    (home / "agent.toml").write_text(_toml({**top, "poll": poll}, streams))
-    with open(home / "log", "w") as log:
-        process = subprocess.Popen(
-            [*_prefix(fleet.host), *SOJOURN, "agent", "-c", str(home / "agent.toml")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
+    (home / "agent.toml").write_text(_toml({**top, "poll": poll}, streams or {}))
+    running = RunningAgent(fleet, node, [*_prefix(host or fleet.host), *program, "-c", str(home / "agent.toml")])
+    code = 0
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not fleet.is_recording(node):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SojournError(f"does not record: {_last_line(home / 'log')}", where=f"agent {node}")
-            time.sleep(0.2)
-        yield process.pid
+        running.start()
+        yield running
     finally:
-        _end(process)
-    if process.returncode != 0:
-        raise SojournError(f"ended with {process.returncode}: {_last_line(home / 'log')}", where=f"agent {node}")
+        code = running.stop()
+    if code != 0:
+        raise SojournError(f"ended with {code}: {running.last_line}", where=f"agent {node}")
 
 
 def _prefix(host: Host | None) -> tuple[str, ...]:
@@ -117,8 +187,8 @@ def _toml(top: Mapping[str, object], streams: Mapping[str, StreamTable]) -> str:
     return lines(top) + "".join(f"\n[streams.{name}]\n{lines(table)}" for name, table in streams.items())
 
 
-def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    for sign in (signal.SIGTERM, signal.SIGKILL):
+def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes], first: signal.Signals) -> None:
+    for sign in (first, signal.SIGKILL):
         if process.poll() is None:
             process.send_signal(sign)
             with suppress(subprocess.TimeoutExpired):

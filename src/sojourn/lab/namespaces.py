@@ -12,7 +12,8 @@ the two `eth0` only when there is a router.
 
 Guarantee: interfaces, addresses and queues exist only inside namespaces made here, with names that carry
 this process's number and start time; `remove_leftovers` removes those of processes that were killed.
-Segmentation offload is off, so that both hosts see the same packets.
+Segmentation offload is off, so that both hosts see the same packets. Other networks are built of the same parts
+(`new_host`, `cable`, `give_address`), with offload on if they like.
 Needs root, and the commands ``ip``, ``tc`` and ``ethtool``.
 """
 
@@ -156,21 +157,21 @@ def two_hosts(*, bottleneck: Bottleneck | None = None, router: bool = False) -> 
     """Build the network of the module's picture; remove it and stop its processes at the end."""
     check_can_build()
     remove_leftovers()
-    label = f"{own_prefix()}-{next(_SEQUENCE)}"
+    label = new_label()
     with ExitStack() as stack:
-        sender = stack.enter_context(_host("sender", label))
-        receiver = stack.enter_context(_host("receiver", label))
-        middle = stack.enter_context(_host("router", label)) if router else None
+        sender = stack.enter_context(new_host("sender", label))
+        receiver = stack.enter_context(new_host("receiver", label))
+        middle = stack.enter_context(new_host("router", label)) if router else None
         if middle is None:
             _connect(sender, "eth0", receiver, "eth0", subnet=1, ends=(2, 3))
         else:
             _connect(sender, "eth0", middle, "left", subnet=1, ends=(2, 1))
             _connect(receiver, "eth0", middle, "right", subnet=2, ends=(2, 1))
-            _route_through(middle, sender, receiver)
+            route_through(middle, sender, receiver)
         if bottleneck is not None:
             port = "right" if middle else "eth0"
-            (middle or sender).run("tc", "qdisc", "add", "dev", port, "root", *token_bucket(bottleneck))
-        _wait_until_up([host for host in (sender, receiver, middle) if host])
+            shape(middle or sender, port, bottleneck)
+        wait_until_up([host for host in (sender, receiver, middle) if host])
         yield Network(sender, receiver, middle)
 
 
@@ -207,8 +208,14 @@ def own_prefix() -> str:
     return f"{PREFIX}-{os.getpid()}-{start_time(os.getpid())}"
 
 
+def new_label() -> str:
+    """What the namespaces of one network have in common; no other network has it."""
+    return f"{own_prefix()}-{next(_SEQUENCE)}"
+
+
 @contextmanager
-def _host(name: str, label: str) -> Iterator[Host]:
+def new_host(name: str, label: str) -> Iterator[Host]:
+    """A namespace of a network's label, without cables; its processes end with it."""
     host = Host(name, f"{label}-{name}")
     try:
         run_command("ip", "netns", "add", host.namespace)
@@ -238,17 +245,33 @@ def remove_namespace(name: str) -> None:
 
 def _connect(one: Host, port: str, other: Host, other_port: str, *, subnet: int, ends: tuple[int, int]) -> None:
     """A cable between two hosts, with addresses; the last bytes of these are `ends`."""
-    peer = ("peer", "name", other_port, "netns", other.namespace)
-    run_command("ip", "link", "add", port, "netns", one.namespace, "type", "veth", *peer)
-    for host, name, last in ((one, port, ends[0]), (other, other_port, ends[1])):
-        host.address, host.address6 = f"10.97.{subnet}.{last}", f"fd97:{subnet}::{last}"
-        host.run("ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
-        host.run("ip", "address", "add", f"{host.address}/24", "dev", name)
-        host.run("ip", "address", "add", f"{host.address6}/64", "dev", name, "nodad")
-        host.run("ip", "link", "set", name, "up")
+    cable((one, port), (other, other_port), offload=False)
+    give_address(one, port, subnet=subnet, last=ends[0])
+    give_address(other, other_port, subnet=subnet, last=ends[1])
 
 
-def _route_through(router: Host, sender: Host, receiver: Host) -> None:
+def cable(one: tuple[Host, str], other: tuple[Host, str], *, offload: bool) -> None:
+    """A cable between ports of two hosts, which are up; with `offload` they split and join packets as network cards do.
+
+    The kernel joins a virtual cable's packets (GRO) only if it is asked to.
+    """
+    peer = ("peer", "name", other[1], "netns", other[0].namespace)
+    run_command("ip", "link", "add", one[1], "netns", one[0].namespace, "type", "veth", *peer)
+    for host, port in (one, other):
+        settings = ("gro", "on") if offload else ("tx", "off", "tso", "off", "gso", "off", "gro", "off")
+        host.run("ethtool", "-K", port, *settings)
+        host.run("ip", "link", "set", port, "up")
+
+
+def give_address(host: Host, port: str, *, subnet: int, last: int) -> None:
+    """The host's addresses from now on, IPv4 and IPv6."""
+    host.address, host.address6 = f"10.97.{subnet}.{last}", f"fd97:{subnet}::{last}"
+    host.run("ip", "address", "add", f"{host.address}/24", "dev", port)
+    host.run("ip", "address", "add", f"{host.address6}/64", "dev", port, "nodad")
+
+
+def route_through(router: Host, sender: Host, receiver: Host) -> None:
+    """The router forwards; the others' default routes lead to it, which has the first address of subnets 1 and 2."""
     with router.entered():
         for switch in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
             Path("/proc/sys/net", switch).write_text("1")
@@ -276,12 +299,17 @@ def shape_by_port(host: Host, interface: str, first_port: int, bottlenecks: Sequ
         )
 
 
+def shape(host: Host, port: str, bottleneck: Bottleneck) -> None:
+    """What the host sends by a port passes a token bucket."""
+    host.run("tc", "qdisc", "replace", "dev", port, "root", *token_bucket(bottleneck))
+
+
 def token_bucket(bottleneck: Bottleneck) -> tuple[str, ...]:
     rate, burst, limit = (str(n) for n in (bottleneck.rate, bottleneck.burst_bytes, bottleneck.queue_bytes))
     return ("tbf", "rate", f"{rate}bit", "burst", burst, "limit", limit)
 
 
-def _wait_until_up(hosts: Sequence[Host]) -> None:
+def wait_until_up(hosts: Sequence[Host]) -> None:
     """Wait for the kernel to notice the cables, which takes it up to a second; IPv6 fails before."""
     deadline = time.monotonic() + COMMAND_SECONDS
     for host in hosts:

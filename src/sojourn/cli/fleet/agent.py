@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 from sojourn.cli.options import CaFileOption
 from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
-from sojourn.core.units import plural
 
 if TYPE_CHECKING:
     from sojourn.node.agent.configuration import AgentConfiguration
@@ -50,7 +48,7 @@ def agent(
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
 ) -> None:
     """Run until Ctrl-C or SIGTERM, then close and send what is open."""
-    from sojourn.node.agent.configuration import configuration_of, instance_of, read_configuration
+    from sojourn.node.agent.configuration import configuration_of, read_configuration
 
     tables: dict[str, Any] = read_configuration(configuration) if configuration else {}
     where = str(configuration) if configuration else "agent"
@@ -69,27 +67,9 @@ def agent(
     if check:
         _check(settled)
         return
-    from sojourn.node.agent.agent import Agent
-    from sojourn.node.transports.http import HttpTransport
+    from sojourn.node.agent.running import run_agent
 
-    if not settled.streams:
-        say("no streams; what the query unit assigns is recorded")
-    instance = instance_of(settled.spool)
-    transport = HttpTransport(
-        settled.server, settled.token, node=settled.node, instance=instance, ca_file=settled.ca_file
-    )
-    running = Agent(settled, transport, report=say)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.stop())
-    try:
-        running.run()
-    finally:
-        transport.close()
-    counts = running.counts
-    say(
-        f"{plural(counts.measurements, 'measurement')} in {plural(counts.closed, 'epoch')}, {counts.sent:,} sent, "
-        f"{len(running.spool):,} waiting"
-    )
+    run_agent(settled, report=say)
 
 
 def _check(settled: AgentConfiguration) -> None:

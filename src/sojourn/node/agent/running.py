@@ -1,0 +1,41 @@
+"""An agent as a process: from its settled configuration until SIGTERM or Ctrl-C.
+
+Guarantee: a first signal closes and sends what is open; the connection to the query unit is closed whatever happens.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from sojourn.core.units import plural
+from sojourn.node.agent.agent import Agent, Report
+from sojourn.node.agent.configuration import AgentConfiguration, instance_of
+from sojourn.node.transports.http import HttpTransport
+
+
+def run_agent(configuration: AgentConfiguration, *, report: Report, clock: Callable[[], int] = time.time_ns) -> None:
+    """Run until a signal, then report what was measured, sent, and still waits."""
+    if not configuration.streams:
+        report("no streams; what the query unit assigns is recorded")
+    instance = instance_of(configuration.spool)
+    transport = HttpTransport(
+        configuration.server,
+        configuration.token,
+        node=configuration.node,
+        instance=instance,
+        ca_file=configuration.ca_file,
+    )
+    running = Agent(configuration, transport, report=report, clock=clock)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    try:
+        running.run()
+    finally:
+        transport.close()
+    counts = running.counts
+    report(
+        f"{plural(counts.measurements, 'measurement')} in {plural(counts.closed, 'epoch')}, {counts.sent:,} sent, "
+        f"{len(running.spool):,} waiting"
+    )
