@@ -41,6 +41,7 @@ COMMANDS = {
     "plan": ("plan",),
     "mplane": ("mplane.planning", "mplane.probe", "mplane.diagnose"),
     "lab": ("lab.worlds",),
+    "segment": ("fleet.segment",),
     "nodes": ("fleet.nodes",),
     "token": ("fleet.token",),
     "sink": ("fleet.sink",),

@@ -32,6 +32,7 @@ MOST_ANSWER_BYTES = 128 << 20
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
 SEGMENTS = "/api/v1/segments"
 MEASUREMENTS = f"{SEGMENTS}/measurements"
+SEGMENT_FIELDS = ("name", "kind", "from", "to", "filter", "epoch_ns", "state", "reason")
 # What a query unit says of a route that it does not have, or that took measurements of segments alone.
 _WORDS_OF_EARLIER = ("(404): Not Found", "Method Not Allowed", "body.measurements: Field required")
 
@@ -92,6 +93,17 @@ class NodeInfo(TypedDict):
     failed: dict[str, str]
 
 
+class SegmentWish(TypedDict, total=False):
+    """How a segment is recorded: a memory of each point, or an error of flows' means with a confidence (5 %, 95 %)."""
+
+    filter: str
+    epoch_ns: int
+    memory_bytes: int | None
+    error: float | None
+    confidence: float | None
+    both_directions: bool
+
+
 def token_from(given: str | None, file: Path | None = None) -> str:
     """The token given, or that in a file, or that of the environment."""
     if not given and file is not None:
@@ -145,9 +157,13 @@ class Client:
         return checked_list(self._call(method, path, **how), self.server, **dict.fromkeys(having, object))
 
     def _of_segments(self, method: str, path: str, *, having: Sequence[str] = (), **how: Any) -> dict[str, Any]:
+        """An object about segments."""
+        return checked_object(self._checked(method, path, **how), self.server, **dict.fromkeys(having, object))
+
+    def _checked(self, method: str, path: str, **how: Any) -> Any:
         """An answer about segments, which query units of earlier versions have elsewhere or not at all."""
         try:
-            return self._object(method, path, having=having, **how)
+            return self._call(method, path, **how)
         except RefusedError as error:
             if error.status in (404, 405, 422) and any(words in error.what for words in _WORDS_OF_EARLIER):
                 raise self._earlier(error.status) from None
@@ -187,6 +203,27 @@ class Client:
     def streams(self, node: str) -> list[dict[str, Any]]:
         """What a node measures."""
         return self._objects("GET", _of_node(node, "streams"), having=["name", "metric"])
+
+    def create_segment(self, name: str, sender: str, receiver: str, **how: Unpack[SegmentWish]) -> dict[str, Any]:
+        """Create a segment between two points NODE:INTERFACE[:in|out]; it, as `segment` gives it."""
+        body = {"name": name, "from": sender, "to": receiver, **how}
+        return self._of_segments("POST", SEGMENTS, having=SEGMENT_FIELDS, json=body)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """All segments: those of the fleet, and those that MPlane measures."""
+        answer = self._call("GET", SEGMENTS)
+        if isinstance(answer, dict) and "measurements" in answer:
+            raise self._earlier(200)
+        return checked_list(answer, self.server, **dict.fromkeys(SEGMENT_FIELDS, object))
+
+    def segment(self, name: str) -> dict[str, Any]:
+        """One segment: its points and how they fare, its plan and its generations."""
+        having = (*SEGMENT_FIELDS, "directions", "generations")
+        return self._of_segments("GET", f"{SEGMENTS}/{quote(name, safe='')}", having=having)
+
+    def remove_segment(self, name: str) -> None:
+        """Remove a segment of the fleet."""
+        self._checked("DELETE", f"{SEGMENTS}/{quote(name, safe='')}", may_be_empty=True)
 
     def measurements(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
         """What was measured of segments in intervals that begin in a range of time."""

@@ -25,6 +25,7 @@ from sojourn.core.errors import ServerError, SojournError, UsageError, log_to_st
 from sojourn.server import telemetry
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.owners import OwnerStore, TakenError
+from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import SignIn, problems
 from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
@@ -36,6 +37,7 @@ from sojourn.server.routes.collections import router as sink_routes
 from sojourn.server.routes.epochs import epoch_routes, query_routes
 from sojourn.server.routes.measurements import router as measurement_routes
 from sojourn.server.routes.nodes import router as node_routes
+from sojourn.server.routes.segments import router as segment_routes
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.store import LatePackets, SinkStore
@@ -88,10 +90,12 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.state.assignments = AssignmentStore(store)
     app.state.owners = OwnerStore(store, silence_ns=limits.owner_silence_ns)
     app.state.stream_states = StreamStateStore(store)
+    app.state.segments = SegmentControl(store, app.state.assignments, limits)
     app.state.sinks = SinkStore(store, limits)
     app.state.sink_answers = SinkAnswers(store)
     app.state.measurements = MeasurementStore(store)
     app.state.limits = limits
+    app.state.waking = set()
     app.state.telemetry = Telemetry()
     # Whether somebody may ask, and whether the unit is well, must not wait for threads that work on requests.
     app.state.desk = ThreadPoolExecutor(DESK_THREADS, "desk")
@@ -102,8 +106,11 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
     app.add_exception_handler(SojournError, _explain)
     app.add_exception_handler(RequestValidationError, _explain_faults)
     app.add_exception_handler(TakenError, _refuse)
-    for routes in (epoch_routes, node_routes, query_routes, measurement_routes, sink_routes, telemetry.router):
+    app.add_exception_handler(SegmentExistsError, _refuse)
+    app.add_exception_handler(NoSegmentError, _miss)
+    for routes in (epoch_routes, node_routes, query_routes, measurement_routes, segment_routes, sink_routes):
         app.include_router(routes)
+    app.include_router(telemetry.router)
     return app
 
 
@@ -119,6 +126,10 @@ async def _explain_faults(_request: Request, error: Exception) -> JSONResponse:
 
 async def _refuse(_request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, 409)
+
+
+async def _miss(_request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, 404)
 
 
 TOKEN_NAME = "admin-token"

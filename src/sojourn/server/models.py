@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sojourn.estimation.buckets.questions import Group
 from sojourn.mplane.measurements import MAX_HOPS
+from sojourn.segments.fleet.segment import DEFAULT_EPOCH_NS
 
 MOST_TAGS = 100  # of one node
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -326,3 +327,100 @@ class MeasurementRows(_Model):
 
 class MeasurementResults(_Model):
     statuses: list[Literal["stored", "duplicate", "conflict"]]
+
+
+SegmentName = Annotated[str, Field(min_length=1, max_length=200)]
+PointText = Annotated[str, Field(min_length=1, max_length=300, description="NODE:INTERFACE, or NODE:INTERFACE:in|out")]
+EndStatus = Literal["running", "failed", "waiting", "unreachable"]
+
+
+class NewSegment(_Model):
+    """A segment of the fleet to be created: its two points, and how it is recorded."""
+
+    name: SegmentName
+    sender: PointText = Field(alias="from")
+    receiver: PointText = Field(alias="to")
+    filter: Annotated[str, Field(max_length=1000, description="in tcpdump's syntax")] = ""
+    epoch_ns: Count = DEFAULT_EPOCH_NS
+    memory_bytes: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
+        default=None, description="of each point; none: as much as the error needs"
+    )
+    error: float | None = Field(default=None, description="of flows' means, as a share; 5 % if there is no memory")
+    confidence: float | None = Field(default=None, description="of flows within the error, as a share; 95 %")
+    both_directions: bool = Field(default=False, description="also what goes back between the same interfaces")
+
+
+class SegmentInfo(_Model):
+    """A segment of the fleet, or one that MPlane measures; what does not apply is none."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    name: str
+    kind: Literal["fleet", "router", "link", "virtual link"]
+    sender: str = Field(alias="from")
+    receiver: str = Field(alias="to")
+    hops: list[str] | None = Field(default=None, description="of a segment that MPlane measures")
+    filter: str | None = None
+    epoch_ns: int | None = None
+    memory_bytes: int | None = Field(default=None, description="of each point, as given or as planned by now")
+    error: float | None = None
+    confidence: float | None = None
+    both_directions: bool | None = None
+    created_ns: int | None = None
+    state: EndStatus | None = Field(default=None, description="running if all its points are recorded")
+    reason: str | None = Field(default=None, description="why it is not running")
+    last_ns: int | None = Field(default=None, description="until when it was measured, if that is looked up")
+
+
+class SegmentPoint(_Model):
+    """One end of a segment: what is recorded there, and how that fares."""
+
+    point: str
+    node: str
+    interface: str
+    direction: Literal["in", "out"]
+    stream: str = Field(description="the name of what it records under the newest generation")
+    state: EndStatus
+    reason: str | None = None
+    since_ns: int | None = None
+    last_epoch: EpochInfo | None = None
+
+
+class SegmentDirection(_Model):
+    """An ordered pair of points."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    name: str
+    sender: SegmentPoint = Field(alias="from")
+    receiver: SegmentPoint = Field(alias="to")
+
+
+class SegmentPlanInfo(_Model):
+    """What each point of a segment records, and what traffic that is made for."""
+
+    kind: str
+    memory_bytes: int
+    epoch_ns: int
+    flows: int
+    loss: float
+    packets: int = Field(description="in an epoch; 0: not known yet")
+    markers: float = Field(description="the share of packets that points have in common")
+
+
+class SegmentGeneration(_Model):
+    """A plan that points of the segment record, or recorded, under."""
+
+    number: int
+    since_ns: int
+    until_ns: int | None
+    current: bool
+    plan: SegmentPlanInfo
+
+
+class SegmentDetail(SegmentInfo):
+    """All that is known of a segment; of one that MPlane measures, its latest interval."""
+
+    directions: list[SegmentDirection] = []
+    generations: list[SegmentGeneration] = Field(default=[], description="the newest first")
+    measurement: MeasurementRow | None = None

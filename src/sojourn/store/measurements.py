@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     delete,
+    func,
     insert,
     select,
 )
@@ -31,7 +32,7 @@ from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
-from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_line
+from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement, from_row, measured_by, to_line
 from sojourn.mplane.router.epochs import RouterStream, segment_measurements
 from sojourn.store.database import EPOCHS, NAME, NUMBER
 from sojourn.store.epochs import EpochStore, Status
@@ -105,6 +106,24 @@ class MeasurementStore:
         if len(chosen) > MAX_ROWS:
             raise _too_many(f"{len(chosen)} measurements")
         return sorted(chosen, key=lambda one: (one.start_ns, one.segment, one.dscp))
+
+    def measured(self, since_ns: int) -> dict[Segment, int]:
+        """The segments that were measured since a time, and until when each was."""
+        probed = select(MEASUREMENTS.c.segment, func.max(MEASUREMENTS.c.end_ns).label("last_ns"))
+        probed = probed.where(MEASUREMENTS.c.start_ns >= since_ns).group_by(MEASUREMENTS.c.segment)
+        inside = select(EPOCHS.c.node, EPOCHS.c.stream, func.max(EPOCHS.c.sequence).label("last"))
+        inside = inside.where(EPOCHS.c.stream.like("router:%")).group_by(EPOCHS.c.node, EPOCHS.c.stream)
+        found: dict[Segment, int] = {}
+        with self._store.transaction() as connection:
+            for text, last_ns in connection.execute(probed.limit(MAX_ROWS)):
+                kind, _, hops = text.partition(" [")
+                found[Segment(SegmentKind(kind), tuple(json.loads(f"[{hops}")))] = last_ns
+            for router, name, last in connection.execute(inside.limit(MAX_ROWS)):
+                stream = RouterStream.parse(name)
+                if stream is not None and (last_ns := (last + 1) * stream.interval_ns) >= since_ns:
+                    segment = Segment.inside(stream.ingress, router, stream.egress)
+                    found[segment] = max(last_ns, found.get(segment, 0))
+        return found
 
     def _probed(self, from_ns: int, to_ns: int, node: str | None) -> list[SegmentMeasurement]:
         query = select(MEASUREMENTS.c.row).where(MEASUREMENTS.c.start_ns.between(from_ns, to_ns)).limit(MAX_ROWS + 1)

@@ -22,6 +22,7 @@ PACKET = {"origin": 1, "seq": 0, "path": [1, 0], "t0_s": 1.0, "t_sink_s": 1.01, 
 FIELD = "/api/v1/nodes/alpha/collections/field"
 STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
 STATE = {"state": "failed", "since_ns": 10**18, "reason": "no such interface"}
+WAY = {"name": "way", "from": "alpha:eth0", "to": "beta:eth0"}
 SEGMENT = {
     "kind": "link",
     "hops": ["alpha", "beta"],
@@ -67,6 +68,10 @@ ENDPOINTS = {
     ("GET", f"{FIELD}/nodes"): (READERS, {}),
     ("POST", "/api/v1/segments/measurements"): (OWN_NODE, {"json": {"measurements": [SEGMENT]}}),
     ("GET", "/api/v1/segments/measurements"): (READERS, {}),
+    ("POST", "/api/v1/segments"): ({"admin"}, {"json": WAY}),
+    ("GET", "/api/v1/segments"): (READERS, {}),
+    ("GET", "/api/v1/segments/way"): (READERS, {}),
+    ("DELETE", "/api/v1/segments/way"): ({"admin"}, {}),
     ("GET", "/metrics"): (READERS, {}),
 }
 
@@ -74,8 +79,8 @@ ENDPOINTS = {
 def test_the_table_of_endpoints_is_complete(shared_unit: Unit) -> None:
     described = json.loads(shared_unit.client().get("/openapi.json").text)["paths"]
     stated = {(m.upper(), path) for path, methods in described.items() for m in methods}
-    names = {"/alpha": "/{node}", "/disk": "/{stream}", "/field": "/{collection}"}
-    ours = {(m, re.sub("/alpha|/disk|/field", lambda name: names[name[0]], p)) for m, p in ENDPOINTS}
+    names = {"/alpha": "/{node}", "/disk": "/{stream}", "/field": "/{collection}", "/way": "/{name}"}
+    ours = {(m, re.sub("/alpha|/disk|/field|/way", lambda name: names[name[0]], p)) for m, p in ENDPOINTS}
     assert stated == ours | {("GET", "/health")}
 
 
@@ -87,11 +92,14 @@ def test_only_the_roles_meant_may_use_an_endpoint(shared_unit: Unit, method: str
         admin.put("/api/v1/nodes/alpha/streams/disk", json=STREAM)
         admin.post("/api/v1/epochs", content=encode(make_epoch()))
         admin.post(f"{FIELD}/packets", json=[PACKET])
+        admin.delete("/api/v1/segments/way")
+        if (method, path) != ("POST", "/api/v1/segments"):
+            admin.post("/api/v1/segments", json=WAY)
     for who in EVERYONE:
         with shared_unit.client(who) as client:
             status = client.request(method, path, **how).status_code
         if who in allowed:
-            assert status in (200, 204) or (status == 404 and "requests/" in path), (who, status)
+            assert status in (200, 201, 204) or (status == 404 and "requests/" in path), (who, status)
         else:
             assert status == 403, (who, status)
     with shared_unit.client(None) as client:

@@ -16,6 +16,7 @@ could not measure.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -113,7 +114,7 @@ class Agent:
         self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes, clock=clock)
         self.counts = AgentCounts()
         self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report)
-        self._looked = -ASSIGNMENTS_SECONDS
+        self._looked = -math.inf
         self._report_notices()
 
     def stop(self) -> None:
@@ -484,7 +485,14 @@ class Agent:
                 pause = min(2 * pause, longest)
 
     def _answer_one(self, asked: Asked) -> None:
-        """Hand over what the query unit cannot have: the open epochs, then the waiting ones, the newest first."""
+        """Hand over what the query unit cannot have: the open epochs, then the waiting ones, the newest first.
+
+        A question about no stream says that assignments have changed: they are looked at with the next sending.
+        """
+        if not asked.streams:
+            self._looked = -math.inf
+            self._transport.answer(asked, [])
+            return
         with self._lock:
             self._poll()
             snapshots = [e for name in asked.streams if name in self._streams for e in self._streams[name].snapshots()]

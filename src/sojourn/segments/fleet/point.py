@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from sojourn.capture.filters import PacketFilter
@@ -98,6 +99,7 @@ def parse_point(text: str, *, default: Way, filter: str = "", where: str = "poin
         raise UsageError(error.what, where=where, action=error.action) from None
 
 
+@lru_cache(maxsize=1000)
 def canonical_filter(text: str) -> str:
     """A filter in tcpdump's language, checked, and as it is compared and named: without spaces to spare.
 

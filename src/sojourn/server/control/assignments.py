@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sqlalchemy import BigInteger, Column, MetaData, Table, Text, func, insert, select, update
+from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, func, insert, select, update
 
 from sojourn.store.database import NAME
 from sojourn.store.epochs import EpochStore
@@ -35,15 +35,26 @@ class AssignmentStore:
 
     def assign(self, node: str, stream: str, configuration: Mapping[str, object] | None) -> int:
         """Set (or with None remove) what a node records under a stream's name; the new version."""
+        with self._store.transaction(writes=True) as connection:
+            return self.assign_with(connection, node, stream, configuration)
+
+    def assign_with(
+        self, connection: Connection, node: str, stream: str, configuration: Mapping[str, object] | None
+    ) -> int:
+        """The same as part of a transaction."""
         text = None if configuration is None else json.dumps(configuration, sort_keys=True)
         here = (ASSIGNMENTS.c.node == node) & (ASSIGNMENTS.c.stream == stream)
-        with self._store.transaction(writes=True) as connection:
-            latest = select(func.coalesce(func.max(ASSIGNMENTS.c.version), 0)).where(ASSIGNMENTS.c.node == node)
-            version = int(connection.execute(latest).scalar_one()) + 1
-            values = {"configuration": text, "version": version}
-            if not connection.execute(update(ASSIGNMENTS).where(here).values(values)).rowcount:
-                connection.execute(insert(ASSIGNMENTS).values(node=node, stream=stream, **values))
+        latest = select(func.coalesce(func.max(ASSIGNMENTS.c.version), 0)).where(ASSIGNMENTS.c.node == node)
+        version = int(connection.execute(latest).scalar_one()) + 1
+        values = {"configuration": text, "version": version}
+        if not connection.execute(update(ASSIGNMENTS).where(here).values(values)).rowcount:
+            connection.execute(insert(ASSIGNMENTS).values(node=node, stream=stream, **values))
         return version
+
+    def count(self, connection: Connection, node: str) -> int:
+        """How many streams a node is assigned."""
+        here = (ASSIGNMENTS.c.node == node) & ASSIGNMENTS.c.configuration.is_not(None)
+        return int(connection.execute(select(func.count()).select_from(ASSIGNMENTS).where(here)).scalar_one())
 
     def of(self, node: str) -> tuple[int, dict[str, dict[str, object]]]:
         """A node's version (0: never assigned anything) and its streams' configurations."""

@@ -47,6 +47,16 @@ class StreamStateStore:
             rows = connection.execute(query).all()
         return {row.stream: StreamState(state=row.state, since_ns=row.since_ns, reason=row.reason) for row in rows}
 
+    def of_points(self) -> dict[tuple[str, str], StreamState]:
+        """The states of all points of segments, by node and stream."""
+        query = select(STATES).where(STATES.c.stream.like("point:%"))
+        with self._store.transaction() as connection:
+            rows = connection.execute(query).all()
+        return {
+            (row.node, row.stream): StreamState(state=row.state, since_ns=row.since_ns, reason=row.reason)
+            for row in rows
+        }
+
     def failed(self) -> dict[str, dict[str, str]]:
         """The streams that cannot be recorded now and why, by node."""
         query = select(STATES).where(STATES.c.state == "failed").order_by(STATES.c.node, STATES.c.stream)

@@ -98,7 +98,7 @@ _PROBLEMS = {
     401: "no valid token",
     403: "the role does not allow it, or it is another node's",
     404: "it is not there, or nobody waits for it",
-    409: "another agent has the node's name",
+    409: "another agent has the node's name, or another segment the name",
     413: "too large",
     422: "not as described here",
     429: "too many requests",

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import HTTPException
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,6 +31,9 @@ MOST_FAULTS, MOST_TEXT = 5, 100
 MOST_DETAIL = 1000
 _EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")
 _BULK = re.compile(r"/api/v1/(segments/measurements|nodes/[^/]+/collections/[^/]+/packets)/?")
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Gate:
@@ -156,6 +161,15 @@ def explain_error(error: SojournError) -> JSONResponse:
     status = 504 if isinstance(error, TooLongError) else 503 if isinstance(error, StoreError | ServerError) else 400
     headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
     return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status, headers)
+
+
+def parsed(kind: type[Model], body: bytes) -> Model:
+    """What a body of JSON says; 422 if it is not as described."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
 
 
 def explain_faults(errors: Sequence[Any]) -> str:

@@ -4,6 +4,9 @@ Nodes are reached the way they reach us: a node waits for requests (a long poll)
 more parts. Nothing needs a route to the node. A request lives as long as its asker waits, which is a few seconds after
 the last part; an answer that nobody waits for any more is refused. Answers stay packed, and all that wait for their
 askers share one limit.
+
+A request about no stream at all has the node look at its assignments now (`wake`). A node of an earlier version answers
+with nothing, and looks when it would have.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sojourn.core.errors import ServerError
@@ -63,7 +67,8 @@ class LiveDesk:
 
     def is_listening(self, node: str) -> bool:
         """Whether the node waits for requests, or did a moment ago."""
-        waits = node in self._nodes and self._nodes[node].waiting > 0
+        state = self._nodes.get(node)  # other threads may ask: what is there must not be looked up twice
+        waits = state is not None and state.waiting > 0
         return waits or self._clock() - self._heard.get(node, -AWAY_SECONDS) < AWAY_SECONDS
 
     def _hear(self, node: str) -> None:
@@ -113,6 +118,12 @@ class LiveDesk:
                 state.requests.remove(request)
             if not state.waiting and not state.requests:
                 self._nodes.pop(node, None)
+
+    async def wake(self, nodes: Iterable[str], seconds: float) -> None:
+        """Have nodes look at their assignments at once, those that listen; the others will look by themselves."""
+        reached = [node for node in nodes if self.is_listening(node)]
+        with suppress(ServerError):
+            await asyncio.gather(*(self.ask(node, (), 0, 0, seconds) for node in reached))
 
     def is_asked(self, node: str, request_id: str) -> bool:
         """Whether somebody waits for (more of) a node's answer."""

@@ -6,12 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
 from sojourn.core.errors import InputError
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, measured_by, to_row
 from sojourn.server.door.access import must_be_node, nodes, problems, readers
+from sojourn.server.door.gate import parsed
 from sojourn.server.models import MeasurementResults, MeasurementRow, MeasurementRows
 from sojourn.server.queries.answering import measured_between
 from sojourn.server.queries.query import while_connected
@@ -42,11 +41,7 @@ async def add_measurements(request: Request, token: Annotated[Token, nodes]) -> 
 
 def _measurements(body: bytes) -> list[SegmentMeasurement]:
     """The measurements in a body of JSON; 422 if it is not as described, 400 if one cannot be."""
-    try:
-        rows = MeasurementRows.model_validate_json(body).measurements
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
+    rows = parsed(MeasurementRows, body).measurements
     measurements = []
     for number, row in enumerate(rows):
         try:

@@ -1,0 +1,224 @@
+"""The fleet's segments: what is created and removed becomes plans, and what nodes are assigned.
+
+Guarantee: a change of segments and all assignments that follow from it are one transaction. Each point is assigned one
+stream, or two while a new generation of its plan takes over: the former is withdrawn when all points of its group have
+stored epochs of the new one that share a marker, or after `MOST_TAKING_OVER` epochs' time. So there is no gap. A group
+keeps its generation while the memory and the epoch that its segments need stay the same: points that join it are added,
+points that leave it are withdrawn, and nothing changes for the others.
+Cost: a change reads all segments with the same filter, some 20 µs each, and writes two rows for each point concerned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from sojourn.core.errors import UsageError
+from sojourn.node.agent.configuration import checked_stream
+from sojourn.segments.fleet.point import Point
+from sojourn.segments.fleet.replanning import first_plan, planned_again
+from sojourn.segments.fleet.segment import FleetSegment, Group, groups_of
+from sojourn.segments.plan import SegmentPlan
+from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.door.limits import Limits
+from sojourn.store.epochs import EpochStore
+from sojourn.store.segments import Generation, Recording, SegmentStore, superseded, with_filter
+
+MOST_TAKING_OVER = 5  # epochs
+# Whether two points' recordings of one generation have stored epochs that share a marker.
+AreJoined = Callable[[Recording, Recording], bool]
+
+
+class NoSegmentError(UsageError):
+    """There is no segment of that name."""
+
+
+class SegmentExistsError(UsageError):
+    """Another segment has the name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedGroup:
+    """A group, and the generation that all its points record under."""
+
+    group: Group
+    generation: Generation
+
+
+class SegmentControl:
+    """Segments of one store; safe from several threads."""
+
+    def __init__(self, store: EpochStore, assignments: AssignmentStore, limits: Limits) -> None:
+        self._store, self._assignments, self._limits = store, assignments, limits
+        self.segments = SegmentStore(store)
+
+    def create(self, segment: FleetSegment) -> set[str]:
+        """Add a segment and have its points recorded; the nodes whose assignments changed."""
+        created = replace(segment, created_ns=time.time_ns())
+        # It may share a larger plan now, and be alone once the others are removed.
+        first_plan(created.size_bytes)
+        with self._store.transaction(writes=True) as connection:
+            if self.segments.find(connection, created.name) is not None:
+                what = f"there is a segment {created.name} already"
+                raise SegmentExistsError(what, where="segment", action="remove it first, or choose another name")
+            if self.segments.count(connection) >= self._limits.segments:
+                what = f"there are {self._limits.segments} segments already, which is the limit"
+                raise UsageError(what, where="segment", action="remove some first")
+            self.segments.add(connection, created)
+            return self._settle(connection, created.filter)
+
+    def remove(self, name: str) -> set[str]:
+        """Remove a segment, and withdraw what no other needs; the nodes whose assignments changed."""
+        with self._store.transaction(writes=True) as connection:
+            if (found := self.segments.find(connection, name)) is None:
+                raise NoSegmentError(f"there is no segment {name[:200]}", action="sojourn segment list shows all")
+            self.segments.remove(connection, name)
+            return self._settle(connection, found.filter)
+
+    def groups(self) -> list[RecordedGroup]:
+        """All groups with the generation of each."""
+        with self._store.transaction() as connection:
+            segments = self.segments.segments(connection)
+        recorded = {one.point: one.generation for one in self.segments.recorded() if one.is_current}
+        groups = [group for filtered in _by_filter(segments).values() for group in groups_of(filtered)]
+        generations = [(group, recorded.get(group.points[0])) for group in groups]
+        return [RecordedGroup(group=group, generation=one) for group, one in generations if one is not None]
+
+    def replan(self, recorded: RecordedGroup, plan: SegmentPlan, sizes: Mapping[str, int]) -> set[str]:
+        """Let a group go on under another plan, with the memory found for some segments; nodes that have to know.
+
+        A group that has changed meanwhile is left as it is: it will be looked at again.
+        """
+        with self._store.transaction(writes=True) as connection:
+            for name, size in sizes.items():
+                self.segments.resize(connection, name, size)
+            filter_text = recorded.group.points[0].filter
+            segments = self.segments.segments(connection, filter_text)
+            group = next((one for one in groups_of(segments) if one.points == recorded.group.points), None)
+            current = self._current(connection, filter_text)
+            numbers = {current[point].generation.number for point in recorded.group.points if point in current}
+            if group is None or numbers != {recorded.generation.number}:
+                return set()
+            now = time.time_ns()
+            following = self.segments.begin_generation(
+                connection, plan, memory_bytes=group.memory_bytes, epoch_ns=group.epoch_ns, now_ns=now
+            )
+            return self._record(connection, group, following, current, now)
+
+    def finish_taking_over(self, are_joined: AreJoined) -> set[str]:
+        """Withdraw former generations that the new ones have replaced; the nodes whose assignments changed."""
+        now = time.time_ns()
+        with self._store.transaction() as connection:
+            former = self.segments.recordings(connection, superseded())
+        if not former:
+            return set()
+        current = {one.point: one for one in self.segments.recorded() if one.is_current}
+        groups = {point: one.group for one in self.groups() for point in one.group.points}
+        done = [one for one in former if _is_over(one, current, groups, are_joined, now)]
+        with self._store.transaction(writes=True) as connection:
+            for one in done:
+                self._withdraw(connection, one, now)
+        return {one.point.node for one in done}
+
+    def _settle(self, connection: Connection, filter_text: str) -> set[str]:
+        """Make recordings with a filter what its segments call for."""
+        now = time.time_ns()
+        groups = groups_of(self.segments.segments(connection, filter_text))
+        wanted = {point for group in groups for point in group.points}
+        changed: set[str] = set()
+        for one in self.segments.recordings(connection, with_filter(filter_text)):
+            if one.point not in wanted:
+                self._withdraw(connection, one, now)
+                changed.add(one.point.node)
+        current = self._current(connection, filter_text)
+        for group in groups:
+            generation = self._generation(connection, group, current, now)
+            changed |= self._record(connection, group, generation, current, now)
+        return changed
+
+    def _current(self, connection: Connection, filter_text: str) -> dict[Point, Recording]:
+        found = self.segments.recordings(connection, with_filter(filter_text))
+        return {one.point: one for one in found if one.is_current}
+
+    def _generation(
+        self, connection: Connection, group: Group, current: Mapping[Point, Recording], now_ns: int
+    ) -> Generation:
+        """The generation that most of a group's points record under and that suits it, or a new one."""
+        known = [current[point].generation for point in group.points if point in current]
+        needs = {"memory_bytes": group.memory_bytes, "epoch_ns": group.epoch_ns}
+        suited = [one for one in known if (one.memory_bytes, one.epoch_ns) == tuple(needs.values())]
+        if suited:
+            number = Counter(one.number for one in suited).most_common(1)[0][0]
+            return next(one for one in suited if one.number == number)
+        # What is known of the traffic goes into the next plan: that of the most flows has it all.
+        model = max((one.plan for one in known), key=lambda plan: plan.flows, default=None)
+        memory = group.memory_bytes
+        plan = first_plan(memory) if model is None else planned_again(model, memory)
+        return self.segments.begin_generation(connection, plan, now_ns=now_ns, **needs)
+
+    def _record(
+        self,
+        connection: Connection,
+        group: Group,
+        generation: Generation,
+        current: Mapping[Point, Recording],
+        now_ns: int,
+    ) -> set[str]:
+        """Have all points of a group recorded under a generation; the nodes for which that is new."""
+        changed: set[str] = set()
+        for point in group.points:
+            recording = current.get(point)
+            if recording is not None:
+                if recording.generation.number == generation.number:
+                    continue
+                self.segments.change(connection, recording, superseded_ns=now_ns)
+            self.segments.begin(connection, point, generation, now_ns)
+            self._assign(connection, point, generation)
+            changed.add(point.node)
+        return changed
+
+    def _assign(self, connection: Connection, point: Point, generation: Generation) -> None:
+        stream, table = point.stream(generation.number), point.table(generation.plan, generation.epoch_ns)
+        checked_stream(stream, table, where=f"point {point}", most_bytes=self._limits.assignment_bytes)
+        if self._assignments.count(connection, point.node) >= self._limits.assignments:
+            what = f"{point.node} is assigned {self._limits.assignments} streams already, which is the limit"
+            raise UsageError(what, where="segment", action="remove segments or streams of that node")
+        if self.segments.points_at(connection, point.node) > self._limits.node_points:
+            what = f"{point.node} has {self._limits.node_points} points already, which is the limit"
+            raise UsageError(what, where="segment", action="remove segments of that node")
+        self._assignments.assign_with(connection, point.node, stream, table)
+
+    def _withdraw(self, connection: Connection, recording: Recording, now_ns: int) -> None:
+        self.segments.change(connection, recording, until_ns=now_ns)
+        self._assignments.assign_with(connection, recording.point.node, recording.stream, None)
+
+
+def _by_filter(segments: Iterable[FleetSegment]) -> dict[str, list[FleetSegment]]:
+    found: dict[str, list[FleetSegment]] = {}
+    for segment in segments:
+        found.setdefault(segment.filter, []).append(segment)
+    return found
+
+
+def _is_over(
+    former: Recording,
+    current: Mapping[Point, Recording],
+    groups: Mapping[Point, Group],
+    are_joined: AreJoined,
+    now_ns: int,
+) -> bool:
+    """Whether a former recording can end: the new one has joined all points that this one's segments join it to."""
+    point, following = former.point, current.get(former.point)
+    if following is None or former.superseded_ns is None:
+        return True
+    if now_ns - former.superseded_ns >= MOST_TAKING_OVER * following.generation.epoch_ns:
+        return True
+    pairs = [pair for one in groups[point].segments for pair in one.pairs.values() if point in pair]
+    return all(
+        first in current and second in current and are_joined(current[first], current[second])
+        for first, second in pairs
+    )

@@ -1,0 +1,97 @@
+"""When a plan is made again, and when it is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sojourn.segments.fleet.replanning import Seen, first_plan, planned_again, replanned, sized_memory
+from sojourn.segments.plan import SegmentPlan, plan_point
+
+MEMORY = 64_000
+
+
+def plan_for(seen: Seen) -> SegmentPlan:
+    plan = replanned(first_plan(MEMORY), seen, memory_bytes=MEMORY)
+    assert plan is not None
+    return plan
+
+
+TRAFFIC = Seen(flows=500, packets=50_000, loss=0.01)
+PLAN = plan_for(TRAFFIC)
+
+
+def seen(**changes: float) -> Seen:
+    return Seen(**({**vars(TRAFFIC), **changes}))  # type: ignore[arg-type]
+
+
+def test_the_first_plan_is_made_again_once_traffic_is_known() -> None:
+    assert PLAN.flows >= 500
+    assert PLAN.packets >= 50_000
+    assert PLAN.memory_bits <= 8 * MEMORY
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"flows": 900},
+        {"flows": 150},
+        {"loss": 0.02},
+        {"loss": 0.002},
+        {"packets": 150_000},
+        {"packets": 5_000},
+        {"common_share": 0.6},
+        {"packets": 0, "flows": 0},
+    ],
+)
+def test_traffic_within_the_band_leaves_the_plan_alone(changes: dict[str, float]) -> None:
+    assert replanned(PLAN, seen(**changes), memory_bytes=MEMORY) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flows": 2000},
+        {"flows": 20},
+        {"loss": 0.2},
+        {"loss": 0.0},
+        {"packets": 1_000_000},
+        {"packets": 500},
+        {"common_share": 0.1},
+    ],
+)
+def test_traffic_that_has_outgrown_the_plan_gets_another(changes: dict[str, float]) -> None:
+    following = replanned(PLAN, seen(**changes), memory_bytes=MEMORY)
+    assert following is not None
+    assert following.stream != PLAN.stream or following.markers != PLAN.markers
+    assert following.memory_bits <= 8 * MEMORY
+    assert replanned(following, seen(**changes), memory_bytes=MEMORY) is None, "once is enough"
+
+
+@pytest.mark.parametrize("up", [1.5, 1.9])
+def test_waves_do_not_change_the_plan_again_and_again(up: float) -> None:
+    plan, changes = PLAN, 0
+    for wave in range(20):
+        now = seen(flows=round(500 * up) if wave % 2 else 500, packets=round(50_000 * (1 if wave % 2 else up)))
+        following = replanned(plan, now, memory_bytes=MEMORY)
+        if following is not None:
+            plan, changes = following, changes + 1
+    assert changes == 0
+
+
+def test_loss_that_was_never_seen_is_planned_for() -> None:
+    calm = plan_for(seen(loss=0.0))
+    assert calm.loss >= 0.001
+
+
+def test_another_memory_keeps_what_is_known_of_the_traffic() -> None:
+    larger = planned_again(PLAN, 2 * MEMORY)
+    assert (larger.flows, larger.loss, larger.packets) == (PLAN.flows, PLAN.loss, PLAN.packets)
+    assert larger == plan_point(2 * MEMORY, flows=PLAN.flows, loss=PLAN.loss, packets=PLAN.packets)
+
+
+def test_a_smaller_error_needs_more_memory() -> None:
+    few = Seen(flows=40, packets=8_000, loss=0.01)
+    strict = sized_memory(few, error=0.05, confidence=0.9)
+    loose = sized_memory(few, error=0.5, confidence=0.9)
+    assert loose < strict
