@@ -33,11 +33,46 @@ def overlaps(first_ns: int | None, last_ns: int | None, from_ns: int, to_ns: int
 
 
 @dataclass(frozen=True, slots=True)
+class KernelClock:
+    """What a node's kernel says of its clock: whether something keeps it in step, and how far off it may be at most."""
+
+    synchronised: bool
+    error_ns: int
+    offset_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where an epoch begins and ends among the packets that passed, and what else is known of its completeness.
+
+    ``begins`` and ``ends`` name a place between two packets by a packet that every point sees (`segments.fleet.markers`);
+    None where only time or memory made the cut. ``sequences`` numbers, its own and those before it, are in the epoch;
+    ``continues`` says that nothing lies between it and the number before these. ``missed`` packets passed meanwhile that
+    the kernel had no room for.
+    """
+
+    begins: int | None = None
+    ends: int | None = None
+    sequences: int = 1
+    continues: bool = False
+    missed: int = 0
+    clock: KernelClock | None = None
+
+    def joined(self, later: Cut) -> Cut:
+        """The cut of both epochs as one, which must follow each other."""
+        together = self.sequences + later.sequences
+        return Cut(
+            self.begins, later.ends, together, self.continues, self.missed + later.missed, later.clock or self.clock
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     """What a node recorded in one stretch of time.
 
     ``node``, ``stream`` and ``sequence`` identify it: a second epoch with the same three is a copy.
     ``keys`` are the instances that were active, where the node reports them (``None`` where not).
+    ``cut`` says where among a segment's packets it begins and ends (``None`` where it is cut by time alone).
     """
 
     node: str
@@ -45,6 +80,7 @@ class Epoch:
     sequence: int
     sketch: AnySketch
     keys: tuple[Key, ...] | None = None
+    cut: Cut | None = None
 
     def __post_init__(self) -> None:
         check_names(self.node, self.stream)

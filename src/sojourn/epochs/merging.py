@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Any
 
-from sojourn.core.errors import SketchFullError
+from sojourn.core.errors import MismatchError, SketchFullError
 from sojourn.core.keys import Key
-from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.epoch import Cut, Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import AnySketch
@@ -66,7 +66,11 @@ def merging_key(epoch: EncodedEpoch) -> str:
 
 
 def merged_epoch(one: Epoch, other: Epoch) -> Epoch:
-    """One epoch that holds both, with the later sequence number and both lists of keys (none unless both have one)."""
+    """One epoch that holds both, with the later sequence number and both lists of keys (none unless both have one).
+
+    Epochs that are cut among a segment's packets must follow each other.
+    """
+    cut = _joined_cut(one, other)
     pair = one.sketch, other.sketch
     widths = {name: max(bits, _widths(other.parameters)[name]) for name, bits in _widths(one.parameters).items()}
     while True:
@@ -78,7 +82,18 @@ def merged_epoch(one: Epoch, other: Epoch) -> Epoch:
             if min(widths.values(), default=WIDEST) >= WIDEST:
                 raise
             widths = {name: min(WIDEST, bits + 1) for name, bits in widths.items()}
-    return Epoch(one.node, one.stream, max(one.sequence, other.sequence), merged.freeze(), _all_keys(one, other))
+    return Epoch(one.node, one.stream, max(one.sequence, other.sequence), merged.freeze(), _all_keys(one, other), cut)
+
+
+def _joined_cut(one: Epoch, other: Epoch) -> Cut | None:
+    """Where both together begin and end; a `MismatchError` if other packets lie between them."""
+    if one.cut is None or other.cut is None:
+        return None
+    earlier, later = sorted((one, other), key=lambda epoch: epoch.sequence)
+    assert earlier.cut is not None and later.cut is not None
+    if not later.cut.continues or later.sequence - later.cut.sequences != earlier.sequence:
+        raise MismatchError("the epochs do not follow each other", where=one.stream)
+    return earlier.cut.joined(later.cut)
 
 
 def _widened(sketch: AnySketch, widths: dict[str, int]) -> AnySketch:

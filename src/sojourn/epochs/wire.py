@@ -2,13 +2,19 @@
 
 ::
 
-    epoch = [version, body, check]          version 1; body a byte string; check = XXH64(body) mod 2³²
-    body  = [kind, parameters, node, stream, sequence, frame, recorded, counters, keys]
+    epoch = [version, body, check]          version 1 or 2; body a byte string; check = XXH64(body) mod 2³²
+    body  = [kind, parameters, node, stream, sequence, frame, recorded, counters, keys]         of version 1
+    body  = [kind, parameters, node, stream, sequence, frame, recorded, counters, keys, cut]    of version 2
+    cut   = [begins, ends, sequences, continues, missed, clock]    clock = [synchronised, error_ns, offset_ns] or null
 
 ``parameters`` maps the papers' symbols to values, defaults left out (those of a ``segment``, which has several sketches
 of the same packets, map a part's name to ``[kind, parameters]``); ``frame`` is ``[first_ns, span_ns]``
 or null; ``counters`` holds all tables packed to their bit widths; ``keys`` is a list of
 canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one after the other.
+
+Version 2 is for epochs that end at packets instead of times (`epoch.Cut`). They are cut as often as their packets say,
+and may hold few: ``counters`` are then compressed (zlib, RFC 1950) wherever that makes them smaller, which shows in their
+length; so bytes fall with packets.
 
 Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite lengths, no nesting beyond
 what the format has; the size of `counters` is derived from validated parameters and compared before any
@@ -27,6 +33,7 @@ Counters are packed as little-endian bits, a column starting at a byte: value i 
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,21 +50,24 @@ from sojourn.core.hash_kernels import hash_slice
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.kernels import kernel
 from sojourn.core.keys import key_from_bytes
-from sojourn.epochs.epoch import MAX_KEYS, Epoch, check_names, overlaps
+from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock, check_names, overlaps
 from sojourn.sketches.parameters import Field, Parameters, Table
 from sojourn.sketches.sketch import SKETCHES, AnySketch, new_sketch, sketch_type
 
-VERSION = 1
+VERSION, VERSION_WITH_CUT = 1, 2
+COMPRESSION = 1  # the fastest: what is there to gain are zeros
 MAX_EPOCH_BYTES = 64 << 20
 # A counter of one bit on the wire takes 64 in memory; what a message may cost is bounded, too.
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
-BODY_FIELDS = 9
+BODY_FIELDS = {VERSION: 9, VERSION_WITH_CUT: 10}
+CUT_FIELDS, CLOCK_FIELDS = 6, 3
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
 FEW_KEYS = 1000  # which an encoded epoch keeps beside its bytes, so that they are not parsed again
 BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
+_Body = tuple[int, bytes]  # the version of the format, and what is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,14 @@ class EncodedEpoch:
     decoded_bytes: int  # of memory that the counters take once they are unpacked
     data: bytes
     few_keys: list[object] | None = attribute(default=None, repr=False, compare=False)  # as parsed, unless many
+    cut: Cut | None = None
 
     @classmethod
     def of(cls, epoch: Epoch) -> EncodedEpoch:
         """An epoch that has just closed, encoded."""
         name, frame = (epoch.node, epoch.stream, epoch.sequence), (epoch.first_ns, epoch.last_ns, epoch.recorded)
         memory = epoch.parameters.decoded_bytes
-        return cls(epoch.parameters, *name, *frame, len(epoch.keys or ()), memory, encode(epoch))
+        return cls(epoch.parameters, *name, *frame, len(epoch.keys or ()), memory, encode(epoch), cut=epoch.cut)
 
     def overlaps(self, from_ns: int, to_ns: int) -> bool:
         """Whether any measurement may lie in ``from_ns … to_ns``."""
@@ -105,6 +116,12 @@ def encode(epoch: Epoch) -> bytes:
     if epoch.first_ns is not None and epoch.last_ns is not None:
         frame = [epoch.first_ns, epoch.last_ns - epoch.first_ns]
     tables = zip(epoch.parameters.tables(), sketch.arrays, strict=True)
+    counters = b"".join(pack_table(table, array) for table, array in tables)
+    version, cut = VERSION, []
+    if epoch.cut is not None:
+        version, cut = VERSION_WITH_CUT, [_cut_items(epoch.cut)]
+        compressed = zlib.compress(counters, COMPRESSION)
+        counters = min(counters, compressed, key=len)
     body = cbor2.dumps(
         [
             epoch.parameters.kind,
@@ -114,11 +131,17 @@ def encode(epoch: Epoch) -> bytes:
             epoch.sequence,
             frame,
             epoch.recorded,
-            b"".join(pack_table(table, array) for table, array in tables),
+            counters,
             None if epoch.keys is None else [key.to_bytes() for key in epoch.keys],
+            *cut,
         ]
     )
-    return cbor2.dumps([VERSION, body, _check(body)])
+    return cbor2.dumps([version, body, _check(body)])
+
+
+def _cut_items(cut: Cut) -> list[object]:
+    clock = cut.clock and [cut.clock.synchronised, cut.clock.error_ns, cut.clock.offset_ns]
+    return [cut.begins, cut.ends, cut.sequences, cut.continues, cut.missed, clock]
 
 
 def _check(body: bytes) -> int:
@@ -159,7 +182,7 @@ def check_intact(data: bytes) -> None:
     _one_body(data)
 
 
-def _one_body(data: bytes) -> bytes:
+def _one_body(data: bytes) -> _Body:
     if len(data) > MAX_EPOCH_BYTES:
         raise WireError(f"{len(data)} bytes exceed {MAX_EPOCH_BYTES}", where="epoch")
     stream = io.BytesIO(data)
@@ -259,15 +282,16 @@ def load_item(stream: object, where: str, *, depth: int, what: str = "an epoch")
         raise WireError(f"not the CBOR of {what} ({str(error)[:80]})", where=where) from None
 
 
-def _checked_body(outer: object) -> bytes:
+def _checked_body(outer: object) -> _Body:
     if not isinstance(outer, list) or len(outer) != 3:
         raise WireError("expected [version, body, check]", where="epoch")
     version, body, check = outer
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version not in BODY_FIELDS:
+        known = " and ".join(map(str, BODY_FIELDS))
         raise WireError(
             f"version {str(version)[:20]} is unknown",
             where="version",
-            action=f"this Sojourn reads version {VERSION}; update it",
+            action=f"this Sojourn reads versions {known}; update it",
         )
     if not isinstance(body, bytes):
         raise WireError("expected a byte string", where="body")
@@ -275,16 +299,17 @@ def _checked_body(outer: object) -> bytes:
         raise WireError(
             "the check does not match the body", where="check", action="the epoch was damaged; send it again"
         )
-    return body
+    return version, body
 
 
-def _body_items(body: bytes) -> list[object]:
+def _body_items(checked: _Body) -> list[object]:
+    version, body = checked
     stream = io.BytesIO(body)
     items = load_item(stream, "body", depth=BODY_DEPTH)
     if stream.read(1):
         raise WireError("bytes follow the body", where="body")
-    if not isinstance(items, list) or len(items) != BODY_FIELDS:
-        raise WireError(f"expected a list of {BODY_FIELDS} fields", where="body")
+    if not isinstance(items, list) or len(items) != BODY_FIELDS[version]:
+        raise WireError(f"expected a list of {BODY_FIELDS[version]} fields", where="body")
     return items
 
 
@@ -303,10 +328,12 @@ def _integer(value: object, where: str, *, lowest: int = 0) -> int:
 
 def _header(items: list[object], data: bytes) -> EncodedEpoch:
     """All of a body but its counters and keys, whose sizes alone are looked at."""
-    kind, mapping, node, stream, sequence, frame, recorded, counters, keys = items
+    kind, mapping, node, stream, sequence, frame, recorded, counters, keys, *rest = items
+    cut = _decode_cut(rest[0]) if rest else None
     mapped = cbor2.dumps(_expect(mapping, dict, "parameters"))
     parameters, expected, memory = _layout(_expect(kind, str, "kind"), mapped)
-    if (size := len(_expect(counters, bytes, "counters"))) != expected:
+    size = len(_expect(counters, bytes, "counters"))
+    if size > expected or (size < expected and cut is None):
         raise WireError(f"{size} bytes of counters, the parameters call for {expected}", where="counters")
     if memory > MAX_COUNTER_BYTES:
         raise WireError(f"the counters take {memory} bytes of memory, more than {MAX_COUNTER_BYTES}", where="counters")
@@ -321,7 +348,10 @@ def _header(items: list[object], data: bytes) -> EncodedEpoch:
     if key_count > MAX_KEYS:
         raise WireError(f"{key_count} keys exceed {MAX_KEYS}", where="keys")
     few = cast(list[object], keys) if 0 < key_count <= FEW_KEYS else None
-    return EncodedEpoch(parameters, node, stream, number, first_ns, last_ns, count, key_count, memory, data, few)
+    if cut is not None and cut.sequences > number + 1:
+        raise WireError(f"{cut.sequences} numbers end at {number}", where="sequences")
+    frame_ns = first_ns, last_ns
+    return EncodedEpoch(parameters, node, stream, number, *frame_ns, count, key_count, memory, data, few, cut)
 
 
 def _decoded(header: EncodedEpoch, items: list[object]) -> Epoch:
@@ -331,7 +361,8 @@ def _decoded(header: EncodedEpoch, items: list[object]) -> Epoch:
     raw = _key_bytes(items[8])
     keys = None if raw is None else _as_wire_error(lambda: tuple(map(key_from_bytes, raw)), "keys")
     # Nobody else has the sketch, and unpacked counters are canonical: no copy is needed.
-    return _as_wire_error(lambda: Epoch(header.node, header.stream, header.sequence, sketch.freeze(), keys), "epoch")
+    name = header.node, header.stream, header.sequence
+    return _as_wire_error(lambda: Epoch(*name, sketch.freeze(), keys, header.cut), "epoch")
 
 
 @lru_cache(maxsize=1024)
@@ -345,12 +376,52 @@ def _layout(kind: str, mapping: bytes) -> tuple[Parameters, int, int]:
 
 def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
     sketch = new_sketch(parameters)
+    counters = _decompressed(counters, sum(packed_size(table) for table in parameters.tables()))
     offset = 0
     for table, array in zip(parameters.tables(), sketch.arrays, strict=True):
         size = packed_size(table)
         unpack_into(table, memoryview(counters)[offset : offset + size], array)
         offset += size
     return sketch
+
+
+def _decompressed(counters: bytes, size: int) -> bytes:
+    """The packed counters; never more than their size is made of what came."""
+    if len(counters) == size:
+        return counters
+    try:
+        reader = zlib.decompressobj()
+        found = reader.decompress(counters, size)
+    except zlib.error as error:
+        raise WireError(f"cannot be decompressed ({error})", where="counters") from None
+    # What is exactly as long as it may be has yet to reach its end.
+    if len(found) != size or reader.decompress(reader.unconsumed_tail, 1) or not reader.eof or reader.unused_data:
+        raise WireError(f"compressed counters are not the {size} bytes that the parameters call for", where="counters")
+    return found
+
+
+def _decode_cut(items: object) -> Cut:
+    if not isinstance(items, list) or len(items) != CUT_FIELDS:
+        raise WireError("expected [begins, ends, sequences, continues, missed, clock]", where="cut")
+    begins, ends = (None if word is None else _word(word, "cut") for word in items[:2])
+    sequences, missed = _integer(items[2], "sequences", lowest=1), _integer(items[4], "missed")
+    return Cut(begins, ends, sequences, _expect(items[3], bool, "continues"), missed, _decode_clock(items[5]))
+
+
+def _decode_clock(items: object) -> KernelClock | None:
+    if items is None:
+        return None
+    if not isinstance(items, list) or len(items) != CLOCK_FIELDS:
+        raise WireError("expected [synchronised, error_ns, offset_ns]", where="clock")
+    offset = _integer(items[2], "offset_ns", lowest=-MAX_INTEGER)
+    return KernelClock(_expect(items[0], bool, "synchronised"), _integer(items[1], "error_ns"), offset)
+
+
+def _word(value: object, where: str) -> int:
+    number = _expect(value, int, where)
+    if not 0 <= number < 1 << 64:
+        raise WireError(f"{str(number)[:40]} is no 64-bit word", where=where)
+    return number
 
 
 def _decode_frame(frame: object) -> tuple[int | None, int | None]:

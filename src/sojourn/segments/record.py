@@ -27,7 +27,8 @@ from sojourn.core.files import FilePath, open_input
 from sojourn.core.keys import FlowKey, Key
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, plural
-from sojourn.epochs.epoch import MAX_KEYS, Epoch
+from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock
+from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import AnySketch, new_sketch
 
@@ -110,6 +111,7 @@ class _Open:
     sequence: int
     sketch: AnySketch
     keys: _KeysOfEpoch | None
+    cut: Cut | None = None
 
     def reported(self) -> tuple[Key, ...] | None:
         return None if self.keys is None else tuple(self.keys.found.values())
@@ -120,7 +122,7 @@ class PointRecorder:
 
     ``slot_of`` says in which time slot a row belongs (None: all in one); ``keys`` reports which instances were active;
     ``salt_of`` gives each epoch its own salt by its number. Flows that are weighted need ``keys_at``, which reads the
-    keys of the current batch.
+    keys of the current batch. With ``markers`` epochs end at packets instead (`segments.fleet.markers`), and say so.
     """
 
     def __init__(
@@ -134,23 +136,49 @@ class PointRecorder:
         keys_at: KeysAt | None = None,
         salt_of: Callable[[int], int] | None = None,
         first_sequence: int = 0,
+        markers: MarkerCuts | None = None,
     ) -> None:
         self.node, self.stream, self.parameters = node, stream, parameters
         self.sequence = self._first_sequence = first_sequence
         self._slot_of, self._keys, self._salt_of = slot_of, keys, salt_of
         self._weights = _Weights.of(parameters, keys_at)
         self._open: dict[int, _Open] = {}
+        self._markers = markers
+        self._place: int | None = None
+        self._clock: KernelClock | None = None
 
     def record(self, batch: Any) -> list[Epoch]:
         """Record a batch; the epochs that it closed."""
         if self._weights is not None:
             self._weights.learn(batch)
         closed: list[Epoch] = []
+        if self._markers is not None:
+            self._record_between(self._markers, batch, closed)
+            return closed
         for part, rows, slot in self._by_slot(batch):
             self._record_part(part, rows, slot, closed)
             while len(self._open) > OPEN_SLOTS:
                 closed.append(self._close(min(self._open)))
         return closed
+
+    def _record_between(self, markers: MarkerCuts, batch: PacketBatch, closed: list[Epoch]) -> None:
+        """Record what lies between markers in an epoch each; a marker is the first packet of its epoch."""
+        rows, start = np.arange(len(batch)), 0
+        for row, name in [*markers.places(batch), (len(batch), None)]:
+            if row > start:
+                self._record_part(batch.select(slice(start, row)), rows[start:row], 0, closed)
+            if name is not None:
+                closed += [self._close(0, name)] if self._open else []
+                self._place = name
+            start = row
+
+    def note(self, *, missed: int, clock: KernelClock | None) -> None:
+        """Enter in the current epoch what the kernel could not hand over, and what it says of the clock."""
+        self._clock = clock
+        if missed:
+            begun = self._begin(0)
+            assert begun.cut is not None
+            begun.cut = replace(begun.cut, missed=begun.cut.missed + missed)
 
     def _by_slot(self, batch: Any) -> Iterable[tuple[Any, Int64Array, int]]:
         """The batch cut where its time slots change, with the rows of each part in it."""
@@ -167,7 +195,11 @@ class PointRecorder:
     def _begin(self, slot: int) -> _Open:
         if slot not in self._open:
             keys = self._keys.begin() if self._keys is not None else None
-            self._open[slot] = _Open(self.sequence, self._new_sketch(), keys)
+            cut = None
+            if self._markers is not None:
+                cut = Cut(begins=self._place, continues=self.sequence > self._first_sequence)
+                self._place = None
+            self._open[slot] = _Open(self.sequence, self._new_sketch(), keys, cut)
             self.sequence += 1
         return self._open[slot]
 
@@ -184,6 +216,8 @@ class PointRecorder:
     def _record_part(self, part: Any, rows: Int64Array, slot: int, closed: list[Epoch]) -> None:
         while len(part):
             begun = self._begin(slot)
+            if self._markers is not None and not begun.sketch.recorded:
+                self._markers.begin(int(part.time_ns[0]))
             taken = begun.sketch.record_batch(part)
             if begun.keys is not None and taken:
                 ids = part.flow_id if isinstance(part, PacketBatch) else part.instance_id
@@ -197,23 +231,33 @@ class PointRecorder:
             closed.append(self._close(slot))
             part, rows = part.select(slice(taken, None)), rows[taken:]
 
-    def _close(self, slot: int) -> Epoch:
+    def _close(self, slot: int, ends: int | None = None) -> Epoch:
         ended = self._open.pop(slot)
         if self._keys is not None and ended.keys is not None:
             self._keys.end(ended.keys)
+        cut = None if ended.cut is None else replace(ended.cut, ends=ends, clock=self._clock)
         # Nobody else has the sketch: no copy is needed.
-        return Epoch(self.node, self.stream, ended.sequence, ended.sketch.freeze(), ended.reported())
+        return Epoch(self.node, self.stream, ended.sequence, ended.sketch.freeze(), ended.reported(), cut)
 
     def snapshots(self) -> list[Epoch]:
         """The epochs under construction as they are now, oldest first; recording goes on."""
         return [
-            Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported())
+            Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported(), begun.cut)
             for _, begun in sorted(self._open.items())
             if begun.sketch.recorded
         ]
 
     def close_before(self, time_ns: int) -> list[Epoch]:
-        """Close the slots that ended before a time, oldest first; without slots nothing does."""
+        """Close the slots that ended before a time, oldest first; without slots nothing does.
+
+        Between markers, an epoch ends by time if it is overdue.
+        """
+        if self._markers is not None:
+            is_over, name = self._markers.overdue(time_ns) if self._open else (False, None)
+            if not is_over:
+                return []
+            self._place = name
+            return [self._close(0, name)]
         if self._slot_of is None:
             return []
         current = int(self._slot_of(np.array([time_ns], np.int64))[0])

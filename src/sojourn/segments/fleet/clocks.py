@@ -1,0 +1,208 @@
+"""Clocks followed: how far the receiver's clock is from the sender's in every run, within bounds that hold.
+
+The receiver's clock reads θ more than the sender's. A packet that travels to the receiver bounds θ from above by its raw
+delay, one that travels back from below; nothing is assumed of delays but that they are not negative. Of every run the
+smallest raw delays are kept (`smallest`), so that a bound takes no more than reading those:
+
+- in the run itself, with clocks whose rates differ by no more than `MAX_SKEW_PPM`;
+- from the runs around it as well, up to `REACH_NS` away, where some straight line fits them all: it gives the range of
+  rates, by which a bound is carried from its packet to the run. What does not fit (a clock that was set, or wandered) is
+  not used beyond its run.
+
+What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined where
+they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set during it,
+and its delays are unknown. If there is no bound from one side, θ is not known: delays are relative to the clocks.
+
+The correction is 0 where that fits all runs, else the middle of the bounds, carried along the common line so that what
+varies over time is not the bounds' own chance.
+Cost: O(pairs) for each run. Moon, Skelly and Towsley, INFOCOM 1999, for the hulls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.epochs.epoch import KernelClock
+from sojourn.matching.clock.correction import MAX_SKEW_PPM, TimedPairs
+from sojourn.matching.clock.lines import Corridor, lower_hull
+
+BLOCKS = 8
+REACH_NS = 120_000_000_000
+_STEEPEST = MAX_SKEW_PPM * 1e-6
+BY_PACKETS, BY_KERNELS, BY_BOTH = "packets both ways", "the kernels' synchronisation", "packets and kernels"
+UNKNOWN = "unknown: no packets travel back, and the kernels' clocks are not both synchronised"
+WAS_SET = "a clock was set meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAt:
+    """θ during a run: the correction and its bounds; None where a bound is not known, or the clock was set."""
+
+    offset_ns: float
+    low_ns: float | None
+    high_ns: float | None
+    source: str
+    skew_ppm: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        return self.low_ns is not None and self.high_ns is not None
+
+    @property
+    def was_set(self) -> bool:
+        return self.source == WAS_SET
+
+    @property
+    def uncertainty_ns(self) -> float | None:
+        """How far the offset may be off at most."""
+        if self.low_ns is None or self.high_ns is None:
+            return None
+        return max(self.offset_ns - self.low_ns, self.high_ns - self.offset_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFrame:
+    """When a run was, by the sender's clock, and what the two kernels said of theirs."""
+
+    first_ns: int
+    last_ns: int
+    kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
+
+    @property
+    def middle_ns(self) -> int:
+        return self.first_ns + (self.last_ns - self.first_ns) // 2
+
+
+def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> TimedPairs:
+    """Of each of some stretches of equal time, the packet with the smallest raw delay (the largest, if `sign` is −1)."""
+    if len(pairs) <= blocks:
+        return pairs
+    first, last = int(pairs.sent_ns.min()), int(pairs.sent_ns.max())
+    block = (pairs.sent_ns - first) * blocks // (last - first + 1)
+    order = np.lexsort((sign * pairs.raw_delay_ns, block))
+    rows = order[np.flatnonzero(np.diff(block[order], prepend=-1))]
+    return TimedPairs(pairs.sent_ns[rows], pairs.received_ns[rows])
+
+
+def follow(runs: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs) -> list[ClockAt]:
+    """θ of each run, oldest first; `backward` pairs have the same two clocks' readings as `forward` ones."""
+    ends = _sorted(forward), _sorted(backward)
+    return _corrected([_Bounds.of(run, *ends) for run in runs], [_kernels(run) for run in runs])
+
+
+def _sorted(pairs: TimedPairs) -> TimedPairs:
+    order = np.argsort(pairs.sent_ns, kind="stable")
+    return TimedPairs(pairs.sent_ns[order], pairs.received_ns[order])
+
+
+def _between(pairs: TimedPairs, first_ns: int, last_ns: int) -> TimedPairs:
+    rows = slice(*np.searchsorted(pairs.sent_ns, [first_ns, last_ns + 1]).tolist())
+    return TimedPairs(pairs.sent_ns[rows], pairs.received_ns[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The bounds of θ by packets (infinite: none), the middle of the common line and its slope."""
+
+    low: float
+    high: float
+    middle: float
+    slope: float
+
+    @classmethod
+    def of(cls, run: RunFrame, forward: TimedPairs, backward: TimedPairs) -> _Bounds:
+        at = run.middle_ns
+        own = _between(forward, run.first_ns, run.last_ns), _between(backward, run.first_ns, run.last_ns)
+        low, high = _carried(at, *own, (-_STEEPEST, _STEEPEST))
+        wide = [_between(pairs, run.first_ns - REACH_NS, run.last_ns + REACH_NS) for pairs in (forward, backward)]
+        slopes = _common_slopes(at, wide[0], wide[1])
+        if slopes is None or low > high:
+            return cls(low, high, (low + high) / 2, 0.0)
+        wide_low, wide_high = _carried(at, wide[0], wide[1], slopes)
+        if wide_low > wide_high:
+            return cls(low, high, (low + high) / 2, 0.0)
+        low, high = max(low, wide_low), min(high, wide_high)
+        return cls(low, high, (low + high) / 2, sum(slopes) / 2)
+
+
+def _carried(
+    at_ns: int, forward: TimedPairs, backward: TimedPairs, slopes: tuple[float, float]
+) -> tuple[float, float]:
+    """The bounds of θ at a time, carried there from packets while θ changes at a rate between two slopes."""
+    high, low = math.inf, -math.inf
+    if len(forward):
+        high = float((forward.raw_delay_ns + _most_change(at_ns - forward.sent_ns, slopes)).min())
+    if len(backward):
+        low = float((backward.raw_delay_ns + _least_change(at_ns - backward.sent_ns, slopes)).max())
+    return low, high
+
+
+def _most_change(ahead_ns: Int64Array, slopes: tuple[float, float]) -> FloatArray:
+    return np.maximum(ahead_ns * slopes[0], ahead_ns * slopes[1])
+
+
+def _least_change(ahead_ns: Int64Array, slopes: tuple[float, float]) -> FloatArray:
+    return np.minimum(ahead_ns * slopes[0], ahead_ns * slopes[1])
+
+
+def _common_slopes(at_ns: int, forward: TimedPairs, backward: TimedPairs) -> tuple[float, float] | None:
+    """The rates of the straight lines that fit between both directions; None if there is no such line."""
+    if not len(forward) or not len(backward):
+        return None
+    above, below = _hull(at_ns, forward, 1), _hull(at_ns, backward, -1)
+    corridor = Corridor(below, above, _STEEPEST)
+    return corridor.slopes if corridor.width(corridor.best_slope) >= 0 else None
+
+
+def _hull(at_ns: int, pairs: TimedPairs, sign: int) -> tuple[FloatArray, FloatArray]:
+    x = (pairs.sent_ns - at_ns).astype(np.float64)
+    y = pairs.raw_delay_ns.astype(np.float64)
+    rows = lower_hull(x, sign * y)
+    return x[rows], y[rows]
+
+
+def _kernels(run: RunFrame) -> tuple[float, float] | None:
+    """The bounds of θ that two synchronised kernels give."""
+    one, other = run.kernels
+    if one is None or other is None or not (one.synchronised and other.synchronised):
+        return None
+    error = float(one.error_ns + other.error_ns)
+    return -error, error
+
+
+def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None]) -> list[ClockAt]:
+    joined = [_joined(*both) for both in zip(bounds, kernels, strict=True)]
+    known = [one for one in joined if one.is_known]
+    in_step = all((one.low_ns or 0.0) <= 0.0 <= (one.high_ns or 0.0) for one in known)
+    if known and in_step:
+        return [_moved(one, 0.0) for one in joined]
+    if known:
+        return joined
+    # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise.
+    least = min((one.high for one in bounds if math.isfinite(one.high)), default=0.0)
+    return [_moved(one, min(least, 0.0)) for one in joined]
+
+
+def _moved(clock: ClockAt, offset_ns: float) -> ClockAt:
+    return ClockAt(offset_ns, clock.low_ns, clock.high_ns, clock.source, clock.skew_ppm)
+
+
+def _joined(packets: _Bounds, kernels: tuple[float, float] | None) -> ClockAt:
+    low, high = packets.low, packets.high
+    if low > high:
+        return ClockAt(0.0, None, None, WAS_SET)
+    skew = packets.slope * 1e6
+    is_bounded = math.isfinite(high - low)
+    if kernels is not None:
+        both = max(low, kernels[0]), min(high, kernels[1])
+        if both[0] <= both[1]:
+            source = BY_BOTH if is_bounded else BY_KERNELS
+            return ClockAt((both[0] + both[1]) / 2, *both, source, skew)
+    if is_bounded:
+        return ClockAt(packets.middle, low, high, BY_PACKETS, skew)
+    return ClockAt(0.0, None, None, UNKNOWN)
