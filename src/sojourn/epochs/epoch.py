@@ -45,10 +45,10 @@ class KernelClock:
 class Cut:
     """Where an epoch begins and ends among the packets that passed, and what else is known of its completeness.
 
-    ``begins`` and ``ends`` name a place between two packets by a packet that every point sees (`segments.fleet.markers`);
-    None where only time or memory made the cut. ``sequences`` numbers, its own and those before it, are in the epoch;
-    ``continues`` says that nothing lies between it and the number before these. ``missed`` packets passed meanwhile that
-    the kernel had no room for.
+    ``begins`` and ``ends`` name a place between two packets by a packet that every point sees
+    (`segments.fleet.markers`); None where only time or memory made the cut. ``sequences`` numbers, its own and those
+    before it, are in the epoch; ``continues`` says that nothing lies between it and the number before these. ``missed``
+    packets passed meanwhile that the kernel had no room for.
     """
 
     begins: int | None = None

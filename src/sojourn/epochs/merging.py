@@ -89,11 +89,11 @@ def _joined_cut(one: Epoch, other: Epoch) -> Cut | None:
     """Where both together begin and end; a `MismatchError` if other packets lie between them."""
     if one.cut is None or other.cut is None:
         return None
-    earlier, later = sorted((one, other), key=lambda epoch: epoch.sequence)
-    assert earlier.cut is not None and later.cut is not None
-    if not later.cut.continues or later.sequence - later.cut.sequences != earlier.sequence:
+    earlier, later = (one.cut, other.cut) if one.sequence < other.sequence else (other.cut, one.cut)
+    apart = abs(one.sequence - other.sequence)
+    if not later.continues or later.sequences != apart:
         raise MismatchError("the epochs do not follow each other", where=one.stream)
-    return earlier.cut.joined(later.cut)
+    return earlier.joined(later)
 
 
 def _widened(sketch: AnySketch, widths: dict[str, int]) -> AnySketch:

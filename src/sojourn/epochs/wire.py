@@ -13,8 +13,8 @@ or null; ``counters`` holds all tables packed to their bit widths; ``keys`` is a
 canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one after the other.
 
 Version 2 is for epochs that end at packets instead of times (`epoch.Cut`). They are cut as often as their packets say,
-and may hold few: ``counters`` are then compressed (zlib, RFC 1950) wherever that makes them smaller, which shows in their
-length; so bytes fall with packets.
+and may hold few: ``counters`` are then compressed (zlib, RFC 1950) wherever that makes them smaller, which shows in
+their length; so bytes fall with packets.
 
 Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite lengths, no nesting beyond
 what the format has; the size of `counters` is derived from validated parameters and compared before any

@@ -138,6 +138,8 @@ class MatchedSample:
     delay_ns: FloatArray
     """The known delays, ``start[i] … start[i + 1]`` those of row i, sorted."""
     start: Int64Array
+    sent_time: Int64Array
+    """When the packets of these delays were sent, as far as a sample keeps times (modulo 2ᵗ)."""
 
     @property
     def group(self) -> Int64Array:
@@ -201,11 +203,29 @@ class MatchedSample:
 
     def percentiles(self) -> FloatArray:
         """Those of everything that was delivered, groups weighed as for the mean."""
+        return weighed_percentiles(self.delay_ns, self.delay_weight, is_whole=self.is_whole)
+
+    @property
+    def delay_weight(self) -> FloatArray:
+        """How many delivered packets each of the known delays stands for, by its group."""
         of_group = np.bincount(self.group, self.paired, len(self.share))
         weight = np.minimum(self.sent, self.received) / np.maximum(of_group, 1)
         weight = weight if weight.sum() else np.ones(len(weight))
-        each = np.repeat(weight[self.group], self.paired)
-        return weighed_percentiles(self.delay_ns, each, is_whole=self.is_whole)
+        return np.repeat(weight[self.group], self.paired)
+
+    def flow_of_delay(self, flow_id: UInt64Array) -> Int64Array:
+        """Which of some flows each of the known delays belongs to, −1 where to none of them."""
+        row, _, reason = self._rows(flow_id)
+        flow_of_row = np.full(len(self.code), -1, np.int64)
+        known = np.array([why is None for why in reason], bool) & (row >= 0)
+        flow_of_row[row[known]] = np.flatnonzero(known)
+        return np.repeat(flow_of_row, self.paired)
+
+    def is_flow_whole(self, flow_id: UInt64Array) -> BoolArray:
+        """Of which flows every delivered packet has a known delay."""
+        row, group, _ = self._rows(flow_id)
+        whole: BoolArray = self._column(self.paired, row) == self._column(self.arrived, row)
+        return whole & (row >= 0) & (self.share[group] >= 1)
 
     def _percentiles(self, row: Int64Array) -> FloatArray:
         """Of each flow; NaN without a row."""
@@ -231,6 +251,10 @@ class MatchedSample:
         scale = value / seen if seen else float(np.average(weight, weights=np.maximum(self.sent, 1)))
         low, high = (scale * bound for bound in poisson_95(seen))
         return Estimate(value, low, high, seen, METHOD, unit="packets")
+
+    def sent_ns(self, first_ns: int) -> Int64Array:
+        """When the packets of `delay_ns` were sent, given the time from which on all of them were."""
+        return first_ns + ((self.sent_time - first_ns) & self.parameters.shape.time_mask)
 
     def _rows(self, flow_id: UInt64Array) -> tuple[Int64Array, Int64Array, list[Reason | None]]:
         """Each flow's row (−1: not sampled), its group, and why there is no delay."""
@@ -307,7 +331,8 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
     since = _centred(time - time[first][run], p.time_bits)
     if (received > sent).any():
         pairs &= _rank(run, end, since) < sent[run]
-    paired_run, delay = _delays(run[pairs], end[pairs], since[pairs], p.time_bits)
+    paired_run, delay, sent_since = _delays(run[pairs], end[pairs], since[pairs], p.time_bits)
+    sent_time = (time[first][paired_run] + sent_since) & p.shape.time_mask
     codes, stratum = np.unique(run_code[sent > 0], return_inverse=True)
     of_run = np.full(runs, -1, np.int64)
     of_run[sent > 0] = stratum
@@ -333,7 +358,32 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
         np.bincount(run_code >> _TAG_BITS, np.maximum(received - sent, 0), p.groups).astype(np.int64),
         delay[by_row],
         np.concatenate([[0], np.cumsum(paired)]),
+        sent_time[by_row],
     )
+
+
+def displaced_packets(earlier: Sample, sender: Sample, receiver: Sample) -> Estimate:
+    """Packets that the receiver has beyond those of the sender, and that the sender had *earlier*: late ones."""
+    threshold = np.minimum(np.minimum(sender.thresholds, receiver.thresholds), earlier.thresholds)
+    before, sent, received = (_names(_below(one.kept(), threshold)) for one in (earlier, sender, receiver))
+    late = received.keys() - sent.keys()
+    groups = np.array([received[name] for name in late if name in before], np.int64)
+    share = threshold / sender.parameters.everything
+    seen = len(groups)
+    if (share >= 1).all():
+        return Estimate(seen, seen, seen, seen, METHOD, unit="packets")
+    weight = 1 / np.where(share > 0, share, 1.0)
+    value = float(weight[groups].sum())
+    usual = float(np.average(weight, weights=np.maximum(receiver.arrays[0][:, PACKETS], 1)))
+    scale = value / seen if seen else usual
+    low, high = (scale * bound for bound in poisson_95(seen))
+    return Estimate(value, low, high, seen, METHOD, unit="packets")
+
+
+def _names(kept: KeptPackets) -> dict[tuple[int, int, int], int]:
+    """What tells kept packets apart, and the group of each."""
+    groups = kept.group.tolist()
+    return dict(zip(zip(groups, kept.hash.tolist(), kept.flow.tolist(), strict=True), groups, strict=True))
 
 
 def estimate_sample(sender: Sample, receiver: Sample, flow_id: UInt64Array) -> FlowDelays:
@@ -361,12 +411,14 @@ def _rank(run: Int64Array, end: Int64Array, since: Int64Array) -> Int64Array:
     return rank
 
 
-def _delays(run: Int64Array, end: Int64Array, since: Int64Array, bits: int) -> tuple[Int64Array, FloatArray]:
-    """The delay of every packet in runs with as many at either end, the k-th with the k-th."""
+def _delays(
+    run: Int64Array, end: Int64Array, since: Int64Array, bits: int
+) -> tuple[Int64Array, FloatArray, Int64Array]:
+    """The delay of every packet in runs with as many at either end, the k-th with the k-th; and when it was sent."""
     order = np.lexsort((since, end, run))
     run, end, since = run[order], end[order], since[order]
     delay = _centred(since[end == 1] - since[end == 0], bits)
-    return run[end == 0], delay.astype(np.float64)
+    return run[end == 0], delay.astype(np.float64), since[end == 0]
 
 
 def _students(degrees: FloatArray) -> FloatArray:

@@ -51,12 +51,16 @@ class SegmentTotals:
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """One stretch of time (the whole, or a part): totals, and each flow's answer."""
+    """One stretch of time (the whole, or a part): totals, and each flow's answer.
+
+    ``sample`` is what both ends' coordinated samples have in common, without the base of the delays.
+    """
 
     first_ns: int
     last_ns: int
     totals: SegmentTotals
     flows: FlowDelays | None
+    sample: MatchedSample | None = None
 
     @property
     def answered(self) -> bool:
@@ -262,7 +266,7 @@ def answer_interval(
         losses = answers.losses(*counts) if whole else count_losses(*counts, [])
     tails = None if answers.sample is None else answers.sample.percentiles()
     totals = SegmentTotals(*counts, answers.delays, losses, tails)
-    return Interval(sender.first_ns or 0, sender.last_ns or 0, totals, flows).moved(base_ns)
+    return Interval(sender.first_ns or 0, sender.last_ns or 0, totals, flows, answers.sample).moved(base_ns)
 
 
 @dataclass(frozen=True, eq=False)

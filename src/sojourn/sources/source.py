@@ -110,6 +110,11 @@ class Source(ABC, Generic[B]):
         return 0
 
     @property
+    def missed(self) -> int:
+        """How many packets passed since `open` that the kernel had no room for."""
+        return 0
+
+    @property
     def ignored(self) -> dict[str, int]:
         """How often something could not be measured since `open`, by reason; absent reasons did not occur."""
         return {}
@@ -235,6 +240,10 @@ class SelectedInstances(Source[B]):
     @property
     def memory_bytes(self) -> int:
         return self._source.memory_bytes
+
+    @property
+    def missed(self) -> int:
+        return self._source.missed
 
     @property
     def ignored(self) -> dict[str, int]:

@@ -28,7 +28,9 @@ from sojourn.core.errors import SourceError, UsageError
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import Key, key_id
 from sojourn.epochs.epoch import Epoch
+from sojourn.node.agent.clock import kernel_clock
 from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, checked_source
+from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.record import KeyReports, PointRecorder, every
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sources.registry import AnySource
@@ -69,6 +71,11 @@ class WatchedSource:
     @property
     def warnings(self) -> list[str]:
         return self._source.warnings
+
+    @property
+    def missed(self) -> int:
+        """Packets that passed since it was opened and that the kernel had no room for."""
+        return self._source.missed
 
     def open(self, *, is_over: Callable[[], bool] = lambda: False, seconds: float = OPENING_SECONDS) -> None:
         """Open the source; gives it up after some seconds, or as soon as `is_over`."""
@@ -167,11 +174,13 @@ class AgentStream:
         self._ids: Any = np.empty(0, np.uint64)
         # All that was measured until then is recorded.
         self.until_ns = 0
+        plan, self._missed = configuration.plan, 0
         self._recorder = PointRecorder(
             node,
             configuration.name,
             configuration.parameters,
-            slot_of=every(configuration.epoch_ns),
+            slot_of=every(configuration.epoch_ns) if plan is None else None,
+            markers=None if plan is None else MarkerCuts(configuration.epoch_ns, share=plan.markers),
             keys=KeyReports(self._keys_at, flows=configuration.flows),
             keys_at=self._keys_at,
             salt_of=(lambda sequence: first_salt + sequence % SALTS) if configuration.salted else None,
@@ -203,6 +212,10 @@ class AgentStream:
         self._learn(found.keys)
         self._ids = found.batch.flow_id if isinstance(found.batch, PacketBatch) else found.batch.instance_id
         self.until_ns = now_ns
+        if self.configuration.plan is not None:
+            missed = self.source.missed
+            self._recorder.note(missed=missed - self._missed, clock=kernel_clock())
+            self._missed = missed
         return [*self._recorder.record(found.batch), *self._recorder.close_before(now_ns)]
 
     def _learn(self, keys: Iterable[Key]) -> None:

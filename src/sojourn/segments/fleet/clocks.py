@@ -1,17 +1,18 @@
 """Clocks followed: how far the receiver's clock is from the sender's in every run, within bounds that hold.
 
-The receiver's clock reads θ more than the sender's. A packet that travels to the receiver bounds θ from above by its raw
-delay, one that travels back from below; nothing is assumed of delays but that they are not negative. Of every run the
-smallest raw delays are kept (`smallest`), so that a bound takes no more than reading those:
+The receiver's clock reads θ more than the sender's. A packet that travels to the receiver bounds θ from above by its
+raw delay, one that travels back from below; nothing is assumed of delays but that they are not negative. Of every run
+the smallest raw delays are kept (`smallest`), so that a bound takes no more than reading those:
 
 - in the run itself, with clocks whose rates differ by no more than `MAX_SKEW_PPM`;
 - from the runs around it as well, up to `REACH_NS` away, where some straight line fits them all: it gives the range of
-  rates, by which a bound is carried from its packet to the run. What does not fit (a clock that was set, or wandered) is
-  not used beyond its run.
+  rates, by which a bound is carried from its packet to the run. What does not fit (a clock that was set, or wandered)
+  is not used beyond its run.
 
-What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined where
-they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set during it,
-and its delays are unknown. If there is no bound from one side, θ is not known: delays are relative to the clocks.
+What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined
+where they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set
+during it, and its delays are unknown. If there is no bound from one side, θ is not known: delays are relative to the
+clocks.
 
 The correction is 0 where that fits all runs, else the middle of the bounds, carried along the common line so that what
 varies over time is not the bounds' own chance.
@@ -79,7 +80,7 @@ class RunFrame:
 
 
 def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> TimedPairs:
-    """Of each of some stretches of equal time, the packet with the smallest raw delay (the largest, if `sign` is −1)."""
+    """Of each of some stretches of equal time, the packet with the smallest raw delay (largest, if `sign` is −1)."""
     if len(pairs) <= blocks:
         return pairs
     first, last = int(pairs.sent_ns.min()), int(pairs.sent_ns.max())
@@ -130,9 +131,7 @@ class _Bounds:
         return cls(low, high, (low + high) / 2, sum(slopes) / 2)
 
 
-def _carried(
-    at_ns: int, forward: TimedPairs, backward: TimedPairs, slopes: tuple[float, float]
-) -> tuple[float, float]:
+def _carried(at_ns: int, forward: TimedPairs, backward: TimedPairs, slopes: tuple[float, float]) -> tuple[float, float]:
     """The bounds of θ at a time, carried there from packets while θ changes at a rate between two slopes."""
     high, low = math.inf, -math.inf
     if len(forward):
@@ -143,11 +142,11 @@ def _carried(
 
 
 def _most_change(ahead_ns: Int64Array, slopes: tuple[float, float]) -> FloatArray:
-    return np.maximum(ahead_ns * slopes[0], ahead_ns * slopes[1])
+    return np.asarray(np.maximum(ahead_ns * slopes[0], ahead_ns * slopes[1]))
 
 
 def _least_change(ahead_ns: Int64Array, slopes: tuple[float, float]) -> FloatArray:
-    return np.minimum(ahead_ns * slopes[0], ahead_ns * slopes[1])
+    return np.asarray(np.minimum(ahead_ns * slopes[0], ahead_ns * slopes[1]))
 
 
 def _common_slopes(at_ns: int, forward: TimedPairs, backward: TimedPairs) -> tuple[float, float] | None:

@@ -9,8 +9,8 @@ Where packets stop to come, an epoch ends by time. After a silence this place ha
 it: whoever saw the same one last can say that nothing lies between. Only an epoch that is overdue although packets do
 come ends at a place without a name.
 
-Guarantee: an epoch is at most `LONGEST` times as long as wanted, and cuts are at most some twenty an epoch, whatever the
-traffic does from one poll to the next. Cost: a hash per packet, about 1 ns.
+Guarantee: an epoch is at most `LONGEST` times as long as wanted, and cuts are at most some twenty an epoch, whatever
+the traffic does from one poll to the next. Cost: a hash per packet, about 1 ns.
 """
 
 from __future__ import annotations

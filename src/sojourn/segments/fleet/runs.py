@@ -1,13 +1,13 @@
 """Runs: stretches of two points' epochs that begin and end at packets which both points saw.
 
-Each point numbers its epochs, and names the places between them (`segments.fleet.markers`). A name that both points have
-is a place in the stream of packets; between two such places, in epochs that follow each other at either point, both
-recorded the same packets, but for those lost, or that changed places with a marker. Sketches are linear, so the epochs of
-a run are added up, however many one point made of them.
+Each point numbers its epochs, and names the places between them (`segments.fleet.markers`). A name that both points
+have is a place in the stream of packets; between two such places, in epochs that follow each other at either point,
+both recorded the same packets, but for those lost, or that changed places with a marker. Sketches are linear, so the
+epochs of a run are added up, however many one point made of them.
 
-Guarantee: no packet is in two runs, and a run has no gap. A name that a point has twice (a copy, or a packet sent again as
-it was) is not used; of names that the two points have in different order, those that fit each other are.
-Cost: O(n log n) for n epochs.
+Guarantee: no packet is in two runs, and a run has no gap. A name that a point has twice (a copy, or a packet sent again
+as it was) is not used; of names that the two points have in different order, those that fit each other are. Cost: O(n
+log n) for n epochs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sojourn.epochs.epoch import Cut
 
@@ -84,7 +85,7 @@ def align(sent: Sequence[PlacedEpoch], received: Sequence[PlacedEpoch]) -> list[
     common = sorted({(before.named[name], after.named[name]) for name in before.named.keys() & after.named.keys()})
     runs = []
     places = _in_order(common)
-    for (a0, b0), (a1, b1) in zip(places, places[1:], strict=False):
+    for (a0, b0), (a1, b1) in pairwise(places):
         if a1 > a0 and before.chain[a0] == before.chain[a1] and after.chain[b0] == after.chain[b1]:
             runs.append(Run(before.between(a0, a1), after.between(b0, b1)))
     return runs

@@ -1,0 +1,436 @@
+"""The answer of a run, as it is stored, and of many runs as one.
+
+A run is answered once, by the same function as all segments (`segments.answer`), and what is stored of it is what later
+questions need: totals, flows, the sampled packets' delays, and the smallest ones for the clock. Delays are *raw* there,
+the receiver's reading less the sender's: the clocks are corrected when a question is answered, with all that is known
+by then of both directions.
+
+Runs add up: packets and losses exactly, means by their packets, percentiles from the sampled delays of all, each with
+the packets that it stands for. Errors of a flow's means are taken to be common to all its runs, so that its interval is
+never narrower than its runs' on average: what draws a flow towards the others does so in every run. Those of the
+whole's means, which are sampled anew in each run, are independent. What the clocks leave unsure is added to both sides.
+
+**Losses.** A packet that changed places with a marker is missing in one run and extra in the next. What a receiver has
+beyond its run is looked for in the sender's run before (``displaced``), and taken off the losses of that; only the
+packets that were late at the end of the last run have to be guessed, from the other runs or the next one.
+
+Cost: O(flows + samples) for each run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered
+from sojourn.core.keys import TrafficKey, key_id
+from sojourn.epochs.epoch import Epoch, KernelClock, merge_epochs
+from sojourn.estimation.differences import Losses, poisson_95
+from sojourn.estimation.lda import LdaAnswer
+from sojourn.estimation.order_statistics import weighed_percentiles
+from sojourn.estimation.sample import MatchedSample, displaced_packets, match_samples
+from sojourn.matching.clock.correction import TimedPairs
+from sojourn.segments.answer import Interval, SegmentTotals, answer_interval, parts_of, without_other_way
+from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
+from sojourn.segments.plan import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
+from sojourn.segments.ranges import recorded_base, shifted
+from sojourn.sketches.sample import Sample
+from sojourn.sketches.sketch import AnySketch, new_sketch
+
+# Sampled delays that are stored of one flow and run; of more, so many that are evenly spread among them.
+MOST_DELAYS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class SampledDelays:
+    """Raw delays of sampled packets: each with its flow's row (−1: of none that is known) and the packets it stands
+    for.
+
+    ``whole`` flows had all their packets sampled; ``is_whole`` says it of all packets.
+    """
+
+    row: Int64Array
+    delay_ns: Int64Array
+    weight: FloatArray
+    whole: BoolArray
+    is_whole: bool
+
+    @classmethod
+    def of(cls, sample: MatchedSample | None, flow_id: UInt64Array, base_ns: int) -> SampledDelays:
+        if sample is None:
+            none: Int64Array = np.empty(0, np.int64)
+            return cls(none, none, np.empty(0), np.zeros(len(flow_id), bool), False)
+        row, weight = sample.flow_of_delay(flow_id), sample.delay_weight
+        delay = np.rint(sample.delay_ns).astype(np.int64) + base_ns
+        kept = _thinned(np.diff(sample.start))
+        if len(kept) < len(row):
+            share = np.bincount(row + 1, minlength=len(flow_id) + 1) / np.maximum(
+                np.bincount(row[kept] + 1, minlength=len(flow_id) + 1), 1
+            )
+            weight = weight * share[row + 1]
+        whole = sample.is_flow_whole(flow_id)
+        return cls(row[kept], delay[kept], weight[kept], whole, sample.is_whole and len(kept) == len(row))
+
+
+def _thinned(counts: Int64Array) -> Int64Array:
+    """The places of sorted delays that are kept of each row."""
+    if not len(counts) or counts.max() <= MOST_DELAYS:
+        return np.arange(int(counts.sum()))
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    spread = [
+        start + (np.arange(n) if n <= MOST_DELAYS else np.linspace(0, n - 1, MOST_DELAYS).round().astype(np.int64))
+        for start, n in zip(starts.tolist(), counts.tolist(), strict=True)
+    ]
+    return np.concatenate(spread).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class RunAnswer:
+    """What two points recorded of one run says; delays are raw.
+
+    ``pairs`` are the packets with the smallest raw delays, ``kernels`` what either kernel said of its clock, and
+    ``missed`` how many packets either had no room for. ``extra`` packets arrived that were not sent in this run,
+    ``displaced`` ones of them were sent in the one before; None where no sample tells.
+    """
+
+    interval: Interval
+    sampled: SampledDelays
+    pairs: TimedPairs
+    extra: Estimate | None = None
+    displaced: Estimate | None = None
+    kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
+    missed: tuple[int, int] = (0, 0)
+
+    @property
+    def frame(self) -> RunFrame:
+        return RunFrame(self.interval.first_ns, self.interval.last_ns, self.kernels)
+
+
+def answer_run(
+    sent: Sequence[Epoch],
+    received: Sequence[Epoch],
+    *,
+    before: Sequence[Epoch] = (),
+    offset_ns: int | None = None,
+) -> RunAnswer:
+    """The answer of the epochs between two places; `before` are those that the sender recorded right before.
+
+    `offset_ns` is about what the clocks differ by, where that is known.
+    """
+    sender = merge_epochs(list(sent))
+    receiver = merge_epochs(list(received)) if received else new_sketch(sender.parameters)
+    sender.parameters.require_equal(receiver.parameters)
+    keys = _keys([*sent, *received])
+    flow_id = np.array(list(keys), np.uint64)
+    base_ns = _base(sender, receiver) if offset_ns is None else offset_ns
+    complete = all(epoch.keys is not None for epoch in (*sent, *received))
+    interval = answer_interval(
+        sender,
+        shifted(receiver, base_ns),
+        flow_id,
+        sizes=np.zeros(len(flow_id), np.int64),
+        joint=complete and 0 < len(flow_id) <= MOST_JOINT_FLOWS and FLOWS in parts_of(sender),
+        base_ns=base_ns,
+    )
+    pairs = _pairs(interval.sample, sender, base_ns)
+    ends = [[epoch.cut for epoch in end if epoch.cut is not None] for end in (sent, received)]
+    kernels = [cuts[-1].clock if cuts else None for cuts in ends]
+    missed = [sum(cut.missed for cut in cuts) for cuts in ends]
+    return RunAnswer(
+        replace(interval, sample=None),
+        SampledDelays.of(interval.sample, flow_id, base_ns),
+        smallest(pairs),
+        None if interval.sample is None else interval.sample.extra_packets(),
+        _displaced(before, sender, receiver),
+        (kernels[0], kernels[1]),
+        (missed[0], missed[1]),
+    )
+
+
+def _displaced(before: Sequence[Epoch], sender: AnySketch, receiver: AnySketch) -> Estimate | None:
+    if not before or before[0].parameters != sender.parameters:
+        return None
+    ends = [_sample_of(sketch) for sketch in (merge_epochs(list(before)), sender, receiver)]
+    earlier, sent, received = ends
+    return None if earlier is None or sent is None or received is None else displaced_packets(earlier, sent, received)
+
+
+def _sample_of(sketch: AnySketch) -> Sample | None:
+    parts = parts_of(sketch)
+    sample = parts.get(SAMPLES, parts.get(FLOWS))
+    return sample if isinstance(sample, Sample) else None
+
+
+def _keys(epochs: Sequence[Epoch]) -> dict[int, TrafficKey]:
+    """The flows that either point reported, by their ids."""
+    keys = dict.fromkeys(key for epoch in epochs for key in epoch.keys or () if isinstance(key, TrafficKey))
+    return {key_id(key): key for key in keys}
+
+
+def _base(sender: AnySketch, receiver: AnySketch) -> int:
+    """About the smallest raw delay: what is left of delays is then as if the clocks were in step, and not negative."""
+    sent, received = parts_of(sender), parts_of(receiver)
+    base_ns = recorded_base(sent[SEGMENT], received[SEGMENT]) or 0 if SEGMENT in sent else 0  # type: ignore[arg-type]
+    before, after = _sample_of(sender), _sample_of(receiver)
+    if before is not None and after is not None:
+        delays = match_samples(before, shifted(after, base_ns)).delay_ns  # type: ignore[arg-type]
+        if len(delays) and delays.min() < 0:
+            base_ns += math.floor(delays.min())
+    return base_ns
+
+
+def _pairs(sample: MatchedSample | None, sender: AnySketch, base_ns: int) -> TimedPairs:
+    """The sampled packets' times by both clocks."""
+    if sample is None or sender.first_ns is None:
+        none: Int64Array = np.empty(0, np.int64)
+        return TimedPairs(none, none)
+    sent_ns = sample.sent_ns(sender.first_ns)
+    return TimedPairs(sent_ns, sent_ns + np.rint(sample.delay_ns).astype(np.int64) + base_ns)
+
+
+def combine(
+    answers: Sequence[RunAnswer],
+    clocks: Sequence[ClockAt],
+    *,
+    later: RunAnswer | None = None,
+    foreign: UInt64Array | None = None,
+) -> Interval:
+    """Runs, oldest first, as one answer; delays are corrected by the clock of each.
+
+    `later` is the run after these, if it is known. Packets of `foreign` flows, which one of the points never sees, are
+    not part of it.
+    """
+    flows = _combined_flows(answers, clocks)
+    aside = (0.0, 0.0)
+    if flows is not None and foreign is not None and len(foreign):
+        others = np.isin(flows.flow_id, foreign)
+        aside = float(np.nansum(flows.packets[others])), float(np.nansum(flows.lost[others]))
+        flows = flows.at(np.flatnonzero(~others))
+    whole = [answer.interval.totals for answer in answers]
+    sent, received = (sum(getattr(one, name) for one in whole) for name in ("sent", "received"))
+    losses = _combined_losses(answers, later)
+    if any(aside):
+        sent, losses = sent - round(aside[0]), _without(losses, *aside)
+        received = min(received, sent)
+    known = [i for i, clock in enumerate(clocks) if not clock.was_set]
+    delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known])
+    tails = _percentiles([answers[i] for i in known], [clocks[i] for i in known], None)
+    first, last = answers[0].interval.first_ns, answers[-1].interval.last_ns
+    totals = SegmentTotals(sent, received, delays, losses, tails)
+    return Interval(first, last, totals, None if flows is None else without_other_way(flows))
+
+
+def _combined_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> Losses:
+    """The losses of runs that follow each other."""
+    parts = [answer.interval.totals.losses for answer in answers]
+    sent = sum(answer.interval.totals.sent for answer in answers)
+    missing = sent - sum(answer.interval.totals.received for answer in answers)
+    missed = [sum(answer.missed[end] for answer in answers) for end in (0, 1)]
+    around = [*answers, *([later] if later is not None else [])]
+    extra = [answer.extra for answer in answers if answer.extra is not None]
+    if not any(missed) and all(p.is_exact and not p.extra for p in (one.interval.totals.losses for one in around)):
+        return Losses(missing, missing, missing)
+    surely = sum(part.extra for part in parts)
+    if len(extra) < len(answers):
+        return Losses(None, max(missing - missed[1], 0), sent, surely)
+    # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
+    late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
+    last = (later.displaced if later is not None else None) or _usual(late or extra)
+    value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last))
+    doubt = math.sqrt(sum(_variance(one) for one in (extra[0], last, _rest(extra[1:], late))))
+    low, high = value - doubt - missed[1], value + doubt + missed[0]
+    lost, least, most = (min(max(round(number), 0), sent) for number in (value, math.floor(low), math.ceil(high)))
+    return Losses(lost, least, most, surely)
+
+
+def _usual(estimates: Sequence[Estimate]) -> Estimate:
+    """A number that is not known, given others like it: their mean, from nothing to the most that they may be."""
+    value = sum(one.value for one in estimates) / len(estimates)
+    most = max(one.high for one in estimates)
+    return Estimate(value, 0.0, max(most, value), 0, "usual", unit="packets")
+
+
+def _rest(extra: Sequence[Estimate], late: Sequence[Estimate]) -> Estimate:
+    """What is extra without being late, whose errors alone are left: a late packet is in both numbers."""
+    value = max(sum(one.value for one in extra) - sum(one.value for one in late), 0.0)
+    scale = max((one.value / one.samples for one in extra if one.samples), default=1.0)
+    low, high = (scale * bound for bound in poisson_95(round(value / scale)))
+    return Estimate(value, min(low, value), max(high, value), 0, "rest", unit="packets")
+
+
+def _variance(estimate: Estimate) -> float:
+    """The square of the larger side of an interval."""
+    return max(estimate.high - estimate.value, estimate.value - estimate.low) ** 2
+
+
+def _without(losses: Losses, packets: float, lost: float) -> Losses:
+    """The losses without those of some flows, which are all that these sent, as far as that is known."""
+    away = round(max(packets, lost))
+    value = None if losses.lost is None else max(losses.lost - away, 0)
+    return Losses(value, max(losses.low - away, 0), max(losses.high - away, 0), losses.extra)
+
+
+def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) -> LdaAnswer:
+    """The mean and deviation of all delivered packets."""
+    told = [
+        (part.delays.mean, part.delays.deviation, max(part.received, 1), clock)
+        for part, clock in zip(parts, clocks, strict=True)
+        if isinstance(part.delays.mean, Estimate)
+    ]
+    nothing = Unanswered(Reason.NOTHING_RECORDED)
+    if not told:
+        why: Answer = parts[0].delays.mean if parts else nothing
+        return LdaAnswer(why, why, why, nothing)
+    weight = np.array([packets for _, _, packets, _ in told], np.float64)
+    weight /= weight.sum()
+    means = [mean for mean, *_ in told if isinstance(mean, Estimate)]
+    value = np.array([mean.value for mean in means]) - np.array([clock.offset_ns for *_, clock in told])
+    half = np.array([(mean.high - mean.low) / 2 for mean in means])
+    mean = float(weight @ value)
+    spread = math.sqrt(float(np.sum((weight * half) ** 2)))
+    below, above = _clock_room([clock for *_, clock in told], weight)
+    samples = sum(one.samples for one in means)
+    methods = [one.method for one in means]
+    answer = Estimate(mean, mean - spread - below, mean + spread + above, samples, max(methods, key=methods.count))
+    deviation: Answer = nothing
+    known = [one for _, one, _, _ in told if isinstance(one, Estimate)]
+    if len(known) == len(told):
+        squares = np.array([one.value for one in known]) ** 2 + (value - mean) ** 2
+        std = math.sqrt(float(weight @ squares))
+        deviation = Estimate(std, std, std, samples, known[0].method)
+    return LdaAnswer(answer, deviation, nothing, nothing)
+
+
+def _clock_room(clocks: Sequence[ClockAt], weight: FloatArray) -> tuple[float, float]:
+    """How far delays may be lower and higher than with the offsets that were taken off."""
+    below = above = 0.0
+    for clock, share in zip(clocks, weight.tolist(), strict=True):
+        if clock.low_ns is not None and clock.high_ns is not None:
+            below += share * (clock.high_ns - clock.offset_ns)
+            above += share * (clock.offset_ns - clock.low_ns)
+    return below, above
+
+
+@dataclass(eq=False)
+class _Sums:
+    """What is added up for each flow over its runs."""
+
+    packets: FloatArray
+    lost: FloatArray
+    unknown_lost: BoolArray
+    weight: FloatArray
+    means: FloatArray
+    squares: FloatArray
+    below: FloatArray
+    above: FloatArray
+    samples: Int64Array
+    silent: FloatArray
+
+    @classmethod
+    def of(cls, count: int) -> _Sums:
+        packets, lost, weight, means, squares, below, above, silent = np.zeros((8, count))
+        unknown, samples = np.zeros(count, bool), np.zeros(count, np.int64)
+        return cls(packets, lost, unknown, weight, means, squares, below, above, samples, silent)
+
+    def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt) -> None:
+        self.packets[at] += np.nan_to_num(flows.packets)
+        self.lost[at] += np.nan_to_num(flows.lost)
+        self.unknown_lost[at] |= np.isnan(flows.lost)
+        delivered = np.maximum(np.nan_to_num(flows.packets) - np.nan_to_num(flows.lost), 0.0)
+        known = flows.answered & (not clock.was_set)
+        weight = np.where(known, np.maximum(delivered, 1.0), 0.0)
+        mean = np.where(known, flows.mean_ns - clock.offset_ns, 0.0)
+        half = np.where(known, (flows.high_ns - flows.low_ns) / 2, 0.0)
+        below, above = _clock_room([clock], np.ones(1))
+        self.weight[at] += weight
+        self.means[at] += weight * mean
+        self.squares[at] += weight * (mean**2 + np.nan_to_num(flows.std_ns) ** 2)
+        self.below[at] += weight * (half + below)
+        self.above[at] += weight * (half + above)
+        self.samples[at] += np.where(known, flows.samples, 0)
+        self.silent[at] += np.where(known, 0.0, delivered)
+
+
+def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> FlowDelays | None:
+    told = [(a, a.interval.flows, clock) for a, clock in zip(answers, clocks, strict=True) if a.interval.flows]
+    if not told:
+        return None
+    flow_id = np.unique(np.concatenate([flows.flow_id for _, flows, _ in told]))
+    sums = _Sums.of(len(flow_id))
+    reason: list[Reason | None] = [None] * len(flow_id)
+    method = [""] * len(flow_id)
+    for _, flows, clock in told:
+        at = np.searchsorted(flow_id, flows.flow_id)
+        sums.add(flows, at, clock)
+        for row, why, how in zip(at.tolist(), flows.reason, flows.method_of_flow, strict=True):
+            reason[row], method[row] = why or reason[row], method[row] if why else how
+    known = sums.weight > 0
+    weight = np.where(known, sums.weight, 1.0)
+    mean = np.where(known, sums.means / weight, np.nan)
+    std = np.sqrt(np.maximum(sums.squares / weight - np.nan_to_num(mean) ** 2, 0.0))
+    # What a flow did in runs that do not tell differs from the others as its packets do among themselves.
+    room = np.where(known, 2 * std * sums.silent / np.maximum(sums.silent + sums.weight, 1.0), 0.0)
+    columns = {
+        "mean_ns": mean,
+        "low_ns": mean - sums.below / weight - room,
+        "high_ns": mean + sums.above / weight + room,
+        "std_ns": np.where(known, std, np.nan),
+    }
+    reasons = [None if is_known else why for is_known, why in zip(known.tolist(), reason, strict=True)]
+    return FlowDelays(
+        flow_id,
+        **columns,
+        samples=sums.samples,
+        packets=sums.packets,
+        lost=np.where(sums.unknown_lost, np.nan, sums.lost),
+        reason=reasons,
+        method="auto",
+        methods=method,
+        percentiles=_percentiles([a for a, *_ in told], [clock for *_, clock in told], flow_id),
+    )
+
+
+def _percentiles(
+    answers: Sequence[RunAnswer], clocks: Sequence[ClockAt], flow_id: UInt64Array | None
+) -> FloatArray | None:
+    """Of each flow, or of all packets where no flows are given."""
+    parts = [(a, clock) for a, clock in zip(answers, clocks, strict=True) if len(a.sampled.row) and not clock.was_set]
+    if not parts:
+        return None if flow_id is None else np.full((len(flow_id), len(LEVELS), 3), np.nan)
+    delay = np.concatenate([a.sampled.delay_ns - clock.offset_ns for a, clock in parts])
+    weight = np.concatenate([a.sampled.weight for a, _ in parts])
+    room = _clock_room([clock for _, clock in parts], np.full(len(parts), 1 / len(parts)))
+    if flow_id is None:
+        found = weighed_percentiles(delay, weight, is_whole=all(a.sampled.is_whole for a, _ in parts))
+        return _with_room(found, room)
+    row = np.concatenate([_row_in(flow_id, a) for a, _ in parts])
+    whole = np.ones(len(flow_id), bool)
+    for a, _ in parts:
+        assert a.interval.flows is not None
+        whole[np.searchsorted(flow_id, a.interval.flows.flow_id)] &= a.sampled.whole
+    order = np.lexsort((delay, row))
+    order = order[np.searchsorted(row[order], 0) :]
+    starts = np.searchsorted(row[order], np.arange(len(flow_id) + 1))
+    found = np.full((len(flow_id), len(LEVELS), 3), np.nan)
+    for flow in np.flatnonzero(np.diff(starts)).tolist():
+        rows = order[starts[flow] : starts[flow + 1]]
+        found[flow] = weighed_percentiles(delay[rows], weight[rows], is_whole=bool(whole[flow]))
+    return _with_room(found, room)
+
+
+def _row_in(flow_id: UInt64Array, answer: RunAnswer) -> Int64Array:
+    """The rows of a run's sampled delays among the flows of all runs."""
+    flows = answer.interval.flows
+    assert flows is not None
+    place = np.append(np.searchsorted(flow_id, flows.flow_id), -1)
+    return place[answer.sampled.row]
+
+
+def _with_room(found: FloatArray, room: tuple[float, float]) -> FloatArray:
+    found[..., 1] -= room[0]
+    found[..., 2] += room[1]
+    return found
