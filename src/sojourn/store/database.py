@@ -281,6 +281,20 @@ SIGHTINGS = Table(
 )
 
 
+def to_signed(word: int) -> int:
+    """The signed number with a word's bits.
+
+    >>> to_signed(2**64 - 1), to_signed(5)
+    (-1, 5)
+    """
+    return word - (1 << 64) if word >> 63 else word
+
+
+def to_word(number: int) -> int:
+    """The word with a signed number's bits."""
+    return number & ((1 << 64) - 1)
+
+
 def add_missing_columns(connection: Connection, table: Table) -> None:
     """Give a table of an earlier version the columns that have been added since."""
     there = {column["name"] for column in inspect(connection).get_columns(table.name)}

@@ -47,8 +47,11 @@ from sojourn.store.database import (
     insert_missing,
     insert_new,
     reading_engine,
+    to_signed,
+    to_word,
     widen_spans,
 )
+from sojourn.store.runs import CUTS, note_cuts
 
 MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
@@ -94,20 +97,6 @@ _Spans = dict[tuple[str, str], tuple[dict[bytes, int], dict[bytes, int]]]  # fir
 
 
 _Names = tuple[dict[bytes, Any], dict[bytes, str]]  # ids of keys, and the texts of those that have to be entered
-
-
-def to_signed(word: int) -> int:
-    """The signed number with a word's bits.
-
-    >>> to_signed(2**64 - 1), to_signed(5)
-    (-1, 5)
-    """
-    return word - (1 << 64) if word >> 63 else word
-
-
-def to_word(number: int) -> int:
-    """The word with a signed number's bits."""
-    return number & ((1 << 64) - 1)
 
 
 def open_store(place: str | Path | URL) -> EpochStore:
@@ -162,7 +151,9 @@ class EpochStore(Database):
             numbers = _insert_epochs(connection, epochs, now)
             statuses = _statuses(connection, epochs, numbers)
             offered = zip(epochs, statuses, strict=True)
-            stored = [epoch for epoch, status in offered if status is Status.STORED and epoch.key_count]
+            new = [epoch for epoch, status in offered if status is Status.STORED]
+            note_cuts(connection, {numbers[_identity(epoch)]: epoch for epoch in new})
+            stored = [epoch for epoch in new if epoch.key_count]
             entered = self._enter_keys(connection, {numbers[_identity(epoch)]: epoch for epoch in stored}, now)
             for node in sorted({epoch.node for epoch in epochs}):
                 self._see_node(connection, node, now)
@@ -383,6 +374,18 @@ class EpochStore(Database):
         for number, fault in faults.items():
             self.set_aside(number, fault)
 
+    def numbered(
+        self,
+        node: str,
+        stream: str,
+        sequences: Sequence[int],
+        *,
+        admit: Callable[[EncodedEpoch], object] = lambda _: None,
+    ) -> list[Epoch]:
+        """The epochs of a stream with some numbers, in order; see `decoded`."""
+        here = _of(node, stream) & EPOCHS.c.sequence.in_(sequences)
+        return list(self.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), admit))
+
     def epoch_bytes(self, node: str, stream: str, sequence: int) -> bytes | None:
         """One epoch as it came."""
         here = _of(node, stream) & (EPOCHS.c.sequence == sequence)
@@ -452,7 +455,8 @@ class EpochStore(Database):
             old = [number for number, received, last in rows if max(received, last) < time_ns]
             if old:
                 with self.transaction(writes=True) as connection:
-                    connection.execute(delete(SET_ASIDE).where(SET_ASIDE.c.epoch.in_(old)))
+                    for beside in (SET_ASIDE, CUTS):
+                        connection.execute(delete(beside).where(beside.c.epoch.in_(old)))
                     return connection.execute(delete(EPOCHS).where(EPOCHS.c.id.in_(old))).rowcount
             if not rows or all(received >= time_ns for _, received, _ in rows):
                 return 0

@@ -1,0 +1,182 @@
+"""Runs of a pair of streams, answered from the store as far as both ends are there; what a worker process does.
+
+A run is answered as soon as it is complete: both ends have stored all epochs between two places that both know. Which
+are complete is told by the epochs' places alone, so an end that is away costs nothing but the memory of its places. Of
+a run that cannot be answered the reason is stored instead.
+
+Guarantee: at most `most_runs` runs of a call, epochs of `most_bytes` of counters each and together `MOST_EPOCHS` an
+end. Cost: two epochs are decoded and their cells and samples compared for each run: some 10 ms with a few flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import URL
+
+from sojourn.core.errors import SojournError, UsageError
+from sojourn.core.estimates import Estimate
+from sojourn.core.units import format_bytes
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import EncodedEpoch
+from sojourn.segments.fleet.answers import RunAnswer, answer_run
+from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
+from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
+from sojourn.store.epochs import EpochStore, read_store
+from sojourn.store.runs import KnownPair, RunRow, RunStore
+
+# Places that are looked at in search of common ones: of a pair that has none the rest is given up.
+MOST_PLACES = 4000
+MOST_EPOCHS = 500
+STORES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredPair:
+    """What was answered of a pair, and the last epochs of either end that this rests on."""
+
+    number: int
+    runs: tuple[RunRow, ...]
+    until: tuple[int, int]
+    is_whole: bool  # whether nothing is left that could be answered now
+
+
+@lru_cache(maxsize=STORES)
+def opened(url: URL) -> EpochStore:
+    """The store at a URL, read by this process."""
+    return read_store(url)
+
+
+def answer_pairs(url: URL, pairs: Sequence[KnownPair], *, most_runs: int, most_bytes: int) -> list[AnsweredPair]:
+    """The complete runs of pairs that are not answered yet."""
+    store = opened(url)
+    answered = []
+    for pair in pairs:
+        if most_runs <= 0:
+            break
+        found = _answer_pair(store, pair, most_runs, most_bytes)
+        if found is not None:
+            answered.append(found)
+            most_runs -= len(found.runs)
+    return answered
+
+
+def _answer_pair(store: EpochStore, pair: KnownPair, most_runs: int, most_bytes: int) -> AnsweredPair | None:
+    runs = RunStore(store)
+    (node, stream), (other_node, other_stream) = pair.pair.ends
+    sent = runs.placed(node, stream, after=pair.sent_until, limit=MOST_PLACES)
+    received = runs.placed(other_node, other_stream, after=pair.received_until, limit=MOST_PLACES)
+    complete = align(sent, received)
+    chosen = complete[:most_runs]
+    if not chosen:
+        return None
+    sender = Reader(store, node, stream, most_bytes)
+    receiver = Reader(store, other_node, other_stream, most_bytes)
+    rows, last = [], (pair.sent_until, pair.received_until)
+    for run in chosen:
+        follows = _follows(run, last)
+        rows.append(answered_row(run, sender, receiver, follows=follows))
+        last = _end_of(run, last)
+    return AnsweredPair(number=pair.number, runs=tuple(rows), until=last, is_whole=len(chosen) == len(complete))
+
+
+def _follows(run: Run, last: tuple[int, int]) -> bool:
+    """Whether a run begins where another ended, by the last numbers of that."""
+    first = [run.sent[0], *run.received[:1]]
+    return all(
+        epoch.cut.continues and epoch.sequence - epoch.cut.sequences == n for epoch, n in zip(first, last, strict=False)
+    )
+
+
+def _end_of(run: Run, last: tuple[int, int]) -> tuple[int, int]:
+    return run.sent[-1].sequence, run.received[-1].sequence if run.received else last[1]
+
+
+class Reader:
+    """The epochs of one stream by their numbers; the ones read last are kept for the next run."""
+
+    def __init__(self, store: EpochStore, node: str, stream: str, most_bytes: int) -> None:
+        self._read: Callable[[list[int]], list[Epoch]] = lambda numbers: store.numbered(
+            node, stream, numbers, admit=self._admit
+        )
+        self._most_bytes = most_bytes
+        self._last: dict[int, Epoch] = {}
+
+    def _admit(self, epoch: EncodedEpoch) -> None:
+        if epoch.decoded_bytes > self._most_bytes:
+            what = f"an epoch takes {format_bytes(epoch.decoded_bytes)} of memory"
+            raise UsageError(what, where=epoch.stream, action="use a smaller plan")
+
+    def add(self, epochs: Sequence[Epoch]) -> None:
+        """Know epochs that are not stored."""
+        self._last.update((epoch.sequence, epoch) for epoch in epochs)
+
+    def epochs(self, placed: Sequence[PlacedEpoch]) -> list[Epoch]:
+        """All of these, or a `SojournError`."""
+        if len(placed) > MOST_EPOCHS:
+            raise UsageError(f"{len(placed)} epochs lie between two common markers", action="look at both ends")
+        numbers = [epoch.sequence for epoch in placed]
+        found = self._known(numbers)
+        if len(found) < len(numbers):
+            raise UsageError("some of its epochs cannot be decoded, or are gone")
+        return [found[number] for number in numbers]
+
+    def before(self, placed: PlacedEpoch) -> list[Epoch]:
+        """The epoch that one follows, if there is one."""
+        if not placed.cut.continues:
+            return []
+        return list(self._known([placed.sequence - placed.cut.sequences]).values())
+
+    def _known(self, numbers: list[int]) -> dict[int, Epoch]:
+        missing = [number for number in numbers if number not in self._last]
+        found = {number: self._last[number] for number in numbers if number in self._last}
+        if missing:
+            found.update((epoch.sequence, epoch) for epoch in self._read(missing))
+            self._last = {number: found[number] for number in sorted(found)[-2:]}
+        return found
+
+
+def answered_run(run: Run, sender: Reader, receiver: Reader) -> RunAnswer:
+    """The answer of a run; a `SojournError` says why there is none."""
+    before = sender.before(run.sent[0])
+    return answer_run(sender.epochs(run.sent), receiver.epochs(run.received), before=before)
+
+
+def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -> RunRow:
+    """A run's row for the store, with its answer or the reason why there is none."""
+    try:
+        answer = answered_run(run, sender, receiver)
+    except SojournError as error:
+        return _unanswered(run, str(error), follows)
+    interval = answer.interval
+    mean = interval.totals.delays.mean
+    return RunRow(
+        start_ns=interval.first_ns,
+        end_ns=interval.last_ns,
+        follows=follows,
+        sent=interval.totals.sent,
+        received=interval.totals.received,
+        flows=0 if interval.flows is None else len(interval.flows.flow_id),
+        raw_mean_ns=mean.value if isinstance(mean, Estimate) else None,
+        clock=clock_bytes(answer),
+        data=answer_bytes(answer),
+    )
+
+
+def _unanswered(run: Run, reason: str, follows: bool) -> RunRow:
+    times = [time for epoch in run.sent for time in (epoch.first_ns, epoch.last_ns) if time is not None]
+    counts = [sum(epoch.recorded for epoch in end) for end in (run.sent, run.received)]
+    return RunRow(
+        start_ns=min(times, default=0),
+        end_ns=max(times, default=0),
+        follows=follows,
+        sent=counts[0],
+        received=counts[1],
+        flows=0,
+        raw_mean_ns=None,
+        clock=b"",
+        data=b"",
+        reason=reason[:300],
+    )

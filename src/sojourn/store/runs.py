@@ -1,0 +1,259 @@
+"""Runs in the store: where epochs of points begin and end, which pairs of streams are compared, and their answers.
+
+The place of an epoch among its packets (`epochs.epoch.Cut`) is noted beside it when it is stored, in the same
+transaction, so that runs are found without reading a single epoch. A *pair* is two streams of one plan; how far it has
+been answered is part of it, and is written with the answers: a run is answered once, whatever ends in between.
+
+Answers are kept as bytes (`segments.fleet.stored`), beside what they are found and added up by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from sojourn.epochs.epoch import Cut, KernelClock
+from sojourn.epochs.wire import EncodedEpoch
+from sojourn.segments.fleet.runs import PlacedEpoch
+from sojourn.store.database import METADATA, NAME, NUMBER, Database, insert_missing, to_signed, to_word
+
+CUTS = Table(
+    "epoch_cuts",
+    METADATA,
+    Column("epoch", NUMBER, primary_key=True, autoincrement=False),
+    Column("node", NAME, nullable=False),
+    Column("stream", NAME, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("first_ns", BigInteger),
+    Column("last_ns", BigInteger),
+    Column("recorded", BigInteger, nullable=False),
+    Column("begins", BigInteger),
+    Column("ends", BigInteger),
+    Column("sequences", BigInteger, nullable=False),
+    Column("continues", Boolean, nullable=False),
+    Column("missed", BigInteger, nullable=False),
+    Column("synchronised", Boolean),
+    Column("clock_error_ns", BigInteger),
+    Column("clock_offset_ns", BigInteger),
+    Index("cuts_by_stream", "node", "stream", "sequence"),
+)
+
+PAIRS = Table(
+    "stream_pairs",
+    METADATA,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("from_node", NAME, nullable=False),
+    Column("from_stream", NAME, nullable=False),
+    Column("to_node", NAME, nullable=False),
+    Column("to_stream", NAME, nullable=False),
+    # The last epochs of either end that an answer rests on.
+    Column("sent_until", BigInteger, nullable=False),
+    Column("received_until", BigInteger, nullable=False),
+    UniqueConstraint("from_node", "from_stream", "to_node", "to_stream", name="pair_identity"),
+    Index("pairs_back", "to_node", "from_node"),
+)
+
+RUNS = Table(
+    "answered_runs",
+    METADATA,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("pair", NUMBER, nullable=False),
+    Column("start_ns", BigInteger, nullable=False),
+    Column("end_ns", BigInteger, nullable=False),
+    Column("answered_ns", BigInteger, nullable=False),
+    Column("follows", Boolean, nullable=False),
+    Column("sent", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    Column("flows", Integer, nullable=False),
+    Column("raw_mean_ns", Float),
+    Column("clock", LargeBinary, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("reason", Text),
+    Index("runs_by_time", "pair", "end_ns"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two streams that are compared."""
+
+    from_node: str
+    from_stream: str
+    to_node: str
+    to_stream: str
+
+    @property
+    def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Node and stream of either."""
+        return (self.from_node, self.from_stream), (self.to_node, self.to_stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPair:
+    """A pair in the store, and the last epochs that an answer of it rests on (−1: none yet)."""
+
+    number: int
+    pair: Pair
+    sent_until: int
+    received_until: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """An answered run, by the sender's clock; ``reason`` says why it has no answer.
+
+    ``follows`` says that it begins where the one before it ends.
+    """
+
+    start_ns: int
+    end_ns: int
+    follows: bool
+    sent: int
+    received: int
+    flows: int
+    raw_mean_ns: float | None
+    clock: bytes
+    data: bytes
+    reason: str | None = None
+
+
+def note_cuts(connection: Connection, epochs: Mapping[int, EncodedEpoch]) -> None:
+    """Enter the places of epochs, by their rows' numbers; those that are not cut at packets have none."""
+    rows = [_cut_row(number, epoch, epoch.cut) for number, epoch in epochs.items() if epoch.cut is not None]
+    insert_missing(connection, CUTS, rows)
+
+
+def _cut_row(number: int, epoch: EncodedEpoch, cut: Cut) -> dict[str, object]:
+    same = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded")
+    clock = cut.clock
+    return {
+        "epoch": number,
+        **{name: getattr(epoch, name) for name in same},
+        "begins": None if cut.begins is None else to_signed(cut.begins),
+        "ends": None if cut.ends is None else to_signed(cut.ends),
+        "sequences": cut.sequences,
+        "continues": cut.continues,
+        "missed": cut.missed,
+        "synchronised": None if clock is None else clock.synchronised,
+        "clock_error_ns": None if clock is None else clock.error_ns,
+        "clock_offset_ns": None if clock is None else clock.offset_ns,
+    }
+
+
+def _placed(row: Any) -> PlacedEpoch:
+    begins, ends = (None if name is None else to_word(name) for name in (row.begins, row.ends))
+    clock = None
+    if row.synchronised is not None:
+        clock = KernelClock(row.synchronised, row.clock_error_ns, row.clock_offset_ns)
+    cut = Cut(begins, ends, row.sequences, row.continues, row.missed, clock)
+    return PlacedEpoch(row.sequence, cut, row.first_ns, row.last_ns, row.recorded)
+
+
+class RunStore:
+    """Places, pairs and answered runs of one store."""
+
+    def __init__(self, store: Database) -> None:
+        self._store = store
+
+    def newest(self) -> int:
+        """The number of the latest epoch that has a place."""
+        with self._store.transaction() as connection:
+            return int(connection.execute(select(func.coalesce(func.max(CUTS.c.epoch), 0))).scalar_one())
+
+    def changed_since(self, number: int) -> set[tuple[str, str]]:
+        """Nodes and streams with epochs that came after one of this number."""
+        query = select(CUTS.c.node, CUTS.c.stream).where(CUTS.c.epoch > number).distinct()
+        with self._store.transaction() as connection:
+            return {(node, stream) for node, stream in connection.execute(query)}
+
+    def placed(self, node: str, stream: str, *, after: int, limit: int) -> list[PlacedEpoch]:
+        """The places of a stream's epochs after a number, in order; of more than `limit` the last ones."""
+        here = (CUTS.c.node == node) & (CUTS.c.stream == stream) & (CUTS.c.sequence > after)
+        query = select(CUTS).where(here).order_by(CUTS.c.sequence.desc()).limit(limit)
+        with self._store.transaction() as connection:
+            return [_placed(row) for row in connection.execute(query)][::-1]
+
+    def pairs(self, wanted: Sequence[Pair]) -> list[KnownPair]:
+        """Pairs as the store knows them; new ones are entered."""
+        with self._store.transaction() as connection:
+            known = {one.pair: one for one in self._known(connection, wanted)}
+        missing = [pair for pair in wanted if pair not in known]
+        if missing and not self._store.is_read_only:
+            rows = [{**vars(pair), "sent_until": -1, "received_until": -1} for pair in missing]
+            with self._store.transaction(writes=True) as connection:
+                insert_missing(connection, PAIRS, rows)
+                known.update((one.pair, one) for one in self._known(connection, missing))
+        return [known[pair] for pair in wanted if pair in known]
+
+    def _known(self, connection: Connection, wanted: Sequence[Pair]) -> Iterable[KnownPair]:
+        # By node, so that a query has not one condition for every pair.
+        asked = set(wanted)
+        for node in sorted({pair.from_node for pair in wanted}):
+            for row in connection.execute(select(PAIRS).where(PAIRS.c.from_node == node)):
+                found = _known_pair(row)
+                if found.pair in asked:
+                    yield found
+
+    def pairs_between(self, from_node: str, to_node: str) -> list[KnownPair]:
+        """All pairs from one node to another, whatever their interfaces: clocks are the nodes'."""
+        query = select(PAIRS).where((PAIRS.c.from_node == from_node) & (PAIRS.c.to_node == to_node))
+        with self._store.transaction() as connection:
+            return [_known_pair(row) for row in connection.execute(query)]
+
+    def add(self, pair: int, runs: Sequence[RunRow], *, until: tuple[int, int], now_ns: int) -> None:
+        """Store answers of a pair, and how far it is answered with them."""
+        rows = [{"pair": pair, "answered_ns": now_ns, **vars(run)} for run in runs]
+        cursor = {"sent_until": until[0], "received_until": until[1]}
+        with self._store.transaction(writes=True) as connection:
+            # Another query unit may have been faster.
+            here = (PAIRS.c.id == pair) & (PAIRS.c.sent_until < until[0])
+            if connection.execute(update(PAIRS).where(here).values(cursor)).rowcount and rows:
+                connection.execute(insert(RUNS), rows)
+
+    def between(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[tuple[int, RunRow]]:
+        """The answered runs of pairs that lie in a range, oldest first; with the pair of each."""
+        here = RUNS.c.pair.in_(pairs) & (RUNS.c.end_ns >= from_ns) & (RUNS.c.start_ns <= to_ns)
+        query = select(RUNS).where(here).order_by(RUNS.c.start_ns, RUNS.c.id).limit(most + 1)
+        names = RunRow.__dataclass_fields__
+        with self._store.transaction() as connection:
+            found = connection.execute(query).all()
+        return [(row.pair, RunRow(**{name: getattr(row, name) for name in names})) for row in found]
+
+    def clocks(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[bytes]:
+        """What runs of pairs in a range hold for the clocks."""
+        here = RUNS.c.pair.in_(pairs) & (RUNS.c.end_ns >= from_ns) & (RUNS.c.start_ns <= to_ns)
+        query = select(RUNS.c.clock).where(here & RUNS.c.reason.is_(None)).order_by(RUNS.c.end_ns).limit(most)
+        with self._store.transaction() as connection:
+            return list(connection.execute(query).scalars())
+
+    def remove_some_before(self, time_ns: int, *, limit: int) -> int:
+        """Forget at most some of the runs that ended, and were answered, before a time; how many."""
+        old = (RUNS.c.end_ns < time_ns) & (RUNS.c.answered_ns < time_ns)
+        first = select(RUNS.c.id).where(old).order_by(RUNS.c.id).limit(limit)
+        with self._store.transaction(writes=True) as connection:
+            return connection.execute(delete(RUNS).where(RUNS.c.id.in_(first))).rowcount
+
+
+def _known_pair(row: Any) -> KnownPair:
+    ends = {name: getattr(row, name) for name in ("from_node", "from_stream", "to_node", "to_stream")}
+    return KnownPair(number=row.id, pair=Pair(**ends), sent_until=row.sent_until, received_until=row.received_until)
