@@ -55,7 +55,8 @@ class SegmentResult(Result):
 
     ``aggregate`` is of all packets; rows are flows (``columns()``, ``to_pandas()`` …), the largest first, or the flows
     of each interval, with its ``start_ns``. ``classes`` are of all packets of a DSCP, where that was asked for.
-    ``direction`` names the two points and how many packets travel the other way; ``warnings`` say what is doubtful;
+    ``direction`` names the two points and how many packets travel the other way; ``covered`` are the stretches of time
+    that an answer about a range rests on; ``warnings`` say what is doubtful;
     ``notes`` what else a reader may want to know. A flow's ``lost`` is exact after exact matching, never too low from a
     literal LDS, and else an estimate (docs/commands/measure.md).
     """
@@ -69,6 +70,7 @@ class SegmentResult(Result):
     classes: Sequence[Mapping[str, Any]] = ()
     truth: Mapping[str, Any] | None = None
     direction: Mapping[str, Any] = field(default_factory=dict)
+    covered: Sequence[Mapping[str, int]] = ()
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     limit: int | None = None
@@ -109,6 +111,7 @@ class SegmentResult(Result):
             "sketch": dict(self.sketch),
             "clock": dict(self.clock),
             "ignored": dict(self.ignored),
+            **({"covered": [dict(span) for span in self.covered]} if self.covered else {}),
             **({"intervals": [dict(part) for part in self.intervals]} if self.intervals else {}),
             **({"classes": [dict(part) for part in self.classes]} if self.classes else {}),
             **({} if self.truth is None else {"truth": dict(self.truth)}),

@@ -425,6 +425,27 @@ class EpochStore(Database):
         with self.transaction() as connection:
             return [(to_word(row.id), row.key) for row in connection.execute(query)]
 
+    def texts(self, ids: Sequence[int]) -> dict[int, str]:
+        """The keys' texts of ids; those that are not in the directory have none."""
+        query = select(INSTANCES.c.id, INSTANCES.c.key)
+        found: dict[int, str] = {}
+        with self.transaction() as connection:
+            for some in _slices(ids):
+                rows = connection.execute(query.where(INSTANCES.c.id.in_(some)))
+                found.update((to_word(row.id), row.key) for row in rows)
+        return found
+
+    def sighted(self, streams: Sequence[tuple[str, str]], ids: Sequence[int]) -> set[int]:
+        """Which ids any of some streams (by node and name) has ever reported."""
+        found: set[int] = set()
+        with self.transaction() as connection:
+            for node, stream in streams:
+                here = (SIGHTINGS.c.node == node) & (SIGHTINGS.c.stream == stream)
+                for some in _slices(ids):
+                    query = select(SIGHTINGS.c.instance).where(here & SIGHTINGS.c.instance.in_(some))
+                    found.update(map(to_word, connection.execute(query).scalars()))
+        return found
+
     def check(self) -> None:
         """Read one row; a `StoreError` if the database does not answer."""
         with self.transaction() as connection:
@@ -461,6 +482,12 @@ class EpochStore(Database):
             if not rows or all(received >= time_ns for _, received, _ in rows):
                 return 0
             after = rows[-1][0]
+
+
+def _slices(ids: Sequence[int]) -> Iterator[list[int]]:
+    """Ids as the database has them, as many at a time as a statement takes."""
+    for start in range(0, len(ids), SLICE_KEYS):
+        yield [to_signed(word) for word in ids[start : start + SLICE_KEYS]]
 
 
 def _of(node: str, stream: str) -> ColumnElement[bool]:
