@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +98,7 @@ def calibrated_precision(
 
 
 LEAST_VARIANCE = 1e-12
+FEW_ENTRIES = 20_000  # of a matrix of flows and cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +119,16 @@ class DenseCells:
         from scipy.sparse import csr_array
 
         position = np.cumsum(heard) - 1
-        self._groups = []
+        self._groups: list[Any] = []
         length = incidence.group_length
         for g in range(incidence.groups):
             cell, own = (m[:, g * length : (g + 1) * length] for m in (incidence.cell, weight))
             kept = (cell >= 0) & heard[cell]
             starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
             shape = (incidence.flows, int(heard.sum()))
-            self._groups.append(csr_array((own[kept], position[cell[kept]], starts), shape=shape))
+            group = csr_array((own[kept], position[cell[kept]], starts), shape=shape)
+            # A sparse product costs some 100 µs whatever its size, and there are hundreds of them.
+            self._groups.append(group.toarray() if shape[0] * shape[1] <= FEW_ENTRIES else group)
         self._all = sum(self._groups[1:], self._groups[0])
         self._heard = heard
 
@@ -148,7 +152,7 @@ class DenseCells:
         mean = variance * (self._all @ solved)
         explained = np.full(len(mean), 0.5)
         if variances:
-            dense = self._all.toarray()
+            dense = _as_array(self._all)
             explained = variance * (dense * cho_solve(factor, dense.T).T).sum(axis=1)
         left = variance * np.clip(1 - explained, LEAST_VARIANCE, 1.0)
         precision = np.maximum(1 / left - 1 / variance, 0.0)
@@ -160,13 +164,18 @@ class DenseCells:
 
     def _covariance(self, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray) -> FloatArray:
         matrix = self._all
-        total: FloatArray = (matrix.T * variance @ matrix).toarray()
+        total = _as_array(matrix.T * variance @ matrix)
         diagonal = noise.copy()
         for group, own in zip(self._groups, kappa.T, strict=True):
-            total -= (group.T * (own / whole) @ group).toarray()
+            total -= _as_array(group.T * (own / whole) @ group)
             diagonal += group.T @ own
         total[np.diag_indices_from(total)] += diagonal * (1 + LEAST_VARIANCE)
         return total
+
+
+def _as_array(matrix: Any) -> FloatArray:
+    array: FloatArray = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    return array
 
 
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)  # of τ² to σ²: decades first, then refined around the best
