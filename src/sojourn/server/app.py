@@ -25,6 +25,7 @@ from sojourn.core.errors import ServerError, SojournError, UsageError, log_to_st
 from sojourn.server import telemetry
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.owners import OwnerStore, TakenError
+from sojourn.server.control.planning import SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import SignIn, problems
@@ -37,6 +38,7 @@ from sojourn.server.routes.collections import router as sink_routes
 from sojourn.server.routes.epochs import epoch_routes, query_routes
 from sojourn.server.routes.measurements import router as measurement_routes
 from sojourn.server.routes.nodes import router as node_routes
+from sojourn.server.routes.segments import WAKE_SECONDS
 from sojourn.server.routes.segments import router as segment_routes
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
@@ -64,8 +66,9 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         app.state.ingest = IngestDesk(limits)
         app.state.workers = QueryWorkers(limits)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
+        planner = SegmentPlanner(app.state.segments, StoredTraffic(store), _waking(app))
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
-        running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store)]
+        running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner]
         if limits.keep_epochs_ns is not None:
             running.append(EpochRetention(store, app.state.measurements, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
@@ -112,6 +115,12 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         app.include_router(routes)
     app.include_router(telemetry.router)
     return app
+
+
+def _waking(app: FastAPI) -> Callable[[set[str]], object]:
+    """A way for other threads to have nodes look at their assignments at once."""
+    loop = asyncio.get_running_loop()
+    return lambda nodes: asyncio.run_coroutine_threadsafe(app.state.live.wake(nodes, WAKE_SECONDS), loop)
 
 
 async def _explain(_request: Request, error: Exception) -> JSONResponse:

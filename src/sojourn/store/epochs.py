@@ -409,6 +409,12 @@ class EpochStore(Database):
             last: int | None = connection.execute(query).scalar()
         return last
 
+    def active(self, node: str, stream: str, since_ns: int) -> int:
+        """How many instances a stream has seen since a time, as far as their keys are listed."""
+        here = (SIGHTINGS.c.node == node) & (SIGHTINGS.c.stream == stream) & (SIGHTINGS.c.last_ns >= since_ns)
+        with self.transaction() as connection:
+            return int(connection.execute(select(func.count()).select_from(SIGHTINGS).where(here)).scalar_one())
+
     def keys(self, *, node: str | None = None, stream: str | None = None, limit: int = 1000) -> list[tuple[int, str]]:
         """Ids and texts of the keys seen, most recently seen first."""
         query = (

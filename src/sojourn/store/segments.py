@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -194,7 +195,7 @@ class SegmentStore:
         return {
             row.number: Generation(
                 number=row.number,
-                plan=SegmentPlan.from_text(row.plan),
+                plan=_plan(row.plan),
                 memory_bytes=row.memory_bytes,
                 epoch_ns=row.epoch_ns,
                 since_ns=row.since_ns,
@@ -241,6 +242,9 @@ def _here(point: Point) -> Any:
         found &= RECORDINGS.c[name] == getattr(point, name)
     return found
 
+
+# The plans of all groups are read again and again.
+_plan = lru_cache(maxsize=10_000)(SegmentPlan.from_text)
 
 _PLAIN = ("name", "epoch_ns", "memory_bytes", "error", "confidence", "both_directions", "planned_bytes", "created_ns")
 

@@ -1,0 +1,157 @@
+"""Plans that follow the traffic: what groups of points have seen, and new generations where it has outgrown their plan.
+
+A group is looked at once it has recorded `LEAST_EPOCHS` epochs under its generation, and again after as many. Where a
+segment asks for an error with a confidence, the memory that this takes is searched for in a process of its own, within
+limits of time and memory: nothing here keeps a request waiting. The work of a taking over (`SegmentControl`) ends here,
+too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from sojourn.core.errors import SojournError
+from sojourn.core.executors.limited import LimitedProcess, ProcessEndedError, ProcessLimits
+from sojourn.segments.fleet.replanning import Seen, replanned, sized_memory
+from sojourn.server.control.segments import RecordedGroup, SegmentControl
+from sojourn.server.upkeep import Periodic
+from sojourn.store.epochs import EpochStore
+from sojourn.store.segments import Recording
+
+LEAST_EPOCHS = 10
+# How often a taking over is looked at, and plans are: reading all segments takes 10⁻⁴ s for each.
+LOOK_SECONDS, PLAN_SECONDS = 2.0, 10.0
+# What searching for a memory may take. Most searches take some seconds, of hundreds of thousands of flows a minute.
+SIZING = ProcessLimits(seconds=120.0, memory_bytes=1 << 30)
+PRELOAD = ("sojourn.segments.planning.search",)
+# More than that, an agent with its usual limits does not take.
+MOST_SIZED_BYTES = 2_000_000
+_LOG = logging.getLogger("sojourn.segments")
+
+Wake = Callable[[set[str]], object]
+
+
+class Observer(Protocol):
+    """Who knows what was seen of groups' traffic."""
+
+    def seen(self, recorded: RecordedGroup) -> Seen | None:
+        """What a group has seen under its generation; None if that is too little to go by."""
+
+    def are_joined(self, first: Recording, second: Recording) -> bool:
+        """Whether two points' recordings have stored epochs that share a marker."""
+
+
+class StoredTraffic:
+    """What stored epochs tell of a group's traffic: packets and flows. Loss and what points share stay as planned."""
+
+    def __init__(self, store: EpochStore) -> None:
+        self._store = store
+
+    def seen(self, recorded: RecordedGroup) -> Seen | None:
+        generation = recorded.generation
+        streams = [(point.node, point.stream(generation.number)) for point in recorded.group.points]
+        packets = [self._packets(*stream, generation.epoch_ns) for stream in streams]
+        if not any(packets):
+            return None
+        flows = max(self._flows(*stream, generation.epoch_ns) for stream in streams)
+        plan = generation.plan
+        return Seen(flows=flows, packets=max(packets), loss=plan.loss, common_share=plan.markers)
+
+    def _packets(self, node: str, stream: str, epoch_ns: int) -> int:
+        """A point's packets in an epoch's time."""
+        frames = self._store.frames(node, stream, limit=LEAST_EPOCHS)
+        firsts = [int(frame["first_ns"]) for frame in frames if frame["first_ns"] is not None]
+        lasts = [int(frame["last_ns"]) for frame in frames if frame["last_ns"] is not None]
+        if not firsts or not lasts:
+            return 0
+        span_ns = max(max(lasts) - min(firsts), epoch_ns)
+        return round(sum(int(frame["recorded"] or 0) for frame in frames) * epoch_ns / span_ns)
+
+    def _flows(self, node: str, stream: str, epoch_ns: int) -> int:
+        """The flows of a point's latest epoch."""
+        latest = [frame["last_ns"] for frame in self._store.frames(node, stream, limit=1)]
+        return 0 if not latest or latest[0] is None else self._store.active(node, stream, int(latest[0]) - epoch_ns)
+
+    def are_joined(self, first: Recording, second: Recording) -> bool:
+        return all(len(self._store.frames(one.point.node, one.stream, limit=2)) == 2 for one in (first, second))
+
+
+class SegmentPlanner(Periodic):
+    """Plans groups again, and ends what has been taken over."""
+
+    def __init__(self, control: SegmentControl, observer: Observer, wake: Wake) -> None:
+        self._control, self._observer, self._wake = control, observer, wake
+        self._looked: dict[int, int] = {}
+        self._planned = -math.inf
+        self._process = LimitedProcess(SIZING, preload=PRELOAD)
+        super().__init__("sojourn-segments", LOOK_SECONDS)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._process.close()
+        super().stop()
+
+    def work(self) -> None:
+        try:
+            if nodes := self._control.finish_taking_over(self._observer.are_joined):
+                self._wake(nodes)
+            if time.monotonic() >= self._planned + PLAN_SECONDS:
+                self._planned = time.monotonic()
+                self.plan_due()
+        except SojournError as error:
+            _LOG.warning("warning: segments could not be planned: %s", error)
+
+    def plan_due(self) -> None:
+        """Look at all groups that have recorded for long enough."""
+        groups = self._control.groups()
+        numbers = {one.generation.number for one in groups}
+        self._looked = {number: at for number, at in self._looked.items() if number in numbers}
+        for recorded in groups:
+            if self._stopping.is_set():
+                return
+            if self._is_due(recorded):
+                self._plan_again(recorded)
+
+    def _is_due(self, recorded: RecordedGroup) -> bool:
+        """Whether a group has recorded for long enough since it was planned, and was looked at."""
+        generation, now = recorded.generation, time.time_ns()
+        since = self._looked.get(generation.number, generation.since_ns)
+        if now - since < LEAST_EPOCHS * generation.epoch_ns:
+            return False
+        self._looked[generation.number] = now
+        return True
+
+    def _plan_again(self, recorded: RecordedGroup) -> None:
+        seen, current = self._observer.seen(recorded), recorded.generation.plan
+        memory = recorded.group.memory_bytes
+        if seen is None or replanned(current, seen, memory_bytes=memory) is None:
+            return
+        sizes = self._sizes(recorded, seen)
+        memory = max(sizes.get(one.name, one.size_bytes) for one in recorded.group.segments)
+        plan = replanned(current, seen, memory_bytes=memory)
+        if plan is None:
+            return
+        names = ", ".join(one.name for one in recorded.group.segments[:5])
+        _LOG.info("segments %s are planned again for %s flows and %.3g lost", names, f"{plan.flows:,}", plan.loss)
+        self._wake(self._control.replan(recorded, plan, sizes))
+
+    def _sizes(self, recorded: RecordedGroup, seen: Seen) -> dict[str, int]:
+        """The memory of segments that ask for an error; one search for each wish."""
+        wishes = {one.name: (one.error, one.confidence) for one in recorded.group.segments if one.error is not None}
+        found: dict[tuple[float | None, float | None], int] = {}
+        for wish in set(wishes.values()):
+            try:
+                found[wish] = min(MOST_SIZED_BYTES, self._process.call(_sized, seen, *wish))
+            except ProcessEndedError as error:
+                if self._stopping.is_set():
+                    break
+                _LOG.warning("warning: the memory of a segment could not be planned: %s", error)
+        return {name: found[wish] for name, wish in wishes.items() if wish in found}
+
+
+def _sized(seen: Seen, error: float, confidence: float) -> int:
+    return sized_memory(seen, error=error, confidence=confidence)

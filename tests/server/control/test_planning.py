@@ -1,0 +1,156 @@
+"""Groups are planned again as their traffic grows, and former generations end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sojourn.core.arrays import MeasurementBatch
+from sojourn.core.keys import ProcessKey, key_id
+from sojourn.epochs.epoch import Epoch
+from sojourn.segments.fleet.point import parse_point
+from sojourn.segments.fleet.replanning import Seen
+from sojourn.segments.fleet.segment import FIRST_MEMORY, FleetSegment
+from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.planning import RecordedGroup, SegmentPlanner, StoredTraffic
+from sojourn.server.control.segments import SegmentControl
+from sojourn.server.door.limits import Limits
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from sojourn.store.epochs import EpochStore, open_store
+
+SECOND = 10**9
+PARAMETERS = BucketArrayParameters(buckets=64, per_instance=2, bits=48, count_bits=32)
+
+
+class World:
+    """A control unit with a planner, whose time can be moved on."""
+
+    def __init__(self, store: EpochStore) -> None:
+        self.store = store
+        self.control = SegmentControl(store, AssignmentStore(store), Limits())
+        self.woken: list[set[str]] = []
+        self.traffic = StoredTraffic(store)
+        self.planner = SegmentPlanner(self.control, self.traffic, self.woken.append)
+
+    def create(self, **how: Any) -> None:
+        points = {
+            "sender": parse_point("a:e", default="out"),
+            "receiver": parse_point("b:e", default="in"),
+        }
+        self.control.create(FleetSegment(name="ab", epoch_ns=SECOND, **points, **how))
+
+    def store_epochs(self, stream: str, node: str, *, flows: int, packets: int, epochs: int = 10) -> None:
+        """Epochs of a second each, one after the other, in which each flow has a part of the packets."""
+        keys = tuple(ProcessKey("flow", number) for number in range(flows))
+        ids = np.array([key_id(key) for key in keys], np.uint64)
+        for number in range(epochs):
+            times = number * SECOND + np.linspace(0, SECOND - 1, packets).astype(np.int64)
+            rows = np.resize(ids, packets)
+            sketch = BucketArray(PARAMETERS)
+            sketch.record_batch(MeasurementBatch(rows, np.ones(packets, np.int64), times, times.view(np.uint64)))
+            self.store.add([Epoch(node, stream, number, sketch, keys)])
+        while self.store.list_keys():
+            pass
+
+    def recorded(self) -> RecordedGroup:
+        (recorded,) = self.control.groups()
+        return recorded
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    store = open_store(tmp_path)
+    made = World(store)
+    yield made
+    made.planner._process.close()
+    store.close()
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many seconds it is later than the clock says."""
+    by, now = [0], time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + by[0] * SECOND)
+    return by
+
+
+def test_stored_epochs_tell_packets_and_flows(world: World) -> None:
+    world.create(memory_bytes=32_000)
+    assert world.traffic.seen(world.recorded()) is None, "nothing was seen yet"
+    world.store_epochs("point:e:out:g1", "a", flows=300, packets=6_000)
+    world.store_epochs("point:e:in:g1", "b", flows=250, packets=5_000)
+    plan = world.recorded().generation.plan
+    seen = world.traffic.seen(world.recorded())
+    assert seen is not None
+    assert seen.flows == 300
+    assert seen.packets == pytest.approx(6_000, rel=0.01)
+    assert (seen.loss, seen.common_share) == (plan.loss, plan.markers)
+
+
+def test_a_group_is_planned_again_after_ten_epochs_and_not_before(world: World, later: list[int]) -> None:
+    world.create(memory_bytes=32_000)
+    world.store_epochs("point:e:out:g1", "a", flows=3000, packets=30_000)
+    later[0] = 9
+    world.planner.plan_due()
+    assert world.recorded().generation.number == 1
+    later[0] = 11
+    world.planner.plan_due()
+    following = world.recorded().generation
+    assert following.number == 2
+    assert following.plan.flows >= 3000
+    assert following.memory_bytes == 32_000
+    assert world.woken == [{"a", "b"}]
+    world.store_epochs("point:e:out:g2", "a", flows=3000, packets=30_000)
+    later[0] = 60
+    world.planner.plan_due()
+    assert world.recorded().generation.number == 2, "the plan suits the traffic now"
+
+
+def test_an_error_is_turned_into_memory_once_the_traffic_is_known(world: World, later: list[int]) -> None:
+    world.create(error=0.3, confidence=0.8)
+    assert world.recorded().generation.memory_bytes == FIRST_MEMORY
+    world.store_epochs("point:e:out:g1", "a", flows=20, packets=4_000)
+    later[0] = 11
+    world.planner.plan_due()
+    sized = world.recorded()
+    assert sized.generation.number == 2
+    assert sized.generation.memory_bytes == sized.group.memory_bytes < FIRST_MEMORY
+    (segment,) = world.control.segments.all()
+    assert segment.planned_bytes == sized.generation.memory_bytes
+
+
+def test_an_observer_may_know_of_loss(world: World, later: list[int]) -> None:
+    class Lossy(StoredTraffic):
+        def seen(self, recorded: RecordedGroup) -> Seen | None:
+            assert recorded.generation.number == 1
+            return Seen(flows=500, packets=50_000, loss=0.2, common_share=0.5)
+
+    world.create(memory_bytes=64_000)
+    planner = SegmentPlanner(world.control, Lossy(world.store), world.woken.append)
+    later[0] = 11
+    planner.plan_due()
+    plan = world.recorded().generation.plan
+    assert plan.loss >= 0.2
+    assert plan.markers == 0.5
+
+
+def test_a_former_generation_ends_when_both_ends_have_epochs_of_the_new_one(world: World, later: list[int]) -> None:
+    world.create(memory_bytes=32_000)
+    world.store_epochs("point:e:out:g1", "a", flows=3000, packets=30_000)
+    later[0] = 11
+    world.planner.plan_due()
+    assert len(world.control.segments.recorded()) == 4
+    world.planner.work()
+    assert len(world.control.segments.recorded()) == 4
+    world.store_epochs("point:e:out:g2", "a", flows=3, packets=30, epochs=2)
+    world.planner.work()
+    assert len(world.control.segments.recorded()) == 4, "the other end has none yet"
+    world.store_epochs("point:e:in:g2", "b", flows=3, packets=30, epochs=2)
+    world.planner.work()
+    assert [one.generation.number for one in world.control.segments.recorded()] == [2, 2]
+    assert world.woken[-1] == {"a", "b"}
