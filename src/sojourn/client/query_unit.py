@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, Unpack, cast
 from urllib.parse import quote
 
 from sojourn.core.arguments import checked
@@ -25,6 +25,9 @@ from sojourn.node.transports.exchange import (
     read_token,
 )
 from sojourn.node.transports.transport import RefusedError, TransportError
+
+if TYPE_CHECKING:
+    from sojourn.segments.result import SegmentResult
 
 TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
 NARROW = "narrow --from/--to, ask for one node, or raise --timeout"
@@ -51,6 +54,18 @@ class Question(TypedDict, total=False):
     stat: Literal["sum", "mean"] | None
     method: Literal["literal", "joint"]
     cut: Literal["whole", "inside", "pro-rata"]
+    live: bool
+
+
+class SegmentQuestion(TypedDict, total=False):
+    """What is asked about a segment, as the query unit's interface describes it."""
+
+    from_ns: Required[int]
+    to_ns: int | None
+    interval_ns: int
+    flows: Sequence[str]
+    top: int
+    by: Literal["packets", "mean", "std", "p50", "p90", "p95", "p99", "loss"] | None
     live: bool
 
 
@@ -220,6 +235,14 @@ class Client:
         """One segment: its points and how they fare, its plan and its generations."""
         having = (*SEGMENT_FIELDS, "directions", "generations")
         return self._of_segments("GET", f"{SEGMENTS}/{quote(name, safe='')}", having=having)
+
+    def query_segment(self, name: str, **question: Unpack[SegmentQuestion]) -> SegmentResult:
+        """Delay, percentiles and loss between a segment's points, of all packets and of each flow."""
+        from sojourn.segments.result import SegmentResult
+
+        path = f"{SEGMENTS}/{quote(name, safe='')}/query"
+        having = ("aggregate", "sketch", "flows")
+        return SegmentResult.from_dict(self._of_segments("POST", path, having=having, json=question))
 
     def remove_segment(self, name: str) -> None:
         """Remove a segment of the fleet."""

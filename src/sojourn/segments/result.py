@@ -143,6 +143,15 @@ class SegmentResult(Result):
             memory = format_bytes(self.sketch["memory_bytes"])
             yield f"{self.sketch['name']}: {memory} per point, {self.sketch['bits_per_packet']:.2f} bits per packet"
 
+    @classmethod
+    def from_dict(cls, answer: Mapping[str, Any]) -> SegmentResult:
+        """The inverse of `to_dict`, for an answer that came as JSON."""
+        rows: list[Mapping[str, Any]] = answer.get("flows", [])
+        columns = {name: [row.get(name) for row in rows] for name in (rows[0] if rows else ())}
+        same = ("clock", "ignored", "intervals", "classes", "truth", "direction", "covered", "warnings", "notes")
+        given = {name: answer[name] for name in same if name in answer}
+        return cls(answer["aggregate"], answer["sketch"], (_Rows(len(rows), partial(_first_rows, columns)),), **given)
+
     def with_receivers_names(self, received_as: Mapping[FlowKey, FlowKey]) -> SegmentResult:
         """The result with each flow's addresses and ports at the receiver beside those at the sender."""
         known = {tuple(flow_fields(key).values()): flow_fields(other) for key, other in received_as.items()}
@@ -152,6 +161,10 @@ class SegmentResult(Result):
     def with_loss_warnings(self, resegmented: Sized = ()) -> SegmentResult:
         """The result with what makes its losses doubtful, or left packets out of them, and what to do."""
         return replace(self, warnings=[*self.warnings, *_loss_warnings(self, resegmented)])
+
+
+def _first_rows(columns: Columns, limit: int | None) -> Columns:
+    return {name: column[:limit] for name, column in columns.items()}
 
 
 def _with_receivers_names(

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -40,6 +41,8 @@ from sojourn.server.routes.measurements import router as measurement_routes
 from sojourn.server.routes.nodes import router as node_routes
 from sojourn.server.routes.segments import WAKE_SECONDS
 from sojourn.server.routes.segments import router as segment_routes
+from sojourn.server.runs.engine import wanted_pairs
+from sojourn.server.runs.worker import RunWorker
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.store import LatePackets, SinkStore
@@ -48,6 +51,7 @@ from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.upkeep import EpochRetention, KeyLister, Periodic
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.measurements import MeasurementStore
+from sojourn.store.runs import RunStore
 from sojourn.store.tokens import Role, TokenStore, write_token
 
 DESK_THREADS = 4
@@ -68,9 +72,11 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         planner = SegmentPlanner(app.state.segments, StoredTraffic(store), _waking(app))
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
-        running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner]
+        runs = RunWorker(store, limits, partial(wanted_pairs, app.state.segments.segments))
+        running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
         if limits.keep_epochs_ns is not None:
-            running.append(EpochRetention(store, app.state.measurements, app.state.telemetry, limits.keep_epochs_ns))
+            beside = {"probed intervals": app.state.measurements, "answered runs": RunStore(store)}
+            running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()
         yield

@@ -424,3 +424,19 @@ class SegmentDetail(SegmentInfo):
     directions: list[SegmentDirection] = []
     generations: list[SegmentGeneration] = Field(default=[], description="the newest first")
     measurement: MeasurementRow | None = None
+
+
+class SegmentQuery(_Model):
+    """A question about a segment: all flows or some, the whole range or its intervals."""
+
+    from_ns: Nanoseconds
+    to_ns: Nanoseconds | None = Field(default=None, description="none: up to now, whatever the nodes hold")
+    interval_ns: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        default=0, description="answer for each stretch of about this length, too; 0: for the whole alone"
+    )
+    flows: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(max_length=1000)] = []
+    top: Annotated[int, Field(ge=0, le=100_000)] = Field(default=0, description="only so many flows; 0: all")
+    by: Literal["packets", "mean", "std", "p50", "p90", "p95", "p99", "loss"] | None = Field(
+        default=None, description="what flows are sorted by, the largest first; none: packets"
+    )
+    live: bool = Field(default=True, description="ask both nodes for what they have not sent yet")

@@ -1,8 +1,8 @@
 """Upkeep: what a query unit does again and again beside its requests, each task in a thread of its own.
 
-Retention: epochs and probed segments are removed after a while. Guarantee: an epoch goes only when both its last
-measurement and its arrival are older than what is kept, so neither a node that was long away nor one whose clock is
-wrong loses what it has just sent. A probed interval goes by its end.
+Retention: epochs, probed segments and answers are removed after a while. Guarantee: an epoch goes only when both its
+last measurement and its arrival are older than what is kept, so neither a node that was long away nor one whose clock
+is wrong loses what it has just sent. A probed interval goes by its end.
 
 Keys of large epochs are entered in the directory after the epoch was stored. Both work in small transactions with
 pauses between them, so that nodes and queries do not wait.
@@ -14,12 +14,14 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from sojourn.core.errors import SojournError
 from sojourn.core.units import format_duration
 from sojourn.server.telemetry import Telemetry
 from sojourn.store.epochs import EpochStore
 from sojourn.store.measurements import MeasurementStore
+from sojourn.store.runs import RunStore
 
 JOIN_SECONDS = 30.0
 KEYS_SECONDS = 1.0
@@ -83,10 +85,12 @@ class _StoppedError(Exception):
 
 
 class EpochRetention(Periodic):
-    """Keeps a store's epochs and probed segments for a time."""
+    """Keeps a store's epochs, and what is stored beside them, for a time."""
 
-    def __init__(self, store: EpochStore, measurements: MeasurementStore, telemetry: Telemetry, keep_ns: int) -> None:
-        self._store, self._measurements, self._telemetry, self._keep_ns = store, measurements, telemetry, keep_ns
+    def __init__(
+        self, store: EpochStore, beside: Mapping[str, MeasurementStore | RunStore], telemetry: Telemetry, keep_ns: int
+    ) -> None:
+        self._store, self._beside, self._telemetry, self._keep_ns = store, beside, telemetry, keep_ns
         super().__init__("sojourn-retention", min(max(keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS))
 
     def work(self) -> None:
@@ -98,7 +102,8 @@ class EpochRetention(Periodic):
 
     def _remove_old(self) -> None:
         before_ns = time.time_ns() - self._keep_ns
-        for what, store in (("epochs", self._store), ("probed intervals", self._measurements)):
+        stores: dict[str, EpochStore | MeasurementStore | RunStore] = {"epochs": self._store, **self._beside}
+        for what, store in stores.items():
             removed = 0
             while not self._stopping.is_set() and (gone := store.remove_some_before(before_ns, limit=REMOVED_AT_ONCE)):
                 removed += gone

@@ -142,6 +142,11 @@ class SegmentStore:
             found = [one for point in points for one in self.recordings(connection, _here(point))]
         return sorted(found, key=lambda one: -one.generation.number)
 
+    def recent(self, since_ns: int) -> list[Recording]:
+        """All recordings that had not ended by a time."""
+        with self._store.transaction() as connection:
+            return self.recordings(connection, RECORDINGS.c.until_ns.is_(None) | (RECORDINGS.c.until_ns >= since_ns))
+
     def recorded(self) -> list[Recording]:
         """All recordings that have not ended."""
         with self._store.transaction() as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -16,16 +16,47 @@ from sojourn.core.results import row_order
 from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sojourn.client.query_unit import QueryAnswer
+    from sojourn.client.query_unit import Client, QueryAnswer
 
-HELP = "Ask how much of a metric instances used, or their mean, between two times; the current epoch included."
-EXAMPLE = "Example:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto*' --from -10m --group name"
+HELP = (
+    "Ask how much of a metric instances used, or their mean, between two times; the current epoch included. With "
+    "--segment: delay and loss between two nodes."
+)
+EXAMPLE = (
+    "Examples:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto*' --from -10m --group name; "
+    "sojourn query --segment uplink --top 10 --by p99"
+)
+
+
+@dataclass(frozen=True)
+class SegmentOptions:
+    """A question about a segment: a group of options."""
+
+    segment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A segment; with both directions, NAME:reverse is the way back.")
+    ] = None
+    flow: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="With --segment: only this flow; repeatable.")
+    ] = None
+    by: Annotated[
+        Literal["packets", "mean", "p50", "p90", "p95", "p99", "loss"] | None,
+        typer.Option(help="With --segment: what --top flows are the largest by."),
+    ] = None
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --segment: also for each stretch of about this length.")
+    ] = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that only a segment has, as far as they were given."""
+        return [f"--{name}" for name in ("flow", "by", "interval") if getattr(self, name)]
 
 
 @grouped
 def query(
     *,
-    metric: Annotated[str, typer.Option(help="What was measured: disk_io, cpu, memory, rtt, …")],
+    metric: Annotated[str | None, typer.Option(help="What was measured: disk_io, cpu, memory, rtt, …")] = None,
+    segment: SegmentOptions,
     node: Annotated[list[str] | None, typer.Option(help="A node that measured it; repeatable.")] = None,
     tag: Annotated[str | None, typer.Option(help="All nodes with this tag.")] = None,
     instance: Annotated[
@@ -73,7 +104,24 @@ def query(
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the answer.")] = 60.0,
     output: Output,
 ) -> None:
-    """Print one answer, or one for each instance or group."""
+    """Print one answer, or one for each instance or group; of a segment, all packets and each flow."""
+    if segment.segment is not None:
+        others: dict[str, object] = {
+            "--metric": metric,
+            "--node": node,
+            "--tag": tag,
+            "--instance": instance,
+            "--all": every,
+        }
+        others |= {"--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
+        _refuse([name for name, value in others.items() if value], "--segment")
+        about = _range(start, end) | {"top": top, "by": segment.by, "live": live}
+        with unit.client(timeout_seconds=timeout) as client:
+            _print_segment(client, segment, about, output)
+        return
+    _refuse(segment.given, "--metric")
+    if metric is None:
+        raise UsageError("what is asked for is missing", where="query", action="give --metric, or --segment")
     if every and instance is not None:
         raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
     if spool is None and bool(node) == (tag is not None):
@@ -89,6 +137,21 @@ def query(
         with unit.client(timeout_seconds=timeout) as client:
             answers = client.query(**question)
     _print_answers(answers, output, is_list=bool(every or group or top))
+
+
+def _refuse(given: Sequence[str], beside: str) -> None:
+    if given:
+        raise UsageError(f"{' and '.join(given)} has no meaning beside {beside}", where="query", action="leave it out")
+
+
+def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:
+    from sojourn.cli.segments.measure import print_segment
+    from sojourn.core.units import parse_duration
+
+    interval_ns = parse_duration(asked.interval, where="--interval") if asked.interval else 0
+    name = asked.segment or ""
+    result = client.query_segment(name, **question, interval_ns=interval_ns, flows=asked.flow or [])
+    print_segment(result, output, verbose=True)
 
 
 def _range(start: str, end: str) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.control.views import SegmentViews, measured_detail, measured_row
 from sojourn.server.door.access import admins, everyone, log_action, must_have_role, problems, readers
 from sojourn.server.door.gate import parsed
-from sojourn.server.models import NewSegment, SegmentDetail, SegmentInfo
+from sojourn.server.models import NewSegment, SegmentDetail, SegmentInfo, SegmentQuery
 from sojourn.server.queries.answering import measured_between
 from sojourn.server.queries.query import while_connected
+from sojourn.server.runs.engine import SegmentEngine
 from sojourn.store.tokens import Role, Token
 
 # Segments that MPlane has not measured for so long are no longer listed.
@@ -126,6 +127,17 @@ async def _measured(request: Request, name: str) -> SegmentDetail:
     asked = measured_between, state.store.engine.url, *span, None, name, state.limits.query_decoded_bytes
     found = await while_connected(request, state.workers.call(*asked))
     return measured_detail(segment, last_ns, found[-1] if found else None)
+
+
+@router.post("/segments/{name}/query", responses=problems(404))
+async def query_segment(
+    request: Request, name: str, body: SegmentQuery, _token: Annotated[Token, readers]
+) -> dict[str, Any]:
+    """Delay, percentiles and loss of a segment's flows and of all packets, in the form of `sojourn measure`."""
+    state = request.app.state
+    engine = SegmentEngine(state.store, state.segments.segments, state.live, state.workers, state.limits)
+    with state.telemetry.query_seconds.time():
+        return await while_connected(request, engine.answer(name, body))
 
 
 @router.delete("/segments/{name}", status_code=204, response_class=Response, responses=problems(404))

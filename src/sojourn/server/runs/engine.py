@@ -1,0 +1,135 @@
+"""Finds a segment's streams, asks its nodes for what they have not sent, and has a worker answer questions about it.
+
+Streams are compared where both points recorded under one plan, now or at any time: those that have ended keep their
+answers, and late epochs of theirs are still compared for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi.concurrency import run_in_threadpool
+
+from sojourn.core.errors import UsageError
+from sojourn.core.keys import TrafficKey, parse_key
+from sojourn.estimation.buckets.queries import FOREVER_NS
+from sojourn.segments.fleet.point import Point
+from sojourn.segments.fleet.segment import REVERSE, FleetSegment
+from sojourn.server.control.segments import NoSegmentError
+from sojourn.server.door.limits import Limits
+from sojourn.server.models import SegmentQuery
+from sojourn.server.queries.live import LiveDesk
+from sojourn.server.queries.workers import QueryWorkers
+from sojourn.server.runs.questions import SegmentWork, answer_segment
+from sojourn.store.epochs import EpochStore
+from sojourn.store.runs import Pair
+from sojourn.store.segments import Recording, SegmentStore
+
+# How long after its end a recording's late epochs are waited for.
+LATE_NS = 3_600_000_000_000
+
+
+def wanted_pairs(segments: SegmentStore) -> list[Pair]:
+    """All pairs of streams that are, or were a while ago, recorded under one plan."""
+    recordings = segments.recent(time.time_ns() - LATE_NS)
+    of_point: dict[Point, list[Recording]] = {}
+    for one in recordings:
+        of_point.setdefault(one.point, []).append(one)
+    pairs = dict.fromkeys(
+        pair
+        for segment in segments.all()
+        for sender, receiver in segment.pairs.values()
+        for pair in paired(of_point.get(sender, ()), of_point.get(receiver, ()))
+    )
+    return list(pairs)
+
+
+def paired(sent: Sequence[Recording], received: Sequence[Recording]) -> list[Pair]:
+    """The streams of two points under the plans that they have in common, the oldest first."""
+    there = {one.generation.number: one for one in received}
+    both = sorted(one.generation.number for one in sent if one.generation.number in there)
+    here = {one.generation.number: one for one in sent}
+    return [
+        Pair(
+            from_node=here[number].point.node,
+            from_stream=here[number].stream,
+            to_node=there[number].point.node,
+            to_stream=there[number].stream,
+        )
+        for number in both
+    ]
+
+
+class SegmentEngine:
+    """Answers questions about segments from the store and the nodes."""
+
+    def __init__(
+        self, store: EpochStore, segments: SegmentStore, desk: LiveDesk, workers: QueryWorkers, limits: Limits
+    ) -> None:
+        self._store, self._segments, self._desk, self._workers, self._limits = store, segments, desk, workers, limits
+
+    async def answer(self, name: str, query: SegmentQuery) -> dict[str, Any]:
+        """The answer in the form of a `SegmentResult`, with what nodes did not tell among its notes."""
+        for text in query.flows:
+            if not isinstance(parse_key(text), TrafficKey):
+                raise UsageError(f"{text[:60]!r} is no flow", where="flows", action="write SRC:PORT > DEST:PORT tcp")
+        work = await run_in_threadpool(self._work, name, query)
+        notes: list[str] = []
+        if query.live and work.pairs:
+            work, notes = await self._with_current(work)
+        found = await self._workers.call(answer_segment, self._store.engine.url, work)
+        return {"segment": name, **found, "live": query.live and not notes, "notes": [*notes, *found["notes"]]}
+
+    def _work(self, name: str, query: SegmentQuery) -> SegmentWork:
+        segment = self._segments.named(name.removesuffix(REVERSE))
+        if segment is None or name not in segment.pairs:
+            raise NoSegmentError(f"there is no segment {name[:200]}", action="sojourn segment list shows all")
+        sender, receiver = segment.pairs[name]
+        recordings = self._segments.recordings_of([sender, receiver, sender.reverse, receiver.reverse])
+        of_point: dict[Point, list[Recording]] = {}
+        for one in recordings:
+            of_point.setdefault(one.point, []).append(one)
+        ends = of_point.get(sender, []), of_point.get(receiver, [])
+        back = [of_point.get(point, []) for point in (sender.reverse, receiver.reverse)]
+        return SegmentWork(
+            name=name,
+            ends=(str(sender), str(receiver)),
+            pairs=tuple(paired(*ends)),
+            memory_bytes=_memory(segment, ends[0]),
+            from_ns=query.from_ns,
+            to_ns=FOREVER_NS if query.to_ns is None else query.to_ns,
+            interval_ns=query.interval_ns,
+            flows=tuple(query.flows),
+            top=query.top,
+            by=query.by or "",
+            way_back=tuple((found[0].point.node, found[0].stream) for found in back if found) if all(back) else (),
+            most_bytes=self._limits.query_decoded_bytes,
+        )
+
+    async def _with_current(self, work: SegmentWork) -> tuple[SegmentWork, list[str]]:
+        """The question with the epochs that the two nodes had not sent, and who did not answer."""
+        streams: dict[str, tuple[str, ...]] = {}
+        for pair in work.pairs:
+            for node, stream in pair.ends:
+                streams[node] = (*streams.get(node, ()), stream)
+        reachable = {node: names for node, names in streams.items() if self._desk.is_listening(node)}
+        span = work.from_ns, min(work.to_ns, FOREVER_NS), self._limits.live_seconds
+        replies = await asyncio.gather(*(self._desk.ask(node, names, *span) for node, names in reachable.items()))
+        current: dict[tuple[str, str], list[bytes]] = {}
+        silent = sorted(streams.keys() - reachable.keys())
+        for node, reply in zip(reachable, replies, strict=True):
+            if reply is None:
+                silent.append(node)
+                continue
+            for epoch in reply.epochs:
+                current.setdefault((node, epoch.stream), []).append(epoch.data)
+        notes = [f"{', '.join(silent)}: no word about what is not sent yet"] if silent else []
+        return replace(work, current=current), notes
+
+
+def _memory(segment: FleetSegment, recordings: Sequence[Recording]) -> int:
+    return recordings[0].generation.memory_bytes if recordings else segment.size_bytes
