@@ -73,9 +73,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many seconds it is later than the clock says."""
-    by, now = [0], time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + by[0] * SECOND)
+    """A clock that stands still, and how many seconds it is moved on."""
+    by, began = [0], time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: began + by[0] * SECOND)
     return by
 
 

@@ -142,12 +142,13 @@ def test_a_new_generation_takes_over_without_a_gap(world: World) -> None:
 def test_a_former_generation_ends_after_five_epochs_whatever_comes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [time.time_ns()]
+    monkeypatch.setattr(time, "time_ns", lambda: now[0])
     world.create("ab", "a:e", "b:e")
     world.create("ab2", "a:e", "b:e", epoch_ns=5 * SECOND)
-    now = time.time_ns()
-    monkeypatch.setattr(time, "time_ns", lambda: now + 24 * SECOND)
+    now[0] += 24 * SECOND
     assert world.control.finish_taking_over(lambda *_: False) == set()
-    monkeypatch.setattr(time, "time_ns", lambda: now + 26 * SECOND)
+    now[0] += SECOND
     assert world.control.finish_taking_over(lambda *_: False) == {"a", "b"}
 
 
