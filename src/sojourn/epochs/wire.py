@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as attribute
@@ -51,7 +51,7 @@ from sojourn.core.hashing import hash_bytes
 from sojourn.core.kernels import kernel
 from sojourn.core.keys import key_from_bytes
 from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock, check_names, overlaps
-from sojourn.sketches.parameters import Field, Parameters, Table
+from sojourn.sketches.parameters import Parameters, Table
 from sojourn.sketches.sketch import SKETCHES, AnySketch, new_sketch, sketch_type
 
 VERSION, VERSION_WITH_CUT = 1, 2
@@ -63,7 +63,8 @@ MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = {VERSION: 9, VERSION_WITH_CUT: 10}
 CUT_FIELDS, CLOCK_FIELDS = 6, 3
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
-FEW_KEYS = 1000  # which an encoded epoch keeps beside its bytes, so that they are not parsed again
+# What an encoded epoch keeps beside its bytes, so that they are not parsed again.
+FEW_KEYS, FEW_COUNTER_BYTES = 1000, 1 << 14
 BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class EncodedEpoch:
     decoded_bytes: int  # of memory that the counters take once they are unpacked
     data: bytes
     few_keys: list[object] | None = attribute(default=None, repr=False, compare=False)  # as parsed, unless many
+    few_counters: bytes | None = attribute(default=None, repr=False, compare=False)  # as packed, unless many
     cut: Cut | None = None
 
     @classmethod
@@ -102,11 +104,18 @@ class EncodedEpoch:
         """The epoch; counters and keys are checked."""
         return _decoded(self, _checked_items(self.data))
 
+    def tables(self) -> list[Int64Array]:
+        """The counters of each table, a row for each cell, checked as for `decode`, for which a sketch checks more."""
+        packed = self.few_counters or _expect(_checked_items(self.data)[7], bytes, "counters")
+        return _unpacked_tables(self.parameters, packed)
+
     def keys(self) -> tuple[bytes, ...]:
         """The canonical bytes of its keys, if it lists any; whether they are keys is not checked."""
-        if not self.key_count:
-            return ()
-        return _key_bytes(self.few_keys or _checked_items(self.data)[8]) or ()
+        return (self.listed() or ()) if self.key_count else ()
+
+    def listed(self) -> tuple[bytes, ...] | None:
+        """The same; None where it has no list, which need not be complete then."""
+        return _key_bytes(_checked_items(self.data)[8] if self.few_keys is None else self.few_keys)
 
 
 def encode(epoch: Epoch) -> bytes:
@@ -347,11 +356,12 @@ def _header(items: list[object], data: bytes) -> EncodedEpoch:
     key_count = 0 if keys is None else len(_expect(keys, list, "keys"))
     if key_count > MAX_KEYS:
         raise WireError(f"{key_count} keys exceed {MAX_KEYS}", where="keys")
-    few = cast(list[object], keys) if 0 < key_count <= FEW_KEYS else None
     if cut is not None and cut.sequences > number + 1:
         raise WireError(f"{cut.sequences} numbers end at {number}", where="sequences")
-    frame_ns = first_ns, last_ns
-    return EncodedEpoch(parameters, node, stream, number, *frame_ns, count, key_count, memory, data, few, cut)
+    few = cast(list[object] | None, keys) if key_count <= FEW_KEYS else None
+    packed = cast(bytes, counters) if size <= FEW_COUNTER_BYTES else None
+    name, frame_ns = (node, stream, number), (first_ns, last_ns)
+    return EncodedEpoch(parameters, *name, *frame_ns, count, key_count, memory, data, few, packed, cut)
 
 
 def _decoded(header: EncodedEpoch, items: list[object]) -> Epoch:
@@ -376,13 +386,29 @@ def _layout(kind: str, mapping: bytes) -> tuple[Parameters, int, int]:
 
 def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
     sketch = new_sketch(parameters)
-    counters = _decompressed(counters, sum(packed_size(table) for table in parameters.tables()))
+    _unpack_tables(parameters, counters, sketch.arrays)
+    return sketch
+
+
+def _unpacked_tables(parameters: Parameters, counters: bytes) -> list[Int64Array]:
+    arrays = [np.empty((table.length, len(table.fields)), np.int64) for table, _ in _tables(parameters)]
+    _unpack_tables(parameters, counters, arrays)
+    return arrays
+
+
+def _unpack_tables(parameters: Parameters, counters: bytes, arrays: Sequence[Int64Array]) -> None:
+    tables = _tables(parameters)
+    counters = _decompressed(counters, sum(size for _, size in tables))
     offset = 0
-    for table, array in zip(parameters.tables(), sketch.arrays, strict=True):
-        size = packed_size(table)
+    for (table, size), array in zip(tables, arrays, strict=True):
         unpack_into(table, memoryview(counters)[offset : offset + size], array)
         offset += size
-    return sketch
+
+
+@lru_cache(maxsize=1024)
+def _tables(parameters: Parameters) -> tuple[tuple[Table, int], ...]:
+    """The tables, with their packed sizes: epochs of a stream have the same ones."""
+    return tuple((table, packed_size(table)) for table in parameters.tables())
 
 
 def _decompressed(counters: bytes, size: int) -> bytes:
@@ -480,8 +506,11 @@ def _pack(column: Int64Array, bits: int, packed: UInt8Array) -> None:
 
 
 @kernel
-def _unpack(packed: UInt8Array, bits: int, column: Int64Array) -> None:
+def _unpack(packed: UInt8Array, bits: int, is_centred: bool, column: Int64Array) -> np.int64:
+    """Fill the column; its lowest value."""
     position = 0
+    lowest = np.int64(0)
+    unused = np.int64(64 - bits if is_centred else 0)
     for i in range(len(column)):
         value = np.uint64(0)
         filled = 0
@@ -492,7 +521,9 @@ def _unpack(packed: UInt8Array, bits: int, column: Int64Array) -> None:
             value |= part << np.uint64(filled)
             position += taken
             filled += taken
-        column[i] = np.int64(value)
+        column[i] = np.int64(value << np.uint64(unused)) >> unused
+        lowest = min(lowest, column[i])
+    return lowest
 
 
 def pack_table(table: Table, array: Int64Array) -> bytes:
@@ -506,26 +537,14 @@ def pack_table(table: Table, array: Int64Array) -> bytes:
 
 
 def unpack_into(table: Table, data: memoryview, array: Int64Array) -> None:
-    """The inverse of `pack_table`, into an array of the table's shape; `data` must have the table's packed size.
-
-    Beside the array, one column is in memory at a time.
-    """
+    """The inverse of `pack_table`, into an array of the table's shape; `data` must have the table's packed size."""
     offset = 0
     for i, field in enumerate(table.fields):
         size = _column_size(table.length, field.bits)
-        array[:, i] = _unpack_column(table, field, np.frombuffer(data, np.uint8, size, offset))
+        lowest = _unpack(np.frombuffer(data, np.uint8, size, offset), field.bits, field.is_centred, array[:, i])
         offset += size
-
-
-def _unpack_column(table: Table, field: Field, packed: UInt8Array) -> Int64Array:
-    column = np.empty(table.length, np.int64)
-    _unpack(packed, field.bits, column)
-    spare_bits = -table.length * field.bits % 8
-    if spare_bits and packed[-1] >> (8 - spare_bits):
-        raise WireError("bits after the last counter are set", where=f"{table.name}.{field.name}")
-    if field.is_centred:
-        column <<= 64 - field.bits
-        column >>= 64 - field.bits
-    elif field.is_counted and column.min() < 0:
-        raise WireError("a count exceeds 2⁶³ − 1", where=f"{table.name}.{field.name}")
-    return column
+        spare_bits = -table.length * field.bits % 8
+        if spare_bits and data[offset - 1] >> (8 - spare_bits):
+            raise WireError("bits after the last counter are set", where=f"{table.name}.{field.name}")
+        if field.is_counted and lowest < 0:
+            raise WireError("a count exceeds 2⁶³ − 1", where=f"{table.name}.{field.name}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, delete, func, insert, literal, select, update
 
@@ -52,6 +52,8 @@ from sojourn.store.database import (
     widen_spans,
 )
 from sojourn.store.runs import CUTS, note_cuts
+
+Read = TypeVar("Read")
 
 MAX_QUERY_BYTES = 256 << 20
 MAX_QUERY_EPOCHS = 100_000
@@ -320,7 +322,7 @@ class EpochStore(Database):
     def epochs(self, node: str, stream: str, from_ns: int, to_ns: int) -> list[Epoch]:
         """The epochs with measurements in ``from_ns … to_ns``, in order of their sequence."""
         self.check_range([(node, stream)], from_ns, to_ns)
-        return list(self.each_epoch(node, stream, from_ns, to_ns))
+        return list(self.each_epoch(node, stream, from_ns, to_ns, EncodedEpoch.decode))
 
     def check_range(self, streams: Sequence[tuple[str, str]], from_ns: int, to_ns: int) -> None:
         """Refuse a range of more epochs, of all the streams together, than one query may read."""
@@ -345,32 +347,36 @@ class EpochStore(Database):
         stream: str,
         from_ns: int,
         to_ns: int,
-        *,
-        admit: Callable[[EncodedEpoch], object] = lambda _: None,
-    ) -> Iterator[Epoch]:
-        """The same epochs, decoded one after the other; see `decoded`."""
+        read: Callable[[EncodedEpoch], Read],
+    ) -> Iterator[Read]:
+        """The same epochs, one after the other as they are read; see `each_of`."""
         here = _in_range(node, stream, from_ns, to_ns)
-        return self.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), admit)
+        return self.each_of(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), read)
 
-    def decoded(
-        self, rows: Select[int, bytes], admit: Callable[[EncodedEpoch], object] = lambda _: None
-    ) -> Iterator[Epoch]:
-        """The epochs of rows (number and bytes), one in memory at a time; `admit` may refuse one before it is decoded.
+    def decoded(self, rows: Select[int, bytes], admit: Callable[[EncodedEpoch], object]) -> Iterator[Epoch]:
+        """The epochs of rows themselves, of which `admit` may refuse one before it is decoded; see `each_of`."""
 
-        One that cannot be decoded is set aside, and left out then and later.
+        def read(epoch: EncodedEpoch) -> Epoch:
+            admit(epoch)
+            return epoch.decode()
+
+        return self.each_of(rows, read)
+
+    def each_of(self, rows: Select[int, bytes], read: Callable[[EncodedEpoch], Read]) -> Iterator[Read]:
+        """What is read of the epochs of rows (number and bytes), one in memory at a time.
+
+        One that cannot be decoded, as a `WireError` of `read` says, is set aside, and left out then and later.
         """
         faults: dict[int, WireError] = {}
         sound = rows.where(EPOCHS.c.id.not_in(select(SET_ASIDE.c.epoch)))
         with self.transaction() as connection:
             for number, data in connection.execute(sound, execution_options={"yield_per": 1}):
                 try:
-                    header = encoded(data)
-                    admit(header)
-                    epoch = header.decode()
+                    found = read(encoded(data))
                 except WireError as error:
                     faults[number] = error
                 else:
-                    yield epoch
+                    yield found
         for number, fault in faults.items():
             self.set_aside(number, fault)
 

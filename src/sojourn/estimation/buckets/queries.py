@@ -20,15 +20,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
-from sojourn.core.errors import MismatchError, UsageError
+from sojourn.core.errors import UsageError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered
-from sojourn.core.keys import key_id
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.merging import can_merge, merged_epoch
 from sojourn.epochs.wire import EncodedEpoch
+from sojourn.estimation.buckets.adding import BucketEpoch, BucketSums, Names, read_buckets
 from sojourn.estimation.buckets.joint import estimate_sums_jointly
 from sojourn.estimation.buckets.rtt import estimate_round_trips
-from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+from sojourn.sketches.bucket_array import BucketArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +57,8 @@ def estimate_means_jointly(
 Stat = Literal["sum", "mean"]
 Method = Literal["literal", "joint"]
 Cut = Literal["whole", "inside", "pro-rata"]
-# Encoded ones are decoded as they are needed.
-AnyEpoch: TypeAlias = Epoch | EncodedEpoch
+# Others than those read are read as they are needed.
+AnyEpoch: TypeAlias = BucketEpoch | Epoch | EncodedEpoch
 EXACT = "exact total"
 # The end of a range up to now: later than any measurement.
 FOREVER_NS = 2**63 - 1
@@ -97,49 +96,43 @@ class RangeSelection:
 
     def __init__(self, epochs: Iterable[AnyEpoch], query: RangeQuery, *, most_bytes: int = NO_LIMIT_BYTES) -> None:
         self._query, self._most_bytes, self._held_bytes = query, most_bytes, 0
-        self._groups: list[Epoch] = []
-        self._partial: list[tuple[Epoch, float]] = []
+        self._sums = BucketSums()
+        self._partial: list[tuple[BucketEpoch, float]] = []
         self._whole_names: dict[int, str] | None = {}
-        self._origin = ""
+        self._origin: Epoch | EncodedEpoch | None = None
         self.names: dict[int, str] | None = {}
         self.count = 0
         spans: list[tuple[int, int]] = []
-        for epoch in epochs:
-            self._origin = f"{epoch.node}/{epoch.stream}"
+        for found in epochs:
+            epoch = found if isinstance(found, BucketEpoch) else read_buckets(found)
             if (placed := _placed(epoch, query)) is not None:
                 spans.append(placed[0])
                 self.count += 1
                 self._take(epoch, placed[1])
+            self._origin = epoch.header
         self.covered = joined_spans(spans)
 
-    def _take(self, found: AnyEpoch, share: float | None) -> None:
-        """Merge an epoch, or keep it; whether there is room for it is seen before it is decoded."""
-        number = next((i for i, group in enumerate(self._groups) if share is None and can_merge(group, found)), None)
-        if number is None:
-            self._held_bytes += found.parameters.decoded_bytes
+    def _take(self, epoch: BucketEpoch, share: float | None) -> None:
+        """Add an epoch to others, or keep it if there is room for it."""
+        if share is not None or not self._sums.has(epoch):
+            self._held_bytes += epoch.parameters.decoded_bytes
             if self._held_bytes > self._most_bytes:
                 raise too_large(f"{self._held_bytes} bytes of counters that cannot be added up", self._most_bytes)
-        epoch = found.decode() if isinstance(found, EncodedEpoch) else found
-        listed = _listed(epoch)
-        self.names = _with_names(self.names, listed)
+        self.names = _with_names(self.names, epoch.names)
         if share is not None:
             self._partial.append((epoch, share))
             return
-        self._whole_names = _with_names(self._whole_names, listed)
-        nameless = replace(epoch, keys=())
-        if number is None:
-            self._groups.append(nameless)
-        else:
-            self._groups[number] = merged_epoch(self._groups[number], nameless)
+        self._whole_names = _with_names(self._whole_names, epoch.names)
+        self._sums.add(epoch)
 
     def answers(self, groups: Sequence[Sequence[int]], *, unit: str) -> list[RangeAnswer]:
         """An answer for each group of instances, by their ids; joint decoding takes the lists of keys as complete."""
         query = self._query
         if not self.count:
             return [RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())] * len(groups)
-        answers = _answers(self._groups, self._whole_names, groups, query, unit)
+        answers = _answers(self._sums.epochs(), self._whole_names, groups, query, unit)
         for epoch, share in self._partial:
-            for i, part in enumerate(_answers([epoch], _listed(epoch), groups, query, unit)):
+            for i, part in enumerate(_answers([epoch.epoch()], _with_names({}, epoch.names), groups, query, unit)):
                 answers[i] = _with_part(answers[i], part, share, query.stat)
         return [RangeAnswer(answer, self.count, self.covered) for answer in answers]
 
@@ -159,7 +152,7 @@ class RangeSelection:
         if self.names is None:
             raise UsageError(
                 "instances can only be named from lists of keys",
-                where=self._origin,
+                where=f"{self._origin.node}/{self._origin.stream}" if self._origin is not None else "",
                 action="record with keys, or ask for an instance",
             )
         return self.names
@@ -174,30 +167,16 @@ def too_large(what: str, most_bytes: int) -> UsageError:
     )
 
 
-def _placed(epoch: AnyEpoch, query: RangeQuery) -> tuple[tuple[int, int], float | None] | None:
-    """The span that an epoch adds to a range and its share (None: it counts whole); None for an epoch outside it.
-
-    Only bucket arrays can be asked for sums and means.
-    """
-    if not isinstance(epoch.parameters, BucketArrayParameters):
-        raise MismatchError(
-            f"a stream of {epoch.parameters.kind} is not asked for sums and means",
-            where=epoch.stream,
-            action="estimate two points' epochs with `sojourn estimate`",
-        )
-    if epoch.parameters.wrap:
-        raise MismatchError(
-            "its buckets wrap: they hold time stamps, not values",
-            where=epoch.stream,
-            action="ask for round trips where both ends' epochs are",
-        )
-    if epoch.first_ns is None or epoch.last_ns is None or not epoch.overlaps(query.from_ns, query.to_ns):
+def _placed(epoch: BucketEpoch, query: RangeQuery) -> tuple[tuple[int, int], float | None] | None:
+    """The span that an epoch adds to a range and its share (None: it counts whole); None for an epoch outside it."""
+    first, last = epoch.header.first_ns, epoch.header.last_ns
+    if first is None or last is None or not epoch.header.overlaps(query.from_ns, query.to_ns):
         return None
-    low, high = max(epoch.first_ns, query.from_ns), min(epoch.last_ns, query.to_ns)
-    if query.cut == "whole" or (low, high) == (epoch.first_ns, epoch.last_ns):
-        return (epoch.first_ns, epoch.last_ns), None
+    low, high = max(first, query.from_ns), min(last, query.to_ns)
+    if query.cut == "whole" or (low, high) == (first, last):
+        return (first, last), None
     if query.cut == "pro-rata":
-        return (low, high), (high - low) / (epoch.last_ns - epoch.first_ns)
+        return (low, high), (high - low) / (last - first)
     return None
 
 
@@ -212,7 +191,7 @@ def joined_spans(spans: Iterable[tuple[int, int]], *, gap_ns: int = 0) -> tuple[
     return tuple(joined)
 
 
-def _with_names(names: dict[int, str] | None, more: dict[int, str] | None) -> dict[int, str] | None:
+def _with_names(names: dict[int, str] | None, more: Names | None) -> dict[int, str] | None:
     """Both lists, which are complete only if both are there."""
     if names is None or more is None:
         return None
@@ -220,30 +199,24 @@ def _with_names(names: dict[int, str] | None, more: dict[int, str] | None) -> di
     return names
 
 
-def _listed(epoch: Epoch) -> dict[int, str] | None:
-    """Ids and names of the instances in an epoch's list of keys; None if it has none."""
-    return None if epoch.keys is None else {key_id(key): str(key) for key in epoch.keys}
-
-
 def answer_total(epochs: Iterable[AnyEpoch], query: RangeQuery, *, unit: str) -> RangeAnswer:
     """The sum or mean of all measurements of the range: exact, but for epochs by their share."""
     low_sum = low_count = 0
     parts: list[tuple[int, int, float]] = []
     spans: list[tuple[int, int]] = []
-    for epoch in epochs:
+    for found in epochs:
+        epoch = found if isinstance(found, BucketEpoch) else read_buckets(found)
         if (placed := _placed(epoch, query)) is None:
             continue
         span, share = placed
         spans.append(span)
-        decoded = epoch.decode() if isinstance(epoch, EncodedEpoch) else epoch
         # As Python's numbers: buckets that hold 63 bits each add up to more than 64.
-        amount = sum(decoded.sketch.column("sum").tolist())
-        del decoded
+        amount, recorded = sum(epoch.buckets[:, 0].tolist()), epoch.header.recorded
         if share is None:
             low_sum += amount
-            low_count += epoch.recorded
+            low_count += recorded
         else:
-            parts.append((amount, epoch.recorded, share))
+            parts.append((amount, recorded, share))
     if not spans:
         return RangeAnswer(Unanswered(Reason.NO_EPOCHS_IN_RANGE), 0, ())
     value_sum = low_sum + sum(amount * share for amount, _, share in parts)

@@ -13,8 +13,8 @@ from functools import lru_cache
 from sqlalchemy import URL
 
 from sojourn.core.errors import WireError
-from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch, encoded
+from sojourn.estimation.buckets.adding import BucketEpoch, read_buckets
 from sojourn.estimation.buckets.queries import too_large
 from sojourn.estimation.buckets.questions import Found, Question, answer_streams
 from sojourn.mplane.measurements import SegmentMeasurement
@@ -53,28 +53,29 @@ class _StreamEpochs:
         self.faults: list[str] = []
         self.live = stream.node not in work.silent and work.question.range.to_ns >= work.until_ns
 
-    def __iter__(self) -> Iterator[Epoch]:
+    def __iter__(self) -> Iterator[BucketEpoch]:
         asked, place = self._work.question.range, (self.node, self._name)
         known: set[int] = set()
-        for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, admit=self._admit):
-            known.add(epoch.sequence)
+        for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, self._read):
+            known.add(epoch.header.sequence)
             yield epoch
         for header in map(encoded, self._work.current.get(place, ())):
             if header.sequence in known or not header.overlaps(asked.from_ns, asked.to_ns):
                 continue
-            self._admit(header)
             try:
-                epoch = header.decode()
+                epoch = self._read(header)
             except WireError as error:
                 self.faults.append(f"an epoch of {'/'.join(place)} cannot be decoded and is left out: {error}")
                 continue
             self.live = True
             yield epoch
 
-    def _admit(self, epoch: EncodedEpoch) -> None:
+    def _read(self, epoch: EncodedEpoch) -> BucketEpoch:
+        """The epoch's buckets; it is refused before they are unpacked if they are too many."""
         if epoch.decoded_bytes > self._work.most_bytes:
             what = f"an epoch ({epoch.node}/{epoch.stream}, number {epoch.sequence}) of {epoch.decoded_bytes} bytes"
             raise too_large(what, self._work.most_bytes)
+        return read_buckets(epoch)
 
 
 @lru_cache(maxsize=STORES)
