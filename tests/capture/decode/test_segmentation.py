@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from packet_builders import Packet, ethernet, frames_of, ipv4, ipv6, tcp, udp
 
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
+from sojourn.capture.decode.frames import Offload
 from sojourn.capture.decode.ids import Identity, held_by_most
 from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.core.arrays import PacketBatch
@@ -255,3 +256,91 @@ def test_damaged_super_packets_never_break_it(data: st.DataObject) -> None:
     assert decoder.wire is not None
     wire = decoder.wire
     assert len(batch) == decoder.ip_packets - wire.split_packets + wire.made_packets
+
+
+def told(
+    packets: Sequence[bytes | Packet], segments: Sequence[int], kind: int = Offload.TCP, **options: Any
+) -> tuple[PacketBatch, WireSizes]:
+    """Packets as a live capture has them: the kernel tells the size of the segments that each is made of."""
+    decoder = Decoder(DecodeOptions(wire=WireSizes(), **options))
+    offload = np.array([segment | (kind << 16 if segment else 0) for segment in segments], np.int64)
+    batch = decoder.decode(replace(frames_of(packets), offload=offload))
+    assert decoder.wire is not None
+    return batch, decoder.wire
+
+
+@given(
+    wire=st.sampled_from([1500, 1280, 9000, 576]),
+    version=st.sampled_from([4, 6]),
+    options=st.sampled_from([b"", TIMESTAMPS, SACK]),
+    flags=st.sampled_from([ACK, ACK | FIN | PSH, ACK | CWR | PSH]),
+    sizes=st.lists(st.integers(1, 45_000), min_size=1, max_size=6),
+    identity_bytes=st.sampled_from([40, 68, 120]),
+)
+def test_what_the_kernel_tells_needs_no_connections_beginning(
+    wire: int, version: int, options: bytes, flags: int, sizes: list[int], identity_bytes: int
+) -> None:
+    one = Connection(wire, version, options, first_id=65_530)
+    segments = [one.segment if size > one.segment else 0 for size in sizes]
+    whole, counts = told(one.together(sizes, flags), segments, identity_bytes=identity_bytes)
+    apart = Decoder(DecodeOptions(identity_bytes=identity_bytes)).decode(frames_of(one.on_the_wire(sizes, flags)))
+    assert same(whole, apart)
+    assert counts.left_packets == 0
+    assert counts.split_packets == sum(segment > 0 for segment in segments)
+
+
+def test_a_packet_that_the_kernel_calls_whole_is_left_alone() -> None:
+    one = Connection()
+    packets = one.together([9000, one.segment])
+    batch, counts = told(packets, [0, one.segment])
+    assert same(batch, Decoder().decode(frames_of(packets)))
+    assert (counts.split_packets, counts.left_packets) == (0, 0)
+
+
+def test_jumbograms_are_split_without_their_option() -> None:
+    """Linux writes lengths beyond 65,535 into an option of its own, which is not sent."""
+    one = Connection(version=6)
+    size = one.segment * 60 + 7
+    headers = one.put(0, 0, 0)
+    length = struct.pack("!BBBBI", 6, 0, 0xC2, 4, len(headers) - 14 - 40 + 8 + size)
+    whole = headers[:18] + b"\0\0\0" + headers[21:54] + length + headers[54:] + one.stream[:size]
+    batch, counts = told([whole], [one.segment])
+    assert same(batch, Decoder().decode(frames_of(one.on_the_wire([size]))))
+    assert (counts.made_packets, counts.left_packets) == (61, 0)
+
+
+def test_super_packets_that_cannot_be_split_are_counted() -> None:
+    one = Connection()
+    (packet,) = one.together([one.segment * 9])
+    tunnel = ethernet(ipv4(udp(b"\x08" + bytes(7) + packet, destination=4789)))
+    cut = Packet(packet[:1000], length=len(packet))
+    fragment = ethernet(ipv4(tcp(bytes(6000)), 6, fragment=0x2000))
+    for unsplittable in (tunnel, cut, fragment):
+        batch, counts = told([unsplittable], [one.segment])
+        assert (len(batch), counts.split_packets, counts.left_packets) == (1, 0, 1)
+    longer_than_any_link = one.together([10_000, 9_000])
+    assert told(longer_than_any_link, [0, 0])[1].left_packets == 1
+    opened, counts = told([tunnel], [one.segment], inner=True)
+    assert same(opened, Decoder().decode(frames_of(one.on_the_wire([one.segment * 9]))))
+    assert counts.left_packets == 0
+
+
+def test_datagrams_are_split_as_told_and_numbered_as_the_kernel_does() -> None:
+    sizes = [1252 * 5, 100, 1252 * 7 + 300]
+    together, apart = datagrams(sizes, 1252)
+    wire = Decoder().decode(frames_of(apart))
+    segments = [1252 if size > 1252 else 0 for size in sizes]
+    for kind in (Offload.UDP, Offload.UDP | Offload.OUTGOING):
+        assert same(told(together[1:], segments[1:], kind)[0], wire.select(slice(5, None)))
+    # The first is numbered from 0 on: the host that sends it knows, another from what follows.
+    assert same(told(together, segments, Offload.UDP | Offload.OUTGOING)[0], wire)
+    first, later = (told(packets, [1252] * len(packets), Offload.UDP)[0] for packets in (together[:1], together))
+    silent = [ethernet(ipv4(packet[34:], identification=0)) for packet in apart[:5]]
+    assert same(first, Decoder().decode(frames_of(silent)))
+    assert same(later.select(slice(5, None)), wire.select(slice(5, None)))
+
+
+def test_what_is_told_of_tiny_segments_takes_bounded_memory() -> None:
+    one = Connection()
+    batch, counts = told(one.together([5000]), [1])
+    assert len(batch) == counts.made_packets == 5000

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_pcap import frame_bytes
 
-from sojourn.capture.decode.frames import Frames
+from sojourn.capture.decode.frames import Frames, Offload
 from sojourn.capture.live.ring import DAMAGED, INCOMING, OUTGOING, Ring, RingShape, keep
 
 SHAPE = RingShape(block_size=4096, blocks=3, retire_ms=10)
@@ -107,3 +107,34 @@ def test_blocks_are_taken_in_order_and_go_back_when_released() -> None:
     assert ring.bytes[8] == ring.bytes[SHAPE.block_size + 8] == 0
     ring.bytes[2 * SHAPE.block_size + 8] = 1
     assert ring.take(5).tolist() == [2]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 4, 5, 0x81, 0x84]), st.integers(1, 65_535), st.booleans(), st.booleans()),
+        max_size=10,
+    )
+)
+def test_what_the_kernel_tells_of_offloading_is_read_before_a_tag_is_put_back(
+    told: list[tuple[int, int, bool, bool]],
+) -> None:
+    content = [(bytes(20), 5, 4 if outgoing else 0, 7 if tagged else -1) for _, _, outgoing, tagged in told]
+    raw = bytearray(block(content))
+    at = 48
+    for kind, segment, _, _ in told:
+        struct.pack_into("=BBHHHH", raw, at + MAC - 10, 1, kind, 66, segment, 34, 16)
+        at += -(-(MAC + 20) // 16) * 16
+    mapping = mmap.mmap(-1, SHAPE.size)
+    mapping[: len(raw)] = bytes(raw)
+    frames, _, ignored = indexed(Ring(mapping, SHAPE, offload=True))
+    of = {0: Offload(0), 1: Offload.TCP, 4: Offload.TCP, 5: Offload.UDP}
+    expected = [
+        (segment if kind else 0) | (of[kind & 0x7F] | (Offload.OUTGOING if outgoing else 0)) << 16
+        for kind, segment, outgoing, _ in told
+    ]
+    assert frames.offload is not None
+    assert frames.offload.tolist() == expected
+    assert sum(ignored) == 0
+    copied = keep(frames).offload
+    assert copied is not None
+    assert copied.tolist() == expected

@@ -18,6 +18,7 @@ import numpy as np
 from sojourn.capture.decode.frames import (
     NOTE_TEXTS,
     REASON_TEXTS,
+    SEGMENT_BITS,
     Frames,
     Located,
     counts_by_text,
@@ -49,6 +50,8 @@ from sojourn.core.keys import TrafficKey, key_from_bytes
 from sojourn.core.units import plural
 
 _NO_BYTES = np.zeros(0, np.uint8)
+_NOBODY_TELLS = np.zeros(0, np.int64)
+_PACKET_BYTES = 500  # about what the shortest full packets of a portion may take on the wire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +144,11 @@ class Decoder:
         data = _as_bytes(frames)
         rows = self._locate(frames, data)
         self._made, prefix = _NO_BYTES, self.options.identity_bytes
-        if wire is not None and (split := wire.split(data, rows, self._marks, prefix)) is not None:
-            data, rows = split
-            self._made = data
+        if wire is not None:
+            split = wire.split if frames.offload is None else wire.split_as_told
+            if (made := split(data, rows, self._marks, prefix)) is not None:
+                data, rows = made
+                self._made = data
         self.wire_packets += len(rows)
         self._decoded = rows
         batch = self._identify(data, rows)
@@ -162,14 +167,16 @@ class Decoder:
         return batch, data, rows
 
     def _locate(self, frames: Frames, data: UInt8Array) -> Located:
+        offload = _NOBODY_TELLS if frames.offload is None else frames.offload
         columns = (frames.offset, frames.captured, frames.length, frames.time_ns, frames.link)
-        if any(len(column) != len(frames) for column in columns):
+        if any(len(column) != len(frames) for column in columns) or len(offload) not in (0, len(frames)):
             raise MismatchError("the columns of the frames have different lengths", where="Frames")
         if len(self._rows) < len(frames):
             self._rows, self._marks = empty_rows(len(frames)), np.zeros(len(frames) + 2, np.int64)
         count = locate(
             data,
             *columns,
+            offload,
             self.options.inner,
             self._fragments.keys,
             self._fragments.values,
@@ -218,10 +225,17 @@ def _as_bytes(frames: Frames) -> UInt8Array:
 
 def _portions(frames: Frames) -> Iterator[Frames]:
     """The frames in portions of which not too many packets can become by splitting; ordinary ones as they are."""
-    if int(frames.length.max(initial=0)) <= LARGEST_UNSPLIT or int(frames.length.sum()) <= MOST_PORTION_BYTES:
+    if int(frames.length.max(initial=0)) <= LARGEST_UNSPLIT:
         yield frames
         return
-    portion = np.cumsum(frames.length) // MOST_PORTION_BYTES
+    carried = frames.length
+    if frames.offload is not None:  # small segments become more packets than their bytes tell
+        segment = frames.offload & SEGMENT_BITS
+        carried = np.maximum(carried, np.where(segment, carried // np.maximum(segment, 1) * _PACKET_BYTES, 0))
+    if int(carried.sum()) <= MOST_PORTION_BYTES:
+        yield frames
+        return
+    portion = np.cumsum(carried) // MOST_PORTION_BYTES
     starts = [0, *(np.flatnonzero(np.diff(portion)) + 1).tolist(), len(frames)]
     for first, last in itertools.pairwise(starts):
         yield frames.select(slice(first, last))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -25,6 +25,9 @@ class Frames:
 
     ``captured`` bytes of the frame are present, ``length`` were on the wire. ``link`` is the link type
     (the LINKTYPE_ number of the capture file formats). Rows are in the order of the capture.
+    ``offload`` is what the kernel says of packets that it, or a card, takes apart or has put together: the payload of
+    each packet of the wire (``gso_size``; 0 for a packet as it was on the wire) in the lower 16 bits, `Offload` flags
+    above them. A capture file has nobody to say it.
     """
 
     data: UInt8Array
@@ -33,14 +36,26 @@ class Frames:
     length: Int64Array
     time_ns: Int64Array
     link: Int64Array
+    offload: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.offset)
 
     def select(self, rows: slice | BoolArray) -> Frames:
         """Some of the frames; their bytes stay where they are."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "data"}
-        return Frames(data=self.data, **columns)
+        present = [f.name for f in fields(self) if f.name != "data" and getattr(self, f.name) is not None]
+        return Frames(data=self.data, **{name: getattr(self, name)[rows] for name in present})
+
+
+SEGMENT_BITS = 0xFFFF
+
+
+class Offload(IntFlag):
+    """What a packet was put together of, and which way it went; kept above the 16 bits of ``gso_size``."""
+
+    TCP = 1
+    UDP = 2
+    OUTGOING = 4
 
 
 LOCATED = np.dtype(
@@ -57,6 +72,8 @@ LOCATED = np.dtype(
         ("version", np.uint8),
         ("protocol", np.uint8),  # of the flow: a later fragment's is that of its first
         ("own_protocol", np.uint8),  # as this packet's own headers tell
+        ("offload", np.uint8),  # `Offload` flags and payload of the wire's packets, as the kernel tells; else 0
+        ("segment", np.uint16),
     ],
     align=True,
 )

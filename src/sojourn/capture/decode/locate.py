@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.capture.decode.frames import MAX_TAGS, Located, Note, SkipReason
+from sojourn.capture.decode.frames import MAX_TAGS, SEGMENT_BITS, Located, Note, SkipReason
 from sojourn.capture.decode.network import OFFSET_BITS, parse_ipv4, parse_ipv6, read_ports, share_ports
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.kernels import address_of, big_16, big_32, byte_at, inlined, kernel, little_32, signed
@@ -393,6 +393,7 @@ def locate(
     length: Int64Array,
     time_ns: Int64Array,
     link: Int64Array,
+    offload: Int64Array,
     inner: bool,
     keys: NDArray[np.uint64],
     values: NDArray[np.uint64],
@@ -430,6 +431,8 @@ def locate(
             share_ports(data, row, keys, values, times, notes)
         if inner:
             _open_nested(data, rows, count, spare, keys, values, times, notes)
+        told = offload[i] if i < offload.shape[0] else 0
+        row["segment"], row["offload"] = told & SEGMENT_BITS, told >> 16
         longest = max(longest, row["ip_bytes"])
         if _opens_connection(data, row):
             marks[OPENINGS + 1 + openings] = count

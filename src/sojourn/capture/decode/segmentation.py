@@ -19,15 +19,22 @@ So a split packet has, to the bit, the identity that it has where it was capture
 payload's beginning was captured; where the capture is cut, packets are told apart by their headers. Its time is that
 of the super-packet.
 
-**W** is told, in this order, by the segment sizes of a connection's SYNs (the smaller of the two), by the flow's
-longest packets at the other point if that shows the wire's packets, or by lengths: a sender that has enough to send
-fills super-packets to multiples of m, so that two lengths that are multiples of an assumed m (W of 1 500, of 9 000, or
-of the flow's longest single packets), and every eighth of its super-packets, confirm it. For datagrams only lengths
-tell. Without any of these a packet is left as it is, and counted if it is longer than any wire carries. A capture is
-looked at so from its first packet of more than 1 500 bytes on.
+**A live capture** is told each super-packet's m by the kernel (``gso_size``): nothing is guessed. What cannot be split
+all the same is counted: a super-packet inside of a tunnel, one of which less was captured than identities need, or a
+packet longer than any link carries of which the driver says nothing. Only whether a flow numbers its packets is learnt
+from those that come; datagrams that this host sends are numbered by the kernel that takes them apart, also from 0 on.
+(A host that receives such datagrams knows it from the first one that it sees with another number.)
 
-Memory: 4 MB for what is known of the latest 65,536 flows. Time: 1 ns per packet of a capture that has no super-packets,
-which is left alone; otherwise 20 ns per packet captured and 40 ns per packet made.
+**In a file W** is told, in this order, by the segment sizes of a connection's SYNs (the smaller of the two), by the
+flow's longest packets at the other point if that shows the wire's packets, or by lengths: a sender that has enough to
+send fills super-packets to multiples of m, so that two lengths that are multiples of an assumed m (W of 1 500, of
+9 000, or of the flow's longest single packets), and every eighth of its super-packets, confirm it. For datagrams only
+lengths tell. Without any of these a packet is left as it is, and counted if it is longer than any wire carries. A
+capture is looked at so from its first packet of more than 1 500 bytes on.
+
+Memory: 4 MB for what is known of the latest 65,536 flows. Time: 1 ns per packet of a capture (or of what a poll of an
+interface found) that has no super-packets, which is left alone; otherwise 20 ns per packet captured and 40 ns per
+packet made.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.capture.decode.frames import Located, empty_rows
+from sojourn.capture.decode.frames import Located, Offload, empty_rows
 from sojourn.capture.decode.locate import LONGEST, OPENINGS
 from sojourn.core.arrays import Int64Array, UInt8Array
 from sojourn.core.hash_kernels import mix
@@ -57,11 +64,13 @@ OFFLOADING_OFF = "ethtool -K IFACE gro off lro off gso off tso off"
 LARGEST_UNSPLIT = 1_600  # an ordinary link's longest frame, with tags
 MOST_PORTION_BYTES = 1 << 25  # of the wire's bytes in one batch: 67,000 split packets
 _USUAL_WIRE, _JUMBO_WIRE = 1_500, 9_000
+_JUMBO_END, _JUMBO_OPTION = 48, 0xC2
 _LEAST_SEGMENT, _LEAST_FULL = 460, 1_280  # what RFC 879's 536 bytes leave beside all options
 _FEWEST_HITS, _MISSES_PER_HIT, _FEWEST_FULL = 2, 8, 3
 _SETS, _WAYS = 1 << 14, 4
 _TCP, _UDP = 6, 17
 _FIN, _PSH, _ACK, _CWR = 0x01, 0x08, 0x10, 0x80
+_OF_TCP, _OF_UDP, _IS_OUTGOING = int(Offload.TCP), int(Offload.UDP), int(Offload.OUTGOING)
 
 _FLOW = np.dtype(
     [
@@ -93,6 +102,7 @@ class WireSizes:
         self._flows = np.zeros(_SETS * _WAYS, _FLOW)
         self._state = np.zeros(_STATE, np.int64)
         self._is_watched = False
+        self.largest_bytes = LARGEST_ON_A_LINK  # of a packet that the link may have carried
 
     @property
     def split_packets(self) -> int:
@@ -118,6 +128,7 @@ class WireSizes:
             other._flows[:] = self._flows
         other._state[_NOW] = self._state[_NOW]
         other._is_watched = self._is_watched
+        other.largest_bytes = self.largest_bytes
         return other
 
     def observe(self, data: UInt8Array, rows: Located, marks: Int64Array) -> None:
@@ -154,12 +165,30 @@ class WireSizes:
             return None
         plan = np.empty((2, len(rows)), np.int64)
         count, size = plan_segments(data, rows, self._flows, self._state, prefix, plan)
-        if count == len(rows):
+        return _written(data, rows, plan, prefix, count, size)
+
+    def split_as_told(
+        self, data: UInt8Array, rows: Located, marks: Int64Array, prefix: int
+    ) -> tuple[UInt8Array, Located] | None:
+        """As `split`, by what the kernel told of each packet (`Frames.offload`)."""
+        if not rows["segment"].any() and marks[LONGEST] <= self.largest_bytes:
             return None
-        made, wire = np.empty(size + 8, np.uint8), empty_rows(count)
-        write_segments(data, rows, plan, prefix, made, wire)
-        made.flags.writeable = False
-        return made, wire
+        plan = np.empty((2, len(rows)), np.int64)
+        limits = prefix, self.largest_bytes
+        count, size = plan_told_segments(data, rows, self._flows, self._state, limits, plan)
+        return _written(data, rows, plan, prefix, count, size)
+
+
+def _written(
+    data: UInt8Array, rows: Located, plan: Int64Array, prefix: int, count: int, size: int
+) -> tuple[UInt8Array, Located] | None:
+    """The packets that a plan makes of some; None where it splits nothing."""
+    if count == len(rows):
+        return None
+    made, wire = np.empty(size + 8, np.uint8), empty_rows(count)
+    write_segments(data, rows, plan, prefix, made, wire)
+    made.flags.writeable = False
+    return made, wire
 
 
 @inlined
@@ -274,14 +303,18 @@ def _is_multiple(payload: int, segment: int) -> bool:
 
 
 @inlined
-def _datagrams_of(row: np.void, segment: int, header: int, prefix: int) -> int:
-    """The segment, unless a datagram's payload is not there: nothing else tells datagrams apart."""
-    if segment < _LEAST_SEGMENT:
-        return signed(0)
+def _is_held(row: np.void, segment: int, header: int, prefix: int) -> bool:
+    """Whether the first `prefix` bytes of all packets of the wire were captured."""
     payload = row["ip_bytes"] - header
     last = (payload - 1) // segment * segment
     needed = header + last + min(payload - last, max(prefix - header, 0))
-    return segment if row["ip"] + needed <= row["end"] else signed(0)
+    return bool(row["ip"] + needed <= row["end"])
+
+
+@inlined
+def _datagrams_of(row: np.void, segment: int, header: int, prefix: int) -> int:
+    """The segment, unless a datagram's payload is not there: nothing else tells datagrams apart."""
+    return segment if segment >= _LEAST_SEGMENT and _is_held(row, segment, header, prefix) else signed(0)
 
 
 @inlined
@@ -354,6 +387,65 @@ def plan_segments(
 
 
 @inlined
+def _jumbo_bytes(data: int, row: np.void) -> int:
+    """The bytes of the option that only tells a super-packet's length beyond 65,535 (RFC 2675); no wire carries it."""
+    at = row["ip"]
+    has_option = row["version"] == 6 and row["transport"] - at >= _JUMBO_END and big_16(data, at + 4) == 0
+    is_jumbo = has_option and byte_at(data, at + 6) == 0 and byte_at(data, at + 42) == _JUMBO_OPTION
+    return signed(_JUMBO_END - 40 if is_jumbo else 0)
+
+
+@inlined
+def _told_header_bytes(data: int, row: np.void, prefix: int) -> int:
+    """The bytes of a super-packet's headers; 0 where it cannot be split by what the kernel tells of it."""
+    header = _header_bytes(data, row)
+    # Of a tunnel that is not looked into, the kernel tells the inside's segments.
+    wanted = _OF_TCP if row["own_protocol"] == _TCP else _OF_UDP
+    if header == 0 or not row["offload"] & wanted:
+        return signed(0)
+    return header if _is_held(row, signed(row["segment"]), header, prefix) else signed(0)
+
+
+@kernel
+def plan_told_segments(
+    buffer: UInt8Array,
+    rows: Located,
+    flows: NDArray[np.void],
+    state: Int64Array,
+    limits: tuple[int, int],
+    plan: Int64Array,
+) -> tuple[int, int]:
+    """As `plan_segments`, by what the kernel told; `limits` are the prefix and the longest packet of the link."""
+    data = address_of(buffer)
+    prefix, largest = limits
+    count = size = signed(0)
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        segment = signed(row["segment"])
+        header = _told_header_bytes(data, row, prefix) if segment else signed(0)
+        payload = row["ip_bytes"] - header
+        if header == 0 or payload <= segment:
+            plan[0, i] = 0
+            if row["own_protocol"] == _UDP and row["identification"] != 0 and row["fragment"] == 0:
+                flows[_place(flows, state, _flow_key(data, row, False))]["is_numbered"] = 1
+            state[_LEFT] += (segment > 0 and header == 0) or row["ip_bytes"] > largest
+            count += 1
+            size += min(row["end"] - row["ip"], max(signed(prefix), row["transport"] - row["ip"] + 60))
+            continue
+        flow = flows[_place(flows, state, _flow_key(data, row, False))]
+        flow["is_numbered"] |= row["identification"] != 0
+        is_sent_datagram = row["own_protocol"] == _UDP and row["offload"] & _IS_OUTGOING
+        plan[0, i] = segment
+        plan[1, i] = 1 if is_sent_datagram else flow["is_numbered"]
+        packets = (payload + segment - 1) // segment
+        state[_SPLIT] += 1
+        state[_MADE] += packets
+        count += packets
+        size += packets * max(signed(prefix), header)
+    return count, size
+
+
+@inlined
 def _copy(data: int, start: int, size: int, out: int, at: int) -> None:
     whole = size & ~7
     for i in range(0, whole, 8):
@@ -417,17 +509,21 @@ def write_segments(
             at += held
             count += 1
             continue
-        header = _header_bytes(data, row)
-        payload = row["ip_bytes"] - header
+        whole, jumbo = _header_bytes(data, row), _jumbo_bytes(data, row)
+        payload = row["ip_bytes"] - whole
+        header = whole - jumbo
         for offset in range(0, payload, segment[i]):
             size = min(segment[i], payload - offset)
-            body = start + header + offset
+            body = start + whole + offset
             held = max(min(signed(prefix) - header, size, row["end"] - body), signed(0))
             wire[count] = row
             packet = wire[count]
-            packet["ip"], packet["transport"], packet["end"] = at, at + network, at + header + held
+            packet["ip"], packet["transport"], packet["end"] = at, at + network - jumbo, at + header + held
             packet["ip_bytes"] = header + size
             _copy(data, start, header, out, at)
+            if jumbo:
+                _copy(data, start + _JUMBO_END, whole - _JUMBO_END, out, at + 40)
+                put_byte(out, at + 6, byte_at(data, start + 40))
             _copy(data, body, held, out, at + header)
             _write_lengths(out, packet, offset // segment[i] * plan[1, i])
             _write_transport(out, packet, offset, offset + size == payload)

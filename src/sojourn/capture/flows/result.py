@@ -13,6 +13,7 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import FlowKeying
+from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.capture.flows.table import DEFAULT_MAX_FLOWS, FlowTable
 from sojourn.capture.packets import Interface, open_packets
 from sojourn.core.arrays import Int64Array
@@ -23,6 +24,7 @@ from sojourn.core.units import plural
 
 _BLOCK_ROWS = 1 << 14
 _BATCHES_PER_STEP = 8
+_SPLIT = "packets put together by offloading (TSO, GRO), counted as those of the wire"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,6 +87,8 @@ def flows(
     warning, or with `strict` an error.
     """
     options = DecodeOptions(keying=FlowKeying.parse(key), inner=inner, max_flows=max_flows, packet_ids=False)
+    if isinstance(source, Interface):  # the kernel tells the wire's packets; of a file they would be guessed
+        options = replace(options, wire=WireSizes())
     with open_packets(source, options, where=where, strict=strict) as packets:
         for number, _batch in enumerate(packets):
             if number % _BATCHES_PER_STEP == 0:
@@ -96,6 +100,6 @@ def flows(
             packets=packets.packets,
             ip_packets=packets.ip_packets,
             ignored=packets.ignored,
-            notes=packets.notes,
+            notes=packets.notes | ({_SPLIT: packets.split_packets} if packets.split_packets else {}),
             warnings=tuple(packets.warnings),
         )

@@ -12,7 +12,8 @@ chunk's bytes are valid until the next chunk is asked for (`keep` copies them).
 Memory: the ring, 32 MiB by default. Cost: some nanoseconds per frame here, no copy; a chunk is at most a
 quarter of the ring, so that the kernel has room while it is worked on.
 
-Segmentation offload shows frames longer than the interface's MTU here, as in every capture on the host.
+Segmentation offload shows frames longer than the interface's MTU here, as in every capture on the host; with `offload`
+the kernel says what the wire carries of each (`Frames.offload`).
 
 A forwarded packet's ingress is known to the kernel only: a program of a handful of instructions, handed over by
 ``bpf(2)``, tells. That needs Linux 5.18 or later, with BPF, and root (or ``cap_bpf`` and ``cap_net_admin``).
@@ -53,8 +54,10 @@ from sojourn.capture.live.ring import (
     interface_index,
     interface_link,
     interface_problem,
+    longest_frame,
     map_ring,
     open_packet_socket,
+    receives_large,
     set_ignore_outgoing,
     set_promiscuous,
     take_counts,
@@ -178,6 +181,7 @@ class LiveCapture:
         direction: Direction = "both",
         filter: PacketFilter | None = None,  # noqa: A002
         entered_by: str = "",
+        offload: bool = False,
     ) -> None:
         """Prepare the ring; packets come from `start` on.
 
@@ -209,7 +213,10 @@ class LiveCapture:
             # What the loopback sends it also receives: one copy is enough.
             self._directions = INCOMING if loopback else _DIRECTIONS[direction]
             self._tagged_program = self._attach_filter()
-            self._ring: Ring | None = Ring(map_ring(self._socket, interface, self._shape), self._shape)
+            mapped = map_ring(self._socket, interface, self._shape, offload=offload)
+            self._ring: Ring | None = Ring(mapped, self._shape, offload=offload)
+            self.longest_frame = longest_frame(self._socket, interface)
+            self.receives_large = bool(self._directions & INCOMING) and receives_large(self._socket, interface)
             if self._directions == INCOMING:
                 set_ignore_outgoing(self._socket)
             self._index(self._ring, np.empty(0, np.int64))  # compile before there are packets to lose

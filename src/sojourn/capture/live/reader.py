@@ -19,22 +19,21 @@ made-up packet before, and `rehearsal` gives it to whoever comes behind.
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from sojourn.capture.decode.decoder import DecodedPackets, DecodeOptions, Decoder
-from sojourn.capture.decode.frames import Frames
-from sojourn.capture.decode.segmentation import OFFLOADING_OFF
+from sojourn.capture.decode.frames import Frames, Offload
+from sojourn.capture.decode.segmentation import LARGEST_ON_A_LINK, OFFLOADING_OFF
 from sojourn.capture.decode.transport import TransportBatch
 from sojourn.capture.filters import LINK_ETHERNET, PacketFilter
 from sojourn.capture.live.interface import Direction, LiveCapture
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
+from sojourn.core.units import plural
 
 DROPPED = "dropped by the kernel"
 DEFAULT_RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 18
@@ -44,9 +43,6 @@ HANDED_OVER_NS = 2 * RETIRE_MS * 1_000_000 + 80_000_000
 
 _OUTSIDE = ("before the start", "after the stop")
 _WORDS = {"other direction": "not in the captured direction"}  # "other direction" is what flows take
-_SIOCGIFMTU = 0x8921
-_UNLIMITED = 1 << 31
-_LINK_HEADERS = 14 + 8  # Ethernet and two tags
 _ETHERNET = "0200000000020200000000010800"
 _ADDRESSES = "0000400040060000c0000201c0000202"  # and what is before them: 192.0.2.1 > 192.0.2.2
 _SEGMENT = "9c40075b000000010000000180180000000000000101080a0000000100000001c000"  # TCP 40000 > 1883, MQTT's PINGREQ
@@ -56,6 +52,7 @@ _SPLIT = (
     _ETHERNET + "4500002c" + _ADDRESSES + "9c40075b000000000000000060020000" + "00000000020405b4",
     _ETHERNET + "45000bb8" + _ADDRESSES + _SEGMENT,
 )
+_TOLD = int(Offload.TCP) << 16 | 1448
 
 
 def rehearsal(options: DecodeOptions | None = None) -> tuple[PacketBatch, TransportBatch]:
@@ -64,7 +61,9 @@ def rehearsal(options: DecodeOptions | None = None) -> tuple[PacketBatch, Transp
     >>> len(rehearsal()[0])
     1
     """
-    Decoder(options).decode(_made_up(*_SPLIT))
+    frames = _made_up(*_SPLIT)
+    Decoder(options).decode(frames)
+    Decoder(options).decode(replace(frames, offload=np.array([0, _TOLD])))
     return Decoder(options).decode_transport(_made_up(_REHEARSED))
 
 
@@ -117,8 +116,8 @@ class LiveReader(DecodedPackets):
             block_size=BLOCK_BYTES,
             blocks=ring_bytes // BLOCK_BYTES,
             retire_ms=RETIRE_MS,
+            offload=self._decoder.wire is not None,
         )
-        self._longest_sent = longest_frame(interface)
 
     @property
     def capture(self) -> LiveCapture:
@@ -135,6 +134,8 @@ class LiveReader(DecodedPackets):
 
     def _accepted(self) -> Iterator[Frames]:
         self.start()
+        if self._decoder.wire is not None:
+            self._decoder.wire.largest_bytes = max(LARGEST_ON_A_LINK, self._capture.longest_frame)
         self._begun_ns = time.time_ns()
         asked_ns = self._begun_ns
         chunks = self._capture.chunks(seconds=self._seconds, packets=self._limit, poll_seconds=self._poll_seconds)
@@ -187,22 +188,31 @@ class LiveReader(DecodedPackets):
                 f"{self.name}: the kernel dropped {statistics.dropped:,} of {statistics.seen:,} packets ({share:.2%}), "
                 f"the ring was full {statistics.freezes:,} times; use a filter, or a larger --buffer"
             )
-        if self._longest > self._longest_sent and not self.split_packets:
-            said.append(
-                f"{self.name}: packets of up to {self._longest:,} bytes were put together by offloading, the wire had "
-                f"others; {OFFLOADING_OFF.replace('IFACE', self.name)}"
-            )
         return said + self._offload_warnings() + self._overflow_warnings()
+
+    @property
+    def offload_problem(self) -> str:
+        """Why packets of the wire are not known, as offloading put them together; empty where they are."""
+        wire = self._decoder.wire
+        if wire is None:
+            is_long = self._longest > self._capture.longest_frame
+            what = f"packets of up to {self._longest:,} bytes were put together by offloading, the wire had others"
+            return what if is_long else ""
+        if wire.left_packets:
+            long = plural(wire.left_packets, "packet")
+            return f"{long} put together by offloading could not be split into those of the wire"
+        if self._capture.receives_large:
+            return "the card puts received packets together (LRO) and does not tell what the wire carried"
+        return ""
+
+    def _offload_warnings(self) -> list[str]:
+        problem = self.offload_problem
+        return [f"{self.name}: {problem}; {self.offloading_off}"] if problem else []
+
+    @property
+    def offloading_off(self) -> str:
+        """The command that turns offloading off on this interface."""
+        return OFFLOADING_OFF.replace("IFACE", self.name)
 
     def close(self) -> None:
         self._capture.close()
-
-
-def longest_frame(interface: str) -> int:
-    """The longest frame, with two tags, that the interface sends, as far as the kernel tells."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as endpoint:
-            answer = fcntl.ioctl(endpoint, _SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
-    except OSError:
-        return _UNLIMITED
-    return int(struct.unpack_from("=i", answer, 16)[0]) + _LINK_HEADERS

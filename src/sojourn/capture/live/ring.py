@@ -2,10 +2,13 @@
 
 The kernel fills blocks in order and hands each over by setting its status word; a block handed back
 (`Ring.release`) is overwritten. Frames are found where they lie, nothing is copied. A VLAN tag that the
-kernel (or the card) took out of a frame is put back in its place, as it was on the wire.
+kernel (or the card) took out of a frame is put back in its place, as it was on the wire. On demand the kernel writes
+before each frame what offloading makes, or made, of it (``struct virtio_net_hdr``); packets that it has no words for
+(SCTP's super-packets, and before Linux 6.2 those of UDP) are then not given at all, but counted as dropped.
 
 Cost: some 10 ns per frame to index; the ring itself is all the memory. Every failure that a user can cause or mend is
-one `LiveCaptureError`. Constants and layouts are those of ``linux/if_packet.h``, in the machine's byte order.
+one `LiveCaptureError`. Constants and layouts are those of ``linux/if_packet.h`` and ``linux/virtio_net.h``, in the
+machine's byte order.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ import mmap
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.capture.decode.frames import Frames
+from sojourn.capture.decode.frames import Frames, Offload
 from sojourn.capture.filters import ANCILLARY, LINK_ETHERNET, LINK_RAW_IP, FilterProgram
 from sojourn.core.arrays import BoolArray, Int64Array, UInt8Array
 from sojourn.core.errors import LiveCaptureError
@@ -31,12 +34,15 @@ from sojourn.core.kernels import inlined, kernel
 ETH_P_ALL = 0x0003
 SOL_PACKET = 263
 PACKET_ADD_MEMBERSHIP, PACKET_DROP_MEMBERSHIP, PACKET_RX_RING, PACKET_STATISTICS = 1, 2, 5, 6
-PACKET_VERSION, PACKET_RESERVE, PACKET_IGNORE_OUTGOING = 10, 12, 23
+PACKET_VERSION, PACKET_RESERVE, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 10, 12, 15, 23
 PACKET_MR_PROMISC = 1
 TPACKET_V3 = 2
 SO_ATTACH_FILTER = 26
-SIOCGIFINDEX, SIOCGIFHWADDR = 0x8933, 0x8927
+SIOCGIFINDEX, SIOCGIFHWADDR, SIOCGIFMTU, SIOCETHTOOL = 0x8933, 0x8927, 0x8921, 0x8946
+ETHTOOL_GFLAGS, ETH_FLAG_LRO = 0x25, 1 << 15
 VLAN_TAG_BYTES = 4
+LINK_HEADERS = 14 + 2 * VLAN_TAG_BYTES
+UNLIMITED = 1 << 31
 ANCILLARY_VLAN_PRESENT = ANCILLARY + 48
 LOOPBACK_HARDWARE = 772
 
@@ -139,8 +145,33 @@ def interface_index(endpoint: socket.socket, interface: str) -> int:
         raise LiveCaptureError("no such interface", where=interface) from None
 
 
-def map_ring(endpoint: socket.socket, interface: str, shape: RingShape) -> mmap.mmap:
-    """Have the kernel make a TPACKET_V3 ring with room for a VLAN tag before each frame, and map it."""
+def longest_frame(endpoint: socket.socket, interface: str) -> int:
+    """The longest frame, with two tags, that the interface sends, as far as the kernel tells."""
+    try:
+        answer = fcntl.ioctl(endpoint, SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
+    except OSError:
+        return UNLIMITED
+    return int(struct.unpack_from("=i", answer, 16)[0]) + LINK_HEADERS
+
+
+def receives_large(endpoint: socket.socket, interface: str) -> bool:
+    """Whether the card puts received packets together in a way that cannot be undone (LRO).
+
+    Cards tell packets' mean size, not that of all but the last.
+    """
+    flags = ctypes.create_string_buffer(struct.pack("=2I", ETHTOOL_GFLAGS, 0), 8)
+    try:
+        fcntl.ioctl(endpoint, SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(flags)))
+    except OSError:  # the driver knows of no such thing
+        return False
+    return bool(struct.unpack("=2I", flags.raw)[1] & ETH_FLAG_LRO)
+
+
+def map_ring(endpoint: socket.socket, interface: str, shape: RingShape, *, offload: bool) -> mmap.mmap:
+    """Have the kernel make a TPACKET_V3 ring with room for a VLAN tag before each frame, and map it.
+
+    With `offload` the kernel tells there what it makes of each frame.
+    """
     frame_size = 2048
     request = struct.pack(
         "=7I",
@@ -155,6 +186,7 @@ def map_ring(endpoint: socket.socket, interface: str, shape: RingShape) -> mmap.
     try:
         endpoint.setsockopt(SOL_PACKET, PACKET_VERSION, TPACKET_V3)
         endpoint.setsockopt(SOL_PACKET, PACKET_RESERVE, VLAN_TAG_BYTES)
+        endpoint.setsockopt(SOL_PACKET, PACKET_VNET_HDR, int(offload))
         endpoint.setsockopt(SOL_PACKET, PACKET_RX_RING, request)
         return mmap.mmap(endpoint.fileno(), shape.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
@@ -238,13 +270,18 @@ _TAGGED, _TPID_VALID = 1 << 4, 1 << 6
 _TYPE_OUTGOING = 4
 _ADDRESSES, _TAG = 12, 4
 _TAG_PROTOCOL = 0x8100
+# What is told before a frame: its bytes, and which of them are the kind and the size of segments.
+_TOLD_BYTES, _TOLD_KIND, _TOLD_SEGMENT = 10, 1, 4
+_KIND_BITS, _TOLD_TCP_4, _TOLD_TCP_6, _TOLD_UDP = 0x1F, 1, 4, 5  # a higher bit tells of ECN
+_OF_TCP, _OF_UDP, _IS_OUTGOING = int(Offload.TCP), int(Offload.UDP), int(Offload.OUTGOING)
 
 
 class Ring:
-    """The mapped ring; blocks are taken and released in order."""
+    """The mapped ring; blocks are taken and released in order. With `offload`, the kernel tells of it before frames."""
 
-    def __init__(self, mapping: mmap.mmap, shape: RingShape) -> None:
+    def __init__(self, mapping: mmap.mmap, shape: RingShape, *, offload: bool = False) -> None:
         self.shape = shape
+        self._is_told = offload
         self.bytes: UInt8Array = np.frombuffer(mapping, np.uint8)
         blocks = self.bytes.reshape(shape.blocks, shape.block_size)
         self._headers: NDArray[np.uint32] = blocks[:, :BLOCK_HEADER].view(np.uint32)
@@ -287,6 +324,7 @@ class Ring:
         room = np.minimum(self._headers[blocks, _PACKETS], self.shape.block_size // SMALLEST_PACKET)
         columns = np.empty((4, int(room.sum())), np.int64)
         tagged = np.zeros(columns.shape[1], np.bool_)
+        offload = np.empty(columns.shape[1] if self._is_told else 0, np.int64)
         rows = index_blocks(
             self.bytes,
             self.bytes.view(np.uint32),
@@ -300,13 +338,15 @@ class Ring:
             columns[1],
             columns[2],
             columns[3],
+            offload,
             tagged,
             ignored,
         )
         data = self.bytes.view()
         data.flags.writeable = False
         offset, captured, length, time_ns = columns[:, :rows]
-        frames = Frames(data, offset, captured, length, time_ns, np.full(rows, link, np.int64))
+        told = offload[:rows] if self._is_told else None
+        frames = Frames(data, offset, captured, length, time_ns, np.full(rows, link, np.int64), told)
         return frames, tagged[:rows]
 
 
@@ -315,8 +355,8 @@ def keep(frames: Frames) -> Frames:
     start = np.cumsum(frames.captured) - frames.captured
     data = np.empty(int(frames.captured.sum()), np.uint8)
     gather_bytes(frames.data, frames.offset, frames.captured, data, start)
-    columns = (frames.captured, frames.length, frames.time_ns, frames.link)
-    return Frames(data, start, *(column.copy() for column in columns))
+    kept = frames.select(np.ones(len(frames), np.bool_))
+    return replace(kept, data=data, offset=start)
 
 
 @kernel
@@ -368,6 +408,20 @@ def reason_to_skip(
     return AFTER_STOP if time_ns > stop_ns else -1
 
 
+@inlined
+def told_offload(ring: UInt8Array, halves: NDArray[np.uint16], header: int, frame: int) -> np.int64:
+    """What the kernel tells of a frame's offloading, as `Frames.offload` has it."""
+    at = frame - _TOLD_BYTES
+    kind = ring[at + _TOLD_KIND] & _KIND_BITS
+    flags = np.int64(_IS_OUTGOING if ring[header + _PACKET_TYPE] == _TYPE_OUTGOING else 0)
+    if kind in (_TOLD_TCP_4, _TOLD_TCP_6):
+        flags |= _OF_TCP
+    elif kind == _TOLD_UDP:
+        flags |= _OF_UDP
+    segment = half_at(halves, at + _TOLD_SEGMENT) if kind else np.int64(0)
+    return (flags << 16) | segment
+
+
 @kernel
 def index_blocks(
     ring: UInt8Array,
@@ -382,11 +436,13 @@ def index_blocks(
     captured: Int64Array,
     length: Int64Array,
     time_ns: Int64Array,
+    offload: Int64Array,
     tagged: BoolArray,
     ignored: Int64Array,
 ) -> int:
-    """Fill the columns with the wanted frames of the blocks; how many there are."""
+    """Fill the columns with the wanted frames of the blocks (that of offloading if it has room); how many there are."""
     row = 0
+    before = PACKET_HEADER + (_TOLD_BYTES if len(offload) else 0)
     for block in blocks:
         begin = block * block_size
         end = begin + block_size
@@ -398,7 +454,7 @@ def index_blocks(
                 break
             frame = header + half_at(halves, header + _MAC)
             size = word_at(words, header + _SNAP)
-            if frame < header + PACKET_HEADER or frame + size > end:
+            if frame < header + before or frame + size > end:
                 ignored[DAMAGED] += 1
                 break
             time = word_at(words, header + _SECONDS) * 1_000_000_000 + word_at(words, header + _NANOSECONDS)
@@ -409,6 +465,8 @@ def index_blocks(
                 has_tag = word_at(words, header + _FLAGS) & _TAGGED != 0
                 room = frame - _TAG >= header + PACKET_HEADER and size >= _ADDRESSES
                 extra = _TAG if has_tag and room else 0
+                if len(offload):  # before the tag is put back, over what is told
+                    offload[row] = told_offload(ring, halves, header, frame)
                 if extra:
                     put_back_tag(ring, words, halves, header, frame)
                 offset[row] = frame - extra

@@ -34,7 +34,7 @@ import numpy as np
 from sojourn.capture.decode.decoder import DecodeOptions, Decoder
 from sojourn.capture.decode.frames import Frames
 from sojourn.capture.live.interface import LiveCapture, start_together
-from sojourn.capture.live.reader import HANDED_OVER_NS, RETIRE_MS, longest_frame, rehearsal
+from sojourn.capture.live.reader import HANDED_OVER_NS, RETIRE_MS, rehearsal
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt8Array
 from sojourn.core.errors import LiveCaptureError, ParameterError
 from sojourn.core.units import plural
@@ -96,7 +96,6 @@ class Tap:
         none: Int64Array = np.empty(0, np.int64)
         self._decoder.decode_forwarding(Frames(np.zeros(1, np.uint8), none, none, none, none, none))  # compiles
         self.capture = self._open()
-        self._longest_sent = longest_frame(interface)
 
     def _open(self) -> LiveCapture:
         return LiveCapture(
@@ -155,7 +154,7 @@ class Tap:
     @property
     def warnings(self) -> list[str]:
         """What makes the two sides see different packets."""
-        if self._longest <= self._longest_sent:
+        if self._longest <= self.capture.longest_frame:
             return []
         return [
             f"{self.interface}: packets of up to {self._longest:,} bytes were put together by offloading and need not "
