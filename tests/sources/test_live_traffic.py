@@ -6,13 +6,14 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from live_hosts import send_datagrams
-from sojourn.core.errors import LiveCaptureError
+from live_hosts import send_datagrams, transfer_seconds, wait_for_silence
+from sojourn.core.errors import LiveCaptureError, SourceError
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.sources.registry import AnySource, new_source
 from sojourn.sources.source import SourceBatch
@@ -121,3 +122,76 @@ def test_round_trips_of_pings_are_measured(network: Network, totals: Any) -> Non
 def test_an_interface_that_does_not_exist_is_told() -> None:
     with pytest.raises(LiveCaptureError, match="nowhere0"), new_source("packets", interface="nowhere0"):
         pass
+
+
+def offload(host: Host, state: str) -> None:
+    host.run("ethtool", "-K", "eth0", *(word for name in ("tx", "tso", "gso", "gro") for word in (name, state)))
+
+
+@pytest.fixture
+def offloading() -> Iterator[Network]:
+    with two_hosts() as hosts:
+        offload(hosts.sender, "on")
+        yield hosts
+
+
+def test_packets_put_together_by_offloading_are_those_of_the_wire(offloading: Network) -> None:
+    sources = {
+        name: opened(offloading.sender, name, filter="tcp", direction="out") for name in ("packets", "flow_bytes")
+    }
+    transfer_seconds(offloading.sender, offloading.receiver, 1_000_000)
+    wait_for_silence(offloading.sender)
+    found = {}
+    for name, source in sources.items():
+        found[name] = [part.batch for part in polled(source, 1_000_000 // 1448)]
+        source.close()
+        assert source.warnings == []
+    sizes = np.concatenate([batch.size_bytes for batch in found["packets"]])
+    assert sizes.max() == 1500
+    assert sizes.sum() == sum(batch.value.sum() for batch in found["flow_bytes"])
+    names, values = (line.split() for line in offloading.sender.run("grep", "^Tcp:", "/proc/net/snmp").splitlines())
+    counts = dict(zip(names, values, strict=True))
+    assert len(sizes) == int(counts["OutSegs"]) + int(counts["RetransSegs"])
+
+
+def test_packets_fail_with_the_remedy_where_those_of_the_wire_are_not_known(offloading: Network) -> None:
+    """Of TCP in a tunnel the kernel tells the segments, not where they lie."""
+    hosts = offloading.sender, offloading.receiver
+    for host, other in (hosts, hosts[::-1]):
+        ends = ("dev", "eth0", "remote", other.address)
+        host.run("ip", "link", "add", "tunnel", "type", "vxlan", "id", "7", "dstport", "4789", *ends)
+        host.run("ip", "address", "add", f"10.98.0.{host.address[-1]}/24", "dev", "tunnel")
+        host.run("ip", "link", "set", "tunnel", "up")
+    inside = replace(offloading.receiver, address=f"10.98.0.{offloading.receiver.address[-1]}")
+    source, bytes_ = (opened(offloading.sender, name, direction="out") for name in ("packets", "flow_bytes"))
+    try:
+        transfer_seconds(offloading.sender, inside, 1_000_000)
+        remedy = (
+            r"eth0: \d+ packets? put together .* could not be split .*; ethtool -K eth0 gro off lro off gso off tso off"
+        )
+        with pytest.raises(SourceError, match=remedy):
+            polled(source, 1_000_000)
+        assert sum(map(len, polled(bytes_, 10))) > 10
+        assert [warning for warning in bytes_.warnings if re.match(remedy, warning)] == bytes_.warnings != []
+    finally:
+        source.close()
+        bytes_.close()
+    offload(offloading.sender, "off")
+    source = opened(offloading.sender, "packets", direction="out")
+    transfer_seconds(offloading.sender, inside, 1_000_000)
+    assert sum(map(len, polled(source, 690))) > 690
+    source.close()
+
+
+def test_packets_that_the_kernel_dropped_are_counted_until_each_poll(network: Network) -> None:
+    source = opened(network.receiver, "packets", filter=f"udp port {PORT}", direction="in")
+    assert source.missed == 0
+    # A ring holds 7.7 s of a quiet interface, and 32 MiB: more comes than fits while nobody polls.
+    missed = []
+    for count in (30_000, 10, 30_000):
+        send_datagrams(network.sender, network.receiver.address, count, PORT, size=1400)
+        taken = sum(map(len, polled(source, min(count, 10_000))))
+        missed.append(source.missed)
+        assert taken + source.missed - ([0, *missed])[len(missed) - 1] == count
+    source.close()
+    assert 0 < missed[0] == missed[1] < missed[2] == source.missed

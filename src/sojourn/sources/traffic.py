@@ -3,6 +3,8 @@
 Guarantee: every packet that the kernel did not drop is given once, with its own time; drops and what is no IP packet
 are counted by reason. A packet may come one poll late: the kernel hands packets over in blocks, after 60 ms at most.
 Of a capture file, each poll gives the next window (some MB).
+Packets that offloading put together are counted as those of the wire, which the kernel tells (`decode.segmentation`).
+Where it does not, `packets` fails with the command that turns offloading off: their identities would match nowhere.
 Polling an interface less often than every 5 s may drop packets, however little traffic there is (`live.interface`).
 
 Cost: decoding, about 0.15 µs per packet; 0.27 µs with round trips. Memory: the ring (32 MiB), 14 MB of tables for round
@@ -21,6 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.capture.decode.transport import TransportBatch
 from sojourn.capture.files.reader import CaptureReader, open_capture
 from sojourn.capture.files.source import WINDOW_BYTES
@@ -44,6 +47,7 @@ class TrafficSource(Source[B]):
     """Traffic of one interface or one capture file; a subclass says what is measured of it."""
 
     _with_transport = False
+    _is_identified = False  # packets are told apart, and have to be those of the wire
     _rows_type: ClassVar[Any] = MeasurementBatch
 
     def __init__(
@@ -69,17 +73,20 @@ class TrafficSource(Source[B]):
         self._is_open = self._is_ended = False
         self._named = FlowTable(max_flows)
         self._unnamed = 0
+        self._missed = 0
 
     @abstractmethod
     def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[B, UInt64Array]:
         """What is measured of some packets, and the flow of each row."""
 
     def open(self) -> None:
-        options = DecodeOptions(flow_table=False)
+        is_split = self._is_identified or (bool(self._interface) and not self._with_transport)
+        options = DecodeOptions(flow_table=False, wire=WireSizes() if is_split else None)
         self._measure(*rehearsal())  # compile before there are packets to lose
         self._reader = self._open_reader(options)
         self._is_open, self._is_ended = True, False
-        self._named, self._unnamed = FlowTable(self._named.max_flows), 0
+        self._named, self._unnamed, self._missed = FlowTable(self._named.max_flows), 0, 0
+        self._require_the_wires_packets()
         if self._with_transport:
             self._decoded = iter(self._reader.with_transport())
         else:
@@ -103,6 +110,12 @@ class TrafficSource(Source[B]):
             poll_seconds=0.0,
         )
 
+    def _require_the_wires_packets(self) -> None:
+        """Fail rather than give packets that no other point can have seen."""
+        reader = self._reader
+        if self._is_identified and isinstance(reader, LiveReader) and (problem := reader.offload_problem):
+            raise SourceError(problem, where=self._interface, action=reader.offloading_off)
+
     @property
     def memory_bytes(self) -> int:
         ring = DEFAULT_RING_BYTES if self._interface else WINDOW_BYTES
@@ -117,9 +130,12 @@ class TrafficSource(Source[B]):
         parts: list[B] = []
         keys: list[Key] = []
         for packets, transport in self._waiting(now_ns):
+            self._require_the_wires_packets()
             rows, flow_id = self._measure(packets, transport)
             keys += self._new_keys(flow_id, packets)
             parts.append(rows)
+        if isinstance(self._reader, LiveReader):
+            self._missed = self._reader.dropped
         return SourceBatch(self._rows_type.concatenate(parts), tuple(keys))
 
     def _waiting(self, now_ns: int) -> Iterator[Decoded]:
@@ -163,6 +179,11 @@ class TrafficSource(Source[B]):
         return [] if self._reader is None else self._reader.warnings
 
     @property
+    def missed(self) -> int:
+        """Packets that the kernel had no room for, since the source was opened and until the latest poll."""
+        return self._missed
+
+    @property
     def is_ended(self) -> bool:
         return self._is_ended
 
@@ -187,6 +208,7 @@ class InterfacePackets(TrafficSource[PacketBatch]):
 
     metric: ClassVar[Metric] = Metric("packets", "packets", "flow", "increments")
     _rows_type = PacketBatch
+    _is_identified = True
 
     def _measure(self, packets: PacketBatch, transport: TransportBatch | None) -> tuple[PacketBatch, UInt64Array]:
         del transport
