@@ -234,10 +234,16 @@ class RunStore:
         """The answered runs of pairs that lie in a range, oldest first; with the pair of each."""
         here = RUNS.c.pair.in_(pairs) & (RUNS.c.end_ns >= from_ns) & (RUNS.c.start_ns <= to_ns)
         query = select(RUNS).where(here).order_by(RUNS.c.start_ns, RUNS.c.id).limit(most + 1)
-        names = RunRow.__dataclass_fields__
         with self._store.transaction() as connection:
             found = connection.execute(query).all()
-        return [(row.pair, RunRow(**{name: getattr(row, name) for name in names})) for row in found]
+        return [(row.pair, _run_row(row)) for row in found]
+
+    def latest(self, pair: int, *, limit: int) -> list[RunRow]:
+        """The runs of a pair that were answered last and have an answer, the newest first."""
+        here = (RUNS.c.pair == pair) & RUNS.c.reason.is_(None)
+        query = select(RUNS).where(here).order_by(RUNS.c.end_ns.desc()).limit(limit)
+        with self._store.transaction() as connection:
+            return [_run_row(row) for row in connection.execute(query)]
 
     def clocks(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[bytes]:
         """What runs of pairs in a range hold for the clocks."""
@@ -252,6 +258,10 @@ class RunStore:
         first = select(RUNS.c.id).where(old).order_by(RUNS.c.id).limit(limit)
         with self._store.transaction(writes=True) as connection:
             return connection.execute(delete(RUNS).where(RUNS.c.id.in_(first))).rowcount
+
+
+def _run_row(row: Any) -> RunRow:
+    return RunRow(**{name: getattr(row, name) for name in RunRow.__dataclass_fields__})
 
 
 def _known_pair(row: Any) -> KnownPair:

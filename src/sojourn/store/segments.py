@@ -35,6 +35,7 @@ from sojourn.segments.fleet.segment import FleetSegment
 from sojourn.segments.plan import SegmentPlan
 from sojourn.store.database import NAME, NUMBER
 from sojourn.store.epochs import EpochStore
+from sojourn.store.runs import Pair
 
 _METADATA = MetaData()
 
@@ -229,6 +230,16 @@ class SegmentStore:
         """Note when a recording was superseded or ended."""
         here = _here(recording.point) & (RECORDINGS.c.generation == recording.generation.number)
         connection.execute(update(RECORDINGS).where(here).values(when_ns))
+
+
+def pair_of(sender: Point, receiver: Point, generation: int) -> Pair:
+    """The two points' streams that are compared under a generation."""
+    return Pair(
+        from_node=sender.node,
+        from_stream=sender.stream(generation),
+        to_node=receiver.node,
+        to_stream=receiver.stream(generation),
+    )
 
 
 def with_filter(filter: str) -> Any:  # noqa: A002

@@ -11,17 +11,25 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import MeasurementBatch
+from sojourn.core.estimates import FlowDelays, Reason, Unanswered
 from sojourn.core.keys import ProcessKey, key_id
-from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.estimation.differences import Losses
+from sojourn.estimation.lda import LdaAnswer
+from sojourn.matching.clock.correction import TimedPairs
+from sojourn.segments.answer import Interval, SegmentTotals
+from sojourn.segments.fleet.answers import RunAnswer, SampledDelays
 from sojourn.segments.fleet.point import parse_point
 from sojourn.segments.fleet.replanning import Seen
 from sojourn.segments.fleet.segment import FIRST_MEMORY, FleetSegment
+from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.planning import RecordedGroup, SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import SegmentControl
 from sojourn.server.door.limits import Limits
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
+from sojourn.store.runs import Pair, RunRow, RunStore
 
 SECOND = 10**9
 PARAMETERS = BucketArrayParameters(buckets=64, per_instance=2, bits=48, count_bits=32)
@@ -56,6 +64,14 @@ class World:
             self.store.add([Epoch(node, stream, number, sketch, keys)])
         while self.store.list_keys():
             pass
+
+    def store_cut(self, node: str, stream: str, *markers: int) -> None:
+        """Epochs that end at markers, each after the one before."""
+        for number, marker in enumerate(markers):
+            sketch = BucketArray(PARAMETERS)
+            sketch.record(1, 1, number * SECOND)
+            cut = Cut(begins=markers[number - 1] if number else None, ends=marker, continues=number > 0)
+            self.store.add([Epoch(node, stream, number, sketch, cut=cut)])
 
     def recorded(self) -> RecordedGroup:
         (recorded,) = self.control.groups()
@@ -139,18 +155,59 @@ def test_an_observer_may_know_of_loss(world: World, later: list[int]) -> None:
     assert plan.markers == 0.5
 
 
-def test_a_former_generation_ends_when_both_ends_have_epochs_of_the_new_one(world: World, later: list[int]) -> None:
+def test_a_former_generation_ends_when_both_ends_have_a_run_of_the_new_one(world: World, later: list[int]) -> None:
     world.create(memory_bytes=32_000)
     world.store_epochs("point:e:out:g1", "a", flows=3000, packets=30_000)
     later[0] = 11
     world.planner.plan_due()
     assert len(world.control.segments.recorded()) == 4
-    world.planner.work()
-    assert len(world.control.segments.recorded()) == 4
-    world.store_epochs("point:e:out:g2", "a", flows=3, packets=30, epochs=2)
+    world.store_cut("a", "point:e:out:g2", 11, 22, 33)
     world.planner.work()
     assert len(world.control.segments.recorded()) == 4, "the other end has none yet"
-    world.store_epochs("point:e:in:g2", "b", flows=3, packets=30, epochs=2)
+    world.store_cut("b", "point:e:in:g2", 22)
+    world.planner.work()
+    assert len(world.control.segments.recorded()) == 4, "one common marker bounds no run"
+    world.store_cut("b", "point:e:in:g2", 22, 33)
     world.planner.work()
     assert [one.generation.number for one in world.control.segments.recorded()] == [2, 2]
     assert world.woken[-1] == {"a", "b"}
+
+
+def test_answered_runs_tell_loss_and_what_points_share(world: World) -> None:
+    world.create(memory_bytes=32_000)
+    world.store_epochs("point:e:out:g1", "a", flows=3, packets=300)
+    (pair,) = RunStore(world.store).pairs(
+        [Pair(from_node="a", from_stream="point:e:out:g1", to_node="b", to_stream="point:e:in:g1")]
+    )
+    # One flow loses a tenth, one nothing, one is seen at the sender alone, and of one nothing is known.
+    nothing, row = np.full(4, np.nan), np.zeros(4)
+    flows = FlowDelays(
+        np.arange(4, dtype=np.uint64),
+        *(nothing,) * 4,
+        row.astype(np.int64),
+        np.array([100.0, 100.0, 200.0, np.nan]),
+        np.array([10.0, 0.0, 200.0, np.nan]),
+        [Reason.NO_USABLE_CELLS] * 4,
+        "auto",
+    )
+    unknown = Unanswered(Reason.NOTHING_RECORDED)
+    totals = SegmentTotals(400, 190, LdaAnswer(*(unknown,) * 4), Losses(210, 210, 210, 0))
+    no_rows = np.empty(0, np.int64)
+    sampled = SampledDelays(no_rows, no_rows, np.empty(0), np.zeros(4, bool), False)
+    answer = RunAnswer(Interval(0, SECOND, totals, flows), sampled, TimedPairs(no_rows, no_rows))
+    run = RunRow(
+        start_ns=0,
+        end_ns=SECOND,
+        follows=False,
+        sent=400,
+        received=190,
+        flows=4,
+        raw_mean_ns=None,
+        clock=clock_bytes(answer),
+        data=answer_bytes(answer),
+    )
+    RunStore(world.store).add(pair.number, [run], until=(1, 1), now_ns=SECOND)
+    seen = world.traffic.seen(world.recorded())
+    assert seen is not None
+    assert seen.loss == pytest.approx(10 / 200)
+    assert seen.common_share == pytest.approx(190 / 400)

@@ -12,17 +12,25 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess, ProcessEndedError, ProcessLimits
+from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.replanning import Seen, replanned, sized_memory
+from sojourn.segments.fleet.runs import align
+from sojourn.segments.fleet.stored import read_answer
 from sojourn.server.control.segments import RecordedGroup, SegmentControl
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import EpochStore
-from sojourn.store.segments import Recording
+from sojourn.store.runs import KnownPair, RunStore
+from sojourn.store.segments import Recording, pair_of
 
 LEAST_EPOCHS = 10
+MOST_PLACES = 100  # of a generation that has just begun
 # How often a taking over is looked at, and plans are: reading all segments takes 10⁻⁴ s for each.
 LOOK_SECONDS, PLAN_SECONDS = 2.0, 10.0
 # What searching for a memory may take. Most searches take some seconds, of hundreds of thousands of flows a minute.
@@ -42,14 +50,17 @@ class Observer(Protocol):
         """What a group has seen under its generation; None if that is too little to go by."""
 
     def are_joined(self, first: Recording, second: Recording) -> bool:
-        """Whether two points' recordings have stored epochs that share a marker."""
+        """Whether two points' recordings, a sender's and a receiver's, can be compared by what is stored of them."""
 
 
 class StoredTraffic:
-    """What stored epochs tell of a group's traffic: packets and flows. Loss and what points share stay as planned."""
+    """What stored epochs tell of a group's traffic (packets, flows), and answered runs of its segments (loss, share).
+
+    Flows of which nothing arrived in a run are not on the segment, or wholly lost: they do not count as loss.
+    """
 
     def __init__(self, store: EpochStore) -> None:
-        self._store = store
+        self._store, self._runs = store, RunStore(store)
 
     def seen(self, recorded: RecordedGroup) -> Seen | None:
         generation = recorded.generation
@@ -58,8 +69,11 @@ class StoredTraffic:
         if not any(packets):
             return None
         flows = max(self._flows(*stream, generation.epoch_ns) for stream in streams)
-        plan = generation.plan
-        return Seen(flows=flows, packets=max(packets), loss=plan.loss, common_share=plan.markers)
+        found = [counts for pair in self._pairs(recorded) if (counts := self._counts(pair)) is not None]
+        # Cells of all segments are those of one plan: it has to suit the one that loses most.
+        loss = max((one.loss for one in found), default=generation.plan.loss)
+        share = min((one.common_share for one in found), default=generation.plan.markers)
+        return Seen(flows=flows, packets=max(packets), loss=loss, common_share=share)
 
     def _packets(self, node: str, stream: str, epoch_ns: int) -> int:
         """A point's packets in an epoch's time."""
@@ -76,8 +90,50 @@ class StoredTraffic:
         latest = [frame["last_ns"] for frame in self._store.frames(node, stream, limit=1)]
         return 0 if not latest or latest[0] is None else self._store.active(node, stream, int(latest[0]) - epoch_ns)
 
+    def _pairs(self, recorded: RecordedGroup) -> list[KnownPair]:
+        number, members = recorded.generation.number, set(recorded.group.points)
+        ends = [pair for one in recorded.group.segments for pair in one.pairs.values() if pair[0] in members]
+        return self._runs.pairs([pair_of(*pair, number) for pair in dict.fromkeys(ends)])
+
+    def _counts(self, pair: KnownPair) -> _Counts | None:
+        """What the latest runs of a pair add up to; None if none is answered."""
+        counts = _Counts()
+        for row in self._runs.latest(pair.number, limit=LEAST_EPOCHS):
+            counts.add(read_answer(row.data, row.clock).interval)
+        return counts if counts.sent else None
+
     def are_joined(self, first: Recording, second: Recording) -> bool:
-        return all(len(self._store.frames(one.point.node, one.stream, limit=2)) == 2 for one in (first, second))
+        """A run is between two common markers: the first of them lies before all that the former still records."""
+        ends = [self._runs.placed(one.point.node, one.stream, after=-1, limit=MOST_PLACES) for one in (first, second)]
+        return bool(align(*ends))
+
+
+@dataclass
+class _Counts:
+    """Packets of some runs: sent in all, and of flows that arrived, sent and lost."""
+
+    sent: float = 0.0
+    arriving: float = 0.0
+    lost: float = 0.0
+
+    def add(self, interval: Interval) -> None:
+        totals, flows = interval.totals, interval.flows
+        self.sent += totals.sent
+        if flows is None:
+            self.arriving += totals.sent
+            self.lost += max(0, totals.sent - totals.received)
+            return
+        arrives = flows.lost < flows.packets  # not so where either is unknown
+        self.arriving += float(flows.packets[arrives].sum())
+        self.lost += float(np.maximum(flows.lost[arrives], 0).sum())
+
+    @property
+    def loss(self) -> float:
+        return self.lost / self.arriving if self.arriving else 0.0
+
+    @property
+    def common_share(self) -> float:
+        return min(1.0, (self.arriving - self.lost) / self.sent)
 
 
 class SegmentPlanner(Periodic):

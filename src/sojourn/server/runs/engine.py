@@ -27,7 +27,7 @@ from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.runs.questions import SegmentWork, answer_segment
 from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import Pair
-from sojourn.store.segments import Recording, SegmentStore
+from sojourn.store.segments import Recording, SegmentStore, pair_of
 
 # How long after its end a recording's late epochs are waited for.
 LATE_NS = 3_600_000_000_000
@@ -50,18 +50,9 @@ def wanted_pairs(segments: SegmentStore) -> list[Pair]:
 
 def paired(sent: Sequence[Recording], received: Sequence[Recording]) -> list[Pair]:
     """The streams of two points under the plans that they have in common, the oldest first."""
-    there = {one.generation.number: one for one in received}
-    both = sorted(one.generation.number for one in sent if one.generation.number in there)
-    here = {one.generation.number: one for one in sent}
-    return [
-        Pair(
-            from_node=here[number].point.node,
-            from_stream=here[number].stream,
-            to_node=there[number].point.node,
-            to_stream=there[number].stream,
-        )
-        for number in both
-    ]
+    there = {one.generation.number: one.point for one in received}
+    here = {one.generation.number: one.point for one in sent}
+    return [pair_of(here[number], there[number], number) for number in sorted(here.keys() & there.keys())]
 
 
 class SegmentEngine:

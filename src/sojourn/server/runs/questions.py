@@ -25,6 +25,7 @@ from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.keys import FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.units import format_duration, plural
 from sojourn.epochs.wire import encoded
+from sojourn.estimation.buckets.queries import FOREVER_NS
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, combine
@@ -131,7 +132,8 @@ def _parts(
     store: EpochStore, runs: RunStore, known: Sequence[KnownPair], work: SegmentWork
 ) -> tuple[list[_Part], RunAnswer | None, list[str]]:
     """The runs of the range, oldest first, the run after them if it is known, and remarks."""
-    found = runs.between([pair.number for pair in known], work.from_ns, work.to_ns + REACH_NS, most=MOST_RUNS)
+    until_ns = min(work.to_ns, FOREVER_NS - REACH_NS) + REACH_NS
+    found = runs.between([pair.number for pair in known], work.from_ns, until_ns, most=MOST_RUNS)
     if len(found) > MOST_RUNS:
         raise UsageError(f"more than {MOST_RUNS} runs lie in the range", where="query", action="ask for a shorter one")
     unanswered = [row for _, row in found if row.reason is not None and row.start_ns <= work.to_ns]
