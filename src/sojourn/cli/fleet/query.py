@@ -106,14 +106,8 @@ def query(
 ) -> None:
     """Print one answer, or one for each instance or group; of a segment, all packets and each flow."""
     if segment.segment is not None:
-        others: dict[str, object] = {
-            "--metric": metric,
-            "--node": node,
-            "--tag": tag,
-            "--instance": instance,
-            "--all": every,
-        }
-        others |= {"--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
+        others: dict[str, object] = {"--metric": metric, "--node": node, "--tag": tag, "--instance": instance}
+        others |= {"--all": every, "--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
         _refuse([name for name, value in others.items() if value], "--segment")
         about = _range(start, end) | {"top": top, "by": segment.by, "live": live}
         with unit.client(timeout_seconds=timeout) as client:
