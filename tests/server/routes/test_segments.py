@@ -12,6 +12,7 @@ from query_unit import Unit, make_epoch
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import ServerError
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.node.agent.stream_states import NOT_STARTED
 from sojourn.node.transports.transport import RefusedError
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.models import StreamState
@@ -69,6 +70,9 @@ def test_both_ends_are_shown_as_they_fare(unit: Unit, admin: Client) -> None:
     listen(unit, "alpha")
     listen(unit, "beta")
     assert [state for state, _ in ends()] == ["waiting", "waiting"]
+    report(unit, "alpha", sender, "failed", NOT_STARTED)
+    listen(unit, "alpha")
+    assert ends()[0] == ("waiting", "node alpha is starting it")
     report(unit, "alpha", sender, "running")
     report(unit, "beta", receiver, "failed", "assignment: 'segment' is no sketch; use one of auto, lda")
     listen(unit, "alpha")

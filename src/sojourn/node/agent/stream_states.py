@@ -14,6 +14,8 @@ from sojourn.node.transports.sending import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_S
 from sojourn.node.transports.transport import StreamState
 
 MOST_REASON = 300
+# What is said of a stream that will be started in a moment.
+NOT_STARTED = "not started yet"
 # Reasons that differ in their numbers alone are one.
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789.,"))
 
@@ -62,7 +64,7 @@ class StreamStates:
     def want(self, name: str) -> None:
         """A stream is to be started as soon as possible."""
         with self._lock:
-            self._lives[name] = _Life(StreamState(time.time_ns(), "not started yet"))
+            self._lives[name] = _Life(StreamState(time.time_ns(), NOT_STARTED))
             self.version += 1
 
     def forget(self, name: str) -> None:

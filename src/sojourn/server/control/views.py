@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sojourn.core.units import format_time
 from sojourn.mplane.measurements import Segment, SegmentMeasurement, to_row
+from sojourn.node.agent.stream_states import NOT_STARTED
 from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.segment import FleetSegment
 from sojourn.server.control.segments import SegmentControl
@@ -111,6 +112,8 @@ def _reported(point: Point, state: StreamState | None) -> End:
     if state is None:
         return End("waiting", f"node {point.node} has not said yet whether it can be recorded")
     reason = state.reason
+    if reason == NOT_STARTED:
+        return End("waiting", f"node {point.node} is starting it", state.since_ns)
     if reason is not None and _UNKNOWN_SKETCH in reason:
         reason = f"node {point.node}'s agent is of an earlier version: upgrade it"
     return End(state.state, reason, state.since_ns)

@@ -1,0 +1,83 @@
+"""`sojourn segment`, against a query unit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from query_unit import Unit, running_unit
+from typer.testing import CliRunner, Result
+
+from sojourn.cli.main import app
+from sojourn.core.errors import ServerError, UsageError
+
+
+@pytest.fixture(scope="module")
+def unit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unit]:
+    yield from running_unit(tmp_path_factory.mktemp("data"))
+
+
+def run(unit: Unit, *words: str, who: str = "admin") -> Result:
+    environment = {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens[who]}
+    result = CliRunner().invoke(app, ["segment", *words], env=environment)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_segment_lives_from_create_to_remove(unit: Unit) -> None:
+    made = run(unit, "create", "up", "--from", "a:eth0", "--to", "b:eth1", "--both-directions", "--memory", "64KB")
+    assert made.output.splitlines()[0] == "up: a:eth0:out to b:eth1:in"
+    assert "up:reverse" in made.output
+    assert "generation" in made.output
+    assert run(unit, "show", "up", who="viewer").output == made.output
+    listed = run(unit, "list", who="viewer").output
+    assert "a:eth0:out" in listed
+    assert "unreachable" in listed
+    rows = json.loads(run(unit, "list", "--format", "json").output)["segments"]
+    assert [(row["name"], row["memory_bytes"], row["epoch_ns"]) for row in rows] == [("up", 64_000, 10 * 10**9)]
+    shown = json.loads(run(unit, "show", "up", "--format", "json").output)
+    assert [one["name"] for one in shown["directions"]] == ["up", "up:reverse"]
+    assert run(unit, "remove", "up").output == ""
+    with pytest.raises(ServerError, match="there is no segment up"):
+        run(unit, "show", "up")
+
+
+def test_options_are_what_is_created(unit: Unit) -> None:
+    size = ("--error", "10%", "--confidence", "0.9")
+    run(unit, "create", "web", "--from", "a:e:in", "--to", "b:e:out", "--filter", "tcp port 80", "--epoch", "5s", *size)
+    shown = json.loads(run(unit, "show", "web", "--format", "json").output)
+    assert (shown["from"], shown["to"], shown["filter"]) == ("a:e:in", "b:e:out", "tcp port 80")
+    assert (shown["epoch_ns"], shown["error"], shown["confidence"]) == (5 * 10**9, 0.1, 0.9)
+    assert "filter" in run(unit, "list").output
+    run(unit, "remove", "web")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        (("--memory", "64KB", "--error", "5%"), UsageError, "a memory or an error, not both"),
+        (("--memory", "much"), UsageError, "--memory: 'much' is not a size"),
+        (("--epoch", "soon"), UsageError, "--epoch: 'soon' is not a duration"),
+        (("--error", "5"), UsageError, "--error: '5' would be 500%"),
+        (("--memory", "10"), ServerError, "10 bytes are too few; give at least"),
+        (("--filter", "tcp prt"), ServerError, "can't parse filter expression"),
+    ],
+)
+def test_what_cannot_be_created_is_said_in_a_line(
+    unit: Unit, words: tuple[str, ...], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        run(unit, "create", "x", "--from", "a:eth0", "--to", "b:eth0", *words)
+
+
+def test_one_segment_is_no_table_of_columns(unit: Unit) -> None:
+    run(unit, "create", "x", "--from", "a:eth0", "--to", "b:eth0")
+    with pytest.raises(UsageError, match="as a table or as JSON"):
+        run(unit, "show", "x", "--format", "csv")
+    run(unit, "remove", "x")
+
+
+def test_an_empty_list_is_a_list(unit: Unit) -> None:
+    assert json.loads(run(unit, "list", "--format", "json").output) == {"segments": []}
