@@ -10,32 +10,32 @@ from contextlib import contextmanager, suppress
 
 from sojourn.server.door.connections import Door
 
-__all__ = ["ANSWERS", "false_front", "listening_socket"]
+__all__ = ["ANSWERS", "answer", "false_front", "listening_socket"]
 
 PAGE = b"<!doctype html><title>Welcome</title><p>Please sign in to use this network."
 ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n["
 CHUNK = b'"free wireless for all",' * 2000
 
 
-def _answer(status: str, body: bytes = b"", kind: str = "application/json", *headers: str) -> bytes:
+def answer(status: str, body: bytes = b"", kind: str = "application/json", *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
 
 
 ANSWERS = {
-    "redirect": _answer("301 Moved Permanently", b"", "text/html", "Location: https://portal.example/"),
-    "page": _answer("200 OK", PAGE, "text/html; charset=utf-8"),
-    "page called JSON": _answer("200 OK", PAGE),
-    "page with 403": _answer("403 Forbidden", PAGE, "text/html"),
-    "sign in first": _answer("511 Network Authentication Required", PAGE, "text/html"),
-    "other JSON": _answer("200 OK", b'{"status": "please sign in"}'),
-    "list": _answer("200 OK", b"[1, 2, 3]"),
-    "number": _answer("200 OK", b"7"),
-    "deep JSON": _answer("200 OK", b"[" * 200_000),
-    "refusal of another": _answer("404 Not Found", b'{"error": "no route"}'),
-    "empty": _answer("200 OK"),
+    "redirect": answer("301 Moved Permanently", b"", "text/html", "Location: https://portal.example/"),
+    "page": answer("200 OK", PAGE, "text/html; charset=utf-8"),
+    "page called JSON": answer("200 OK", PAGE),
+    "page with 403": answer("403 Forbidden", PAGE, "text/html"),
+    "sign in first": answer("511 Network Authentication Required", PAGE, "text/html"),
+    "other JSON": answer("200 OK", b'{"status": "please sign in"}'),
+    "list": answer("200 OK", b"[1, 2, 3]"),
+    "number": answer("200 OK", b"7"),
+    "deep JSON": answer("200 OK", b"[" * 200_000),
+    "refusal of another": answer("404 Not Found", b'{"error": "no route"}'),
+    "empty": answer("200 OK"),
     "no content": b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
-    "packed": _answer("200 OK", b"\x1f\x8b\x08\x00rubbish", "application/json", "Content-Encoding: gzip"),
+    "packed": answer("200 OK", b"\x1f\x8b\x08\x00rubbish", "application/json", "Content-Encoding: gzip"),
     "gigabyte": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000000\r\n\r\n{",
     "endless": ENDLESS,
     "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
@@ -74,10 +74,10 @@ def false_front(listening: socket.socket, answers: list[bytes]) -> Iterator[list
         listening.settimeout(None)
 
 
-def _serve_one(connection: socket.socket, answer: bytes, stop: threading.Event) -> None:
+def _serve_one(connection: socket.socket, whole: bytes, stop: threading.Event) -> None:
     with connection, suppress(OSError):
         connection.settimeout(5.0)
         connection.recv(65536)
-        connection.sendall(answer)
-        while answer is ENDLESS and not stop.is_set():
+        connection.sendall(whole)
+        while whole is ENDLESS and not stop.is_set():
             connection.sendall(CHUNK)

@@ -251,17 +251,13 @@ class Client:
     def measurements(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
         """What was measured of segments in intervals that begin in a range of time."""
         asked = {"from_ns": from_ns, "to_ns": to_ns, **({"node": node} if node else {})}
-        rows = self._object("GET", "/api/v1/segments/measurements", having=["measurements"], params=asked)[
-            "measurements"
-        ]
+        rows = self._of_segments("GET", MEASUREMENTS, having=["measurements"], params=asked)["measurements"]
         return [from_row(row, where=self.server) for row in checked_list(rows, self.server)]
 
     def add_measurements(self, measurements: Sequence[SegmentMeasurement]) -> list[str]:
         """Hand over what was measured of segments; what became of each."""
         body = {"measurements": [to_row(one) for one in measurements]}
-        statuses: list[str] = self._object("POST", "/api/v1/segments/measurements", having=["statuses"], json=body)[
-            "statuses"
-        ]
+        statuses: list[str] = self._of_segments("POST", MEASUREMENTS, having=["statuses"], json=body)["statuses"]
         if not isinstance(statuses, list) or len(statuses) != len(measurements):
             raise TransportError(f"did not acknowledge {plural(len(measurements), 'measurement')}", where=self.server)
         return statuses

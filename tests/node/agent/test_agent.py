@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
+from sojourn.node.agent.agent import Agent
+from sojourn.node.agent.configuration import configuration_of
+from sojourn.node.transports.http import HttpTransport
 from sojourn.store.epochs import StreamRecord
 from tally_node import Node, ask, is_listening
 from waiting import PATIENCE_SECONDS, eventually
@@ -190,6 +194,39 @@ def test_streams_can_be_assigned_from_afar(unit: Unit, node: Node) -> None:
     errors = node.stop()
     assert "broken cannot be recorded" in errors or "'nothing' is no metric" in errors
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_a_new_assignment_is_followed_at_once(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent looks by itself at its start and then no more, so only the query unit's word can make it look."""
+    monkeypatch.setattr("sojourn.node.agent.agent.ASSIGNMENTS_SECONDS", 1e9)
+    tables = {"node": "alpha", "server": unit.url, "token": unit.tokens["alpha"], "spool": str(tmp_path / "spool")}
+    configuration = configuration_of(tables, where="test")
+    transport = HttpTransport(unit.url, configuration.token, node="alpha", instance="0123456789abcdef")
+    agent = Agent(configuration, transport, report=lambda _line: None)
+    thread = threading.Thread(target=agent.run, daemon=True)
+    with unit.client("admin") as client:
+
+        def states() -> dict[str, dict]:
+            return client.get("/api/v1/nodes/alpha/states").json()["streams"]
+
+        def create(name: str, interface: str) -> None:
+            segment = {"name": name, "from": f"alpha:{interface}", "to": "beta:none", "memory_bytes": 16_000}
+            assert client.post("/api/v1/segments", json=segment).status_code == 201
+
+        def is_heard(name: str) -> bool:
+            end = client.get(f"/api/v1/segments/{name}").json()["directions"][0]["from"]
+            return end["state"] != "unreachable" and end["stream"] in states()
+
+        create("first", "none1")
+        thread.start()
+        eventually(lambda: is_heard("first"))
+        create("later", "none2")
+        eventually(lambda: is_heard("later"))
+        client.delete("/api/v1/segments/later")
+        eventually(lambda: len(states()) == 1)
+    agent.stop()
+    thread.join(PATIENCE_SECONDS)
+    transport.close()
 
 
 def test_a_wrong_token_ends_the_agent_with_a_word(node: Node, unit: Unit, tmp_path: Path) -> None:
