@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from live_hosts import send_datagrams, transfer_seconds, wait_for_silence
+from sojourn.capture.live.reader import BLOCK_BYTES
 from sojourn.core.errors import LiveCaptureError, SourceError
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.sources.registry import AnySource, new_source
 from sojourn.sources.source import SourceBatch
+from sojourn.sources.traffic import FILLED
 from waiting import eventually
 
 pytestmark = [
@@ -184,14 +186,48 @@ def test_packets_fail_with_the_remedy_where_those_of_the_wire_are_not_known(offl
 
 
 def test_packets_that_the_kernel_dropped_are_counted_until_each_poll(network: Network) -> None:
-    source = opened(network.receiver, "packets", filter=f"udp port {PORT}", direction="in")
+    wanted: dict[str, Any] = {"filter": f"udp port {PORT}", "direction": "in", "ring_bytes": 2 * BLOCK_BYTES}
+    source: Any = opened(network.receiver, "packets", **wanted)
     assert source.missed == 0
-    # A ring holds 7.7 s of a quiet interface, and 32 MiB: more comes than fits while nobody polls.
     missed = []
-    for count in (30_000, 10, 30_000):
-        send_datagrams(network.sender, network.receiver.address, count, PORT, size=1400)
-        taken = sum(map(len, polled(source, min(count, 10_000))))
+    for count in (2000, 10, 2000):
+        with source._lock:  # nobody reads meanwhile
+            send_datagrams(network.sender, network.receiver.address, count, PORT, size=1400)
+        taken = sum(map(len, polled(source, min(count, 100))))
         missed.append(source.missed)
         assert taken + source.missed - ([0, *missed])[len(missed) - 1] == count
     source.close()
     assert 0 < missed[0] == missed[1] < missed[2] == source.missed
+
+
+def test_a_ring_that_fills_between_polls_is_emptied(network: Network) -> None:
+    """Several times what the ring holds, without a poll in between."""
+    wanted: dict[str, Any] = {"filter": f"udp port {PORT}", "direction": "in", "ring_bytes": 16 * BLOCK_BYTES}
+    source: Any = opened(network.receiver, "packets", **wanted)
+    for _ in range(12):
+        send_datagrams(network.sender, network.receiver.address, 1600, PORT, size=1400)
+        eventually(lambda: not source._reader.capture.is_filled(FILLED), "nobody empties the ring")
+    assert sum(map(len, polled(source, 12 * 1600))) == 12 * 1600
+    assert source.missed == 0
+    source.close()
+
+
+def test_what_came_before_an_interface_went_down_is_given_first() -> None:
+    with two_hosts() as hosts:
+        source = opened(hosts.receiver, "packets", filter=f"udp port {PORT}", direction="in")
+        send(hosts.sender, hosts.receiver.address, 100, 40003)
+        hosts.receiver.run("ip", "link", "set", "eth0", "down")
+        found: list[int] = []
+
+        def has_failed() -> bool:
+            try:
+                found.append(len(source.poll(time.time_ns())))
+            except LiveCaptureError:
+                return True
+            return False
+
+        eventually(has_failed)
+        assert sum(found) == 100
+        with pytest.raises(LiveCaptureError, match="eth0: the interface is down"):
+            source.poll(time.time_ns())
+        source.close()

@@ -28,6 +28,7 @@ import platform
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -207,6 +208,7 @@ class LiveCapture:
         self._start_ns, self._stop_ns = 0, _FOREVER
         self._started = self._counts_frozen = False
         self._failure: LiveCaptureError | None = None
+        self._counting = threading.Lock()
         self._socket = open_packet_socket(interface)
         try:
             self.link, loopback = interface_link(self._socket, interface)
@@ -288,10 +290,15 @@ class LiveCapture:
         return LiveStatistics(self._delivered, counts.seen, counts.dropped, counts.freezes, present)
 
     def _update_counts(self) -> None:
-        """Add the kernel's counts, until those of the moment of the stop are in."""
-        if not self._counts_frozen:
-            self._counts += take_counts(self._socket)
-            self._counts_frozen = time.time_ns() >= self._stop_ns
+        """Add the kernel's counts, until those of the moment of the stop are in; asking twice at once loses none."""
+        with self._counting:
+            if not self._counts_frozen:
+                self._counts += take_counts(self._socket)
+                self._counts_frozen = time.time_ns() >= self._stop_ns
+
+    def is_filled(self, share: float) -> bool:
+        """Whether that share of the ring, or more, waits to be read; costs a microsecond."""
+        return self._ring is not None and self._ring.holds(max(1, int(share * self._shape.blocks)))
 
     def read(self, timeout: float) -> Frames:
         """The next chunk, empty when nothing came within `timeout` seconds.

@@ -290,9 +290,13 @@ class Ring:
 
     def is_ready(self) -> bool:
         """Whether the kernel has handed over a block that was not taken yet."""
-        if self._held == self.shape.blocks:
+        return self.holds(1)
+
+    def holds(self, blocks: int) -> bool:
+        """Whether so many blocks are ready, or more; a look at one of them tells."""
+        if self._held + blocks > self.shape.blocks:
             return False
-        return bool(self._headers[self._next, _STATUS] & _OWNED_BY_US)
+        return bool(self._headers[(self._next + blocks - 1) % self.shape.blocks, _STATUS] & _OWNED_BY_US)
 
     def take(self, most: int) -> Int64Array:
         """The numbers of up to `most` blocks that are ready."""
