@@ -260,6 +260,15 @@ class EpochStore(Database):
         if not connection.execute(seen).rowcount:
             insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
 
+    def meet(self, node: str, *, now_ns: int | None = None) -> None:
+        """Know a node from now on; one that is known stays as it is."""
+        with self.transaction() as connection:
+            if connection.execute(select(NODES.c.name).where(NODES.c.name == node)).scalar() is not None:
+                return
+        now = time.time_ns() if now_ns is None else now_ns
+        with self.transaction(writes=True) as connection:
+            insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now, "last_seen_ns": now}])
+
     def announce(self, stream: StreamRecord, *, now_ns: int | None = None) -> None:
         """Remember what a stream measures."""
         what = {"metric": stream.metric, "unit": stream.unit, "granularity": stream.granularity}

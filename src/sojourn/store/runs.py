@@ -47,6 +47,7 @@ CUTS = Table(
     Column("first_ns", BigInteger),
     Column("last_ns", BigInteger),
     Column("recorded", BigInteger, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
     Column("begins", BigInteger),
     Column("ends", BigInteger),
     Column("sequences", BigInteger, nullable=False),
@@ -85,6 +86,7 @@ RUNS = Table(
     Column("sent", BigInteger, nullable=False),
     Column("received", BigInteger, nullable=False),
     Column("flows", Integer, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
     Column("raw_mean_ns", Float),
     Column("clock", LargeBinary, nullable=False),
     Column("data", LargeBinary, nullable=False),
@@ -131,6 +133,7 @@ class RunRow:
     sent: int
     received: int
     flows: int
+    size_bytes: int
     raw_mean_ns: float | None
     clock: bytes
     data: bytes
@@ -149,6 +152,7 @@ def _cut_row(number: int, epoch: EncodedEpoch, cut: Cut) -> dict[str, object]:
     return {
         "epoch": number,
         **{name: getattr(epoch, name) for name in same},
+        "size_bytes": len(epoch.data),
         "begins": None if cut.begins is None else to_signed(cut.begins),
         "ends": None if cut.ends is None else to_signed(cut.ends),
         "sequences": cut.sequences,
@@ -166,7 +170,7 @@ def _placed(row: Any) -> PlacedEpoch:
     if row.synchronised is not None:
         clock = KernelClock(row.synchronised, row.clock_error_ns, row.clock_offset_ns)
     cut = Cut(begins, ends, row.sequences, row.continues, row.missed, clock)
-    return PlacedEpoch(row.sequence, cut, row.first_ns, row.last_ns, row.recorded)
+    return PlacedEpoch(row.sequence, cut, row.first_ns, row.last_ns, row.recorded, row.size_bytes)
 
 
 class RunStore:

@@ -29,6 +29,7 @@ class PlacedEpoch:
     first_ns: int | None
     last_ns: int | None
     recorded: int
+    size_bytes: int = 0
 
     def follows(self, earlier: PlacedEpoch) -> bool:
         """Whether nothing lies between it and another."""
@@ -43,10 +44,9 @@ class Run:
     received: tuple[PlacedEpoch, ...]
 
     @property
-    def missed(self) -> tuple[int, int]:
-        """Packets that either point's kernel had no room for."""
-        missed = [sum(epoch.cut.missed for epoch in end) for end in (self.sent, self.received)]
-        return missed[0], missed[1]
+    def size_bytes(self) -> int:
+        """What the point that sent more of it sent."""
+        return max(sum(epoch.size_bytes for epoch in end) for end in (self.sent, self.received))
 
 
 class _Places:

@@ -149,6 +149,8 @@ def get_assignments(
     """What a node shall record."""
     must_be_node(token, node)
     request.app.state.owners.require_owner(node, sojourn_instance)
+    # An agent that has nothing to record yet is a node, too: somebody has to see it to assign it something.
+    request.app.state.store.meet(checked_name(node))
     version, streams = request.app.state.assignments.of(node)
     return Assignments(version=version, streams=streams)
 

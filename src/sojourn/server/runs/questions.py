@@ -35,7 +35,7 @@ from sojourn.segments.fleet.stored import read_answer, read_clock
 from sojourn.segments.result import SegmentResult, sketch_result
 from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run, opened
 from sojourn.store.epochs import EpochStore
-from sojourn.store.runs import KnownPair, Pair, RunRow, RunStore
+from sojourn.store.runs import KnownPair, Pair, RunStore
 
 MOST_RUNS = 20_000
 NOT_YET = "no run between two common markers is complete in the range"
@@ -66,11 +66,11 @@ class SegmentWork:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A run of the answer: which plan's, and whether it begins where the one before ends."""
+    """A run of the answer: whether it begins where the one before ends, and what either end sent of it at most."""
 
-    pair: int
     follows: bool
     answer: RunAnswer
+    size_bytes: int
 
 
 def answer_segment(url: URL, work: SegmentWork) -> dict[str, Any]:
@@ -99,10 +99,11 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     keys = _KeysOf(store, [whole, *intervals])
     if work.flows:
         whole, intervals = (_only(one, work.flows) for one in (whole, intervals))  # type: ignore[assignment]
-    bits = 8 * work.memory_bytes * len(parts)
-    result = sketch_result("auto", bits, whole, intervals, keys)
+    result = sketch_result("auto", 8 * work.memory_bytes, whole, intervals, keys)
+    sent_bits = 8 * sum(part.size_bytes for part in parts)
     return replace(
         result,
+        sketch={**result.sketch, "bits_per_packet": sent_bits / max(1, whole.totals.sent)},
         clock=_clock_fields(clocks),
         direction={"sender": work.ends[0], "receiver": work.ends[1], "other_way": 0},
         covered=_covered(parts),
@@ -141,17 +142,13 @@ def _parts(
     by_pair: dict[int, list[_Part]] = {pair.number: [] for pair in known}
     for number, row in found:
         if row.reason is None:
-            by_pair[number].append(_Part(number, row.follows, _read(row)))
+            by_pair[number].append(_Part(row.follows, read_answer(row.data, row.clock), row.size_bytes))
     for pair in known:
         by_pair[pair.number] += _current_parts(store, runs, pair, work)
     everything = _chained([by_pair[pair.number] for pair in known])
     inside = [part for part in everything if part.answer.interval.first_ns <= work.to_ns]
     after = everything[len(inside)] if len(everything) > len(inside) else None
     return inside, after.answer if after is not None and after.follows else None, notes
-
-
-def _read(row: RunRow) -> RunAnswer:
-    return read_answer(row.data, row.clock)
 
 
 def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[_Part]:
@@ -164,7 +161,8 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
         reader = Reader(store, *place, work.most_bytes)
         for header in map(encoded, work.current.get(place, ())):
             if header.cut is not None and header.sequence > after and header.sequence not in placed:
-                one = PlacedEpoch(header.sequence, header.cut, header.first_ns, header.last_ns, header.recorded)
+                frame = header.first_ns, header.last_ns, header.recorded
+                one = PlacedEpoch(header.sequence, header.cut, *frame, len(header.data))
                 placed[header.sequence] = one
                 reader.add([header.decode()])
         ends.append([placed[number] for number in sorted(placed)])
@@ -176,15 +174,16 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
         except SojournError:
             continue
         first = run.sent[0]
-        yield _Part(pair.number, first.cut.continues and first.sequence - first.cut.sequences == last[0], answer)
+        follows = first.cut.continues and first.sequence - first.cut.sequences == last[0]
+        yield _Part(follows, answer, run.size_bytes)
         last = run.sent[-1].sequence, last[1]
 
 
 def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
-    """The runs of all plans, the oldest plan first, without those that another plan's cover."""
+    """The runs of all plans, oldest first, without those that another plan's cover."""
     chain: list[_Part] = []
-    for parts in plans:
-        if not chain or not parts:
+    for parts in sorted(filter(None, plans), key=lambda parts: parts[0].answer.interval.first_ns):
+        if not chain:
             chain += parts
             continue
         ends = np.array([part.answer.interval.last_ns for part in chain])
