@@ -12,7 +12,8 @@ whole's means, which are sampled anew in each run, are independent. What the clo
 
 **Losses.** A packet that changed places with a marker is missing in one run and extra in the next. What a receiver has
 beyond its run is looked for in the sender's run before (``displaced``), and taken off the losses of that; only the
-packets that were late at the end of the last run have to be guessed, from the other runs or the next one.
+packets that were late at the end of the last run have to be guessed, from the other runs or the next one. Where a run
+shows late packets, what is missing of a flow may be one of them: its delay is then as uncertain as packets differ.
 
 Cost: O(flows + samples) for each run.
 """
@@ -67,13 +68,12 @@ class SampledDelays:
         row, weight = sample.flow_of_delay(flow_id), sample.delay_weight
         delay = np.rint(sample.delay_ns).astype(np.int64) + base_ns
         kept = _thinned(np.diff(sample.start))
-        if len(kept) < len(row):
-            share = np.bincount(row + 1, minlength=len(flow_id) + 1) / np.maximum(
-                np.bincount(row[kept] + 1, minlength=len(flow_id) + 1), 1
-            )
-            weight = weight * share[row + 1]
-        whole = sample.is_flow_whole(flow_id)
-        return cls(row[kept], delay[kept], weight[kept], whole, sample.is_whole and len(kept) == len(row))
+        before, left = (np.bincount(rows + 1, minlength=len(flow_id) + 1) for rows in (row, row[kept]))
+        weight = weight * (before / np.maximum(left, 1))[row + 1]
+        # A packet that belongs to another run is among the delays of neither.
+        complete = not sample.extra.any()
+        whole = sample.is_flow_whole(flow_id) & (before == left)[1:] & complete
+        return cls(row[kept], delay[kept], weight[kept], whole, complete and sample.is_whole and len(kept) == len(row))
 
 
 def _thinned(counts: Int64Array) -> Int64Array:
@@ -336,7 +336,8 @@ class _Sums:
         unknown, samples = np.zeros(count, bool), np.zeros(count, np.int64)
         return cls(packets, lost, unknown, weight, means, squares, below, above, samples, silent)
 
-    def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt) -> None:
+    def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt, late_ns: float) -> None:
+        """Add a run; `late_ns` is how far the delays of packets that are missing in it may lie from the others'."""
         self.packets[at] += np.nan_to_num(flows.packets)
         self.lost[at] += np.nan_to_num(flows.lost)
         self.unknown_lost[at] |= np.isnan(flows.lost)
@@ -345,6 +346,9 @@ class _Sums:
         weight = np.where(known, np.maximum(delivered, 1.0), 0.0)
         mean = np.where(known, flows.mean_ns - clock.offset_ns, 0.0)
         half = np.where(known, (flows.high_ns - flows.low_ns) / 2, 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            missing = np.where(np.isnan(flows.lost), 1.0, flows.lost) / np.maximum(flows.packets, 1.0)
+        half += np.where(known, np.clip(np.nan_to_num(missing), 0.0, 1.0) * late_ns, 0.0)
         below, above = _clock_room([clock], np.ones(1))
         self.weight[at] += weight
         self.means[at] += weight * mean
@@ -363,9 +367,9 @@ def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> 
     sums = _Sums.of(len(flow_id))
     reason: list[Reason | None] = [None] * len(flow_id)
     method = [""] * len(flow_id)
-    for _, flows, clock in told:
+    for number, (_, flows, clock) in enumerate(told):
         at = np.searchsorted(flow_id, flows.flow_id)
-        sums.add(flows, at, clock)
+        sums.add(flows, at, clock, _late([answer for answer, *_ in told[number : number + 2]]))
         for row, why, how in zip(at.tolist(), flows.reason, flows.method_of_flow, strict=True):
             reason[row], method[row] = why or reason[row], method[row] if why else how
     known = sums.weight > 0
@@ -392,6 +396,14 @@ def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> 
         methods=method,
         percentiles=_percentiles([a for a, *_ in told], [clock for *_, clock in told], flow_id),
     )
+
+
+def _late(around: Sequence[RunAnswer]) -> float:
+    """How far packets that came too late for a run may lie from its others, if the run or the next shows late ones."""
+    if not any(answer.interval.totals.losses.extra for answer in around):
+        return 0.0
+    deviation = around[0].interval.totals.delays.deviation
+    return 2 * deviation.value if isinstance(deviation, Estimate) else 0.0
 
 
 def _percentiles(

@@ -93,7 +93,8 @@ def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> Timed
 def follow(runs: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs) -> list[ClockAt]:
     """θ of each run, oldest first; `backward` pairs have the same two clocks' readings as `forward` ones."""
     ends = _sorted(forward), _sorted(backward)
-    return _corrected([_Bounds.of(run, *ends) for run in runs], [_kernels(run) for run in runs])
+    least = float(forward.raw_delay_ns.min()) if len(forward) else 0.0
+    return _corrected([_Bounds.of(run, *ends) for run in runs], [_kernels(run) for run in runs], least)
 
 
 def _sorted(pairs: TimedPairs) -> TimedPairs:
@@ -174,7 +175,7 @@ def _kernels(run: RunFrame) -> tuple[float, float] | None:
     return -error, error
 
 
-def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None]) -> list[ClockAt]:
+def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None], least_raw_ns: float) -> list[ClockAt]:
     joined = [_joined(*both) for both in zip(bounds, kernels, strict=True)]
     known = [one for one in joined if one.is_known]
     in_step = all((one.low_ns or 0.0) <= 0.0 <= (one.high_ns or 0.0) for one in known)
@@ -183,8 +184,7 @@ def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None])
     if known:
         return joined
     # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise.
-    least = min((one.high for one in bounds if math.isfinite(one.high)), default=0.0)
-    return [_moved(one, min(least, 0.0)) for one in joined]
+    return [_moved(one, min(least_raw_ns, 0.0)) for one in joined]
 
 
 def _moved(clock: ClockAt, offset_ns: float) -> ClockAt:

@@ -1,0 +1,179 @@
+"""Answers of runs: true within their intervals, by size of flow, and the same after they were stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.segments.fleet.fleet_world import SECOND, answers, moved, record, truth_between
+
+from sojourn.core.estimates import LEVELS, Estimate
+from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
+from sojourn.segments.answer import Interval
+from sojourn.segments.fleet.answers import RunAnswer, answer_run, combine
+from sojourn.segments.fleet.clocks import WAS_SET, ClockAt
+from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_answer
+from sojourn.segments.plan import plan_point
+
+PLAN = plan_point(128_000, flows=200, loss=0.01)
+IN_STEP = ClockAt(0.0, 0.0, 0.0, "the test")
+
+
+def in_order(world: TwoPointWorld) -> TwoPointWorld:
+    """The same world with one path for all, so that no packet overtakes another."""
+    delay = np.where(world.delay_ns == LOST, LOST, 5_000_000 + world.delay_ns % 1000)
+    arrived = delay != LOST
+    arrival = np.maximum.accumulate(world.sender.time_ns + np.where(arrived, delay, 0))
+    delay = np.where(arrived, arrival - world.sender.time_ns, LOST)
+    received = replace(world.sender, time_ns=arrival).select(np.flatnonzero(arrived))
+    return TwoPointWorld(world.sender, received, delay, world.keys, world.seed)
+
+
+def combined(sent: list[RunAnswer]) -> Interval:
+    return combine(sent, [IN_STEP] * len(sent))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_of_packets_in_order_count_exactly(seed: int) -> None:
+    world = in_order(make_two_point_world(seed=seed, flows=150, packets=60_000, duration_ns=60 * SECOND, load=0.9))
+    runs, found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))
+    assert len(runs) > 5
+    assert world.lost > 0
+    for run, answer in zip(runs, found, strict=True):
+        _, delay = truth_between(world, answer.interval.first_ns, answer.interval.last_ns)
+        totals = answer.interval.totals
+        assert totals.sent == len(delay)
+        assert totals.losses.lost == totals.losses.low == totals.losses.high == int((delay == LOST).sum())
+        assert run.sent[0].recorded <= totals.sent
+    whole = combined(found)
+    truth, delay = truth_between(world, whole.first_ns, whole.last_ns)
+    assert whole.totals.losses.lost == int((delay == LOST).sum())
+    mean = whole.totals.delays.mean
+    assert isinstance(mean, Estimate)
+    assert mean.value == pytest.approx(delay[delay != LOST].mean(), rel=0.01)
+    assert whole.flows is not None
+    rows = np.searchsorted(whole.flows.flow_id, truth.flow_id)
+    few = truth.sent < 1000
+    exact = np.abs(whole.flows.lost[rows] - (truth.sent - truth.received)) < 0.5
+    assert exact[few].mean() > 0.9
+
+
+def covered(seed: int, *, in_sequence: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes of flows, and whether their means are inside their intervals."""
+    world = make_two_point_world(seed=seed, flows=250, packets=120_000, duration_ns=40 * SECOND, load=0.5, tail=1.1)
+    world = in_order(world) if in_sequence else world
+    found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+    whole = combined(found)
+    truth, _ = truth_between(world, whole.first_ns, whole.last_ns)
+    assert whole.flows is not None
+    rows = np.searchsorted(whole.flows.flow_id, truth.flow_id)
+    known = np.isfinite(whole.flows.mean_ns[rows]) & (truth.received > 0)
+    low, high = whole.flows.low_ns[rows], whole.flows.high_ns[rows]
+    inside = (low - 1 <= truth.mean_ns) & (truth.mean_ns <= high + 1)
+    return truth.sent[known], inside[known]
+
+
+@pytest.mark.parametrize("in_sequence", [True, False])
+def test_flows_means_are_inside_their_intervals_in_every_size_class(in_sequence: bool) -> None:
+    """Three worlds of 250 flows: of a class of 100 flows, fewer than 88 % are inside in one of 1,000 runs."""
+    worlds = [covered(seed, in_sequence=in_sequence) for seed in (11, 12, 13)]
+    sizes, inside = (np.concatenate(part) for part in zip(*worlds, strict=True))
+    for low, high in ((1, 30), (30, 300), (300, 10**9)):
+        chosen = (sizes >= low) & (sizes < high)
+        if chosen.sum() >= 100:
+            assert inside[chosen].mean() >= 0.88, (low, high, int(chosen.sum()))
+    assert inside.mean() >= 0.9
+
+
+def test_losses_are_inside_their_interval_although_packets_overtake_markers() -> None:
+    """Twelve answers, of one run to all, in worlds where hundreds of packets are late at every marker."""
+    inside = []
+    for seed in (5, 6, 7):
+        world = make_two_point_world(seed=seed, flows=200, packets=200_000, duration_ns=40 * SECOND, load=0.95)
+        found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+        for part in (found[:1], found[1:3], found[2:6], found):
+            later = found[len(part)] if part is found[:1] else None
+            whole = combine(part, [IN_STEP] * len(part), later=later)
+            _, delay = truth_between(world, whole.first_ns, whole.last_ns)
+            losses = whole.totals.losses
+            inside.append(losses.low <= int((delay == LOST).sum()) <= losses.high)
+    assert np.mean(inside) >= 0.9
+
+
+@pytest.mark.parametrize("offset_ns", [-3 * SECOND, 40 * SECOND, 4000 * SECOND])
+def test_clocks_that_differ_change_nothing_but_the_raw_delays(offset_ns: int) -> None:
+    world = in_order(make_two_point_world(seed=4, flows=40, packets=20_000, duration_ns=30 * SECOND, load=0.5))
+    sent = record(world.sender, PLAN, world)
+    plain = answers(sent, record(world.receiver, PLAN, world, node="b"))[1]
+    shifted = answers(sent, record(moved(world.receiver, offset_ns), PLAN, world, node="b"))[1]
+    offset = ClockAt(float(offset_ns), float(offset_ns), float(offset_ns), "the test")
+    one, other = combined(plain), combine(shifted, [offset] * len(shifted))
+    assert one.totals.losses == other.totals.losses
+    means = [interval.totals.delays.mean for interval in (one, other)]
+    assert all(isinstance(mean, Estimate) for mean in means)
+    assert means[0].value == pytest.approx(means[1].value, abs=1000)  # type: ignore[union-attr]
+
+
+def test_the_clock_s_doubt_is_part_of_every_interval() -> None:
+    world = in_order(make_two_point_world(seed=4, flows=40, packets=20_000, duration_ns=30 * SECOND, load=0.5))
+    found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+    sure, unsure = combined(found), combine(found, [ClockAt(0.0, -2e6, 1e6, "the test")] * len(found))
+    assert sure.flows is not None
+    assert unsure.flows is not None
+    assert unsure.flows.low_ns == pytest.approx(sure.flows.low_ns - 1e6)
+    assert unsure.flows.high_ns == pytest.approx(sure.flows.high_ns + 2e6)
+    means = [interval.totals.delays.mean for interval in (sure, unsure)]
+    assert means[1].high - means[1].low == pytest.approx(means[0].high - means[0].low + 3e6)  # type: ignore[union-attr]
+
+
+def test_delays_of_a_run_in_which_a_clock_was_set_are_no_part_of_the_answer() -> None:
+    world = in_order(make_two_point_world(seed=4, flows=40, packets=20_000, duration_ns=30 * SECOND, load=0.5))
+    found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+    clocks = [IN_STEP] * len(found)
+    clocks[1] = ClockAt(0.0, None, None, WAS_SET)
+    whole, others = combine(found, clocks), combined([*found[:1], *found[2:]])
+    assert whole.totals.sent == combined(found).totals.sent
+    assert whole.totals.delays.mean == others.totals.delays.mean
+
+
+def test_percentiles_are_those_of_the_packets() -> None:
+    """Of ten flows with thousands of sampled packets each; 95 % intervals, so at least 38 of 50 hold (1 in 10⁵)."""
+    plan = plan_point(2_000_000, flows=10, loss=0.05)
+    world = make_two_point_world(seed=9, flows=10, packets=60_000, duration_ns=30 * SECOND, load=0.9, tail=3.0)
+    found = answers(record(world.sender, plan, world), record(world.receiver, plan, world, node="b"))[1]
+    whole = combined(found)
+    rows = (world.sender.time_ns >= whole.first_ns) & (world.sender.time_ns <= whole.last_ns) & (world.delay_ns != LOST)
+    assert whole.flows is not None
+    assert whole.flows.percentiles is not None
+    inside = []
+    for row, flow in enumerate(whole.flows.flow_id):
+        true = np.quantile(world.delay_ns[rows & (world.sender.flow_id == flow)], list(LEVELS.values()))
+        for level in range(len(LEVELS)):
+            value, low, high = whole.flows.percentiles[row, level]
+            if np.isfinite(value):
+                inside.append(low <= true[level] <= high)
+    assert len(inside) >= 30
+    assert np.mean(inside) >= 0.76
+
+
+def test_an_answer_is_the_same_after_it_was_stored() -> None:
+    world = make_two_point_world(seed=2, flows=60, packets=30_000, duration_ns=20 * SECOND, load=0.9)
+    found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+    stored = [read_answer(answer_bytes(one), clock_bytes(one)) for one in found]
+    one, other = combined(found), combined(stored)
+    assert one.totals.losses == other.totals.losses
+    assert one.totals.delays.mean == other.totals.delays.mean
+    assert one.flows is not None
+    assert other.flows is not None
+    for name in ("flow_id", "mean_ns", "low_ns", "high_ns", "packets", "lost", "samples"):
+        np.testing.assert_array_equal(getattr(one.flows, name), getattr(other.flows, name))
+    np.testing.assert_allclose(one.flows.percentiles, other.flows.percentiles, rtol=1e-6)  # type: ignore[arg-type]
+    assert one.flows.reason == other.flows.reason
+
+
+def test_what_nothing_arrived_of_is_lost() -> None:
+    world = in_order(make_two_point_world(seed=4, flows=10, packets=5_000, duration_ns=20 * SECOND, load=0.3))
+    sent = record(world.sender, PLAN, world)
+    answer = answer_run(sent[1:2], [])
+    assert answer.interval.totals.losses.lost == sent[1].recorded

@@ -1,0 +1,128 @@
+"""Clocks followed: the true offset is inside the bounds of every run, whatever the clocks do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sojourn.core.arrays import Int64Array
+from sojourn.epochs.epoch import KernelClock
+from sojourn.matching.clock.correction import TimedPairs
+from sojourn.segments.fleet.clocks import BY_BOTH, BY_KERNELS, UNKNOWN, ClockAt, RunFrame, follow, smallest
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+RUNS = 40
+Theta = Callable[[Int64Array], Int64Array]
+
+
+def frames(
+    length_ns: int = 10 * SECOND, kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
+) -> list[RunFrame]:
+    return [RunFrame(START + i * length_ns, START + (i + 1) * length_ns - 1, kernels) for i in range(RUNS)]
+
+
+def pairs(theta: Theta, *, back: bool, seed: int, floor_ns: int, jitter_ns: int) -> TimedPairs:
+    """The smallest delays of each run, as an agent's sample has them: a hundred packets a run."""
+    random = np.random.default_rng(seed)
+    found = []
+    for frame in frames():
+        true = np.sort(random.integers(frame.first_ns, frame.last_ns, 100))
+        delay = floor_ns + random.exponential(jitter_ns, 100).astype(np.int64)
+        if back:  # left the receiver at `true`, by the true time, which is the sender's clock
+            one = TimedPairs(true + delay, true + theta(true))
+        else:
+            one = TimedPairs(true, true + delay + theta(true + delay))
+        found.append(smallest(one, sign=-1 if back else 1))
+    return TimedPairs(*(np.concatenate([getattr(one, n) for one in found]) for n in ("sent_ns", "received_ns")))
+
+
+def followed(theta: Theta, *, seed: int = 1, floors: tuple[int, int] = (3_000_000, 1_000_000)) -> list[ClockAt]:
+    ahead, back = (
+        pairs(theta, back=way, seed=seed + way, floor_ns=floor, jitter_ns=2_000_000)
+        for way, floor in zip((False, True), floors, strict=True)
+    )
+    return follow(frames(), ahead, back)
+
+
+def middle(frame: RunFrame) -> Int64Array:
+    return np.array([frame.middle_ns])
+
+
+CLOCKS: dict[str, Theta] = {
+    "in step": np.zeros_like,
+    "3 s behind": lambda time: np.full_like(time, -3 * SECOND),
+    "50 ppm fast": lambda time: (time - START) // 20_000,
+    "years ahead": lambda time: np.full_like(time, 5 * 365 * 86_400 * SECOND) + (time - START) // 50_000,
+    "wandering": lambda time: (5e6 * np.sin((time - START) / SECOND / 40)).astype(np.int64),
+}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_offset_is_inside_its_bounds_in_every_run(name: str, seed: int) -> None:
+    for clock, frame in zip(followed(CLOCKS[name], seed=7 * seed), frames(), strict=True):
+        true = int(CLOCKS[name](middle(frame))[0])
+        assert clock.low_ns is not None
+        assert clock.high_ns is not None
+        assert clock.low_ns <= true <= clock.high_ns
+        assert clock.uncertainty_ns is not None
+        assert clock.uncertainty_ns < 12_000_000
+
+
+def test_clocks_that_may_be_in_step_are_left_alone() -> None:
+    assert {clock.offset_ns for clock in followed(CLOCKS["in step"])} == {0.0}
+
+
+def test_a_skew_is_found() -> None:
+    assert followed(CLOCKS["50 ppm fast"])[RUNS // 2].skew_ppm == pytest.approx(50, abs=15)
+
+
+def test_a_step_costs_its_run_alone() -> None:
+    at = START + 205 * SECOND  # in the middle of run 20
+    theta = lambda time: np.where(time >= at, SECOND, 0)  # noqa: E731
+    found = followed(theta)
+    assert [i for i, clock in enumerate(found) if clock.was_set] == [20]
+    for i, clock in enumerate(found):
+        if i != 20:
+            assert clock.low_ns is not None
+            assert clock.high_ns is not None
+            assert clock.low_ns <= (SECOND if i > 20 else 0) <= clock.high_ns
+
+
+def test_without_packets_back_nothing_is_known() -> None:
+    ahead = pairs(CLOCKS["3 s behind"], back=False, seed=1, floor_ns=3_000_000, jitter_ns=1_000_000)
+    found = follow(frames(), ahead, TimedPairs(np.empty(0, np.int64), np.empty(0, np.int64)))
+    assert {clock.source for clock in found} == {UNKNOWN}
+    assert all(clock.uncertainty_ns is None for clock in found)
+    # Delays are not negative then, and what varies is not the correction.
+    assert {clock.offset_ns for clock in found} == {float(ahead.raw_delay_ns.min())}
+
+
+def test_synchronised_kernels_bound_the_offset() -> None:
+    kernels = KernelClock(True, 2_000_000), KernelClock(True, 1_000_000)
+    ahead = pairs(CLOCKS["in step"], back=False, seed=1, floor_ns=10_000_000, jitter_ns=1_000_000)
+    none = TimedPairs(np.empty(0, np.int64), np.empty(0, np.int64))
+    found = follow(frames(kernels=kernels), ahead, none)
+    assert {(clock.source, clock.low_ns, clock.high_ns) for clock in found} == {(BY_KERNELS, -3e6, 3e6)}
+    back = pairs(CLOCKS["in step"], back=True, seed=2, floor_ns=500_000, jitter_ns=1_000_000)
+    both = follow(frames(kernels=kernels), ahead, back)
+    assert {clock.source for clock in both} == {BY_BOTH}
+    assert all((clock.low_ns or 0) > -2e6 for clock in both)
+
+
+def test_packets_have_the_word_where_a_kernel_is_wrong() -> None:
+    kernels = KernelClock(True, 1_000), KernelClock(True, 1_000)
+    ahead = pairs(CLOCKS["3 s behind"], back=False, seed=1, floor_ns=3_000_000, jitter_ns=1_000_000)
+    back = pairs(CLOCKS["3 s behind"], back=True, seed=2, floor_ns=3_000_000, jitter_ns=1_000_000)
+    for clock in follow(frames(kernels=kernels), ahead, back):
+        assert clock.offset_ns == pytest.approx(-3 * SECOND, abs=5_000_000)
+
+
+def test_one_kernel_that_is_not_synchronised_bounds_nothing() -> None:
+    kernels = KernelClock(True, 1_000), KernelClock(False, 1_000)
+    ahead = pairs(CLOCKS["in step"], back=False, seed=1, floor_ns=3_000_000, jitter_ns=1_000_000)
+    none = TimedPairs(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert {clock.source for clock in follow(frames(kernels=kernels), ahead, none)} == {UNKNOWN}

@@ -1,0 +1,77 @@
+"""Marker packets: both ends cut at the same ones, as often as their traffic asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sojourn.core.arrays import PacketBatch
+from sojourn.segments.fleet.markers import LONGEST, SILENCE_NS, MarkerCuts, after
+
+SECOND = 1_000_000_000
+
+
+def packets(count: int, *, seed: int = 1, start_ns: int = 0, span_ns: int = SECOND) -> PacketBatch:
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, 2**64, count, dtype=np.uint64)
+    times = start_ns + np.sort(random.integers(0, span_ns, count))
+    return PacketBatch(ids, ids, times, np.full(count, 100))
+
+
+def names(cuts: MarkerCuts, batches: list[PacketBatch]) -> list[int]:
+    return [name for batch in batches for _, name in cuts.places(batch)]
+
+
+@pytest.mark.parametrize("rate", [200, 5_000, 200_000])
+def test_there_are_one_or_two_markers_an_epoch_at_any_rate(rate: int) -> None:
+    """Of 60 epochs' time 60 … 120 are expected: outside 35 … 165 by chance in less than one of 10⁴ runs."""
+    cuts = MarkerCuts(SECOND)
+    batches = [packets(rate, seed=second, start_ns=second * SECOND) for second in range(60)]
+    assert 35 <= len(names(cuts, batches)) <= 165
+
+
+def test_points_of_different_levels_have_the_markers_of_the_higher_in_common() -> None:
+    batches = [packets(2_000, seed=second, start_ns=second * SECOND) for second in range(100)]
+    others = [packets(30_000, seed=second + 1000, start_ns=second * SECOND) for second in range(100)]
+    busy = [
+        PacketBatch(*(np.concatenate([getattr(one, n), getattr(other, n)]) for n in ("flow_id", "packet_id")), *rest)
+        for one, other in zip(batches, others, strict=True)
+        for rest in [(np.concatenate([one.time_ns, other.time_ns]), np.concatenate([one.size_bytes, other.size_bytes]))]
+    ]
+    few, many = names(MarkerCuts(SECOND), batches), names(MarkerCuts(SECOND), busy)
+    common = set(few) & set(many)
+    own = {int(i) for batch in batches for i in batch.packet_id}
+    assert common == set(many) & own
+    assert common
+
+
+def test_a_burst_is_not_cut_to_pieces() -> None:
+    cuts = MarkerCuts(10 * SECOND)
+    quiet = [packets(10, seed=second, start_ns=second * SECOND) for second in range(30)]
+    names(cuts, quiet)
+    assert len(names(cuts, [packets(200_000, seed=99, start_ns=30 * SECOND)])) <= 20
+
+
+def test_the_share_of_common_packets_makes_markers_more_frequent() -> None:
+    batches = [packets(10_000, seed=second, start_ns=second * SECOND) for second in range(50)]
+    all_of_them, a_tenth = (len(names(MarkerCuts(SECOND, share=share), batches)) for share in (1.0, 0.1))
+    assert a_tenth > 4 * all_of_them
+
+
+def test_an_epoch_ends_after_a_silence_at_a_place_with_a_name() -> None:
+    cuts = MarkerCuts(2 * SECOND)
+    batch = packets(50, span_ns=SECOND)
+    cuts.begin(int(batch.time_ns[0]))
+    cuts.places(batch)
+    last = int(batch.time_ns[-1])
+    assert cuts.overdue(last + SILENCE_NS // 2) == (False, None)
+    assert cuts.overdue(last + 3 * SECOND) == (True, after(int(batch.packet_id[-1])))
+
+
+def test_an_epoch_of_steady_traffic_without_a_marker_ends_without_a_name() -> None:
+    cuts = MarkerCuts(SECOND)
+    cuts.begin(0)
+    batch = packets(1000, start_ns=0, span_ns=LONGEST * SECOND)
+    cuts.places(batch)
+    assert cuts.overdue(int(batch.time_ns[-1]) + 1)[1] is None
+    assert cuts.overdue(LONGEST * SECOND + SILENCE_NS // 4) == (True, None)
