@@ -18,9 +18,12 @@ from packet_builders import ethernet, ipv4, ipv6, tcp
 
 from live_hosts import wait_for_listener, wait_for_silence
 from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.frames import SEGMENT_BITS
 from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.capture.filters import PacketFilter
+from sojourn.capture.live.interface import LiveCapture
 from sojourn.capture.live.reader import LiveReader
+from sojourn.capture.live.ring import keep
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from waiting import eventually
 
@@ -147,6 +150,34 @@ def test_a_transfer_is_seen_as_the_wire_carried_it(network: Network, version: in
     assert taken.receiver.live.split_packets > 10
     mtu = int(network.sender.run("cat", "/sys/class/net/eth0/mtu"))
     assert taken.sender.longest == taken.wire.longest == taken.receiver.longest == mtu
+
+
+def test_without_a_filter_only_headers_are_copied_and_super_packets_whole(network: Network) -> None:
+    with network.sender.entered():
+        whole = LiveReader("eth0", DecodeOptions(wire=WireSizes()), direction="out", ring_bytes=RING_BYTES)
+        capture = LiveCapture("eth0", direction="out", offload=True, header_bytes=200, blocks=512)
+    with whole, capture, watched(network, "tcp") as taken, network.receiver.start("iperf3", "-s", "-1"):
+        wait_for_listener(network.receiver, 5201)
+        whole.start()
+        capture.start()
+        network.sender.run("iperf3", "-c", network.receiver.address, "-n", str(BYTES // 4), "-b", "400M")
+        # Whole packets of the largest size, none of them put together.
+        network.sender.run("ping", "-c", "3", "-s", "1400", network.receiver.address)
+        wait_for_silence(network.sender)
+        whole.stop()
+        capture.stop()
+        point = _read(whole)
+        chunks = [keep(frames) for frames in capture.chunks()]
+    assert taken.wire.packets - point.packets == Counter()
+    assert whole.warnings == []
+    captured, length, offload = (
+        np.concatenate([getattr(frames, name) for frames in chunks]) for name in ("captured", "length", "offload")
+    )
+    is_super = offload & SEGMENT_BITS > 0
+    assert is_super.sum() > 10
+    assert np.array_equal(captured[is_super], length[is_super])
+    assert np.array_equal(captured[~is_super], np.minimum(length[~is_super], 200))
+    assert (length[~is_super] > 1400).any()
 
 
 _RECEIVE_DATAGRAMS = """

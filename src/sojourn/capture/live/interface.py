@@ -31,6 +31,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
@@ -72,7 +73,7 @@ _LOAD = 5
 _ATTRIBUTES = 128  # the kernel takes zeros beyond what it knows
 _SO_ATTACH_BPF = 50
 _LICENSE = b"Apache-2.0"
-_INGRESS_INDEX = 36  # of ``struct __sk_buff``
+_INGRESS_INDEX, _SEGMENT_SIZE = 36, 176  # of ``struct __sk_buff``
 _LOAD_WORD, _MOVE, _JUMP_IF_NOT, _EXIT = 0x61, 0xB7, 0x55, 0x95
 EbpfInstruction = tuple[int, int, int, int, int]  # code, target register, source register, offset, operand
 
@@ -122,8 +123,8 @@ def keep_entered_by(endpoint: socket.socket, interface_index: int, snap_length: 
 
     On an outgoing interface these are the packets forwarded from there; what the machine itself sends entered nowhere.
     """
-    program = load_program(
-        ProgramKind.SOCKET_FILTER,
+    _attach_loaded(
+        endpoint,
         [
             (_LOAD_WORD, 2, 1, _INGRESS_INDEX, 0),
             (_MOVE, 0, 0, 0, 0),
@@ -132,6 +133,24 @@ def keep_entered_by(endpoint: socket.socket, interface_index: int, snap_length: 
             (_EXIT, 0, 0, 0, 0),
         ],
     )
+
+
+def keep_headers(endpoint: socket.socket, header_bytes: int, snap_length: int) -> None:
+    """Let a packet socket see the first bytes of packets; of super-packets, whose every segment is looked at, all."""
+    _attach_loaded(
+        endpoint,
+        [
+            (_LOAD_WORD, 2, 1, _SEGMENT_SIZE, 0),
+            (_MOVE, 0, 0, 0, snap_length),
+            (_JUMP_IF_NOT, 2, 0, 1, 0),
+            (_MOVE, 0, 0, 0, header_bytes),
+            (_EXIT, 0, 0, 0, 0),
+        ],
+    )
+
+
+def _attach_loaded(endpoint: socket.socket, instructions: list[EbpfInstruction]) -> None:
+    program = load_program(ProgramKind.SOCKET_FILTER, instructions)
     try:
         endpoint.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_BPF, program)
     except OSError as error:
@@ -183,11 +202,15 @@ class LiveCapture:
         filter: PacketFilter | None = None,  # noqa: A002
         entered_by: str = "",
         offload: bool = False,
+        header_bytes: int = 0,
     ) -> None:
         """Prepare the ring; packets come from `start` on.
 
         With `entered_by` (and no filter) only packets that came to this machine through that interface are seen: on
         an outgoing interface, what was forwarded from there.
+
+        With `header_bytes` (and `offload`, and no filter) the kernel copies only so many of each packet, super-packets
+        excepted, where it takes a program for that: the ring holds more of them.
 
         `retire_ms` is how long a packet waits at most before its block is handed over. However little
         traffic there is, a block holds no more than that, so a reader that pauses longer than
@@ -200,6 +223,7 @@ class LiveCapture:
         self.snap_length = snap_length
         self._filter = filter
         self._entered_by = entered_by
+        self._header_bytes = min(header_bytes, snap_length) if offload else 0
         self._promiscuous = promiscuous
         self._shape = RingShape(block_size, blocks, retire_ms)
         self._counts = RingCounts()
@@ -235,6 +259,10 @@ class LiveCapture:
             keep_entered_by(self._socket, index, self.snap_length)
             return None
         if self._filter is None:
+            if self._header_bytes:
+                with suppress(LiveCaptureError):
+                    keep_headers(self._socket, self._header_bytes, self.snap_length)
+                    return None
             accept = FilterProgram.from_instructions([(0x06, 0, 0, self.snap_length)])
             attach_program(self._socket, accept)
             return None

@@ -43,6 +43,7 @@ HANDED_OVER_NS = 2 * RETIRE_MS * 1_000_000 + 80_000_000
 
 _OUTSIDE = ("before the start", "after the stop")
 _WORDS = {"other direction": "not in the captured direction"}  # "other direction" is what flows take
+_LEAST_HEADER_BYTES, _LINK_BYTES = 256, 64  # with room for options and extension headers
 _ETHERNET = "0200000000020200000000010800"
 _ADDRESSES = "0000400040060000c0000201c0000202"  # and what is before them: 192.0.2.1 > 192.0.2.2
 _SEGMENT = "9c40075b000000010000000180180000000000000101080a0000000100000001c000"  # TCP 40000 > 1883, MQTT's PINGREQ
@@ -74,9 +75,15 @@ def _made_up(*packets: str) -> Frames:
     return Frames(np.frombuffer(b"".join(data), np.uint8), np.cumsum(size) - size, size, size, moment, link)
 
 
+def _header_bytes(options: DecodeOptions) -> int:
+    """The bytes of a frame that tell its packet and flow; 0 where more of it is looked into."""
+    return 0 if options.inner else max(_LEAST_HEADER_BYTES, options.identity_bytes + _LINK_BYTES)
+
+
 class LiveReader(DecodedPackets):
     """The packets of one interface; iterate once, in batches.
 
+    Of an interface whose super-packets are split (`DecodeOptions.wire`), transport columns end with the headers.
     A batch's transport columns point into the ring and are valid until the next batch is asked for; the columns of a
     `PacketBatch` are copies.
     """
@@ -117,6 +124,7 @@ class LiveReader(DecodedPackets):
             blocks=ring_bytes // BLOCK_BYTES,
             retire_ms=RETIRE_MS,
             offload=self._decoder.wire is not None,
+            header_bytes=_header_bytes(self._decoder.options),
         )
 
     @property
