@@ -113,3 +113,19 @@ def test_nothing_of_a_plan_may_be_missing(name: str) -> None:
 def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(WireError, match="plan"):
         SegmentPlan.from_text(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*GOOD, "x"]), inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(GOOD)), JSON, max_size=4))
+def test_whatever_a_plan_holds_it_is_a_plan_or_refused(changes: dict[str, Any]) -> None:
+    try:
+        plan = SegmentPlan.from_text(json.dumps(GOOD | changes))
+    except WireError:
+        return
+    assert SegmentPlan.from_text(plan.to_text()) == plan

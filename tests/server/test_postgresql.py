@@ -10,6 +10,9 @@ from sink_packets import CBOR, FIELD, appended, closed, small_world
 
 from postgresql_server import PostgresqlServer
 from sojourn.epochs.wire import encode
+from sojourn.segments.fleet.replanning import Seen, replanned
+from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.segments import SegmentControl
 from sojourn.server.door.limits import Limits
 from sojourn.server.sinks.store import SinkStore
 from sojourn.store.epochs import open_store
@@ -60,3 +63,26 @@ def test_packets_that_are_set_aside_are_counted(postgresql: PostgresqlServer) ->
     (state,) = sinks.collections()
     assert (state.open, state.set_aside) == (0, len(rows))
     store.close()
+
+
+def test_segments_are_planned_assigned_and_removed(unit: Unit) -> None:
+    control = SegmentControl(unit.store, AssignmentStore(unit.store), Limits())
+    way = {"name": "way", "from": "alpha:e", "to": "beta:e", "filter": "udp", "memory_bytes": 32_000}
+    with unit.client() as client:
+        assert client.post("/api/v1/segments", json=way).status_code == 201
+        assert client.post("/api/v1/segments", json=way).status_code == 409
+        larger = way | {"name": "larger", "to": "gamma:e", "memory_bytes": 64_000, "both_directions": True}
+        shown = client.post("/api/v1/segments", json=larger).json()
+        assert [one["number"] for one in shown["generations"]] == [3, 2, 1]
+        (recorded, _) = sorted(control.groups(), key=lambda one: -len(one.group.points))
+        plan = replanned(recorded.generation.plan, Seen(flows=9000, packets=10**6, loss=0.1))
+        assert plan is not None
+        assert control.replan(recorded, plan, {}) == {"alpha", "beta", "gamma"}
+        assert control.finish_taking_over(lambda *_: True) == {"alpha", "beta", "gamma"}
+        streams = client.get("/api/v1/nodes/beta/assignments").json()["streams"]
+        assert [name[-2:] for name in streams] == ["g4"]
+        assert {row["name"] for row in client.get("/api/v1/segments").json()} == {"way", "larger"}
+        for name in ("way", "larger"):
+            assert client.delete(f"/api/v1/segments/{name}").status_code == 204
+        assert client.get("/api/v1/nodes/beta/assignments").json()["streams"] == {}
+        assert control.segments.remove_some_before(2**62, limit=100) > 4

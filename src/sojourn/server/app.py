@@ -76,6 +76,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
         if limits.keep_epochs_ns is not None:
             beside = {"probed intervals": app.state.measurements, "answered runs": RunStore(store)}
+            beside["ended recordings of points"] = app.state.segments.segments
             running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()

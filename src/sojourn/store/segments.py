@@ -226,6 +226,19 @@ class SegmentStore:
             row = {"generation": generation.number, "since_ns": now_ns, **vars(point)}
             connection.execute(insert(RECORDINGS).values(row))
 
+    def remove_some_before(self, time_ns: int, *, limit: int) -> int:
+        """Forget at most some of the recordings that ended before a time, and generations without any; how many."""
+        old = (RECORDINGS.c.until_ns < time_ns) & RECORDINGS.c.until_ns.is_not(None)
+        with self._store.transaction(writes=True) as connection:
+            found = self.recordings(connection, old)[:limit]
+            for one in found:
+                here = _here(one.point) & (RECORDINGS.c.generation == one.generation.number)
+                connection.execute(delete(RECORDINGS).where(here))
+            used = select(RECORDINGS.c.generation)
+            unused = (GENERATIONS.c.since_ns < time_ns) & GENERATIONS.c.number.not_in(used)
+            connection.execute(delete(GENERATIONS).where(unused))
+        return len(found)
+
     def change(self, connection: Connection, recording: Recording, **when_ns: int) -> None:
         """Note when a recording was superseded or ended."""
         here = _here(recording.point) & (RECORDINGS.c.generation == recording.generation.number)

@@ -52,7 +52,7 @@ def test_traffic_within_the_band_leaves_the_plan_alone(changes: dict[str, float]
     "changes",
     [
         {"flows": 2000},
-        {"flows": 20},
+        {"flows": 60},
         {"loss": 0.2},
         {"loss": 0.0},
         {"packets": 1_000_000},
@@ -82,6 +82,13 @@ def test_waves_do_not_change_the_plan_again_and_again(up: float) -> None:
 def test_loss_that_was_never_seen_is_planned_for() -> None:
     calm = plan_for(seen(loss=0.0))
     assert calm.loss >= 0.001
+
+
+def test_a_night_without_traffic_does_not_leave_a_plan_for_nobody() -> None:
+    quiet = plan_for(Seen(flows=1, packets=3, loss=0.0))
+    assert quiet.flows >= 32
+    assert quiet.packets >= 1000
+    assert replanned(quiet, Seen(flows=2, packets=40, loss=0.0), memory_bytes=MEMORY) is None
 
 
 def test_another_memory_keeps_what_is_known_of_the_traffic() -> None:

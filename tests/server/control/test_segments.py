@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from sojourn.core.errors import UsageError
 from sojourn.node.agent.configuration import checked_stream
@@ -16,7 +17,7 @@ from sojourn.segments.fleet.point import parse_point
 from sojourn.segments.fleet.replanning import Seen, replanned
 from sojourn.segments.fleet.segment import FleetSegment
 from sojourn.segments.plan import SegmentPlan
-from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.assignments import ASSIGNMENTS, AssignmentStore
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
 from sojourn.server.door.limits import Limits
 from sojourn.store.epochs import EpochStore, open_store
@@ -28,6 +29,7 @@ class World:
     """A control unit on a store."""
 
     def __init__(self, store: EpochStore, limits: Limits) -> None:
+        self.store = store
         self.assignments = AssignmentStore(store)
         self.control = SegmentControl(store, self.assignments, limits)
 
@@ -216,3 +218,31 @@ def test_a_segment_is_kept_as_it_was_asked_for(world: World) -> None:
         error=0.1,
         confidence=0.9,
     )
+
+
+def test_what_has_ended_is_forgotten_after_a_while(world: World) -> None:
+    world.create("ab", "a:e", "b:e")
+    world.create("cd", "c:e", "d:e")
+    world.control.remove("ab")
+    segments = world.control.segments
+    points = [parse_point("a:e", default="out"), parse_point("c:e", default="out")]
+    assert [one.generation.number for one in segments.recordings_of(points)] == [2, 1]
+    assert segments.remove_some_before(0, limit=10) == 0
+    later = time.time_ns() + SECOND
+    assert segments.remove_some_before(later, limit=1) == 1
+    assert segments.remove_some_before(later, limit=10) == 1
+    assert segments.remove_some_before(later, limit=10) == 0
+    assert [one.generation.number for one in segments.recordings_of(points)] == [2]
+    world.create("ab", "a:e", "b:e")
+    assert world.streams()["a"] == ["point:e:out:g3"]
+
+
+def test_assignments_that_were_withdrawn_do_not_pile_up(world: World) -> None:
+    versions = []
+    for _ in range(3):
+        world.create("ab", "a:e", "b:e")
+        world.control.remove("ab")
+        versions.append(world.assignments.of("a")[0])
+    assert versions == sorted(set(versions)), "a version is never given twice"
+    with world.store.transaction() as connection:
+        assert connection.execute(select(func.count()).select_from(ASSIGNMENTS)).scalar_one() == 2

@@ -21,8 +21,9 @@ FIRST_FLOWS, FIRST_LOSS = 1000, 0.01
 GROWN, SHRUNK = 2.0, 8.0
 PACKETS_GROWN, PACKETS_SHRUNK = 4.0, 16.0
 MARGIN = 1.25
-# What watches a segment for ever must answer on the day that it first loses packets.
-LEAST_LOSS = 0.001
+# What watches a segment for ever must answer on the day that it first loses packets, and after a night without traffic.
+LEAST_LOSS, LEAST_FLOWS, LEAST_PACKETS = 0.001, 32, 1000
+LEAST_SIZED_BYTES = 8_000
 MOST_SIZED = 1 << 20
 
 
@@ -56,24 +57,29 @@ def replanned(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = No
     """The plan that follows, in the same memory unless another is given; None where the current one is good enough."""
     memory = -(-current.memory_bits // 8) if memory_bytes is None else memory_bytes
     is_resized = memory_bytes is not None and _is_outside(memory, current.memory_bits / 8, MARGIN, GROWN)
-    loss = max(seen.loss, LEAST_LOSS)
+    flows, packets, loss = _expected(seen)
     outgrown = (
         is_resized
-        or _is_outside(seen.flows, current.flows, GROWN, SHRUNK)
+        or _is_outside(flows, current.flows, GROWN, SHRUNK)
         or _is_outside(loss, max(current.loss, LEAST_LOSS), GROWN, SHRUNK)
-        or _is_outside(seen.packets, current.packets, PACKETS_GROWN, PACKETS_SHRUNK)
+        or _is_outside(packets, current.packets, PACKETS_GROWN, PACKETS_SHRUNK)
         or _is_outside(seen.common_share, current.markers, GROWN, GROWN)
     )
     if not outgrown or seen.packets <= 0:
         return None
     following = plan_point(
         memory,
-        flows=min(MOST_PLANNED_FLOWS, max(1, math.ceil(MARGIN * seen.flows))),
+        flows=min(MOST_PLANNED_FLOWS, math.ceil(MARGIN * flows)),
         loss=min(1.0, MARGIN * loss),
-        packets=min(MOST_PLANNED_PACKETS, math.ceil(MARGIN * seen.packets)),
+        packets=min(MOST_PLANNED_PACKETS, math.ceil(MARGIN * packets)),
         markers=min(1.0, max(0.0, seen.common_share)),
     )
     return following if (following.stream, following.markers) != (current.stream, current.markers) else None
+
+
+def _expected(seen: Seen) -> tuple[int, int, float]:
+    """Flows, packets and loss to plan for, without the margin."""
+    return max(seen.flows, LEAST_FLOWS), max(seen.packets, LEAST_PACKETS), max(seen.loss, LEAST_LOSS)
 
 
 def _is_outside(seen: float, planned: float, grown: float, shrunk: float) -> bool:
@@ -89,8 +95,9 @@ def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     from sojourn.segments.planning.search import Wish, plan_memory
     from sojourn.segments.planning.world import ExpectedTraffic, pareto_sizes
 
-    flows = max(1, math.ceil(MARGIN * seen.flows))
-    packets = max(flows, math.ceil(MARGIN * seen.packets))
+    flows, packets, loss = _expected(seen)
+    flows, packets = math.ceil(MARGIN * flows), max(math.ceil(MARGIN * flows), math.ceil(MARGIN * packets))
     sizes = pareto_sizes(min(flows, MOST_SIZED), packets * min(1.0, MOST_SIZED / flows))
-    lost = np.full(len(sizes), min(1.0, MARGIN * max(seen.loss, LEAST_LOSS)))
-    return plan_memory("auto", ExpectedTraffic(sizes, lost, flows), Wish(error, confidence)).budget_bytes
+    lost = np.full(len(sizes), min(1.0, MARGIN * loss))
+    found = plan_memory("auto", ExpectedTraffic(sizes, lost, flows), Wish(error, confidence))
+    return max(LEAST_SIZED_BYTES, found.budget_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, func, insert, select, update
+from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, delete, func, insert, select, update
 
 from sojourn.store.database import NAME
 from sojourn.store.epochs import EpochStore
@@ -27,7 +27,7 @@ ASSIGNMENTS = Table(
 
 
 class AssignmentStore:
-    """The assignments of all nodes; a removed one stays as an empty row that carries its version."""
+    """The assignments of all nodes; the one removed last stays as an empty row that carries the version."""
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
@@ -49,6 +49,9 @@ class AssignmentStore:
         values = {"configuration": text, "version": version}
         if not connection.execute(update(ASSIGNMENTS).where(here).values(values)).rowcount:
             connection.execute(insert(ASSIGNMENTS).values(node=node, stream=stream, **values))
+        # The version is in the latest row; what was withdrawn before need not be remembered.
+        gone = (ASSIGNMENTS.c.node == node) & ASSIGNMENTS.c.configuration.is_(None)
+        connection.execute(delete(ASSIGNMENTS).where(gone & (ASSIGNMENTS.c.version < version)))
         return version
 
     def count(self, connection: Connection, node: str) -> int:

@@ -16,7 +16,6 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sojourn.core.errors import ServerError
@@ -122,8 +121,8 @@ class LiveDesk:
     async def wake(self, nodes: Iterable[str], seconds: float) -> None:
         """Have nodes look at their assignments at once, those that listen; the others will look by themselves."""
         reached = [node for node in nodes if self.is_listening(node)]
-        with suppress(ServerError):
-            await asyncio.gather(*(self.ask(node, (), 0, 0, seconds) for node in reached))
+        # Where too many are asked at once, the rest looks a little later.
+        await asyncio.gather(*(self.ask(node, (), 0, 0, seconds) for node in reached), return_exceptions=True)
 
     def is_asked(self, node: str, request_id: str) -> bool:
         """Whether somebody waits for (more of) a node's answer."""
