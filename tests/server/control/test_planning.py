@@ -202,6 +202,7 @@ def test_answered_runs_tell_loss_and_what_points_share(world: World) -> None:
         sent=400,
         received=190,
         flows=4,
+        size_bytes=2 * 32_000,
         raw_mean_ns=None,
         clock=clock_bytes(answer),
         data=answer_bytes(answer),
