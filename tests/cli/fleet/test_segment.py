@@ -10,7 +10,9 @@ from query_unit import Unit, running_unit
 from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
+from sojourn.client.query_unit import Client
 from sojourn.core.errors import ServerError, UsageError
+from sojourn.mplane.measurements import Segment, SegmentMeasurement
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +83,26 @@ def test_one_segment_is_no_table_of_columns(unit: Unit) -> None:
 
 def test_an_empty_list_is_a_list(unit: Unit) -> None:
     assert json.loads(run(unit, "list", "--format", "json").output) == {"segments": []}
+
+
+def test_what_mplane_measures_is_asked_for_by_its_hops(unit: Unit) -> None:
+    row = SegmentMeasurement(
+        segment=Segment.between("alpha", "beta"),
+        dscp=0,
+        interval=1,
+        start_ns=10**9,
+        end_ns=2 * 10**9,
+        packets=20,
+        lost=1,
+        mean_ns=5e5,
+        method="probes",
+    )
+    with Client(unit.url, unit.tokens["admin"]) as client:
+        client.add_measurements([row])
+    environment = {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens["viewer"]}
+    asked = CliRunner().invoke(app, ["query", "--segment", "alpha>beta", "--from", "0"], env=environment)
+    assert asked.output.splitlines()[:2] == ["alpha → beta", "20 packets sent, 19 received, 1 lost (5.00%)"]
+    assert "mean delay 500 µs" in asked.output
+    shown = run(unit, "show", "alpha>beta", who="viewer").output
+    assert shown.splitlines()[0] == "alpha>beta: alpha to beta"
+    assert "link, measured until 1970-01-01" in shown

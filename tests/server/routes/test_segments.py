@@ -127,19 +127,23 @@ def test_a_name_is_given_once(admin: Client) -> None:
     assert refused.value.status == 409
 
 
-def test_what_mplane_measures_is_in_the_same_list(admin: Client) -> None:
-    now = time.time_ns()
-    row = SegmentMeasurement(
+def probed(start_ns: int, **changes: Any) -> SegmentMeasurement:
+    """A second of probes over a virtual link."""
+    known: dict[str, Any] = {"packets": 20, "lost": 2, "mean_ns": 5e5, "low_ns": 4e5, "high_ns": 6e5, "std_ns": 1e4}
+    return SegmentMeasurement(
         segment=Segment.between("alpha", "x y", "beta"),
         dscp=0,
         interval=1,
-        start_ns=now - 10**9,
-        end_ns=now,
-        packets=20,
-        mean_ns=5e5,
+        start_ns=start_ns,
+        end_ns=start_ns + 10**9,
         method="probes",
+        **(known | changes),
     )
-    admin.add_measurements([row])
+
+
+def test_what_mplane_measures_is_in_the_same_list(admin: Client) -> None:
+    now = time.time_ns()
+    admin.add_measurements([probed(now - 10**9)])
     admin.create_segment("ab", "alpha:e", "beta:e")
     fleet, measured = admin.segments()
     assert fleet.keys() == measured.keys()
@@ -149,6 +153,30 @@ def test_what_mplane_measures_is_in_the_same_list(admin: Client) -> None:
     assert shown["measurement"]["mean_ns"] == 5e5
     with pytest.raises(ServerError, match="there is no segment alpha>beta"):
         admin.segment("alpha>beta")
+
+
+def test_what_mplane_measures_answers_the_same_questions(admin: Client) -> None:
+    second, name = 10**9, "alpha>x y>beta"
+    rows = [probed(start * second, mean_ns=(1 + start) * 1e5, low_ns=None, high_ns=None) for start in (0, 1, 4)]
+    void = {"lost": 0, "mean_ns": None, "low_ns": None, "high_ns": None, "std_ns": None, "void": "start lost"}
+    admin.add_measurements([*rows, probed(2 * second, **void)])
+    result = admin.query_segment(name, from_ns=0, interval_ns=2 * second)
+    assert result.aggregate["sent"] == 60
+    assert result.aggregate["lost"] == 6
+    assert result.aggregate["mean_ns"] == pytest.approx((1e5 + 2e5 + 5e5) / 3, abs=1)
+    assert [(one["start_ns"], one["sent"], one["mean_ns"]) for one in result.intervals] == [
+        (0, 40, 150_000),
+        (2 * second, 0, None),
+        (4 * second, 20, 500_000),
+    ]
+    assert [tuple(span.values()) for span in result.covered] == [(0, 2 * second), (4 * second, 5 * second)]
+    assert list(result.notes) == ["1 interval without an answer: start lost"]
+    assert "alpha → beta" in result.summary
+    assert len(result) == 0
+    with pytest.raises(ServerError, match="as a whole, not by flows"):
+        admin.query_segment(name, from_ns=0, top=5)
+    with pytest.raises(ServerError, match="nothing was measured in the range"):
+        admin.query_segment(name, from_ns=100 * second)
 
 
 def test_earlier_probers_and_stations_are_told_to_be_upgraded(unit: Unit) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
@@ -24,6 +25,7 @@ from sojourn.server.door.limits import Limits
 from sojourn.server.models import SegmentQuery
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
+from sojourn.server.runs.measured import answer_measured
 from sojourn.server.runs.questions import SegmentWork, answer_segment
 from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import Pair
@@ -68,12 +70,24 @@ class SegmentEngine:
         for text in query.flows:
             if not isinstance(parse_key(text), TrafficKey):
                 raise UsageError(f"{text[:60]!r} is no flow", where="flows", action="write SRC:PORT > DEST:PORT tcp")
+        if ">" in name:
+            return await self._measured(name, query)
         work = await run_in_threadpool(self._work, name, query)
         notes: list[str] = []
         if query.live and work.pairs:
             work, notes = await self._with_current(work)
         found = await self._workers.call(answer_segment, self._store.engine.url, work)
         return {"segment": name, **found, "live": query.live and not notes, "notes": [*notes, *found["notes"]]}
+
+    async def _measured(self, name: str, query: SegmentQuery) -> dict[str, Any]:
+        """The same of a segment that MPlane measures, by its hops."""
+        if query.flows or query.top or query.by:
+            what = "it is measured as a whole, not by flows"
+            raise UsageError(what, where=f"segment {name}", action="ask without flows, top and by")
+        span = max(0, query.from_ns), FOREVER_NS if query.to_ns is None else query.to_ns
+        within = {"interval_ns": query.interval_ns, "most_bytes": self._limits.query_decoded_bytes}
+        found = await self._workers.call(partial(answer_measured, self._store.engine.url, name, span, **within))
+        return {"segment": name, **found, "live": False}
 
     def _work(self, name: str, query: SegmentQuery) -> SegmentWork:
         segment = self._segments.named(name.removesuffix(REVERSE))
