@@ -43,13 +43,13 @@ FLEET_SEGMENTS = Table(
     "fleet_segments",
     _METADATA,
     Column("name", NAME, primary_key=True),
-    Column("from_node", NAME, nullable=False),
+    Column("from_node", NAME, nullable=False, index=True),
     Column("from_interface", String(20), nullable=False),
     Column("from_direction", String(4), nullable=False),
-    Column("to_node", NAME, nullable=False),
+    Column("to_node", NAME, nullable=False, index=True),
     Column("to_interface", String(20), nullable=False),
     Column("to_direction", String(4), nullable=False),
-    Column("filter", String(1000), nullable=False, index=True),
+    Column("filter", String(1000), nullable=False),
     Column("epoch_ns", BigInteger, nullable=False),
     Column("memory_bytes", BigInteger),
     Column("error", Float),
@@ -153,12 +153,27 @@ class SegmentStore:
         with self._store.transaction() as connection:
             return self.recordings(connection, RECORDINGS.c.until_ns.is_(None))
 
-    def segments(self, connection: Connection, filter: str | None = None) -> list[FleetSegment]:  # noqa: A002
-        """All segments, or those with a filter, by name."""
-        query = select(FLEET_SEGMENTS).order_by(FLEET_SEGMENTS.c.name)
-        if filter is not None:
-            query = query.where(FLEET_SEGMENTS.c.filter == filter)
-        return [_segment(row) for row in connection.execute(query)]
+    def segments(self, connection: Connection) -> list[FleetSegment]:
+        """All segments, by name."""
+        return [_segment(row) for row in connection.execute(select(FLEET_SEGMENTS).order_by(FLEET_SEGMENTS.c.name))]
+
+    def joined_to(self, connection: Connection, points: Sequence[Point]) -> list[FleetSegment]:
+        """The segments that points belong to, and all that these are joined with by points, by name."""
+        found: dict[str, FleetSegment] = {}
+        known: set[Point] = set()
+        fresh = set(points)
+        while fresh:
+            known |= fresh
+            nodes = sorted({point.node for point in fresh})
+            here = FLEET_SEGMENTS.c.from_node.in_(nodes) | FLEET_SEGMENTS.c.to_node.in_(nodes)
+            same = FLEET_SEGMENTS.c.filter.in_(sorted({point.filter for point in fresh}))
+            near = [_segment(row) for row in connection.execute(select(FLEET_SEGMENTS).where(here & same))]
+            joined = [one for one in near if not known.isdisjoint(one.points)]
+            found.update((one.name, one) for one in joined)
+            fresh = {
+                point for one in joined for pair in one.pairs.values() if known & {*pair} for point in pair
+            } - known
+        return [found[name] for name in sorted(found)]
 
     def count(self, connection: Connection) -> int:
         """How many segments there are."""
@@ -255,9 +270,9 @@ def pair_of(sender: Point, receiver: Point, generation: int) -> Pair:
     )
 
 
-def with_filter(filter: str) -> Any:  # noqa: A002
-    """The recordings with a filter that have not ended."""
-    return (RECORDINGS.c.filter == filter) & RECORDINGS.c.until_ns.is_(None)
+def at_nodes(points: Iterable[Point]) -> Any:
+    """The recordings at the nodes of points, theirs among them, that have not ended."""
+    return RECORDINGS.c.node.in_(sorted({point.node for point in points})) & RECORDINGS.c.until_ns.is_(None)
 
 
 def superseded() -> Any:

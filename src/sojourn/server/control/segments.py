@@ -5,14 +5,15 @@ stream, or two while a new generation of its plan takes over: the former is with
 stored epochs of the new one that share a marker, or after `MOST_TAKING_OVER` epochs' time. So there is no gap. A group
 keeps its generation while the memory and the epoch that its segments need stay the same: points that join it are added,
 points that leave it are withdrawn, and nothing changes for the others.
-Cost: a change reads all segments with the same filter, some 20 µs each, and writes two rows for each point concerned.
+Cost: a change reads the segments of the group concerned and all others of its nodes, and writes two rows for each of
+its points.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -26,7 +27,7 @@ from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.door.limits import Limits
 from sojourn.store.epochs import EpochStore
-from sojourn.store.segments import Generation, Recording, SegmentStore, superseded, with_filter
+from sojourn.store.segments import Generation, Recording, SegmentStore, at_nodes, superseded
 
 MOST_TAKING_OVER = 5  # epochs
 # Whether two points' recordings of one generation have stored epochs that share a marker.
@@ -69,7 +70,7 @@ class SegmentControl:
                 what = f"there are {self._limits.segments} segments already, which is the limit"
                 raise UsageError(what, where="segment", action="remove some first")
             self.segments.add(connection, created)
-            return self._settle(connection, created.filter)
+            return self._settle(connection, created)
 
     def remove(self, name: str) -> set[str]:
         """Remove a segment, and withdraw what no other needs; the nodes whose assignments changed."""
@@ -77,15 +78,14 @@ class SegmentControl:
             if (found := self.segments.find(connection, name)) is None:
                 raise NoSegmentError(f"there is no segment {name[:200]}", action="sojourn segment list shows all")
             self.segments.remove(connection, name)
-            return self._settle(connection, found.filter)
+            return self._settle(connection, found)
 
     def groups(self) -> list[RecordedGroup]:
         """All groups with the generation of each."""
         with self._store.transaction() as connection:
             segments = self.segments.segments(connection)
         recorded = {one.point: one.generation for one in self.segments.recorded() if one.is_current}
-        groups = [group for filtered in _by_filter(segments).values() for group in groups_of(filtered)]
-        generations = [(group, recorded.get(group.points[0])) for group in groups]
+        generations = [(group, recorded.get(group.points[0])) for group in groups_of(segments)]
         return [RecordedGroup(group=group, generation=one) for group, one in generations if one is not None]
 
     def replan(self, recorded: RecordedGroup, plan: SegmentPlan, sizes: Mapping[str, int]) -> set[str]:
@@ -96,11 +96,10 @@ class SegmentControl:
         with self._store.transaction(writes=True) as connection:
             for name, size in sizes.items():
                 self.segments.resize(connection, name, size)
-            filter_text = recorded.group.points[0].filter
-            segments = self.segments.segments(connection, filter_text)
-            group = next((one for one in groups_of(segments) if one.points == recorded.group.points), None)
-            current = self._current(connection, filter_text)
-            numbers = {current[point].generation.number for point in recorded.group.points if point in current}
+            joined = groups_of(self.segments.joined_to(connection, recorded.group.points))
+            group = next((one for one in joined if one.points == recorded.group.points), None)
+            current = self._current(connection, recorded.group.points)
+            numbers = {one.generation.number for one in current.values()}
             if group is None or numbers != {recorded.generation.number}:
                 return set()
             now = time.time_ns()
@@ -124,25 +123,26 @@ class SegmentControl:
                 self._withdraw(connection, one, now)
         return {one.point.node for one in done}
 
-    def _settle(self, connection: Connection, filter_text: str) -> set[str]:
-        """Make recordings with a filter what its segments call for."""
+    def _settle(self, connection: Connection, changed: FleetSegment) -> set[str]:
+        """Make recordings what segments call for, after one of them has come or gone."""
         now = time.time_ns()
-        groups = groups_of(self.segments.segments(connection, filter_text))
+        groups = groups_of(self.segments.joined_to(connection, changed.points))
         wanted = {point for group in groups for point in group.points}
-        changed: set[str] = set()
-        for one in self.segments.recordings(connection, with_filter(filter_text)):
-            if one.point not in wanted:
+        gone = set(changed.points) - wanted
+        nodes: set[str] = set()
+        for one in self.segments.recordings(connection, at_nodes(gone)):
+            if one.point in gone:
                 self._withdraw(connection, one, now)
-                changed.add(one.point.node)
-        current = self._current(connection, filter_text)
+                nodes.add(one.point.node)
+        current = self._current(connection, wanted)
         for group in groups:
             generation = self._generation(connection, group, current, now)
-            changed |= self._record(connection, group, generation, current, now)
-        return changed
+            nodes |= self._record(connection, group, generation, current, now)
+        return nodes
 
-    def _current(self, connection: Connection, filter_text: str) -> dict[Point, Recording]:
-        found = self.segments.recordings(connection, with_filter(filter_text))
-        return {one.point: one for one in found if one.is_current}
+    def _current(self, connection: Connection, points: Collection[Point]) -> dict[Point, Recording]:
+        found = self.segments.recordings(connection, at_nodes(points))
+        return {one.point: one for one in found if one.is_current and one.point in points}
 
     def _generation(
         self, connection: Connection, group: Group, current: Mapping[Point, Recording], now_ns: int
@@ -195,13 +195,6 @@ class SegmentControl:
     def _withdraw(self, connection: Connection, recording: Recording, now_ns: int) -> None:
         self.segments.change(connection, recording, until_ns=now_ns)
         self._assignments.assign_with(connection, recording.point.node, recording.stream, None)
-
-
-def _by_filter(segments: Iterable[FleetSegment]) -> dict[str, list[FleetSegment]]:
-    found: dict[str, list[FleetSegment]] = {}
-    for segment in segments:
-        found.setdefault(segment.filter, []).append(segment)
-    return found
 
 
 def _is_over(
