@@ -170,9 +170,8 @@ class SegmentStore:
             near = [_segment(row) for row in connection.execute(select(FLEET_SEGMENTS).where(here & same))]
             joined = [one for one in near if not known.isdisjoint(one.points)]
             found.update((one.name, one) for one in joined)
-            fresh = {
-                point for one in joined for pair in one.pairs.values() if known & {*pair} for point in pair
-            } - known
+            # Of a segment of both directions all points: a group that is reached has to be found whole.
+            fresh = {point for one in joined for point in one.points} - known
         return [found[name] for name in sorted(found)]
 
     def count(self, connection: Connection) -> int:

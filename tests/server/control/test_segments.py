@@ -96,6 +96,16 @@ def test_two_groups_that_a_segment_joins_become_one(world: World) -> None:
     assert world.streams()["d"] == ["point:e:in:g1", "point:e:in:g2"]
 
 
+def test_a_change_on_the_way_there_leaves_the_way_back_alone(world: World) -> None:
+    world.create("back", "b:e:out", "a:e:in", memory_bytes=64_000)
+    world.create("ab", "a:e", "b:e", both_directions=True)
+    before = world.streams()
+    assert before["a"] == ["point:e:in:g1", "point:e:out:g2"], "the way back shares the larger plan"
+    assert world.create("ac", "a:e:out", "c:e:in") == {"c"}
+    assert world.control.remove("ac") == {"c"}
+    assert world.streams() == before
+
+
 def test_another_filter_is_another_recording_of_the_same_point(world: World) -> None:
     world.create("all", "a:e", "b:e")
     world.create("web", "a:e", "b:e", filter="tcp port 80")
