@@ -27,6 +27,7 @@ from sojourn.node.transports.exchange import (
 from sojourn.node.transports.transport import RefusedError, TransportError
 
 if TYPE_CHECKING:
+    from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
 
 TIMEOUT_SECONDS = 60.0  # longer than a query may wait and take
@@ -243,6 +244,27 @@ class Client:
         path = f"{SEGMENTS}/{quote(name, safe='')}/query"
         having = ("aggregate", "sketch", "flows")
         return SegmentResult.from_dict(self._of_segments("POST", path, having=having, json=question))
+
+    def query_path(self, names: Sequence[str], **question: Unpack[SegmentQuestion]) -> PathResult:
+        """Where on a path of segments each flow waits and loses."""
+        from sojourn.segments.fleet.path import PathResult
+
+        return PathResult.of({name: self.query_segment(name, **question) for name in names})
+
+    def rank_segments(
+        self,
+        from_ns: int,
+        to_ns: int | None = None,
+        *,
+        segments: str = "*",
+        top: int = 0,
+        by: Literal["mean", "p99", "loss", "packets"] = "mean",
+    ) -> list[dict[str, Any]]:
+        """The totals of all segments whose names fit a pattern, the largest first."""
+        body = {"segments": segments, "from_ns": from_ns, "to_ns": to_ns, "top": top, "by": by}
+        having = ("segment", "sent", "lost", "mean_ns")
+        found = self._checked("POST", f"{SEGMENTS}/query", json=body)
+        return checked_list(found, self.server, **dict.fromkeys(having, object))
 
     def remove_segment(self, name: str) -> None:
         """Remove a segment of the fleet."""

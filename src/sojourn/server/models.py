@@ -440,3 +440,33 @@ class SegmentQuery(_Model):
         default=None, description="what flows are sorted by, the largest first; none: packets"
     )
     live: bool = Field(default=True, description="ask both nodes for what they have not sent yet")
+
+
+class SegmentRanking(_Model):
+    """A question about many segments: the totals of each, the largest first."""
+
+    segments: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        default="*", description="their names; * stands for any text, ? for one character"
+    )
+    from_ns: Nanoseconds
+    to_ns: Nanoseconds | None = None
+    top: Annotated[int, Field(ge=0, le=100_000)] = 0
+    by: Literal["mean", "p99", "loss", "packets"] = "mean"
+
+
+class SegmentTotals(_Model):
+    """What the runs of a segment add up to in a range; ``worst_p99_ns`` is the largest p99 of one run."""
+
+    segment: str
+    sender: str = Field(alias="from")
+    receiver: str = Field(alias="to")
+    runs: int
+    first_ns: int
+    last_ns: int
+    sent: int
+    received: int
+    lost: int | None
+    loss: float | None
+    mean_ns: int | None
+    worst_p99_ns: int | None
+    clock: Literal["followed", "unknown"]

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    case,
     delete,
     func,
     insert,
@@ -87,11 +88,27 @@ RUNS = Table(
     Column("received", BigInteger, nullable=False),
     Column("flows", Integer, nullable=False),
     Column("size_bytes", Integer, nullable=False),
+    Column("lost", BigInteger),
     Column("raw_mean_ns", Float),
+    Column("least_raw_ns", BigInteger),
+    Column("raw_p99_ns", Float),
     Column("clock", LargeBinary, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("reason", Text),
     Index("runs_by_time", "pair", "end_ns"),
+    # All that adding up many pairs takes: their answers are not read for it.
+    Index(
+        "run_totals",
+        "end_ns",
+        "pair",
+        "start_ns",
+        "sent",
+        "received",
+        "lost",
+        "raw_mean_ns",
+        "least_raw_ns",
+        "raw_p99_ns",
+    ),
 )
 
 
@@ -134,10 +151,29 @@ class RunRow:
     received: int
     flows: int
     size_bytes: int
+    lost: int | None
     raw_mean_ns: float | None
+    least_raw_ns: int | None
+    raw_p99_ns: float | None
     clock: bytes
     data: bytes
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTotals:
+    """What the runs of a pair in a range add up to; delays are raw. ``unknown`` runs do not tell their losses."""
+
+    runs: int
+    first_ns: int
+    last_ns: int
+    sent: int
+    received: int
+    lost: int
+    unknown: int
+    raw_mean_ns: float | None
+    least_raw_ns: int | None
+    raw_p99_ns: float | None
 
 
 def note_cuts(connection: Connection, epochs: Mapping[int, EncodedEpoch]) -> None:
@@ -249,6 +285,32 @@ class RunStore:
         with self._store.transaction() as connection:
             return [_run_row(row) for row in connection.execute(query)]
 
+    def totals(self, from_ns: int, to_ns: int) -> dict[int, PairTotals]:
+        """All pairs' totals in a range, by their numbers."""
+        c = RUNS.c
+        told = case((c.raw_mean_ns.is_not(None), c.received), else_=0)
+        query = (
+            select(
+                c.pair,
+                func.count().label("runs"),
+                func.min(c.start_ns).label("first_ns"),
+                func.max(c.end_ns).label("last_ns"),
+                func.sum(c.sent).label("sent"),
+                func.sum(c.received).label("received"),
+                func.coalesce(func.sum(c.lost), 0).label("lost"),
+                func.sum(case((c.lost.is_(None), 1), else_=0)).label("unknown"),
+                (func.sum(c.raw_mean_ns * told) / func.nullif(func.sum(told), 0)).label("raw_mean_ns"),
+                func.min(c.least_raw_ns).label("least_raw_ns"),
+                func.max(c.raw_p99_ns).label("raw_p99_ns"),
+            )
+            .where((c.end_ns >= from_ns) & (c.start_ns <= to_ns))
+            .group_by(c.pair)
+        )
+        names = PairTotals.__dataclass_fields__
+        with self._store.transaction() as connection:
+            rows = connection.execute(query).all()
+        return {row.pair: PairTotals(**{name: _number(getattr(row, name)) for name in names}) for row in rows}
+
     def clocks(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[bytes]:
         """What runs of pairs in a range hold for the clocks."""
         here = RUNS.c.pair.in_(pairs) & (RUNS.c.end_ns >= from_ns) & (RUNS.c.start_ns <= to_ns)
@@ -266,6 +328,11 @@ class RunStore:
 
 def _run_row(row: Any) -> RunRow:
     return RunRow(**{name: getattr(row, name) for name in RunRow.__dataclass_fields__})
+
+
+def _number(value: Any) -> Any:
+    """Sums are decimals in some databases."""
+    return value if value is None or isinstance(value, float) else int(value)
 
 
 def _known_pair(row: Any) -> KnownPair:

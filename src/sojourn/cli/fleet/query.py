@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from sojourn.cli.options import Output, UnitAccess, grouped
-from sojourn.cli.output import Format, TableColumn, cell, console, print_json, write_rows
+from sojourn.cli.output import Format, TableColumn, cell, console, print_json, warn, write_rows
 from sojourn.core.errors import InputError, UsageError
 from sojourn.core.results import row_order
 from sojourn.core.units import format_bytes, format_duration
@@ -33,7 +33,12 @@ class SegmentOptions:
     """A question about a segment: a group of options."""
 
     segment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A segment; with both directions, NAME:reverse is the way back.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A segment (NAME:reverse is the way back); several are a path, of which each flow is broken down; a "
+            "pattern with * and ? is many, each one's totals.",
+        ),
     ] = None
     flow: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="With --segment: only this flow; repeatable.")
@@ -105,7 +110,7 @@ def query(
     output: Output,
 ) -> None:
     """Print one answer, or one for each instance or group; of a segment, all packets and each flow."""
-    if segment.segment is not None:
+    if segment.segment:
         others: dict[str, object] = {"--metric": metric, "--node": node, "--tag": tag, "--instance": instance}
         others |= {"--all": every, "--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
         _refuse([name for name, value in others.items() if value], "--segment")
@@ -139,13 +144,51 @@ def _refuse(given: Sequence[str], beside: str) -> None:
 
 
 def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:
-    from sojourn.cli.segments.measure import print_segment
+    from sojourn.cli.segments.measure import FLOW_COLUMNS, print_result, print_segment
     from sojourn.core.units import parse_duration
 
+    names = asked.segment or []
+    if any(sign in name for name in names for sign in "*?"):
+        _print_ranking(client, asked, question, output)
+        return
     interval_ns = parse_duration(asked.interval, where="--interval") if asked.interval else 0
-    name = asked.segment or ""
-    result = client.query_segment(name, **question, interval_ns=interval_ns, flows=asked.flow or [])
-    print_segment(result, output, verbose=True)
+    about = {**question, "interval_ns": interval_ns, "flows": asked.flow or []}
+    if len(names) == 1:
+        print_segment(client.query_segment(names[0], **about), output, verbose=True)
+        return
+    path = client.query_path(names, **about)
+    warn(path.warnings)
+    means = [TableColumn(name, heading, _shown_time) for name, heading in path.headings]
+    print_result(path, output, [*FLOW_COLUMNS, *means, TableColumn("slowest", "slowest", justify="left")])
+
+
+def _print_ranking(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:
+    names = asked.segment or []
+    if len(names) > 1:
+        raise UsageError("a pattern stands alone", where="--segment", action="give one pattern, or segments by name")
+    _refuse([name for name in asked.given if name != "--by"], "a pattern of segments")
+    by = asked.by or "mean"
+    if by not in ("mean", "p99", "loss", "packets"):
+        raise UsageError(f"segments are not ranked by {by}", where="--by", action="use mean, p99, loss or packets")
+    span = question["from_ns"], question["to_ns"]
+    rows = client.rank_segments(*span, segments=names[0], top=question["top"], by=by)
+    write_rows([_block(rows)], output.how, path=output.output, name="segments", table=RANKING, view=output.view)
+
+
+def _shown_time(value: float | None) -> str:
+    return "–" if value is None else format_duration(value)
+
+
+RANKING = [
+    TableColumn("segment", "segment", justify="left"),
+    TableColumn("sent", "packets", "{:,}".format),
+    TableColumn("lost", "lost", lambda value: "–" if value is None else f"{value:,}"),
+    TableColumn("loss", "loss", lambda value: "–" if value is None else f"{value:.2%}"),
+    TableColumn("mean_ns", "mean", _shown_time),
+    TableColumn("worst_p99_ns", "worst p99", _shown_time),
+    TableColumn("clock", "clock", justify="left", rank=1),
+    TableColumn("runs", "runs", "{:,}".format, rank=2),
+]
 
 
 def _range(start: str, end: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.control.views import SegmentViews, measured_detail, measured_row
 from sojourn.server.door.access import admins, everyone, log_action, must_have_role, problems, readers
 from sojourn.server.door.gate import parsed
-from sojourn.server.models import NewSegment, SegmentDetail, SegmentInfo, SegmentQuery
+from sojourn.server.models import NewSegment, SegmentDetail, SegmentInfo, SegmentQuery, SegmentRanking, SegmentTotals
 from sojourn.server.queries.answering import measured_between
 from sojourn.server.queries.query import while_connected
 from sojourn.server.runs.engine import SegmentEngine
@@ -129,15 +129,28 @@ async def _measured(request: Request, name: str) -> SegmentDetail:
     return measured_detail(segment, last_ns, found[-1] if found else None)
 
 
+@router.post("/segments/query")
+async def rank_segments(
+    request: Request, body: SegmentRanking, _token: Annotated[Token, readers]
+) -> list[SegmentTotals]:
+    """The totals of many segments of the fleet, the largest first."""
+    with request.app.state.telemetry.query_seconds.time():
+        found = await while_connected(request, _engine(request).rank(body))
+    return [SegmentTotals.model_validate(row) for row in found]
+
+
+def _engine(request: Request) -> SegmentEngine:
+    state = request.app.state
+    return SegmentEngine(state.store, state.segments.segments, state.live, state.workers, state.limits)
+
+
 @router.post("/segments/{name}/query", responses=problems(404))
 async def query_segment(
     request: Request, name: str, body: SegmentQuery, _token: Annotated[Token, readers]
 ) -> dict[str, Any]:
     """Delay, percentiles and loss of a segment's flows and of all packets, in the form of `sojourn measure`."""
-    state = request.app.state
-    engine = SegmentEngine(state.store, state.segments.segments, state.live, state.workers, state.limits)
-    with state.telemetry.query_seconds.time():
-        return await while_connected(request, engine.answer(name, body))
+    with request.app.state.telemetry.query_seconds.time():
+        return await while_connected(request, _engine(request).answer(name, body))
 
 
 @router.delete("/segments/{name}", status_code=204, response_class=Response, responses=problems(404))

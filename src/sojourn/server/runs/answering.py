@@ -10,14 +10,16 @@ end. Cost: two epochs are decoded and their cells and samples compared for each 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sqlalchemy import URL
 
+from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.core.estimates import Estimate
+from sojourn.core.estimates import LEVELS, Estimate
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
@@ -160,10 +162,19 @@ def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -
         received=interval.totals.received,
         flows=0 if interval.flows is None else len(interval.flows.flow_id),
         size_bytes=run.size_bytes,
+        lost=interval.totals.losses.lost,
         raw_mean_ns=mean.value if isinstance(mean, Estimate) else None,
+        least_raw_ns=int(answer.pairs.raw_delay_ns.min()) if len(answer.pairs) else None,
+        raw_p99_ns=_p99(interval.totals.percentiles),
         clock=clock_bytes(answer),
         data=answer_bytes(answer),
     )
+
+
+def _p99(percentiles: FloatArray | None) -> float | None:
+    """The raw p99 of all packets of a run, if its sample tells."""
+    value = math.nan if percentiles is None else float(percentiles[list(LEVELS).index("p99"), 0])
+    return value if math.isfinite(value) else None
 
 
 def _unanswered(run: Run, reason: str, follows: bool) -> RunRow:
@@ -177,7 +188,10 @@ def _unanswered(run: Run, reason: str, follows: bool) -> RunRow:
         received=counts[1],
         flows=0,
         size_bytes=run.size_bytes,
+        lost=None,
         raw_mean_ns=None,
+        least_raw_ns=None,
+        raw_p99_ns=None,
         clock=b"",
         data=b"",
         reason=reason[:300],

@@ -22,11 +22,13 @@ from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.segment import REVERSE, FleetSegment
 from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.door.limits import Limits
-from sojourn.server.models import SegmentQuery
+from sojourn.server.models import SegmentQuery, SegmentRanking
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.runs.measured import answer_measured
 from sojourn.server.runs.questions import SegmentWork, answer_segment
+from sojourn.server.runs.ranking import RankingWork, rank_segments
+from sojourn.sources.source import InstancePatterns
 from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import Pair
 from sojourn.store.segments import Recording, SegmentStore, pair_of
@@ -37,17 +39,20 @@ LATE_NS = 3_600_000_000_000
 
 def wanted_pairs(segments: SegmentStore) -> list[Pair]:
     """All pairs of streams that are, or were a while ago, recorded under one plan."""
-    recordings = segments.recent(time.time_ns() - LATE_NS)
+    named = _named_pairs(segments, time.time_ns() - LATE_NS)
+    return list(dict.fromkeys(pair for pairs in named.values() for pair in pairs))
+
+
+def _named_pairs(segments: SegmentStore, since_ns: int) -> dict[str, tuple[Pair, ...]]:
+    """The pairs of streams of all segments, by name, of what was recorded since a time."""
     of_point: dict[Point, list[Recording]] = {}
-    for one in recordings:
+    for one in segments.recent(since_ns):
         of_point.setdefault(one.point, []).append(one)
-    pairs = dict.fromkeys(
-        pair
+    return {
+        name: tuple(paired(of_point.get(sender, ()), of_point.get(receiver, ())))
         for segment in segments.all()
-        for sender, receiver in segment.pairs.values()
-        for pair in paired(of_point.get(sender, ()), of_point.get(receiver, ()))
-    )
-    return list(pairs)
+        for name, (sender, receiver) in segment.pairs.items()
+    }
 
 
 def paired(sent: Sequence[Recording], received: Sequence[Recording]) -> list[Pair]:
@@ -88,6 +93,19 @@ class SegmentEngine:
         within = {"interval_ns": query.interval_ns, "most_bytes": self._limits.query_decoded_bytes}
         found = await self._workers.call(partial(answer_measured, self._store.engine.url, name, span, **within))
         return {"segment": name, **found, "live": False}
+
+    async def rank(self, query: SegmentRanking) -> list[dict[str, Any]]:
+        """The totals of all segments whose names fit a pattern, the largest first."""
+        named = await run_in_threadpool(_named_pairs, self._segments, query.from_ns)
+        patterns = InstancePatterns([query.segments])
+        work = RankingWork(
+            segments={name: pairs for name, pairs in named.items() if pairs and patterns.match(name)},
+            from_ns=query.from_ns,
+            to_ns=FOREVER_NS if query.to_ns is None else query.to_ns,
+            top=query.top,
+            by=query.by,
+        )
+        return await self._workers.call(rank_segments, self._store.engine.url, work)
 
     def _work(self, name: str, query: SegmentQuery) -> SegmentWork:
         segment = self._segments.named(name.removesuffix(REVERSE))

@@ -38,6 +38,7 @@ from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
 MOST_RUNS = 20_000
+SAME = "one node's own time"
 NOT_YET = "no run between two common markers is complete in the range"
 
 
@@ -207,7 +208,9 @@ def _grouped(parts: Sequence[_Part], interval_ns: int) -> Iterator[slice]:
 
 
 def _clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequence[RunAnswer]) -> list[ClockAt]:
-    """θ of every run, by the packets of both directions."""
+    """θ of every run, by the packets of both directions; two points of one node have one clock."""
+    if known[0].pair.from_node == known[0].pair.to_node:
+        return [ClockAt(0.0, 0.0, 0.0, SAME)] * len(answers)
     first, last = answers[0].interval.first_ns - REACH_NS, answers[-1].interval.last_ns + REACH_NS
     stored = runs.clocks([pair.number for pair in known], first, last, most=MOST_RUNS)
     forward = _joined([*(read_clock(data)[0] for data in stored), *(answer.pairs for answer in answers)])
@@ -303,6 +306,8 @@ def _clock_fields(clocks: Sequence[ClockAt]) -> dict[str, Any]:
 def _explained(clock: ClockAt, doubt: int | None) -> str:
     if clock.source == UNKNOWN:
         return f"Offset of the receiver's clock {UNKNOWN}."
+    if clock.source == SAME:
+        return "Both points are of one node, and have one clock."
     ahead = format_duration(abs(clock.offset_ns))
     where = "in step with" if not clock.offset_ns else f"{ahead} {'ahead of' if clock.offset_ns > 0 else 'behind'}"
     within = "" if doubt is None else f", ± {format_duration(doubt)}"

@@ -1,0 +1,95 @@
+"""Many segments at once: each one's totals in a range of time, the worst first.
+
+Totals are added up by the database from columns beside the answers, none of which is read. So clocks are corrected by
+one number for the whole range, from the smallest delays of both directions in it: enough to find where to look; what
+the clocks leave unsure is in the segment's own answer. ``worst_p99_ns`` is the largest p99 of a single run.
+
+Cost: some 2 µs for each run in the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import URL
+
+from sojourn.core.results import row_order
+from sojourn.server.runs.answering import opened
+from sojourn.store.runs import Pair, PairTotals, RunStore
+
+SORTED_BY = {"mean": "mean_ns", "p99": "worst_p99_ns", "loss": "loss", "packets": "sent"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingWork:
+    """Segments by name with their pairs of streams, in a range of time."""
+
+    segments: Mapping[str, tuple[Pair, ...]]
+    from_ns: int
+    to_ns: int
+    top: int
+    by: str
+
+
+def rank_segments(url: URL, work: RankingWork) -> list[dict[str, Any]]:
+    """The segments with answered runs in the range, the largest first."""
+    runs = RunStore(opened(url))
+    totals = runs.totals(work.from_ns, work.to_ns)
+    wanted = list(dict.fromkeys(pair for pairs in work.segments.values() for pair in pairs))
+    numbers = {one.pair: one.number for one in runs.pairs(wanted)}
+    back = _least_back(numbers, totals)
+    rows = []
+    for name, pairs in work.segments.items():
+        found = [(pair, totals[numbers[pair]]) for pair in pairs if pair in numbers and numbers[pair] in totals]
+        if found:
+            rows.append(_row(name, found, back))
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    order = row_order(columns, SORTED_BY[work.by], work.top or None) if rows else None
+    return rows if order is None else [rows[i] for i in order]
+
+
+def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], int]:
+    """The smallest raw delay from one node to another."""
+    least: dict[tuple[str, str], int] = {}
+    for pair, number in numbers.items():
+        raw = totals[number].least_raw_ns if number in totals else None
+        if raw is not None:
+            way = pair.from_node, pair.to_node
+            least[way] = min(raw, least.get(way, raw))
+    return least
+
+
+def _row(name: str, found: Sequence[tuple[Pair, PairTotals]], least: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+    pair = found[0][0]
+    # While a new plan takes over both record the same packets: the one with more of them speaks for the segment.
+    totals = max((one for _, one in found), key=lambda one: one.sent)
+    offset, is_known = _offset(least.get((pair.from_node, pair.to_node)), least.get((pair.to_node, pair.from_node)))
+    is_known = is_known or pair.from_node == pair.to_node
+    lost = None if totals.unknown else totals.lost
+    return {
+        "segment": name,
+        "from": pair.from_node,
+        "to": pair.to_node,
+        "runs": totals.runs,
+        "first_ns": totals.first_ns,
+        "last_ns": totals.last_ns,
+        "sent": totals.sent,
+        "received": totals.received,
+        "lost": lost,
+        "loss": None if lost is None or not totals.sent else lost / totals.sent,
+        "mean_ns": None if totals.raw_mean_ns is None else round(totals.raw_mean_ns - offset),
+        "worst_p99_ns": None if totals.raw_p99_ns is None else round(totals.raw_p99_ns - offset),
+        "clock": "followed" if is_known else "unknown",
+    }
+
+
+def _offset(least_there: int | None, least_back: int | None) -> tuple[float, bool]:
+    """About what the receiver's clock is ahead, and whether packets of both directions tell."""
+    if least_there is None:
+        return 0.0, False
+    if least_back is None:
+        return float(min(least_there, 0)), False
+    in_step = -least_back <= 0 <= least_there
+    return 0.0 if in_step else (least_there - least_back) / 2, True
