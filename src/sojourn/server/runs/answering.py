@@ -10,20 +10,19 @@ end. Cost: two epochs are decoded and their cells and samples compared for each 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 from sqlalchemy import URL
 
-from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.core.estimates import LEVELS, Estimate
+from sojourn.core.estimates import Estimate
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
-from sojourn.segments.fleet.answers import RunAnswer, answer_run
+from sojourn.segments.fleet.answers import RunAnswer, SampledDelays, answer_run
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.store.epochs import EpochStore, read_store
@@ -165,16 +164,19 @@ def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -
         lost=interval.totals.losses.lost,
         raw_mean_ns=mean.value if isinstance(mean, Estimate) else None,
         least_raw_ns=int(answer.pairs.raw_delay_ns.min()) if len(answer.pairs) else None,
-        raw_p99_ns=_p99(interval.totals.percentiles),
+        raw_p99_ns=_p99(answer.sampled),
         clock=clock_bytes(answer),
         data=answer_bytes(answer),
     )
 
 
-def _p99(percentiles: FloatArray | None) -> float | None:
-    """The raw p99 of all packets of a run, if its sample tells."""
-    value = math.nan if percentiles is None else float(percentiles[list(LEVELS).index("p99"), 0])
-    return value if math.isfinite(value) else None
+def _p99(sampled: SampledDelays) -> float | None:
+    """About the raw p99 of all packets of a run, by its sample, however small that is."""
+    if not len(sampled.delay_ns):
+        return None
+    order = np.argsort(sampled.delay_ns)
+    reached = np.cumsum(sampled.weight[order])
+    return float(sampled.delay_ns[order][np.searchsorted(reached, 0.99 * reached[-1])])
 
 
 def _unanswered(run: Run, reason: str, follows: bool) -> RunRow:

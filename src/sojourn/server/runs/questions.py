@@ -38,6 +38,8 @@ from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
 MOST_RUNS = 20_000
+# Runs that are answered for a question because nobody has done so before.
+MOST_UNANSWERED = 50
 SAME = "one node's own time"
 NOT_YET = "no run between two common markers is complete in the range"
 
@@ -153,9 +155,7 @@ def _parts(
 
 
 def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[_Part]:
-    """Runs of what nodes have not sent, and of what is stored but not answered yet."""
-    if not any(work.current.get(end) for end in pair.pair.ends):
-        return
+    """Runs of what nodes have not sent, and of what is stored but not answered yet: the latest ones."""
     ends, readers = [], []
     for place, after in zip(pair.pair.ends, (pair.sent_until, pair.received_until), strict=True):
         placed = {one.sequence: one for one in runs.placed(*place, after=after, limit=MOST_PLACES)}
@@ -169,7 +169,7 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
         ends.append([placed[number] for number in sorted(placed)])
         readers.append(reader)
     last = pair.sent_until, pair.received_until
-    for run in align(*ends):
+    for run in align(*ends)[-MOST_UNANSWERED:]:
         try:
             answer = answered_run(run, *readers)
         except SojournError:

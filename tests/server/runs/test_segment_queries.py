@@ -1,0 +1,232 @@
+"""Questions about segments: two nodes' epochs sent over HTTP, answered as they come, asked for by the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import httpx
+import numpy as np
+import pytest
+from query_unit import Unit
+from tests.segments.fleet.fleet_world import SECOND, moved, record, truth_between
+from tests.segments.fleet.test_answers import in_order
+
+from sojourn.client.query_unit import Client
+from sojourn.core.arrays import PacketBatch
+from sojourn.core.errors import ServerError
+from sojourn.core.keys import FlowKey, key_id, parse_key
+from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.wire import encode
+from sojourn.lab.two_point import LOST, START_NS, TwoPointWorld, make_two_point_world
+from sojourn.segments.plan import plan_point
+from sojourn.segments.result import SegmentResult
+from sojourn.store.runs import RunStore
+from waiting import eventually
+
+MEMORY = 32_000
+PLAN = plan_point(MEMORY, flows=1000, loss=0.01)
+OUT, IN = "point:eth0:out:g1", "point:eth1:in:g1"
+
+
+@pytest.fixture
+def admin(unit: Unit) -> Iterator[Client]:
+    with Client(unit.url, unit.tokens["admin"]) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def world() -> TwoPointWorld:
+    made = make_two_point_world(seed=21, flows=30, packets=20_000, duration_ns=40 * SECOND, load=0.9)
+    return in_order(made)
+
+
+def epochs_of(world: TwoPointWorld, batch: PacketBatch, node: str, stream: str) -> list[Epoch]:
+    return [replace(epoch, node=node, stream=stream) for epoch in record(batch, PLAN, world)]
+
+
+def send(unit: Unit, epochs: Sequence[Epoch]) -> None:
+    with unit.client(epochs[0].node) as client:
+        for start in range(0, len(epochs), 5):
+            body = b"".join(map(encode, epochs[start : start + 5]))
+            assert client.post("/api/v1/epochs", content=body).status_code == httpx.codes.OK
+
+
+def create(admin: Client, name: str = "ab", **how: object) -> None:
+    admin.create_segment(name, "alpha:eth0", "beta:eth1", memory_bytes=MEMORY, epoch_ns=5 * SECOND, **how)  # type: ignore[arg-type]
+
+
+def asked(admin: Client, name: str = "ab", **question: object) -> SegmentResult:
+    return admin.query_segment(name, **{"from_ns": 0, "live": False, **question})  # type: ignore[arg-type]
+
+
+def answered(unit: Unit, count: int = 1) -> None:
+    """Wait until so many runs are stored."""
+    runs = RunStore(unit.store)
+    eventually(lambda: sum(one.runs for one in runs.totals(0, 2**63 - 1).values()) >= count)
+
+
+def span_of(result: SegmentResult) -> tuple[int, int]:
+    return result.covered[0]["from_ns"], result.covered[-1]["to_ns"]
+
+
+def text_of(row: Mapping[str, object]) -> str:
+    return f"{row['src_ip']}:{row['src_port']} > {row['dest_ip']}:{row['dest_port']} {row['protocol']}"
+
+
+def test_two_nodes_epochs_are_one_answer(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    result = asked(admin)
+    truth, delay = truth_between(world, *span_of(result))
+    assert len(result.covered) == 1
+    assert (result.aggregate["sent"], result.aggregate["lost"]) == (len(delay), int((delay == LOST).sum()))
+    assert result.aggregate["mean_ns"] == pytest.approx(delay[delay != LOST].mean(), rel=0.02)
+    assert result.direction == {"sender": "alpha:eth0:out", "receiver": "beta:eth1:in", "other_way": 0}
+    assert result.clock["uncertainty_ns"] is None
+    sizes = {key_id(parse_key(text_of(row))): row for row in result}
+    assert sizes.keys() == set(truth.flow_id.tolist())
+    for flow, sent in zip(truth.flow_id.tolist(), truth.sent.tolist(), strict=True):
+        assert sizes[flow]["packets"] == pytest.approx(sent, rel=0.02, abs=3)
+
+
+def test_intervals_flows_and_the_largest(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    whole = asked(admin)
+    series = asked(admin, interval_ns=10 * SECOND)
+    assert sum(part["sent"] for part in series.intervals) == whole.aggregate["sent"]
+    assert len(series.intervals) > 1
+    assert {row["start_ns"] for row in series} == {part["start_ns"] for part in series.intervals}
+    assert all("offset_ns" in part for part in series.intervals)
+    top = asked(admin, top=3, by="p90")
+    assert len(top) == 3
+    first = whole[0]
+    assert [row["packets"] for row in asked(admin, flows=[text_of(first)])] == [first["packets"]]
+    first_ns, last_ns = span_of(whole)
+    half = asked(admin, to_ns=(first_ns + last_ns) // 2)
+    assert 0 < half.aggregate["sent"] < whole.aggregate["sent"]
+    with pytest.raises(ServerError, match="no run between two common markers"):
+        asked(admin, from_ns=last_ns + 10 * SECOND)
+    with pytest.raises(ServerError, match="is no flow"):
+        asked(admin, flows=["mosquitto[3]"])
+
+
+def test_packets_both_ways_tell_a_clock_that_is_3_s_behind(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin, both_directions=True)
+    back = TwoPointWorld(
+        replace(world.sender, packet_id=world.sender.packet_id + np.uint64(1)),
+        replace(world.receiver, packet_id=world.receiver.packet_id + np.uint64(1)),
+        world.delay_ns,
+        world.keys,
+        world.seed,
+    )
+    behind = -3 * SECOND
+    there, reverse = admin.segment("ab")["directions"]
+    send(unit, epochs_of(world, world.sender, "alpha", there["from"]["stream"]))
+    send(unit, epochs_of(world, moved(world.receiver, behind), "beta", there["to"]["stream"]))
+    send(unit, epochs_of(back, moved(back.sender, behind), "beta", reverse["from"]["stream"]))
+    send(unit, epochs_of(back, back.receiver, "alpha", reverse["to"]["stream"]))
+    answered(unit, 6)
+    for name, offset in (("ab", behind), ("ab:reverse", -behind)):
+        result = asked(admin, name)
+        clock = result.clock
+        assert clock["source"] == "packets both ways"
+        assert abs(clock["offset_ns"] - offset) <= clock["uncertainty_ns"] < 10_000_000
+        assert clock["corrected"]
+        low, high = result.aggregate["low_ns"], result.aggregate["high_ns"]
+        assert low <= world.delay_ns[world.delay_ns != LOST].mean() <= high
+
+
+def test_a_flow_that_never_passes_the_receiver_is_not_lost(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    stranger = parse_key("10.9.9.9:1 > 10.9.9.8:2 udp")
+    assert isinstance(stranger, FlowKey)
+    count = 500
+    random = np.random.default_rng(3)
+    extra = PacketBatch(
+        np.full(count, key_id(stranger), np.uint64),
+        random.integers(0, 2**64, count, dtype=np.uint64),
+        START_NS + np.sort(random.integers(0, 40 * SECOND, count)),
+        np.full(count, 100),
+    )
+    with_stranger = replace(world, keys={**world.keys, key_id(stranger): stranger})
+    both = PacketBatch.concatenate([world.sender, extra])
+    send(unit, epochs_of(with_stranger, both, "alpha", OUT))
+    send(unit, epochs_of(with_stranger, world.receiver, "beta", IN))
+    answered(unit, 3)
+    result = asked(admin)
+    _, delay = truth_between(world, *span_of(result))
+    assert "1 flow seen at one end only: not on this segment, and left out" in result.notes
+    assert "10.9.9.9" not in {row["src_ip"] for row in result}
+    assert result.aggregate["lost"] == pytest.approx(int((delay == LOST).sum()), abs=5)
+
+
+def test_an_end_that_is_missing_for_a_while_leaves_a_gap(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    sent = epochs_of(world, world.sender, "alpha", OUT)
+    received = epochs_of(world, world.receiver, "beta", IN)
+    gone = len(received) // 2
+    send(unit, sent)
+    send(unit, [*received[:gone], *received[gone + 1 :]])
+    answered(unit, 2)
+    result = asked(admin)
+    assert len(result.covered) == 2
+    inside = np.zeros(len(world.delay_ns), bool)
+    for span in result.covered:
+        inside |= (world.sender.time_ns >= span["from_ns"]) & (world.sender.time_ns <= span["to_ns"])
+    assert result.aggregate["sent"] == int(inside.sum())
+    assert result.aggregate["lost"] == int((world.delay_ns[inside] == LOST).sum())
+
+
+def test_late_epochs_of_one_end_are_answered_when_they_come(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    with pytest.raises(ServerError, match="the receiver has sent no epoch yet"):
+        asked(admin)
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    assert asked(admin).aggregate["sent"] > 0
+
+
+def test_a_segment_nobody_created_and_one_without_epochs(admin: Client) -> None:
+    with pytest.raises(ServerError, match="there is no segment nowhere"):
+        asked(admin, "nowhere")
+    create(admin)
+    with pytest.raises(ServerError, match="wait for the first epochs"):
+        asked(admin)
+    with pytest.raises(ServerError, match="there is no segment ab:reverse"):
+        asked(admin, "ab:reverse")
+
+
+def test_many_segments_are_ranked(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    admin.create_segment("inside", "alpha:eth0", "alpha:eth7", memory_bytes=MEMORY)
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    (row,) = admin.rank_segments(0, by="loss", top=10)
+    result = asked(admin)
+    assert (row["segment"], row["sent"], row["lost"]) == ("ab", result.aggregate["sent"], result.aggregate["lost"])
+    assert row["mean_ns"] == pytest.approx(result.aggregate["mean_ns"], rel=0.01)
+    assert admin.rank_segments(0, segments="x*") == []
+
+
+def test_a_run_is_answered_once_however_often_the_unit_starts(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    sent, received = epochs_of(world, world.sender, "alpha", OUT), epochs_of(world, world.receiver, "beta", IN)
+    for end in (sent, received):
+        send(unit, end[:4])
+    answered(unit, 1)
+    before = RunStore(unit.store).totals(0, 2**63 - 1)
+    for end in (sent, received):
+        send(unit, end)  # the first ones again
+    eventually(lambda: RunStore(unit.store).totals(0, 2**63 - 1) != before)
+    answered(unit, 3)
+    result = asked(admin)
+    _, delay = truth_between(world, *span_of(result))
+    assert result.aggregate["sent"] == len(delay)
