@@ -5,7 +5,7 @@ a packet socket; the kernel carries them on the sender's core as far as the capt
 other core. A rate counts when the kernel dropped none in `SECONDS` seconds; the highest is found by halving between one
 that does and one that does not. "≥" is all that the sender could send. Both have rings of the same size.
 
-``python -m bench.live INTERFACE ADDRESS RATE SECONDS`` is the sender; it prints how many packets it sent a second.
+``python -m bench.live INTERFACE ADDRESS RATE SECONDS FRAME`` is the sender; it prints the packets sent a second.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from bench.timing import SOJOURN
 if TYPE_CHECKING:
     from sojourn.lab.namespaces import Host, Network
 
-__all__ = ["table"]
+__all__ = ["processor_seconds", "sender", "table", "tcpdump"]
 
 SECONDS, TRIALS = 4.0, 6
-BATCH, FLOWS, FRAME = 256, 1024, 64
+BATCH, FLOWS, FRAME, NUMBER = 256, 1024, 64, 56
+LEAST_SLEEP_SECONDS = 0.0005
 RING_MIB = 32
 UNPACED = 1e9
 CAPTURE_SECONDS = 30.0
@@ -64,10 +65,10 @@ class _Message(ctypes.Structure):
     )
 
 
-def _frames(link: bytes, source: str, destination: str) -> np.ndarray:
-    """UDP frames whose ports make flows; the last eight bytes are for a number."""
-    frames = np.zeros((FLOWS, FRAME), np.uint8)
-    length = FRAME - 14
+def _frames(link: bytes, source: str, destination: str, size: int) -> np.ndarray:
+    """UDP frames whose ports make flows; the eight bytes at `NUMBER` are for a number."""
+    frames = np.zeros((FLOWS, size), np.uint8)
+    length = size - 14
     for flow, frame in enumerate(frames):
         network = struct.pack(
             ">BBHHHBBH4s4s", 0x45, 0, length, 0, 0, 64, 17, 0, socket.inet_aton(source), socket.inet_aton(destination)
@@ -84,7 +85,7 @@ def _frames(link: bytes, source: str, destination: str) -> np.ndarray:
 def _messages(frames: np.ndarray) -> ctypes.Array[_Message]:
     parts = (ctypes.c_uint64 * (2 * FLOWS))()
     for flow in range(FLOWS):
-        parts[2 * flow : 2 * flow + 2] = [frames[flow].ctypes.data, FRAME]
+        parts[2 * flow : 2 * flow + 2] = [frames[flow].ctypes.data, frames.shape[1]]
     messages = (_Message * FLOWS)()
     for flow, message in enumerate(messages):
         message.parts, message.part_count = ctypes.addressof(parts) + 16 * flow, 1
@@ -92,21 +93,26 @@ def _messages(frames: np.ndarray) -> ctypes.Array[_Message]:
     return messages
 
 
-def send(interface: str, link: bytes, addresses: tuple[str, str], rate: float, seconds: float) -> float:
+def send(
+    interface: str, link: bytes, addresses: tuple[str, str], rate: float, seconds: float, *, size: int = FRAME
+) -> float:
     """Send at a rate, evenly but for batches; how many packets a second left."""
-    frames = _frames(link, *addresses)
-    numbers = frames[:, FRAME - 8 :].view(">u8")[:, 0]
+    frames = _frames(link, *addresses, size)
+    numbers = frames[:, NUMBER : NUMBER + 8].view(">u8")[:, 0]
     messages = _messages(frames)
+    batch = int(min(BATCH, max(1, rate / 100)))
     libc = ctypes.CDLL(None, use_errno=True)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as endpoint:
         endpoint.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, 1)
         endpoint.bind((interface, 0))
         sent, start = 0, time.perf_counter()
         while (now := time.perf_counter() - start) < seconds:
-            if sent > now * rate:
+            if (ahead := sent / rate - now) > 0:
+                if ahead > LEAST_SLEEP_SECONDS:
+                    time.sleep(ahead / 2)
                 continue
             at = sent % FLOWS
-            count = min(BATCH, FLOWS - at)
+            count = min(batch, FLOWS - at)
             numbers[at : at + count] = np.arange(sent, sent + count)
             first = ctypes.byref(messages, at * ctypes.sizeof(_Message))
             gone = libc.sendmmsg(endpoint.fileno(), first, count, 0)
@@ -138,19 +144,19 @@ def table() -> list[str]:
     ]
     ring = ["-B", f"{RING_MIB}MiB"]
     with two_hosts() as network:
-        peer = _highest(network, network.receiver, [_tcpdump("eth0")])
+        peer = _highest(network, network.receiver, [tcpdump("eth0")])
         for name, more in (("flows", []), ("record", ["-w", os.devnull])):
             command = [*SOJOURN, name, "-i", "eth0", *ring, *more]
             lines.append(_row(f"sojourn {name} -i", _highest(network, network.receiver, [command]), peer))
     with two_hosts(router=True) as network:
         assert network.router is not None
-        peer = _highest(network, network.router, [_tcpdump("left"), _tcpdump("right")])
+        peer = _highest(network, network.router, [tcpdump("left"), tcpdump("right")])
         command = [*SOJOURN, "measure", "-i", "left", "-i", "right", *ring]
         lines.append(_row("sojourn measure -i -i, of a router", _highest(network, network.router, [command]), peer))
     return lines
 
 
-def _tcpdump(interface: str) -> list[str]:
+def tcpdump(interface: str) -> list[str]:
     # As root it would give what it writes to, the device, to a user of its own.
     return ["tcpdump", "-Z", "root", "-n", "-i", interface, "-B", str(RING_MIB * 1024), "-w", os.devnull]
 
@@ -178,19 +184,18 @@ def _highest(network: Network, host: Host, captures: list[list[str]]) -> Taken:
 def _trial(network: Network, host: Host, captures: list[list[str]], rate: float) -> tuple[float, float, int]:
     """Send at a rate while captures run: the rate reached, the captures' share of a core, and packets dropped."""
     with _running(host, captures) as processes:
-        before, start = sum(map(_processor_seconds, processes)), time.perf_counter()
-        sent = float(network.sender.run("taskset", "-c", "0", *_sender(network, rate)).split()[-1])
-        taken = sum(map(_processor_seconds, processes)) - before
+        before, start = sum(processor_seconds(process.pid) for process in processes), time.perf_counter()
+        sent = float(network.sender.run("taskset", "-c", "0", *sender(network, rate, SECONDS)).split()[-1])
+        taken = sum(processor_seconds(process.pid) for process in processes) - before
         share = taken / min(SECONDS, time.perf_counter() - start)
     said = [process.communicate()[1] for process in processes]
     dropped = [int((a or b).replace(",", "")) for text in said for a, b in DROPPED.findall(text)]
     return sent, share, sum(dropped)
 
 
-def _processor_seconds(process: subprocess.Popen[str]) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process and all its threads, by the kernel's clock of it (clock_getcpuclockid(3))."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 @contextmanager
@@ -219,8 +224,10 @@ def _receiving(host: Host) -> int:
     return sum(row[3] == "0003" and row[5] == "1" for row in rows)
 
 
-def _sender(network: Network, rate: float) -> list[str]:
-    return [sys.executable, "-m", "bench.live", "eth0", network.receiver.address, str(rate), str(SECONDS)]
+def sender(network: Network, rate: float, seconds: float, *, size: int = FRAME) -> list[str]:
+    """The command that sends to the receiver."""
+    numbers = map(str, (rate, seconds, size))
+    return [sys.executable, "-m", "bench.live", "eth0", network.receiver.address, *numbers]
 
 
 def _own_link(interface: str, destination: str) -> tuple[bytes, str]:
@@ -241,6 +248,6 @@ def _own_link(interface: str, destination: str) -> tuple[bytes, str]:
 
 
 if __name__ == "__main__":
-    port, address, wanted, lasting = sys.argv[1:]
+    port, address, wanted, lasting, length = sys.argv[1:]
     header, me = _own_link(port, address)
-    print(send(port, header, (me, address), float(wanted), float(lasting)))
+    print(send(port, header, (me, address), float(wanted), float(lasting), size=int(length)))
