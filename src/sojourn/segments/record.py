@@ -381,7 +381,7 @@ def record(
         plan = plan.weighted(_policy(weights))
     options = decode_options(key, inner, identity_bytes=identity_bytes, flow_table=False)
     if isinstance(source, Interface):
-        _rehearse(plan)
+        rehearse(plan.stream)
     interval_ns = ns_of(interval, "--interval")
     if 0 < interval_ns < LEAST_INTERVAL_NS:  # an epoch for every packet or two, each of the whole memory
         what = f"epochs of {format_duration(interval_ns)} are too short"
@@ -405,17 +405,22 @@ def _policy(path: FilePath) -> str:
     return WeightPolicy.from_text(text, where=str(path)).to_text()
 
 
-def _rehearse(plan: SegmentPlan) -> None:
-    """Compile what recording needs, before there are packets to lose."""
+def rehearse(parameters: Parameters, *, markers: MarkerCuts | None = None) -> None:
+    """Compile, or load, what recording packets and encoding epochs need, before there are packets to lose."""
     from ipaddress import IPv4Address
 
-    from sojourn.capture.live.reader import rehearsal
+    from sojourn.epochs.wire import encode
     from sojourn.segments.plan import SEGMENT
 
-    made_up = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0)
-    recorder = PointRecorder("rehearsal", SEGMENT, plan.stream, keys_at=lambda rows: [made_up] * len(rows))
-    for _ in epochs_of([rehearsal()[0]], recorder):
-        pass
+    made_up, one = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0), np.ones(1, np.uint64)
+    packet = PacketBatch(one, one, np.ones(1, np.int64), np.ones(1, np.int64))
+
+    def keys_at(rows: Int64Array) -> list[Key | None]:
+        return [made_up] * len(rows)
+
+    known: dict[str, Any] = {"keys": KeyReports(keys_at, flows=1), "keys_at": keys_at, "markers": markers}
+    for epoch in epochs_of([packet], PointRecorder("rehearsal", SEGMENT, parameters, **known)):
+        encode(epoch)
 
 
 class Recording:

@@ -237,6 +237,7 @@ class Agent:
             others = sum(other.memory_bytes for other in self._streams.values())
         self._require_memory(others + stream.memory_bytes, f"stream {name} and the others")
         try:
+            stream.rehearse()
             stream.source.open(is_over=self._is_over)
         except BaseException:
             self._given_up[name] = stream.source

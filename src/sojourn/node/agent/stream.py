@@ -31,7 +31,7 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.node.agent.clock import kernel_clock
 from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, checked_source
 from sojourn.segments.fleet.markers import MarkerCuts
-from sojourn.segments.record import KeyReports, PointRecorder, every
+from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sources.registry import AnySource
 from sojourn.sources.source import SourceBatch
@@ -186,6 +186,14 @@ class AgentStream:
             salt_of=(lambda sequence: first_salt + sequence % SALTS) if configuration.salted else None,
             first_sequence=first_sequence,
         )
+
+    def rehearse(self) -> None:
+        """Compile, or load, what recording packets needs: the ring of a source that is open fills meanwhile."""
+        if self._is_of_values:
+            return
+        plan = self.configuration.plan
+        markers = None if plan is None else MarkerCuts(self.configuration.epoch_ns, share=plan.markers)
+        rehearse(self.configuration.parameters, markers=markers)
 
     def _keys_at(self, rows: Int64Array) -> list[Key | None]:
         """The keys of rows of the batch that is recorded, as far as the source has named them."""
