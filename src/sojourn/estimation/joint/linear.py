@@ -143,23 +143,26 @@ class DenseCells:
         variances: bool = True,
     ) -> Solved:
         """Solve for flows with these prior variances around 0; without `variances` the score alone is right."""
-        from scipy.linalg import cho_factor, cho_solve
+        # LAPACK's own routines: SciPy's functions around them take longer than small systems do.
+        from scipy.linalg.lapack import dpotrf, dpotrs
 
         own = excess[self._heard]
         covariance = self._covariance(variance, kappa, whole, noise[self._heard])
-        factor = cho_factor(covariance, lower=True, overwrite_a=True)
-        solved = cho_solve(factor, own)
+        factor, fault = dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
+        if fault:
+            raise np.linalg.LinAlgError("the covariance of cells is not positive definite")
+        solved = dpotrs(factor, own, lower=1)[0]
         mean = variance * (self._all @ solved)
         explained = np.full(len(mean), 0.5)
         if variances:
             dense = _as_array(self._all)
-            explained = variance * (dense * cho_solve(factor, dense.T).T).sum(axis=1)
+            explained = variance * (dense * dpotrs(factor, dense.T, lower=1)[0].T).sum(axis=1)
         left = variance * np.clip(1 - explained, LEAST_VARIANCE, 1.0)
         precision = np.maximum(1 / left - 1 / variance, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.where(precision > 0, mean / left / precision, 0.0)
         scale = float(own @ solved) / len(own)
-        score = 2 * float(np.log(np.diag(factor[0])).mean()) + float(np.log(max(scale, 1e-300)))
+        score = 2 * float(np.log(np.diag(factor)).mean()) + float(np.log(max(scale, 1e-300)))
         return Solved(value, precision, scale, score)
 
     def _covariance(self, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray) -> FloatArray:
