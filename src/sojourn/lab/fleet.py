@@ -100,8 +100,9 @@ def query_unit(directory: Path, *, host: Host | None = None, address: str = "127
 class RunningAgent:
     """An agent's process, which can be killed and started again with the same files."""
 
-    def __init__(self, fleet: Fleet, node: str, command: Sequence[str]) -> None:
+    def __init__(self, fleet: Fleet, node: str, command: Sequence[str], *, has_streams: bool) -> None:
         self.node = node
+        self._has_streams = has_streams
         self._fleet = fleet
         self._command = command
         self._log = fleet.directory / node / "log"
@@ -113,15 +114,18 @@ class RunningAgent:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Run it, and wait until it records."""
+        """Run it, and wait until it records, or without streams of its own until it waits for some."""
         with open(self._log, "a") as log:
             process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         self._process = process
         deadline = time.monotonic() + START_SECONDS
-        while not self._fleet.is_recording(self.node):
+        while not self._is_ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SojournError(f"does not record: {_last_line(self._log)}", where=f"agent {self.node}")
             time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        return self._fleet.is_recording(self.node) if self._has_streams else self._log.stat().st_size > 0
 
     def kill(self) -> None:
         """End it as a crash does: what it had not written down is lost."""
@@ -163,7 +167,8 @@ def agent(
     (home / "token").write_text(token)
     top = {"node": node, "server": fleet.url, "token_file": str(home / "token"), "spool": str(home / "spool")}
     (home / "agent.toml").write_text(_toml({**top, "poll": poll}, streams or {}))
-    running = RunningAgent(fleet, node, [*_prefix(host or fleet.host), *program, "-c", str(home / "agent.toml")])
+    command = [*_prefix(host or fleet.host), *program, "-c", str(home / "agent.toml")]
+    running = RunningAgent(fleet, node, command, has_streams=bool(streams))
     code = 0
     try:
         running.start()

@@ -4,7 +4,8 @@
 the fault is a `ClockFault` as JSON. It is a program of the lab, so that the agent itself has nothing of the kind.
 
 Guarantee: every time that the agent takes from its machine, of packets and of its own doing, is the one that the faulty
-clock would have shown at that moment; the packets are the same.
+clock would have shown at that moment; the packets are the same. The kernel says of such a clock what it says of every
+one that nobody keeps in step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, overload
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
+from sojourn.epochs.epoch import KernelClock
+from sojourn.node.agent import stream
 from sojourn.node.agent.configuration import configuration_of, read_configuration
 from sojourn.node.agent.running import run_agent
 from sojourn.sources.source import SourceBatch
@@ -63,8 +66,12 @@ class ClockFault:
         return (sys.executable, "-m", "sojourn.lab.chain.shifted_agent", json.dumps(asdict(self)))
 
 
-def read_packets_by(clock: ClockFault) -> None:
-    """From now on packets of this process have the times that the clock showed."""
+# NTP_PHASE_LIMIT, beyond which Linux does not follow the error of a clock.
+UNKEPT = KernelClock(False, 16_000_000_000, 0)
+
+
+def live_by(clock: ClockFault) -> None:
+    """From now on packets of this process have the times that the clock showed, which nobody keeps in step."""
     poll = TrafficSource.poll
 
     def shifted(source: TrafficSource[Any], now_ns: int) -> SourceBatch[Any]:
@@ -72,6 +79,7 @@ def read_packets_by(clock: ClockFault) -> None:
         found = poll(source, time.time_ns())
         return replace(found, batch=replace(found.batch, time_ns=clock.shown(found.batch.time_ns)))
 
+    stream.kernel_clock = lambda: UNKEPT  # type: ignore[attr-defined]
     TrafficSource.poll = shifted  # type: ignore[method-assign,assignment]
 
 
@@ -83,7 +91,7 @@ def main(fault: str, flag: str, configuration: str) -> None:
     if flag != "-c":
         raise SystemExit(f"{flag}: give -c FILE")
     clock = ClockFault(**json.loads(fault))
-    read_packets_by(clock)
+    live_by(clock)
     settled = configuration_of(read_configuration(Path(configuration)), where=configuration)
     run_agent(settled, report=_say, clock=clock.now)
 
