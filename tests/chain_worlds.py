@@ -1,0 +1,162 @@
+"""What tests of three machines share: a fleet that watches segments, captures beside it, and what really happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sojourn.capture.decode.decoder import DecodeOptions
+from sojourn.capture.decode.segmentation import WireSizes
+from sojourn.capture.files.reader import open_capture
+from sojourn.capture.filters import PacketFilter
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch
+from sojourn.core.keys import key_id, parse_key
+from sojourn.lab.chain.load import services
+from sojourn.lab.chain.network import Chain
+from sojourn.lab.chain.shifted_agent import ClockFault
+from sojourn.lab.fleet import Fleet, RunningAgent, agent, query_unit
+from sojourn.lab.tcpdump import Tcpdump
+from sojourn.segments.result import SegmentResult
+from waiting import eventually
+
+__all__ = ["SECOND", "SEGMENTS", "STAMPS_NS", "Truth", "Watch", "inside", "watched"]
+
+SECOND = 1_000_000_000
+# How far the stamps of several captures of one interface lie apart (`sojourn.lab.tcpdump`): here are up to five.
+STAMPS_NS = 50_000
+# Each with the captures of its ends; the path is the first three in a row, or the last as a whole.
+SEGMENTS = {
+    "link": ("source:eth0:out", "router:left:in"),
+    "queue": ("router:left:in", "router:right:out"),
+    "wire": ("router:right:out", "sink:eth0:in"),
+    "path": ("source:eth0:out", "sink:eth0:in"),
+}
+
+
+@dataclass
+class Watch:
+    """A fleet that records segments, while captures are taken on the same interfaces."""
+
+    chain: Chain
+    fleet: Fleet
+    folder: Path
+    agents: dict[str, RunningAgent] = field(default_factory=dict)
+    dumps: list[Tcpdump] = field(default_factory=list)
+
+    def ask(self, name: str, **question: Any) -> SegmentResult:
+        with self.fleet.client() as client:
+            return client.query_segment(name, **{"from_ns": 0, "live": False, **question})
+
+    def settle(self, name: str, until_ns: int) -> SegmentResult:
+        """The answer once it reaches up to a time, which epochs without traffic do some seconds later."""
+        found: list[SegmentResult] = []
+
+        def is_there() -> bool:
+            found[:] = [self.ask(name)]
+            return bool(found[0].covered) and found[0].covered[-1]["to_ns"] >= until_ns
+
+        eventually(is_there, lambda: f"{name} is covered only {found and found[0].covered}", pause=1.0)
+        return found[0]
+
+    def truth(self, name: str) -> Truth:
+        """What the captures on a segment's interfaces tell; these must have ended."""
+        ends = SEGMENTS[name.removesuffix(":reverse")]
+        paths = [self.folder / f"{point.rpartition(':')[0].replace(':', '-')}.pcap" for point in ends]
+        address = self.chain.source.address if not name.endswith(":reverse") else self.chain.sink.address
+        return Truth.of(*(paths if not name.endswith(":reverse") else paths[::-1]), sender=address)
+
+
+@contextmanager
+def watched(
+    chain: Chain,
+    folder: Path,
+    *,
+    segments: tuple[str, ...] = tuple(SEGMENTS),
+    epoch_ns: int = 5 * SECOND,
+    clocks: Mapping[str, ClockFault] | None = None,
+) -> Iterator[Watch]:
+    """Services, a query unit, agents on all machines and tcpdump on all interfaces; segments of both directions."""
+    with ExitStack() as stack:
+        stack.enter_context(services(chain, folder))
+        fleet = stack.enter_context(query_unit(folder, host=chain.station, address=chain.station.address))
+        watch = Watch(chain, fleet, folder)
+        with fleet.client() as client:
+            for name in segments:
+                client.create_segment(name, *SEGMENTS[name], epoch_ns=epoch_ns, both_directions=True)
+        for machine in chain.machines:
+            fault = (clocks or {}).get(machine.name)
+            how = {} if fault is None else {"program": fault.program}
+            watch.agents[machine.name] = stack.enter_context(agent(fleet, machine.name, host=machine, **how))
+        eventually(lambda: are_running(fleet), "the segments are not recorded")
+        for machine, port in (
+            (chain.source, "eth0"),
+            (chain.router, "left"),
+            (chain.router, "right"),
+            (chain.sink, "eth0"),
+        ):
+            path = folder / f"{machine.name}-{port}.pcap"
+            watch.dumps.append(stack.enter_context(Tcpdump(machine, port, path)))
+        yield watch
+
+
+def are_running(fleet: Fleet) -> bool:
+    with fleet.client() as client:
+        return all(segment["state"] == "running" for segment in client.segments())
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """Every packet that a sender sent, in order, and its delay; −1 where it did not arrive."""
+
+    sent: PacketBatch
+    delay_ns: Int64Array
+
+    @classmethod
+    def of(cls, sender_path: Path, receiver_path: Path, *, sender: str) -> Truth:
+        """By packets' identities; `sender` is the address of those that count."""
+        sent, received = (_packets(path, sender) for path in (sender_path, receiver_path))
+        names, first = np.unique(received.packet_id, return_index=True)
+        at = np.minimum(np.searchsorted(names, sent.packet_id), len(names) - 1)
+        arrived = names[at] == sent.packet_id
+        return cls(sent, np.where(arrived, received.time_ns[first[at]] - sent.time_ns, -1))
+
+    def within(self, spans: Sequence[Mapping[str, int]], *, wider_ns: int = 0) -> BoolArray:
+        """Which packets were sent in some stretches of time."""
+        time_ns = self.sent.time_ns
+        found = np.zeros(len(time_ns), np.bool_)
+        for span in spans:
+            found |= (time_ns >= span["from_ns"] - wider_ns) & (time_ns <= span["to_ns"] + wider_ns)
+        return found
+
+    def counts(self, row: Mapping[str, Any] | None, spans: Sequence[Mapping[str, int]]) -> tuple[range, range]:
+        """How many packets of a flow (or all) were sent, and lost, in stretches whose ends stamps tell as they can.
+
+        Packets that were one, and cut in the midst, have one time.
+        """
+        chosen = [self.within(spans, wider_ns=by) for by in (-STAMPS_NS, STAMPS_NS)]
+        narrow, wide = (self.delay_ns[some] if row is None else self.of_flow(row, some) for some in chosen)
+        sent = range(len(narrow), len(wide) + 1)
+        return sent, range(int((narrow < 0).sum()), int((wide < 0).sum()) + 1)
+
+    def of_flow(self, row: Mapping[str, Any], chosen: BoolArray) -> Int64Array:
+        """The delays of a flow's packets, of those chosen."""
+        text = f"{row['src_ip']}:{row['src_port']} > {row['dest_ip']}:{row['dest_port']} {row['protocol']}"
+        return self.delay_ns[chosen & (self.sent.flow_id == np.uint64(key_id(parse_key(text))))]
+
+
+def _packets(path: Path, sender: str) -> PacketBatch:
+    options, own = DecodeOptions(wire=WireSizes()), PacketFilter(f"src host {sender} and not icmp")
+    with open_capture(path, options, packet_filter=own) as capture:
+        return PacketBatch.concatenate(list(capture))
+
+
+def inside(row: Mapping[str, Any], what: str, true: float) -> bool:
+    """Whether an answer's interval holds the truth, as far as stamps tell it; an unbounded one holds all of a side."""
+    names = ("low_ns", "high_ns") if what == "mean" else (f"{what}_low_ns", f"{what}_high_ns")
+    low, high = (row[name] for name in names)
+    return (low is None or low - STAMPS_NS <= true) and (high is None or true <= high + STAMPS_NS)

@@ -1,0 +1,183 @@
+"""What a query unit answers about segments between three machines, beside what captures on the same interfaces tell."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sojourn
+from chain_worlds import SECOND, SEGMENTS, STAMPS_NS, Truth, Watch, inside, watched
+from sojourn.lab.chain.load import Load, run_load
+from sojourn.lab.chain.network import three_machines
+from sojourn.lab.chain.shifted_agent import ClockFault
+from sojourn.lab.namespaces import Bottleneck
+from sojourn.segments.result import SegmentResult
+
+EPOCH_NS = 5 * SECOND
+WIDE, NARROW = Bottleneck(100_000_000, queue_bytes=200_000), Bottleneck(8_000_000, queue_bytes=60_000)
+BEFORE_SECONDS, LOAD_SECONDS = 15, 45
+pytestmark = [
+    pytest.mark.xdist_group("live"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 and not os.environ.get("CI"),
+        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
+    ),
+]
+NAMES = [name + way for name in SEGMENTS for way in ("", ":reverse")]
+
+
+@dataclass(frozen=True)
+class World:
+    """Answers of all segments, with flows of all time and series of intervals; the truth; when the queue narrowed."""
+
+    whole: dict[str, SegmentResult]
+    series: dict[str, SegmentResult]
+    truth: dict[str, Truth]
+    folder: Path
+    narrowed_ns: int
+
+
+def loaded(watch: Watch) -> int:
+    """Run traffic, and narrow the queue in the midst of it; when that was."""
+    narrowed: list[int] = []
+
+    def narrow() -> None:
+        watch.chain.set_bottleneck(NARROW)
+        narrowed.append(time.time_ns())
+
+    timer = threading.Timer(BEFORE_SECONDS, narrow)
+    timer.start()
+    try:
+        run_load(watch.chain, Load(seconds=LOAD_SECONDS))
+    finally:
+        timer.join()
+    return narrowed[0]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("chain")
+    with three_machines(WIDE) as chain, watched(chain, folder, epoch_ns=EPOCH_NS) as watch:
+        narrowed_ns = loaded(watch)
+        whole = {name: watch.settle(name, narrowed_ns + 15 * SECOND) for name in NAMES}
+        series = {name: watch.ask(name, interval_ns=EPOCH_NS) for name in NAMES}
+        assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
+        truth = {name: watch.truth(name) for name in NAMES}
+        yield World(whole, series, truth, folder, narrowed_ns)
+
+
+def _flows(result: SegmentResult) -> list[dict[str, Any]]:
+    """Those of TCP and UDP: the machines ping and discover each other, too."""
+    return [row for row in result if row["protocol"] in ("tcp", "udp")]
+
+
+@pytest.mark.parametrize("name", ["path", "queue", "path:reverse"])
+def test_the_captures_tell_what_measure_answers(world: World, name: str) -> None:
+    """So that what is compared below is compared with `measure`."""
+    sender, receiver = (
+        str(world.folder / f"{point.rpartition(':')[0].replace(':', '-')}.pcap")
+        for point in SEGMENTS[name.removesuffix(":reverse")][:: -1 if name.endswith("reverse") else 1]
+    )
+    truth, rows = world.truth[name], _flows(sojourn.measure(sender, receiver, clock="none"))
+    everything = np.ones(len(truth.sent), bool)
+    for row in rows:
+        delays = truth.of_flow(row, everything)
+        assert (row["packets"], row["lost"]) == (len(delays), np.count_nonzero(delays < 0))
+        assert row["mean_ns"] == pytest.approx(delays[delays >= 0].mean(), abs=1)
+    assert len(rows) > 50
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packets_and_losses_of_flows_are_those_of_the_captures(world: World, name: str) -> None:
+    truth, result = world.truth[name], world.whole[name]
+    for row in _flows(result):
+        sent, lost = truth.counts(row, result.covered)
+        assert row["packets"] in sent, row
+        assert row["lost"] in lost, row
+    sent, lost = truth.counts(None, result.covered)
+    others = [row for row in result if row not in _flows(result)]
+    assert result.aggregate["sent"] - sum(row["packets"] for row in others) in sent
+    assert result.aggregate["lost"] - sum(row["lost"] for row in others) in lost
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("what", ["mean", "p90"])
+def test_nine_flows_of_ten_have_the_truth_in_their_intervals(world: World, name: str, what: str) -> None:
+    truth, result = world.truth[name], world.whole[name]
+    chosen = truth.within(result.covered)
+    held = []
+    for row in _flows(result):
+        delays = truth.of_flow(row, chosen)
+        arrived = delays[delays >= 0]
+        if len(arrived) and row["mean_ns"] is not None:
+            true = arrived.mean() if what == "mean" else np.quantile(arrived, 0.9, method="inverted_cdf")
+            held.append(inside(row, what, float(true)))
+    assert len(held) > 50
+    assert np.mean(held) >= 0.9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mean_of_all_packets_is_within_two_percent(world: World, name: str) -> None:
+    """Or, where a delay is of microseconds, within what clocks and stamps leave unsure."""
+    truth, result = world.truth[name], world.whole[name]
+    delays = truth.delay_ns[truth.within(result.covered)]
+    true = float(delays[delays >= 0].mean())
+    assert abs(result.aggregate["mean_ns"] - true) <= max(0.02 * true, result.clock["uncertainty_ns"] + STAMPS_NS)
+    assert inside(result.aggregate, "mean", true)
+
+
+def test_the_path_shows_within_two_epochs_which_of_its_segments_waits(world: World) -> None:
+    """After the queue has narrowed, the second interval that begins then is the queue's, and no other's."""
+
+    def after(name: str) -> list[float]:
+        return [part["mean_ns"] for part in world.series[name].intervals if part["end_ns"] > world.narrowed_ns]
+
+    means = {name: after(name) for name in ("link", "queue", "wire")}
+    assert means["queue"][1] > 10_000_000
+    assert max(means["link"][1], means["wire"][1]) < means["queue"][1] / 10
+    before = [part["mean_ns"] for part in world.series["queue"].intervals if part["end_ns"] <= world.narrowed_ns]
+    assert max(before) < 10_000_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["behind", "drifting", "set"])
+def test_the_truth_is_in_every_interval_whatever_the_receivers_clock_does(fault: str, tmp_path: Path) -> None:
+    """A clock that is set costs the intervals in which that happened, two epochs' at most."""
+    now_ns = time.time_ns()
+    clock = {
+        "behind": ClockFault(offset_ns=-3 * SECOND),
+        "drifting": ClockFault(drift_ppm=50.0, since_ns=now_ns),
+        "set": ClockFault(step_ns=SECOND, step_at_ns=now_ns + 30 * SECOND),
+    }[fault]
+    with (
+        three_machines(NARROW) as chain,
+        watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS, clocks={"sink": clock}) as watch,
+    ):
+        begun_ns = time.time_ns()
+        run_load(chain, Load(seconds=LOAD_SECONDS))
+        watch.settle("path", begun_ns + 30 * SECOND)
+        series = watch.ask("path", interval_ns=EPOCH_NS)
+        assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
+        truth = watch.truth("path")
+    known = [part for part in series.intervals if part["mean_ns"] is not None]
+    assert len(known) >= 3
+    for part in known:
+        offsets = [clock.shown(part[edge]) - part[edge] for edge in ("start_ns", "end_ns")]
+        doubt_ns = math.inf if part["uncertainty_ns"] is None else part["uncertainty_ns"] + STAMPS_NS
+        assert min(offsets) - doubt_ns <= part["offset_ns"] <= max(offsets) + doubt_ns, part
+    assert any(part["uncertainty_ns"] is not None for part in known)
+    spans = [{"from_ns": part["start_ns"], "to_ns": part["end_ns"]} for part in known]
+    delays = [truth.delay_ns[truth.within([span])] for span in spans]
+    held = [inside(part, "mean", some[some >= 0].mean()) for part, some in zip(known, delays, strict=True)]
+    assert np.mean(held) >= 0.8
+    lost_ns = sum(part["end_ns"] - part["start_ns"] for part in series.intervals if part not in known)
+    assert lost_ns <= (2 * EPOCH_NS if fault == "set" else 0)
