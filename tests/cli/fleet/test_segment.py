@@ -30,18 +30,18 @@ def run(unit: Unit, *words: str, who: str = "admin") -> Result:
 
 def test_a_segment_lives_from_create_to_remove(unit: Unit) -> None:
     made = run(unit, "create", "up", "--from", "a:eth0", "--to", "b:eth1", "--both-directions", "--memory", "64KB")
-    assert made.output.splitlines()[0] == "up: a:eth0:out to b:eth1:in"
-    assert "up:reverse" in made.output
-    assert "generation" in made.output
-    assert run(unit, "show", "up", who="viewer").output == made.output
-    listed = run(unit, "list", who="viewer").output
+    assert made.stdout.splitlines()[0] == "up: a:eth0:out to b:eth1:in"
+    assert "up:reverse" in made.stdout
+    assert "generation" in made.stdout
+    assert run(unit, "show", "up", who="viewer").stdout == made.stdout
+    listed = run(unit, "list", who="viewer").stdout
     assert "a:eth0:out" in listed
     assert "unreachable" in listed
-    rows = json.loads(run(unit, "list", "--format", "json").output)["segments"]
+    rows = json.loads(run(unit, "list", "--format", "json").stdout)["segments"]
     assert [(row["name"], row["memory_bytes"], row["epoch_ns"]) for row in rows] == [("up", 64_000, 10 * 10**9)]
-    shown = json.loads(run(unit, "show", "up", "--format", "json").output)
+    shown = json.loads(run(unit, "show", "up", "--format", "json").stdout)
     assert [one["name"] for one in shown["directions"]] == ["up", "up:reverse"]
-    assert run(unit, "remove", "up").output == ""
+    assert run(unit, "remove", "up").stdout == ""
     with pytest.raises(ServerError, match="there is no segment up"):
         run(unit, "show", "up")
 
@@ -49,10 +49,10 @@ def test_a_segment_lives_from_create_to_remove(unit: Unit) -> None:
 def test_options_are_what_is_created(unit: Unit) -> None:
     size = ("--error", "10%", "--confidence", "0.9")
     run(unit, "create", "web", "--from", "a:e:in", "--to", "b:e:out", "--filter", "tcp port 80", "--epoch", "5s", *size)
-    shown = json.loads(run(unit, "show", "web", "--format", "json").output)
+    shown = json.loads(run(unit, "show", "web", "--format", "json").stdout)
     assert (shown["from"], shown["to"], shown["filter"]) == ("a:e:in", "b:e:out", "tcp port 80")
     assert (shown["epoch_ns"], shown["error"], shown["confidence"]) == (5 * 10**9, 0.1, 0.9)
-    assert "filter" in run(unit, "list").output
+    assert "filter" in run(unit, "list").stdout
     run(unit, "remove", "web")
 
 
@@ -82,7 +82,7 @@ def test_one_segment_is_no_table_of_columns(unit: Unit) -> None:
 
 
 def test_an_empty_list_is_a_list(unit: Unit) -> None:
-    assert json.loads(run(unit, "list", "--format", "json").output) == {"segments": []}
+    assert json.loads(run(unit, "list", "--format", "json").stdout) == {"segments": []}
 
 
 def test_what_mplane_measures_is_asked_for_by_its_hops(unit: Unit) -> None:
@@ -101,8 +101,8 @@ def test_what_mplane_measures_is_asked_for_by_its_hops(unit: Unit) -> None:
         client.add_measurements([row])
     environment = {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens["viewer"]}
     asked = CliRunner().invoke(app, ["query", "--segment", "alpha>beta", "--from", "0"], env=environment)
-    assert asked.output.splitlines()[:2] == ["alpha → beta", "20 packets sent, 19 received, 1 lost (5.00%)"]
-    assert "mean delay 500 µs" in asked.output
-    shown = run(unit, "show", "alpha>beta", who="viewer").output
+    assert asked.stdout.splitlines()[:2] == ["alpha → beta", "20 packets sent, 19 received, 1 lost (5.00%)"]
+    assert "mean delay 500 µs" in asked.stdout
+    shown = run(unit, "show", "alpha>beta", who="viewer").stdout
     assert shown.splitlines()[0] == "alpha>beta: alpha to beta"
     assert "link, measured until 1970-01-01" in shown
