@@ -26,6 +26,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +139,60 @@ class _Epoch:
     remainders: FloatArray
 
 
+class _Stack:
+    """The equations of epochs with equally many buckets, as arrays whose first index is the epoch.
+
+    An instance names few buckets: Σ_f d_f·a_f·a_fᵀ has its few squares for each, kept as a sparse matrix.
+    """
+
+    def __init__(self, epochs: Sequence[_Epoch]) -> None:
+        self.held = np.array([epoch.held for epoch in epochs])
+        self.weight = np.array([epoch.weight for epoch in epochs])
+        self.chance = np.array([epoch.chance for epoch in epochs])
+        self.remainders = np.array([epoch.remainders for epoch in epochs])
+        self._shares = np.array([epoch.shares for epoch in epochs])
+        self.weighted = self._shares * self.weight[:, None, None]
+
+    def of_buckets(self, amount: FloatArray) -> FloatArray:
+        """What each bucket holds if instances added so much in each epoch."""
+        found: FloatArray = np.einsum("enk,ek->en", self._shares, amount)
+        return found
+
+    def summed_squares(self, scale: FloatArray) -> FloatArray:
+        """Σ_f scale_f · a_f·a_fᵀ of each epoch."""
+        epochs, buckets = self.held.shape
+        found: FloatArray = (self._squares @ scale.ravel()).reshape(epochs, buckets, buckets)
+        return found
+
+    @cached_property
+    def _squares(self) -> Any:
+        """(epochs · buckets²) × (epochs · instances), sparse."""
+        from scipy.sparse import csc_array
+
+        epochs, buckets, instances = self._shares.shape
+        epoch, instance, bucket = np.nonzero(self._shares.transpose(0, 2, 1))
+        share, column = self._shares[epoch, bucket, instance], epoch * instances + instance
+        named = np.bincount(column, minlength=epochs * instances)
+        # Each bucket of an instance with each other: those of one instance lie together.
+        left = np.repeat(np.arange(len(column)), named[column])
+        within = np.arange(len(left)) - np.repeat(np.cumsum(named[column]) - named[column], named[column])
+        right = (np.cumsum(named) - named)[column[left]] + within
+        rows = (epoch[left] * buckets + bucket[left]) * buckets + bucket[right]
+        shape = epochs * buckets * buckets, epochs * instances
+        return csc_array((share[left] * share[right], (rows, column[left])), shape=shape)
+
+
+def whitened(factor: FloatArray, columns: FloatArray) -> FloatArray:
+    """L⁻¹ times the columns of each epoch, for its Cholesky factor L."""
+    from scipy.linalg.blas import dtrsm
+
+    white = np.array(columns, order="C")
+    for lower, one in zip(factor, white, strict=True):
+        # By rows what BLAS has by columns: transposed it works in place.
+        dtrsm(1.0, lower.T, one.T, side=1, overwrite_b=1)
+    return white
+
+
 class _Model:
     """All epochs' equations under given scales."""
 
@@ -186,17 +242,34 @@ class _Model:
             return spread, np.zeros(self.instances)
         return spread, dispersed + (scales.change * amount) ** 2
 
+    @cached_property
+    def _stacks(self) -> list[_Stack]:
+        sizes = dict.fromkeys(len(epoch.held) for epoch in self.epochs)
+        return [_Stack([epoch for epoch in self.epochs if len(epoch.held) == size]) for size in sizes]
+
     def normal_equations(self, rate: FloatArray, scales: Scales) -> tuple[FloatArray, FloatArray, float]:
         """(stacked whitened matrix, stacked whitened right side, log determinant) of the rates' equations."""
         rows, sides, log_determinant = [], [], 0.0
-        for epoch in self.epochs:
-            spread, vary = self.covariances(rate, epoch, scales)
-            factor = np.linalg.cholesky(spread + (epoch.shares * vary) @ epoch.shares.T)
-            log_determinant += 2 * float(np.log(np.diag(factor)).sum())
-            both = np.linalg.solve(factor, np.column_stack([epoch.shares * epoch.weight, epoch.held]))
-            rows.append(both[:, :-1])
-            sides.append(both[:, -1])
+        for stack in self._stacks:
+            factor = np.linalg.cholesky(self._around(rate, stack, scales)).astype(np.float64)
+            log_determinant += 2 * float(np.log(factor.diagonal(axis1=1, axis2=2)).sum())
+            rows.append(whitened(factor, stack.weighted).reshape(-1, self.instances))
+            sides.append(whitened(factor, stack.held[:, :, None]).ravel())
         return np.concatenate(rows), np.concatenate(sides), log_determinant
+
+    def _around(self, rate: FloatArray, stack: _Stack, scales: Scales) -> FloatArray:
+        """The covariances of all epochs' buckets around A·λ·w: those of `covariances`, spread and change together."""
+        amount = stack.weight[:, None] * rate
+        dispersed = amount * np.where(np.isnan(self.own_kappa), scales.kappa, self.own_kappa)
+        chance = scales.chance * stack.chance if self.single_values else np.ones_like(amount)
+        scattered = dispersed * chance
+        vary = np.zeros_like(amount) if len(self.epochs) == 1 else dispersed + (scales.change * amount) ** 2
+        found = scales.kappa**2 * stack.remainders + stack.summed_squares(vary - scattered)
+        slack = SLACK * np.maximum(1.0, stack.of_buckets(amount * chance).mean(axis=1))
+        unlisted = (scales.unlisted * stack.held.mean(axis=1)) ** 2
+        diagonal = np.arange(stack.held.shape[1])
+        found[:, diagonal, diagonal] += stack.of_buckets(scattered) + (slack + unlisted)[:, None]
+        return found
 
     def solve(self, rate: FloatArray, scales: Scales) -> FloatArray:
         """λ ≥ 0 that fits best, under its prior."""

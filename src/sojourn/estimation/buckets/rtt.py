@@ -31,7 +31,15 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
-from sojourn.estimation.buckets.joint import METHOD, METHOD_INCOMPLETE, Amounts, Scales, decode_amounts, shares_of
+from sojourn.estimation.buckets.joint import (
+    METHOD,
+    METHOD_INCOMPLETE,
+    Amounts,
+    Scales,
+    decode_amounts,
+    shares_of,
+    whitened,
+)
 from sojourn.sketches.bucket_array import BucketArray
 
 PASSES = 3
@@ -208,19 +216,33 @@ def _usable_rows(epochs: Sequence[SummedEpoch], counts: Amounts, flow_id: UInt64
 
 
 class _Model:
-    """The linear model of [δ, the rates' error, μ], with covariances for flows that have about the given means."""
+    """The linear model of [δ, the rates' error, μ], with covariances for flows that have about the given means.
+
+    The covariance of a bucket's sums is X + ν·D with a diagonal D. In the eigenvectors of D^-½·X·D^-½ it is diagonal
+    for every ν, so that trying one takes no more than weighing the rows of `turned`.
+    """
 
     def __init__(self, rows: list[tuple[float, _Epoch]], rate_precision: FloatArray, mean: FloatArray) -> None:
         self.flows, self.average = len(mean), float(mean.mean())
         self.rate_precision = rate_precision
-        self.parts = [
-            (
-                epoch.mixing(mean) + np.diag(SLACK * self.average**2 * epoch.packets),
-                epoch.expected @ mean**2,
-                np.column_stack([epoch.expected, epoch.of_rates(mean, weight), epoch.packets, epoch.total]),
-            )
-            for weight, epoch in rows
-        ]
+        turned, spread, self.log_scale = [], [], 0.0
+        for weight, epoch in rows:
+            mixing = epoch.mixing(mean) + np.diag(SLACK * self.average**2 * epoch.packets)
+            columns = np.column_stack([epoch.expected, epoch.of_rates(mean, weight), epoch.packets, epoch.total])
+            scale = np.sqrt(epoch.expected @ mean**2)
+            values, vectors = np.linalg.eigh(mixing / np.outer(scale, scale))
+            turned.append(vectors.T @ (columns / scale[:, None]))
+            spread.append(values)
+            self.log_scale += 2 * float(np.log(scale).sum())
+        self.turned, self.spread = np.concatenate(turned), np.concatenate(spread)
+        self.gram: tuple[float, FloatArray] | None = None
+
+    def weighed(self, vary: float) -> FloatArray:
+        """The products of all columns under ν; those of the latest ν are kept."""
+        if self.gram is None or self.gram[0] != vary:
+            white = self.turned / np.sqrt(self.spread + vary)[:, None]
+            self.gram = vary, white.T @ white
+        return self.gram[1]
 
     def equations(self, vary: float, between: float) -> tuple[FloatArray, FloatArray, float]:
         """(precision, right side, −2 × the marginal log likelihood) of the unknown under ν and τ²."""
@@ -229,15 +251,12 @@ class _Model:
         precision[:flows, :flows] = np.eye(flows) / between
         precision[flows:-1, flows:-1] = self.rate_precision
         precision[-1, -1] = 1e-6 / self.average**2
-        side, misfit = np.zeros(2 * flows + 1), flows * np.log(between)
-        for mixing, varying, columns in self.parts:
-            factor = np.linalg.cholesky(mixing + np.diag(vary * varying))
-            white = np.linalg.solve(factor, columns)
-            precision += white[:, :-1].T @ white[:, :-1]
-            side += white[:, :-1].T @ white[:, -1]
-            misfit += float(white[:, -1] @ white[:, -1]) + 2 * float(np.log(np.diag(factor)).sum())
-        factor = np.linalg.cholesky(precision)
-        half = np.linalg.solve(factor, side)
+        gram = self.weighed(vary)
+        precision += gram[:-1, :-1]
+        side = gram[:-1, -1].copy()
+        misfit = flows * np.log(between) + gram[-1, -1] + self.log_scale + np.log(self.spread + vary).sum()
+        factor = np.linalg.cholesky(precision).astype(np.float64)
+        half = whitened(factor[None], side[None, :, None]).ravel()
         misfit += 2 * float(np.log(np.diag(factor)).sum()) - float(half @ half)
         return precision, side, float(misfit)
 
