@@ -207,7 +207,11 @@ def test_answered_runs_tell_loss_and_what_points_share(world: World) -> None:
         clock=clock_bytes(answer),
         data=answer_bytes(answer),
     )
-    RunStore(world.store).add(pair.number, [run], until=(1, 1), now_ns=SECOND)
+    RunStore(world.store).add(pair.number, [run, run], until=(1, 1), now_ns=SECOND)
+    plan, few = world.recorded().generation.plan, world.traffic.seen(world.recorded())
+    assert few is not None
+    assert (few.loss, few.common_share) == (plan.loss, plan.markers), "so few packets tell nothing"
+    RunStore(world.store).add(pair.number, [run], until=(2, 2), now_ns=SECOND)
     seen = world.traffic.seen(world.recorded())
     assert seen is not None
     assert seen.loss == pytest.approx(10 / 200)

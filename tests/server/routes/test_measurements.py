@@ -162,3 +162,13 @@ def test_an_outbox_that_overflows_gives_up_the_oldest_and_counts(monkeypatch: py
             box.put(probed(number))
         assert box.dropped == 3
     assert said[-1] == "5 measurements were not sent"
+
+
+def test_what_was_measured_lately_is_known_with_its_end(unit: Unit) -> None:
+    unit.store.add([epoch for number in (30, 40) for epoch in router_epochs(number)])
+    store = MeasurementStore(unit.store)
+    store.add([probed(50), probed(60), probed(5, "alpha", "beta")])
+    inside, probes = Segment.inside("a", "beta", "c"), Segment.between("alpha", "x", "beta")
+    assert store.measured(20 * SECOND) == {inside: 41 * SECOND, probes: 61 * SECOND}
+    assert store.measured(45 * SECOND) == {probes: 61 * SECOND}
+    assert set(store.measured(0)) == {inside, probes, Segment.between("alpha", "beta")}

@@ -30,6 +30,7 @@ from sojourn.store.runs import KnownPair, RunStore
 from sojourn.store.segments import Recording, pair_of
 
 LEAST_EPOCHS = 10
+LEAST_COUNTED = 1000  # packets that a loss of one in a thousand shows in
 MOST_PLACES = 100  # of a generation that has just begun
 # How often a taking over is looked at, and plans are: reading all segments takes 10⁻⁴ s for each.
 LOOK_SECONDS, PLAN_SECONDS = 2.0, 10.0
@@ -96,11 +97,11 @@ class StoredTraffic:
         return self._runs.pairs([pair_of(*pair, number) for pair in dict.fromkeys(ends)])
 
     def _counts(self, pair: KnownPair) -> _Counts | None:
-        """What the latest runs of a pair add up to; None if none is answered."""
+        """What the latest runs of a pair add up to; None if that is too little to tell shares from chance."""
         counts = _Counts()
         for row in self._runs.latest(pair.number, limit=LEAST_EPOCHS):
             counts.add(read_answer(row.data, row.clock).interval)
-        return counts if counts.sent else None
+        return counts if counts.sent >= LEAST_COUNTED else None
 
     def are_joined(self, first: Recording, second: Recording) -> bool:
         """A run is between two common markers: the first of them lies before all that the former still records."""
