@@ -22,14 +22,14 @@ from sojourn.segments.fleet.answers import RunAnswer, SampledDelays
 from sojourn.segments.fleet.point import parse_point
 from sojourn.segments.fleet.replanning import Seen
 from sojourn.segments.fleet.segment import FIRST_MEMORY, FleetSegment
-from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.planning import RecordedGroup, SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import SegmentControl
 from sojourn.server.door.limits import Limits
+from sojourn.server.runs.answering import row_of
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
-from sojourn.store.runs import Pair, RunRow, RunStore
+from sojourn.store.runs import Pair, RunStore
 
 SECOND = 10**9
 PARAMETERS = BucketArrayParameters(buckets=64, per_instance=2, bits=48, count_bits=32)
@@ -195,18 +195,7 @@ def test_answered_runs_tell_loss_and_what_points_share(world: World) -> None:
     no_rows = np.empty(0, np.int64)
     sampled = SampledDelays(no_rows, no_rows, np.empty(0), np.zeros(4, bool), False)
     answer = RunAnswer(Interval(0, SECOND, totals, flows), sampled, TimedPairs(no_rows, no_rows))
-    run = RunRow(
-        start_ns=0,
-        end_ns=SECOND,
-        follows=False,
-        sent=400,
-        received=190,
-        flows=4,
-        size_bytes=2 * 32_000,
-        raw_mean_ns=None,
-        clock=clock_bytes(answer),
-        data=answer_bytes(answer),
-    )
+    run = row_of(answer, size_bytes=64_000, follows=False)
     RunStore(world.store).add(pair.number, [run, run], until=(1, 1), now_ns=SECOND)
     plan, few = world.recorded().generation.plan, world.traffic.seen(world.recorded())
     assert few is not None

@@ -151,6 +151,11 @@ def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -
         answer = answered_run(run, sender, receiver)
     except SojournError as error:
         return _unanswered(run, str(error), follows)
+    return row_of(answer, size_bytes=run.size_bytes, follows=follows)
+
+
+def row_of(answer: RunAnswer, *, size_bytes: int, follows: bool) -> RunRow:
+    """An answer's row for the store."""
     interval = answer.interval
     mean = interval.totals.delays.mean
     return RunRow(
@@ -160,7 +165,7 @@ def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -
         sent=interval.totals.sent,
         received=interval.totals.received,
         flows=0 if interval.flows is None else len(interval.flows.flow_id),
-        size_bytes=run.size_bytes,
+        size_bytes=size_bytes,
         lost=interval.totals.losses.lost,
         raw_mean_ns=mean.value if isinstance(mean, Estimate) else None,
         least_raw_ns=int(answer.pairs.raw_delay_ns.min()) if len(answer.pairs) else None,
