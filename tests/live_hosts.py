@@ -14,6 +14,8 @@ from waiting import eventually
 
 __all__ = [
     "Tcpdump",
+    "segments_received",
+    "segments_sent",
     "send_datagrams",
     "transfer_seconds",
     "wait_for_captures",
@@ -78,6 +80,21 @@ def wait_for_tcpdump(sender: Host, address: str, dumps: Sequence[Tcpdump]) -> No
     sender.run("ping", "-c", "1", "-p", mark.hex(), address)
     for dump in dumps:
         eventually(lambda d=dump: mark in d.path.read_bytes(), f"{dump.path.name}: the last packets do not come")
+
+
+def _tcp_counts(host: Host) -> dict[str, int]:
+    names, values = (line.split()[1:] for line in host.run("grep", "^Tcp:", "/proc/net/snmp").splitlines())
+    return dict(zip(names, map(int, values), strict=True))
+
+
+def segments_sent(host: Host) -> int:
+    """As the host's own TCP counts them: those of the wire."""
+    counts = _tcp_counts(host)
+    return counts["OutSegs"] + counts["RetransSegs"]
+
+
+def segments_received(host: Host) -> int:
+    return _tcp_counts(host)["InSegs"]
 
 
 _SEND = """

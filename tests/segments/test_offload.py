@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import sojourn
-from live_hosts import Tcpdump, transfer_seconds, wait_for_silence, wait_for_tcpdump
+from live_hosts import (
+    Tcpdump,
+    segments_received,
+    segments_sent,
+    transfer_seconds,
+    wait_for_captures,
+    wait_for_silence,
+    wait_for_tcpdump,
+)
 from sojourn.capture.files.reader import open_capture
-from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
+from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
 from sojourn.segments.result import SegmentResult
+from waiting import PATIENCE_SECONDS
 
 PORT, BYTES = 40_000, 6_000_000
+EDGE_SECONDS = 0.5  # more than the longest delay, for which interfaces are captured before and after they are measured
 
 pytestmark = [
     pytest.mark.xdist_group("live"),
@@ -23,13 +38,6 @@ pytestmark = [
         reason="OFFLOADING IS NOT TESTED: it needs root for packet sockets and network namespaces",
     ),
 ]
-
-
-def segments_sent(host: Host) -> int:
-    """As the host's own TCP counts them: those of the wire."""
-    names, values = (line.split() for line in host.run("grep", "^Tcp:", "/proc/net/snmp").splitlines())
-    counts = dict(zip(names, values, strict=True))
-    return int(counts["OutSegs"]) + int(counts["RetransSegs"])
 
 
 def transfer(network: Network, folder: Path) -> tuple[Path, Path, Path, int]:
@@ -79,3 +87,29 @@ def test_hosts_that_offload_are_measured_as_the_wire_between_them(tmp_path: Path
     assert received_and_lost(sojourn.measure(sender, receiver)) == (packets, sent - packets)
     sketched = sojourn.measure(sender, receiver, sketch="auto", where=f"tcp src port {PORT}")
     assert sketched.aggregate["received"] == packets
+
+
+def test_a_router_that_is_handed_super_packets_is_measured_as_the_wires_around_it() -> None:
+    """Its first interface sees what the sender's card would take apart, its second what fits the wire."""
+    narrow = Bottleneck(50_000_000, burst_bytes=20_000, queue_bytes=40_000)
+    with two_hosts(bottleneck=narrow, router=True) as network:
+        sender, router, receiver = network.sender, network.router, network.receiver
+        assert router is not None
+        sender.run("ethtool", "-K", "eth0", "tx", "on", "tso", "on", "gso", "on")
+        router.run("ethtool", "-K", "left", "gro", "on")
+        command = (sys.executable, "-m", "sojourn.cli.main", "measure", "-i", "left", "-i", "right")
+        options = ("--format", "json", "--max-delay", "200ms", "tcp")
+        with router.start(*command, *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as measuring:
+            wait_for_captures(router, 2)
+            time.sleep(EDGE_SECONDS)
+            before = segments_sent(sender), segments_received(receiver)
+            transfer_seconds(sender, receiver, BYTES, src_port=PORT)
+            wait_for_silence(sender)
+            sent, received = segments_sent(sender) - before[0], segments_received(receiver) - before[1]
+            time.sleep(EDGE_SECONDS)
+            measuring.process.send_signal(signal.SIGINT)
+            answer, said = measuring.process.communicate(timeout=PATIENCE_SECONDS)
+    (flow,) = [flow for flow in json.loads(answer)["flows"] if flow["src_port"] == PORT]
+    assert (flow["packets"], flow["lost"]) == (sent, sent - received), said
+    assert sent > received
+    assert "split into the" in said

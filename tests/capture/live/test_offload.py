@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ import numpy as np
 import pytest
 from packet_builders import ethernet, ipv4, ipv6, tcp
 
-from live_hosts import wait_for_listener, wait_for_silence
+from live_hosts import segments_sent, transfer_seconds, wait_for_captures, wait_for_listener, wait_for_silence
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.frames import SEGMENT_BITS
 from sojourn.capture.decode.segmentation import WireSizes
@@ -25,7 +28,7 @@ from sojourn.capture.live.interface import LiveCapture
 from sojourn.capture.live.reader import LiveReader
 from sojourn.capture.live.ring import keep
 from sojourn.lab.namespaces import Host, Network, two_hosts
-from waiting import eventually
+from waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [
     pytest.mark.xdist_group("live"),
@@ -129,13 +132,6 @@ def watched(network: Network, expression: str) -> Iterator[Taken]:
         taken.sender, taken.wire, taken.receiver = map(_read, readers)
 
 
-def segments_sent(host: Host) -> int:
-    """As the host's own TCP counts them: those of the wire."""
-    names, values = (line.split() for line in host.run("grep", "^Tcp:", "/proc/net/snmp").splitlines())
-    counts = dict(zip(names, values, strict=True))
-    return int(counts["OutSegs"]) + int(counts["RetransSegs"])
-
-
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_transfer_is_seen_as_the_wire_carried_it(network: Network, version: int) -> None:
     address = network.receiver.address if version == 4 else network.receiver.address6
@@ -178,6 +174,22 @@ def test_without_a_filter_only_headers_are_copied_and_super_packets_whole(networ
     assert np.array_equal(captured[is_super], length[is_super])
     assert np.array_equal(captured[~is_super], np.minimum(length[~is_super], 200))
     assert (length[~is_super] > 1400).any()
+
+
+def test_flows_are_counted_as_the_wire_carried_them(network: Network) -> None:
+    command = (sys.executable, "-m", "sojourn.cli.main", "flows", "-i", "eth0", "--format", "json", "-v", "tcp")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with network.sender.start(*command, **pipes) as counting:
+        wait_for_captures(network.sender, 1)
+        before = segments_sent(network.sender)
+        transfer_seconds(network.sender, network.receiver, BYTES // 4, src_port=40_001)
+        wait_for_silence(network.sender)
+        counting.process.send_signal(signal.SIGINT)
+        answer, said = counting.process.communicate(timeout=PATIENCE_SECONDS)
+    (flow,) = [flow for flow in json.loads(answer)["flows"] if flow["src_port"] == 40_001]
+    assert flow["packets"] == segments_sent(network.sender) - before
+    assert flow["bytes"] > BYTES // 4 + 52 * (flow["packets"] - 2)
+    assert "put together by offloading (TSO, GRO), counted as those of the wire" in said
 
 
 _RECEIVE_DATAGRAMS = """
