@@ -86,14 +86,15 @@ class Cost:
     tcpdump: float
     sent_bytes: float
     packets: float
+    rate: float
     dropped: int
     resident_bytes: int
 
-    def row(self, rate: int, frame: int) -> str:
+    def row(self, frame: int) -> str:
         shares = f"{self.agent:.2%} | {self.tcpdump:.2%}"
         sent = f"{self.sent_bytes:,.0f} | {8 * self.sent_bytes / self.packets:.2f}"
         memory = f"{self.resident_bytes / 2**20:.0f} MiB"
-        return f"| {rate:,} of {frame:,} bytes | {shares} | {sent} | {memory} | {self.dropped:,} |"
+        return f"| {self.rate:,.0f} of {frame:,} bytes | {shares} | {sent} | {memory} | {self.dropped:,} |"
 
 
 def _points() -> list[str]:
@@ -108,7 +109,7 @@ def _points() -> list[str]:
             tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name,
             query_unit(Path(name), host=network.receiver) as fleet,
         ):
-            lines.append(_cost(network, fleet, rate, frame).row(rate, frame))
+            lines.append(_cost(network, fleet, rate, frame).row(frame))
     return lines
 
 
@@ -128,10 +129,10 @@ def _cost(network: Network, fleet: Fleet, rate: int, frame: int) -> Cost:
             used = [processor_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
             shares = [one / (time.monotonic() - start) for one in used]
             memory = _resident_bytes(running.pid)
-            packets = float(sending.communicate()[0]) * (seconds + 2)
+            reached = float(sending.communicate()[0])
     dropped = DROPPED.findall((fleet.directory / "receiver" / "log").read_text())
     lost = sum(int(text.replace(",", "")) for text in dropped)
-    return Cost(*shares, _bytes_sent(host) - begun_bytes, packets, lost, memory)
+    return Cost(*shares, _bytes_sent(host) - begun_bytes, reached * (seconds + 2), reached, lost, memory)
 
 
 def _count_bytes_to(host: Host, port: str) -> None:
