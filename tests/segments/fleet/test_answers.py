@@ -92,9 +92,9 @@ def test_losses_are_inside_their_interval_although_packets_overtake_markers() ->
     for seed in (5, 6, 7):
         world = make_two_point_world(seed=seed, flows=200, packets=200_000, duration_ns=40 * SECOND, load=0.95)
         found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
-        for part in (found[:1], found[1:3], found[2:6], found):
-            later = found[len(part)] if part is found[:1] else None
-            whole = combine(part, [IN_STEP] * len(part), later=later)
+        for first, last in ((0, 1), (1, 3), (2, 6), (0, len(found))):
+            part = found[first:last]
+            whole = combine(part, [IN_STEP] * len(part), later=found[last] if last < len(found) else None)
             _, delay = truth_between(world, whole.first_ns, whole.last_ns)
             losses = whole.totals.losses
             inside.append(losses.low <= int((delay == LOST).sum()) <= losses.high)

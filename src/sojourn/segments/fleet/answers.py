@@ -33,7 +33,7 @@ from sojourn.epochs.epoch import Epoch, KernelClock, merge_epochs
 from sojourn.estimation.differences import Losses, poisson_95
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.order_statistics import weighed_percentiles
-from sojourn.estimation.sample import MatchedSample, displaced_packets, match_samples
+from sojourn.estimation.sample import MatchedSample, displaced_packets
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import Interval, SegmentTotals, answer_interval, parts_of, without_other_way
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
@@ -121,40 +121,55 @@ def answer_run(
 
     `offset_ns` is about what the clocks differ by, where that is known.
     """
-    sender = merge_epochs(list(sent))
-    receiver = merge_epochs(list(received)) if received else new_sketch(sender.parameters)
+    sender = _merged(sent)
+    receiver = _merged(received) if received else new_sketch(sender.parameters)
     sender.parameters.require_equal(receiver.parameters)
     keys = _keys([*sent, *received])
     flow_id = np.array(list(keys), np.uint64)
-    base_ns = _base(sender, receiver) if offset_ns is None else offset_ns
     complete = all(epoch.keys is not None for epoch in (*sent, *received))
-    interval = answer_interval(
-        sender,
-        shifted(receiver, base_ns),
-        flow_id,
-        sizes=np.zeros(len(flow_id), np.int64),
-        joint=complete and 0 < len(flow_id) <= MOST_JOINT_FLOWS and FLOWS in parts_of(sender),
-        base_ns=base_ns,
-    )
-    pairs = _pairs(interval.sample, sender, base_ns)
+    is_joint = complete and 0 < len(flow_id) <= MOST_JOINT_FLOWS and FLOWS in parts_of(sender)
+    if offset_ns is None:
+        offset_ns = _far_apart(sender, receiver)
+    interval = _answered(sender, receiver, flow_id, is_joint, offset_ns)
+    if interval.sample is not None and (below := _least(interval.sample)) < 0:
+        # What is left of delays has to be as if the clocks were in step, and not negative.
+        offset_ns += below
+        interval = _answered(sender, receiver, flow_id, is_joint, offset_ns)
+    extra = None if interval.sample is None else interval.sample.extra_packets()
+    pairs = _pairs(interval.sample, sender, offset_ns)
     ends = [[epoch.cut for epoch in end if epoch.cut is not None] for end in (sent, received)]
     kernels = [cuts[-1].clock if cuts else None for cuts in ends]
     missed = [sum(cut.missed for cut in cuts) for cuts in ends]
     return RunAnswer(
         replace(interval, sample=None),
-        SampledDelays.of(interval.sample, flow_id, base_ns),
+        SampledDelays.of(interval.sample, flow_id, offset_ns),
         smallest(pairs),
-        None if interval.sample is None else interval.sample.extra_packets(),
-        _displaced(before, sender, receiver),
+        extra,
+        # Late packets are among the extra ones: where there are none, there is nothing to look for.
+        extra if extra is not None and not extra.samples else _displaced(before, sender, receiver),
         (kernels[0], kernels[1]),
         (missed[0], missed[1]),
     )
 
 
+def _merged(epochs: Sequence[Epoch]) -> AnySketch:
+    """What epochs recorded together; one alone is not copied, as nothing here changes it."""
+    return epochs[0].sketch if len(epochs) == 1 else merge_epochs(list(epochs))
+
+
+def _answered(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, is_joint: bool, base_ns: int) -> Interval:
+    sizes: Int64Array = np.zeros(len(flow_id), np.int64)
+    return answer_interval(sender, shifted(receiver, base_ns), flow_id, sizes=sizes, joint=is_joint, base_ns=base_ns)
+
+
+def _least(sample: MatchedSample) -> int:
+    return math.floor(sample.delay_ns.min()) if len(sample.delay_ns) else 0
+
+
 def _displaced(before: Sequence[Epoch], sender: AnySketch, receiver: AnySketch) -> Estimate | None:
     if not before or before[0].parameters != sender.parameters:
         return None
-    ends = [_sample_of(sketch) for sketch in (merge_epochs(list(before)), sender, receiver)]
+    ends = [_sample_of(sketch) for sketch in (_merged(before), sender, receiver)]
     earlier, sent, received = ends
     return None if earlier is None or sent is None or received is None else displaced_packets(earlier, sent, received)
 
@@ -171,16 +186,10 @@ def _keys(epochs: Sequence[Epoch]) -> dict[int, TrafficKey]:
     return {key_id(key): key for key in keys}
 
 
-def _base(sender: AnySketch, receiver: AnySketch) -> int:
-    """About the smallest raw delay: what is left of delays is then as if the clocks were in step, and not negative."""
+def _far_apart(sender: AnySketch, receiver: AnySketch) -> int:
+    """What clocks that differ by minutes or more are apart, as the flow-blind LDA tells it; 0 for others."""
     sent, received = parts_of(sender), parts_of(receiver)
-    base_ns = recorded_base(sent[SEGMENT], received[SEGMENT]) or 0 if SEGMENT in sent else 0  # type: ignore[arg-type]
-    before, after = _sample_of(sender), _sample_of(receiver)
-    if before is not None and after is not None:
-        delays = match_samples(before, shifted(after, base_ns)).delay_ns  # type: ignore[arg-type]
-        if len(delays) and delays.min() < 0:
-            base_ns += math.floor(delays.min())
-    return base_ns
+    return recorded_base(sent[SEGMENT], received[SEGMENT]) or 0 if SEGMENT in sent else 0  # type: ignore[arg-type]
 
 
 def _pairs(sample: MatchedSample | None, sender: AnySketch, base_ns: int) -> TimedPairs:

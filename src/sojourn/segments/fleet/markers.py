@@ -2,7 +2,7 @@
 
 A packet is a marker of *level* l if a hash of its identity ends in l zero bits: of all packets one in 2ˡ is, at every
 point the same ones, and those of a higher level are among those of a lower. A point cuts before each marker of its
-present level, which it sets by its own traffic, to one or two markers an epoch; two points that choose differently have
+present level, which it sets by its own traffic, to about one marker an epoch; two points that choose differently have
 those of the higher level in common. A lost marker makes two epochs one, and nothing wrong.
 
 Where packets stop to come, an epoch ends by time. After a silence this place has a name too, by the last packet before
@@ -87,9 +87,9 @@ class MarkerCuts:
             self._window_ns, self._packets = last, 0
 
     def _level_of(self, packets: int, span_ns: int) -> int:
-        """The level of which one or two markers come in an epoch."""
+        """The level of which about one marker comes in an epoch: 0.7 to 1.4."""
         expected = packets * self.epoch_ns / span_ns * self._share
-        return min(MOST_LEVEL, max(0, math.floor(math.log2(max(expected, 1.0)))))
+        return min(MOST_LEVEL, max(0, round(math.log2(max(expected, 1.0)))))
 
     def begin(self, time_ns: int) -> None:
         """An epoch begins with a packet of this time."""
