@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-TABLES = ("agent", "captures", "fleet-segments", "ingest", "live", "memory", "recording", "tomography")
+TABLES = ("agent", "captures", "fleet-segments", "ingest", "live", "memory", "queries", "recording", "tomography")
 UNTIMED = ("coverage", "tomography-intervals")
 
 

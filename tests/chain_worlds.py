@@ -14,7 +14,7 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.capture.files.reader import open_capture
 from sojourn.capture.filters import PacketFilter
-from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch
+from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array
 from sojourn.core.keys import key_id, parse_key
 from sojourn.lab.chain.load import services
 from sojourn.lab.chain.network import Chain
@@ -120,10 +120,10 @@ class Truth:
     def of(cls, sender_path: Path, receiver_path: Path, *, sender: str) -> Truth:
         """By packets' identities; `sender` is the address of those that count."""
         sent, received = (_packets(path, sender) for path in (sender_path, receiver_path))
-        names, first = np.unique(received.packet_id, return_index=True)
-        at = np.minimum(np.searchsorted(names, sent.packet_id), len(names) - 1)
-        arrived = names[at] == sent.packet_id
-        return cls(sent, np.where(arrived, received.time_ns[first[at]] - sent.time_ns, -1))
+        names, first = np.unique(_names(received), return_index=True)
+        asked = _names(sent)
+        at = np.minimum(np.searchsorted(names, asked), len(names) - 1)
+        return cls(sent, np.where(names[at] == asked, received.time_ns[first[at]] - sent.time_ns, -1))
 
     def within(self, spans: Sequence[Mapping[str, int]], *, wider_ns: int = 0) -> BoolArray:
         """Which packets were sent in some stretches of time."""
@@ -147,6 +147,17 @@ class Truth:
         """The delays of a flow's packets, of those chosen."""
         text = f"{row['src_ip']}:{row['src_port']} > {row['dest_ip']}:{row['dest_port']} {row['protocol']}"
         return self.delay_ns[chosen & (self.sent.flow_id == np.uint64(key_id(parse_key(text))))]
+
+
+def _names(packets: PacketBatch) -> UInt64Array:
+    """Packets' identities; of equal packets, as acknowledgements that are repeated may be, the n-th has another."""
+    order = np.argsort(packets.packet_id, kind="stable")
+    sorted_id = packets.packet_id[order]
+    row = np.arange(len(order))
+    is_new = np.append(True, sorted_id[1:] != sorted_id[:-1])
+    repeated = np.empty(len(order), np.uint64)
+    repeated[order] = row - np.maximum.accumulate(np.where(is_new, row, 0))
+    return packets.packet_id + repeated * np.uint64(0x9E3779B97F4A7C15)
 
 
 def _packets(path: Path, sender: str) -> PacketBatch:

@@ -68,6 +68,7 @@ FEW_KEYS, FEW_COUNTER_BYTES = 1000, 1 << 14
 BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
+_Tables = tuple[tuple[Table, int], ...]  # with their packed sizes
 _Body = tuple[int, bytes]  # the version of the format, and what is in it
 
 
@@ -386,18 +387,18 @@ def _layout(kind: str, mapping: bytes) -> tuple[Parameters, int, int]:
 
 def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
     sketch = new_sketch(parameters)
-    _unpack_tables(parameters, counters, sketch.arrays)
+    _unpack_tables(_tables(parameters), counters, sketch.arrays)
     return sketch
 
 
 def _unpacked_tables(parameters: Parameters, counters: bytes) -> list[Int64Array]:
-    arrays = [np.empty((table.length, len(table.fields)), np.int64) for table, _ in _tables(parameters)]
-    _unpack_tables(parameters, counters, arrays)
+    tables = _tables(parameters)
+    arrays = [np.empty((table.length, len(table.fields)), np.int64) for table, _ in tables]
+    _unpack_tables(tables, counters, arrays)
     return arrays
 
 
-def _unpack_tables(parameters: Parameters, counters: bytes, arrays: Sequence[Int64Array]) -> None:
-    tables = _tables(parameters)
+def _unpack_tables(tables: _Tables, counters: bytes, arrays: Sequence[Int64Array]) -> None:
     counters = _decompressed(counters, sum(size for _, size in tables))
     offset = 0
     for (table, size), array in zip(tables, arrays, strict=True):
@@ -406,7 +407,7 @@ def _unpack_tables(parameters: Parameters, counters: bytes, arrays: Sequence[Int
 
 
 @lru_cache(maxsize=1024)
-def _tables(parameters: Parameters) -> tuple[tuple[Table, int], ...]:
+def _tables(parameters: Parameters) -> _Tables:
     """The tables, with their packed sizes: epochs of a stream have the same ones."""
     return tuple((table, packed_size(table)) for table in parameters.tables())
 

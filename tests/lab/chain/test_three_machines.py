@@ -16,6 +16,7 @@ import pytest
 
 import sojourn
 from chain_worlds import SECOND, SEGMENTS, STAMPS_NS, Truth, Watch, inside, watched
+from sojourn.lab.chain.forwarder import Disturbance
 from sojourn.lab.chain.load import Load, run_load
 from sojourn.lab.chain.network import three_machines
 from sojourn.lab.chain.shifted_agent import ClockFault
@@ -98,7 +99,10 @@ def test_the_captures_tell_what_measure_answers(world: World, name: str) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packets_and_losses_of_flows_are_those_of_the_captures(world: World, name: str) -> None:
-    truth, result = world.truth[name], world.whole[name]
+    _check_counts(world.whole[name], world.truth[name])
+
+
+def _check_counts(result: SegmentResult, truth: Truth) -> None:
     for row in _flows(result):
         sent, lost = truth.counts(row, result.covered)
         assert row["packets"] in sent, row
@@ -181,3 +185,56 @@ def test_the_truth_is_in_every_interval_whatever_the_receivers_clock_does(fault:
     assert np.mean(held) >= 0.8
     lost_ns = sum(part["end_ns"] - part["start_ns"] for part in series.intervals if part not in known)
     assert lost_ns <= (2 * EPOCH_NS if fault == "set" else 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("crashed", ["source", "sink", "query unit"])
+def test_a_crash_leaves_a_gap_and_nothing_wrong(crashed: str, tmp_path: Path) -> None:
+    """Of an agent what it had not written down is lost, and missing in what is covered; of a query unit nothing is."""
+    with three_machines(NARROW) as chain, watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS) as watch:
+        process = watch.fleet if crashed == "query unit" else watch.agents[crashed]
+
+        def crash() -> None:
+            process.kill()
+            process.start()
+
+        begun_ns = time.time_ns()
+        timer = threading.Timer(BEFORE_SECONDS, crash)
+        timer.start()
+        run_load(chain, Load(seconds=LOAD_SECONDS))
+        timer.join()
+        result = watch.settle("path", begun_ns + 30 * SECOND)
+        assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
+        _check_counts(result, watch.truth("path"))
+    assert len(result.covered) == (1 if crashed == "query unit" else 2)
+
+
+@pytest.mark.long
+def test_losses_and_reordering_cost_precision_and_not_truth(tmp_path: Path) -> None:
+    """A fifth of all packets is lost, markers among them, and a tenth is late by up to 50 ms."""
+    disturbance = Disturbance(delay_ns=5_000_000, loss=0.2, late=0.1, late_ns=50_000_000)
+    load = Load(seconds=LOAD_SECONDS, streams=0, fetchers=0, datagram_rate=2_000_000)
+    with (
+        three_machines(disturbance=disturbance) as chain,
+        watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS) as watch,
+    ):
+        begun_ns = time.time_ns()
+        run_load(chain, load)
+        result = watch.settle("path", begun_ns + 20 * SECOND)
+        assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
+        truth = watch.truth("path")
+    whole = result.aggregate
+    sent, lost = truth.counts(None, result.covered)
+    assert whole["sent"] in range(sent.start - 10, sent.stop + 10)
+    assert whole.get("lost_low", whole["lost"]) <= lost.stop
+    assert whole.get("lost_high", whole["lost"]) >= lost.start
+    assert whole["lost"] == pytest.approx(lost.start, rel=0.01)
+    chosen = truth.within(result.covered)
+    assert inside(whole, "mean", float(truth.delay_ns[chosen & (truth.delay_ns >= 0)].mean()))
+    held = []
+    for row in _flows(result):
+        delays = truth.of_flow(row, chosen)
+        if (delays >= 0).any() and row["mean_ns"] is not None:
+            held.append(inside(row, "mean", float(delays[delays >= 0].mean())))
+    assert len(held) > 15
+    assert np.mean(held) >= 0.9
