@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from iotm_worlds import disk_world
+from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Reason
+from sojourn.estimation.buckets import joint
 from sojourn.estimation.buckets.joint import decode_amounts, estimate_sums_jointly, shares_of
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
@@ -103,3 +105,33 @@ def test_what_cannot_be_decoded_is_said() -> None:
         decode_amounts([], np.arange(3, dtype=np.uint64))
     with pytest.raises(ParameterError, match="too many to decode together"):
         shares_of(BucketArrayParameters(buckets=1 << 20, per_instance=1), np.arange(100, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("field", ["sum", "count"])
+@pytest.mark.parametrize("unlisted", [False, True])
+def test_covariances_of_all_epochs_are_those_of_each(field: str, unlisted: bool) -> None:
+    """Assembled from instances' few buckets, against the formula of one epoch."""
+    random = np.random.default_rng(3)
+    ids = random.integers(0, 2**63, 30).astype(np.uint64)
+    sketches = []
+    for salt in range(4):
+        sketch = BucketArray(BucketArrayParameters(buckets=24, per_instance=3, bits=40, count_bits=24, salt=salt))
+        who = random.permutation(np.repeat(ids, random.poisson(20, len(ids))))
+        values, none = random.integers(1, 9, len(who)), np.zeros(len(who), np.uint64)
+        sketch.record_batch(MeasurementBatch(who, values, np.arange(len(who)), none))
+        sketches.append(sketch)
+    of_ones = field == "count"
+    model = joint._Model(joint._equations(sketches, ids, field, of_ones), single_values=of_ones, by_number=False)
+    model = model.with_unlisted() if unlisted else model
+    rate, scales = random.uniform(1, 100, model.instances), joint.Scales(2.0, 0.3, 0.7, 0.2 * unlisted)
+    matrix, side, log_determinant = model.normal_equations(rate, scales)
+    rows, sides, logs = [], [], 0.0
+    for epoch in model.epochs:
+        spread, vary = model.covariances(rate, epoch, scales)
+        factor = np.linalg.cholesky(spread + (epoch.shares * vary) @ epoch.shares.T)
+        rows.append(np.linalg.solve(factor, epoch.shares * epoch.weight))
+        sides.append(np.linalg.solve(factor, epoch.held))
+        logs += 2 * float(np.log(np.diag(factor)).sum())
+    assert np.allclose(matrix, np.concatenate(rows), rtol=1e-9, atol=1e-12)
+    assert np.allclose(side, np.concatenate(sides), rtol=1e-9)
+    assert log_determinant == pytest.approx(logs, rel=1e-12)
