@@ -23,7 +23,7 @@ from sqlalchemy import URL
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.keys import FlowKey, TrafficKey, key_id, parse_key
-from sojourn.core.units import format_duration, plural
+from sojourn.core.units import format_duration, format_time, plural
 from sojourn.epochs.wire import encoded
 from sojourn.estimation.buckets.queries import FOREVER_NS
 from sojourn.matching.clock.correction import TimedPairs
@@ -89,7 +89,8 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     known = runs.pairs(work.pairs)
     parts, later, notes = _parts(store, runs, known, work)
     if not parts:
-        raise InputError(NOT_YET, where=f"segment {work.name}", action="; ".join(notes) or _waiting(runs, known))
+        action = "; ".join(notes) or _elsewhere(runs, known) or _waiting(runs, known)
+        raise InputError(NOT_YET, where=f"segment {work.name}", action=action)
     clocks = _clocks(runs, known, [part.answer for part in parts])
     foreign = _foreign(store, work, parts)
     groups = list(_grouped(parts, work.interval_ns)) if work.interval_ns else []
@@ -117,6 +118,12 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
             for one, rows in zip(result.intervals, groups, strict=True)
         ],
     )
+
+
+def _elsewhere(runs: RunStore, known: Sequence[KnownPair]) -> str:
+    """When the latest run was, if there is one outside the range."""
+    latest = [row.end_ns for pair in known for row in runs.latest(pair.number, limit=1)]
+    return f"the latest one ends at {format_time(max(latest))}: ask for a longer range" if latest else ""
 
 
 def _waiting(runs: RunStore, known: Sequence[KnownPair]) -> str:

@@ -1,0 +1,146 @@
+"""Epochs that end at packets: their places travel and merge where they follow each other; small ones are few bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cbor2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sojourn.core.arrays import PacketBatch
+from sojourn.core.errors import MismatchError, WireError
+from sojourn.core.hashing import hash_bytes
+from sojourn.epochs.epoch import Cut, Epoch, KernelClock
+from sojourn.epochs.merging import merged_epoch
+from sojourn.epochs.wire import EncodedEpoch, decode, encode, encoded
+from sojourn.segments.plan import plan_point
+from sojourn.sketches.sketch import new_sketch
+
+PLAN = plan_point(32_000, flows=100, loss=0.01)
+WORDS = st.none() | st.integers(0, 2**64 - 1)
+CLOCKS = st.none() | st.builds(KernelClock, st.booleans(), st.integers(0, 2**62), st.integers(-(2**62), 2**62))
+CUTS = st.builds(Cut, WORDS, WORDS, st.integers(1, 8), st.booleans(), st.integers(0, 2**62), CLOCKS)
+
+
+def epoch(packets: int, cut: Cut, *, sequence: int = 7, seed: int = 1) -> Epoch:
+    random = np.random.default_rng(seed)
+    sketch = new_sketch(PLAN.stream)
+    flows = random.integers(0, 50, packets).astype(np.uint64)
+    ids = random.integers(0, 2**64, packets, dtype=np.uint64)
+    sketch.record_batch(PacketBatch(flows, ids, np.arange(packets) + 10**18, np.full(packets, 100)))
+    return Epoch("a", "point:eth0:out:g1", sequence, sketch, (), cut)
+
+
+@given(CUTS)
+def test_a_cut_travels(cut: Cut) -> None:
+    there = decode(encode(epoch(3, cut)))
+    assert there.cut == cut
+    assert encoded(encode(epoch(3, cut))).cut == cut
+
+
+def test_counters_come_back_whether_they_were_compressed_or_not() -> None:
+    for packets in (0, 1, 50, 200_000):
+        one = epoch(packets, Cut())
+        other = decode(encode(one))
+        for mine, its in zip(one.sketch.arrays, other.sketch.arrays, strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+def test_bytes_fall_with_packets() -> None:
+    sizes = [len(encode(epoch(packets, Cut()))) for packets in (0, 10, 100, 100_000)]
+    assert sizes[0] < 600
+    assert sizes == sorted(sizes)
+    assert sizes[1] < sizes[3] / 10
+
+
+def test_an_epoch_without_a_cut_has_the_version_that_everybody_reads() -> None:
+    whole = replace(epoch(5, Cut()), cut=None)
+    assert cbor2.loads(encode(whole))[0] == 1
+    assert cbor2.loads(encode(epoch(5, Cut())))[0] == 2
+
+
+def rebuilt(change: Callable[[list[Any]], object], *, version: int = 2) -> bytes:
+    _, body, _ = cbor2.loads(encode(epoch(5, Cut(begins=3, clock=KernelClock(True, 5)))))
+    items = cbor2.loads(body)
+    change(items)
+    body = cbor2.dumps(items)
+    return cbor2.dumps([version, body, hash_bytes(body) & 0xFFFFFFFF])
+
+
+def changed(position: int, value: object) -> Callable[[list[Any]], object]:
+    return lambda items: items[9].__setitem__(position, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (changed(0, -1), "cut"),
+        (changed(1, 2**64), "body"),  # a number that takes a tag
+        (changed(1, "x"), "cut"),
+        (changed(2, 0), "sequences"),
+        (changed(2, 9), "sequences"),  # more numbers than there were up to its own
+        (changed(3, 1), "continues"),
+        (changed(4, -1), "missed"),
+        (changed(5, [True, 1]), "clock"),
+        (changed(5, [True, -1, 0]), "error_ns"),
+        (changed(5, 7), "clock"),
+        (lambda items: items[9].pop(), "cut"),
+        (lambda items: items.__setitem__(9, None), "cut"),
+        (lambda items: items.pop(), "body"),
+    ],
+)
+def test_a_cut_that_is_none_is_refused(change: Callable[[list[Any]], object], where: str) -> None:
+    with pytest.raises(WireError) as caught:
+        encoded(rebuilt(change))
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: b"\x00" + data[1:],
+        lambda _: zlib.compress(b"\x00" * 10),
+        lambda _: zlib.compress(b"\x00" * 50_000_000, 9),
+        lambda data: zlib.compress(zlib.decompress(data) + b"\x00"),
+    ],
+)
+def test_compressed_counters_of_another_size_are_refused(spoil: Callable[[bytes], bytes]) -> None:
+    def change(items: list[Any]) -> None:
+        items[7] = spoil(items[7])
+
+    with pytest.raises(WireError, match="counters"):
+        decode(rebuilt(change))
+
+
+def test_compressed_counters_belong_to_version_2() -> None:
+    with pytest.raises(WireError, match="the parameters call for"):
+        encoded(rebuilt(lambda items: items.pop(), version=1))
+
+
+def test_epochs_that_follow_each_other_merge_and_keep_their_places() -> None:
+    clock = KernelClock(False, 9)
+    first = epoch(20, Cut(1, 2, 1, False, 3), sequence=4)
+    second = epoch(30, Cut(2, None, 2, True, 4, clock), sequence=6, seed=2)
+    for pair in ((first, second), (second, first)):
+        merged = merged_epoch(*pair)
+        assert merged.sequence == 6
+        assert merged.cut == Cut(1, None, 3, False, 7, clock)
+        assert merged.recorded == 50
+
+
+@pytest.mark.parametrize("later", [Cut(2, 3, 1, False), Cut(2, 3, 2, True)])
+def test_epochs_with_something_between_them_do_not_merge(later: Cut) -> None:
+    with pytest.raises(MismatchError, match="do not follow each other"):
+        merged_epoch(epoch(1, Cut(1, 2), sequence=4), epoch(1, later, sequence=5))
+
+
+def test_an_encoded_epoch_knows_its_cut() -> None:
+    assert EncodedEpoch.of(epoch(1, Cut(5, 6))).cut == Cut(5, 6)
