@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -105,6 +106,7 @@ NORMAL_95 = 1.959963984540054
 _STUDENT_FEW = {1: 12.7062, 2: 4.3027}
 
 
+@lru_cache(maxsize=4096)
 def student_95(degrees: int) -> float:
     """The two-sided 95 % quantile of Student's t; infinite without a degree of freedom.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -65,8 +66,12 @@ def answers(sent: Sequence[Epoch], received: Sequence[Epoch]) -> tuple[list[Run]
         first = run.sent[0]
         earlier = before.get(first.sequence - first.cut.sequences) if first.cut.continues else None
         ends = [before[one.sequence] for one in run.sent], [after[one.sequence] for one in run.received]
-        found.append(answer_run(*ends, before=[earlier] if earlier is not None else []))
+        found.append(answer_run(*ends, before=partial(_alone, earlier)))
     return runs, found
+
+
+def _alone(epoch: Epoch | None) -> list[Epoch]:
+    return [] if epoch is None else [epoch]
 
 
 def truth_between(world: TwoPointWorld, first_ns: int, last_ns: int) -> tuple[FlowTruth, Int64Array]:

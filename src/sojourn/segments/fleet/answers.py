@@ -21,7 +21,7 @@ Cost: O(flows + samples) for each run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,10 +114,10 @@ def answer_run(
     sent: Sequence[Epoch],
     received: Sequence[Epoch],
     *,
-    before: Sequence[Epoch] = (),
+    before: Callable[[], Sequence[Epoch]] = tuple,
     offset_ns: int | None = None,
 ) -> RunAnswer:
-    """The answer of the epochs between two places; `before` are those that the sender recorded right before.
+    """The answer of the epochs between two places; `before` gives those that the sender recorded right before.
 
     `offset_ns` is about what the clocks differ by, where that is known.
     """
@@ -146,7 +146,7 @@ def answer_run(
         smallest(pairs),
         extra,
         # Late packets are among the extra ones: where there are none, there is nothing to look for.
-        extra if extra is not None and not extra.samples else _displaced(before, sender, receiver),
+        extra if extra is not None and not extra.samples else _displaced(before(), sender, receiver),
         (kernels[0], kernels[1]),
         (missed[0], missed[1]),
     )

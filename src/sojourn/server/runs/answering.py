@@ -103,6 +103,7 @@ class Reader:
             node, stream, numbers, admit=self._admit
         )
         self._most_bytes = most_bytes
+        self._given: dict[int, Epoch] = {}
         self._last: dict[int, Epoch] = {}
 
     def _admit(self, epoch: EncodedEpoch) -> None:
@@ -112,7 +113,7 @@ class Reader:
 
     def add(self, epochs: Sequence[Epoch]) -> None:
         """Know epochs that are not stored."""
-        self._last.update((epoch.sequence, epoch) for epoch in epochs)
+        self._given.update((epoch.sequence, epoch) for epoch in epochs)
 
     def epochs(self, placed: Sequence[PlacedEpoch]) -> list[Epoch]:
         """All of these, or a `SojournError`."""
@@ -131,8 +132,9 @@ class Reader:
         return list(self._known([placed.sequence - placed.cut.sequences]).values())
 
     def _known(self, numbers: list[int]) -> dict[int, Epoch]:
-        missing = [number for number in numbers if number not in self._last]
-        found = {number: self._last[number] for number in numbers if number in self._last}
+        at_hand = {**self._last, **self._given}
+        missing = [number for number in numbers if number not in at_hand]
+        found = {number: at_hand[number] for number in numbers if number in at_hand}
         if missing:
             found.update((epoch.sequence, epoch) for epoch in self._read(missing))
             self._last = {number: found[number] for number in sorted(found)[-2:]}
@@ -141,8 +143,8 @@ class Reader:
 
 def answered_run(run: Run, sender: Reader, receiver: Reader) -> RunAnswer:
     """The answer of a run; a `SojournError` says why there is none."""
-    before = sender.before(run.sent[0])
-    return answer_run(sender.epochs(run.sent), receiver.epochs(run.received), before=before)
+    ends = sender.epochs(run.sent), receiver.epochs(run.received)
+    return answer_run(*ends, before=lambda: sender.before(run.sent[0]))
 
 
 def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -> RunRow:
