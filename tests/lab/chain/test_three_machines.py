@@ -106,11 +106,13 @@ def _check_counts(result: SegmentResult, truth: Truth) -> None:
     for row in _flows(result):
         sent, lost = truth.counts(row, result.covered)
         assert row["packets"] in sent, row
-        assert row["lost"] in lost, row
+        assert row["lost"] is None or row["lost"] in lost, row
+    unknown = [row for row in _flows(result) if row["lost"] is None]  # where a kernel had no room for all packets
+    assert len(unknown) <= 0.1 * len(_flows(result))
     sent, lost = truth.counts(None, result.covered)
     others = [row for row in result if row not in _flows(result)]
     assert result.aggregate["sent"] - sum(row["packets"] for row in others) in sent
-    assert result.aggregate["lost"] - sum(row["lost"] for row in others) in lost
+    assert unknown or result.aggregate["lost"] - sum(row["lost"] or 0 for row in others) in lost
 
 
 @pytest.mark.parametrize("name", NAMES)
