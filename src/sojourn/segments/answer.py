@@ -166,8 +166,12 @@ def answer_streams(
     *,
     sizes: Int64Array,
     joint: bool,
+    signed: bool = False,
 ) -> StreamAnswers:
-    """The answers of all streams of two points; flows without a loss that can be known have none."""
+    """The answers of all streams of two points; flows without a loss that can be known have none.
+
+    With `signed`, a flow of which more arrived than was sent has a negative loss instead, for whoever adds runs up.
+    """
     before, after = sent[SEGMENT], received[SEGMENT]
     blind = estimate_lda(before, after)  # type: ignore[arg-type]
     stream = SAMPLES if SAMPLES in sent else FLOWS
@@ -177,15 +181,20 @@ def answer_streams(
     flows = None
     if len(flow_id):
         flows = estimate_streams(sent, received, flow_id, sizes=sizes, delays=blind, joint=joint, sample=sample)
-    if flows is not None:
+    if flows is not None and not signed:
         # Where more arrived than was sent, nothing is known of losses.
-        with np.errstate(invalid="ignore"):
-            flows = replace(flows, lost=np.where(flows.lost < -ROUNDING, np.nan, np.maximum(flows.lost, 0.0)))
+        flows = replace(flows, lost=known_losses(flows.lost))
     delays = segment_delays(blind, received=after.recorded, sample=sample, flows=flows)
     if flows is not None:
         flows = with_remainder(flows, delays.mean, after.recorded)
     parts = [part for stream in sent for part in Parts.of_sketches(sent[stream], received[stream])]
     return StreamAnswers(delays, flows, parts, sample)
+
+
+def known_losses(lost: FloatArray) -> FloatArray:
+    """Losses of flows; NaN where more arrived than was sent, so that they are not known."""
+    with np.errstate(invalid="ignore"):
+        return np.where(lost < -ROUNDING, np.nan, np.maximum(lost, 0.0))
 
 
 def _estimate_jointly(
@@ -248,14 +257,16 @@ def answer_interval(
     joint: bool,
     base_ns: int = 0,
     whole: bool = True,
+    signed: bool = False,
     counted: CountedFlows | None = None,
 ) -> Interval:
     """What two points' sketches say of one stretch of time; `flow_id` lists every recorded flow if `joint`.
 
     Unless it is the whole, packets in flight at its edges are extra here and missing there: that proves nothing.
+    `signed` is as for `answer_streams`.
     """
     sent, received = parts_of(sender), parts_of(receiver)
-    answers = answer_streams(sent, received, flow_id, sizes=sizes, joint=joint)
+    answers = answer_streams(sent, received, flow_id, sizes=sizes, joint=joint, signed=signed)
     counts = sender.recorded, receiver.recorded
     flows = answers.flows
     if counted is not None:

@@ -126,3 +126,18 @@ def test_one_kernel_that_is_not_synchronised_bounds_nothing() -> None:
     ahead = pairs(CLOCKS["in step"], back=False, seed=1, floor_ns=3_000_000, jitter_ns=1_000_000)
     none = TimedPairs(np.empty(0, np.int64), np.empty(0, np.int64))
     assert {clock.source for clock in follow(frames(kernels=kernels), ahead, none)} == {UNKNOWN}
+
+
+def test_runs_beside_a_step_are_bounded_although_no_packet_went_back_in_them() -> None:
+    """Packets back are rare: every third run has some. The runs before and after a step have to ask one side only."""
+    at = START + 205 * SECOND
+    theta = lambda time: np.where(time >= at, SECOND, 0)  # noqa: E731
+    ahead = pairs(theta, back=False, seed=1, floor_ns=3_000_000, jitter_ns=2_000_000)
+    back = pairs(theta, back=True, seed=2, floor_ns=1_000_000, jitter_ns=2_000_000)
+    rare = (back.sent_ns - START) // (10 * SECOND) % 3 == 1
+    found = follow(frames(), ahead, TimedPairs(back.sent_ns[rare], back.received_ns[rare]))
+    for i in (17, 18, 19, 21, 22, 23):
+        low, high = found[i].low_ns, found[i].high_ns
+        assert low is not None
+        assert high is not None
+        assert low <= (SECOND if i > 20 else 0) <= high

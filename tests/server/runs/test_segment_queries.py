@@ -17,6 +17,7 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ServerError
 from sojourn.core.keys import FlowKey, key_id, parse_key
 from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.merging import merged_epoch
 from sojourn.epochs.wire import encode
 from sojourn.lab.two_point import LOST, START_NS, TwoPointWorld, make_two_point_world
 from sojourn.segments.plan import plan_point
@@ -230,3 +231,29 @@ def test_a_run_is_answered_once_however_often_the_unit_starts(unit: Unit, admin:
     result = asked(admin)
     _, delay = truth_between(world, *span_of(result))
     assert result.aggregate["sent"] == len(delay)
+
+
+def test_an_end_that_starts_late_is_answered_from_then_on(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    late = START_NS + 15 * SECOND
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver.select(world.receiver.time_ns >= late), "beta", IN))
+    answered(unit, 1)
+    result = asked(admin)
+    first, last = span_of(result)
+    assert first >= late - SECOND
+    _, delay = truth_between(world, first, last)
+    assert (result.aggregate["sent"], result.aggregate["lost"]) == (len(delay), int((delay == LOST).sum()))
+
+
+def test_epochs_that_a_full_spool_merged_answer_the_same(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    sent = epochs_of(world, world.sender, "alpha", OUT)
+    merged = [merged_epoch(sent[1], sent[2]), *sent[3:5], merged_epoch(merged_epoch(sent[5], sent[6]), sent[7])]
+    send(unit, [sent[0], *merged, *sent[8:]])
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 2)
+    result = asked(admin)
+    assert len(result.covered) == 1
+    _, delay = truth_between(world, *span_of(result))
+    assert (result.aggregate["sent"], result.aggregate["lost"]) == (len(delay), int((delay == LOST).sum()))

@@ -35,7 +35,14 @@ from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.order_statistics import weighed_percentiles
 from sojourn.estimation.sample import MatchedSample, displaced_packets
 from sojourn.matching.clock.correction import TimedPairs
-from sojourn.segments.answer import Interval, SegmentTotals, answer_interval, parts_of, without_other_way
+from sojourn.segments.answer import (
+    Interval,
+    SegmentTotals,
+    answer_interval,
+    known_losses,
+    parts_of,
+    without_other_way,
+)
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
 from sojourn.segments.plan import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import recorded_base, shifted
@@ -90,7 +97,7 @@ def _thinned(counts: Int64Array) -> Int64Array:
 
 @dataclass(frozen=True, eq=False)
 class RunAnswer:
-    """What two points recorded of one run says; delays are raw.
+    """What two points recorded of one run says; delays are raw, and flows that have packets too much a negative loss.
 
     ``pairs`` are the packets with the smallest raw delays, ``kernels`` what either kernel said of its clock, and
     ``missed`` how many packets either had no room for. ``extra`` packets arrived that were not sent in this run,
@@ -159,7 +166,8 @@ def _merged(epochs: Sequence[Epoch]) -> AnySketch:
 
 def _answered(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, is_joint: bool, base_ns: int) -> Interval:
     sizes: Int64Array = np.zeros(len(flow_id), np.int64)
-    return answer_interval(sender, shifted(receiver, base_ns), flow_id, sizes=sizes, joint=is_joint, base_ns=base_ns)
+    asked = {"sizes": sizes, "joint": is_joint, "base_ns": base_ns, "signed": True}
+    return answer_interval(sender, shifted(receiver, base_ns), flow_id, **asked)  # type: ignore[arg-type]
 
 
 def _least(sample: MatchedSample) -> int:
@@ -348,6 +356,7 @@ class _Sums:
     def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt, late_ns: float) -> None:
         """Add a run; `late_ns` is how far the delays of packets that are missing in it may lie from the others'."""
         self.packets[at] += np.nan_to_num(flows.packets)
+        # A packet that changed places with a marker is missing in one run, and too much in another.
         self.lost[at] += np.nan_to_num(flows.lost)
         self.unknown_lost[at] |= np.isnan(flows.lost)
         delivered = np.maximum(np.nan_to_num(flows.packets) - np.nan_to_num(flows.lost), 0.0)
@@ -356,7 +365,7 @@ class _Sums:
         mean = np.where(known, flows.mean_ns - clock.offset_ns, 0.0)
         half = np.where(known, (flows.high_ns - flows.low_ns) / 2, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            missing = np.where(np.isnan(flows.lost), 1.0, flows.lost) / np.maximum(flows.packets, 1.0)
+            missing = np.where(np.isnan(flows.lost), 1.0, np.abs(flows.lost)) / np.maximum(flows.packets, 1.0)
         half += np.where(known, np.clip(np.nan_to_num(missing), 0.0, 1.0) * late_ns, 0.0)
         below, above = _clock_room([clock], np.ones(1))
         self.weight[at] += weight
@@ -399,7 +408,7 @@ def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> 
         **columns,
         samples=sums.samples,
         packets=sums.packets,
-        lost=np.where(sums.unknown_lost, np.nan, sums.lost),
+        lost=known_losses(np.where(sums.unknown_lost, np.nan, sums.lost)),
         reason=reasons,
         method="auto",
         methods=method,

@@ -6,8 +6,9 @@ the smallest raw delays are kept (`smallest`), so that a bound takes no more tha
 
 - in the run itself, with clocks whose rates differ by no more than `MAX_SKEW_PPM`;
 - from the runs around it as well, up to `REACH_NS` away, where some straight line fits them all: it gives the range of
-  rates, by which a bound is carried from its packet to the run. What does not fit (a clock that was set, or wandered)
-  is not used beyond its run.
+  rates, by which a bound is carried from its packet to the run. Where none fits (a clock was set, or wandered), the
+  run's own count; one that has packets of one direction alone takes the bounds of those before or after it, carried at
+  any rate that a clock may have.
 
 What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined
 where they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set
@@ -35,6 +36,7 @@ from sojourn.matching.clock.lines import Corridor, lower_hull
 BLOCKS = 8
 REACH_NS = 120_000_000_000
 _STEEPEST = MAX_SKEW_PPM * 1e-6
+_ANY_RATE = -_STEEPEST, _STEEPEST
 BY_PACKETS, BY_KERNELS, BY_BOTH = "packets both ways", "the kernels' synchronisation", "packets and kernels"
 UNKNOWN = "unknown: no packets travel back, and the kernels' clocks are not both synchronised"
 WAS_SET = "a clock was set meanwhile"
@@ -118,18 +120,49 @@ class _Bounds:
 
     @classmethod
     def of(cls, run: RunFrame, forward: TimedPairs, backward: TimedPairs) -> _Bounds:
-        at = run.middle_ns
         own = _between(forward, run.first_ns, run.last_ns), _between(backward, run.first_ns, run.last_ns)
-        low, high = _carried(at, *own, (-_STEEPEST, _STEEPEST))
-        wide = [_between(pairs, run.first_ns - REACH_NS, run.last_ns + REACH_NS) for pairs in (forward, backward)]
-        slopes = _common_slopes(at, wide[0], wide[1])
-        if slopes is None or low > high:
-            return cls(low, high, (low + high) / 2, 0.0)
-        wide_low, wide_high = _carried(at, wide[0], wide[1], slopes)
-        if wide_low > wide_high:
-            return cls(low, high, (low + high) / 2, 0.0)
-        low, high = max(low, wide_low), min(high, wide_high)
-        return cls(low, high, (low + high) / 2, sum(slopes) / 2)
+        low, high = _carried(run.middle_ns, *own, _ANY_RATE)
+        around = _around(run, forward, REACH_NS, REACH_NS), _around(run, backward, REACH_NS, REACH_NS)
+        slopes = _common_slopes(run.middle_ns, *around) if low <= high else None
+        if slopes is not None:
+            wide_low, wide_high = _carried(run.middle_ns, *around, slopes)
+            if max(low, wide_low) <= min(high, wide_high):
+                low, high = max(low, wide_low), min(high, wide_high)
+                return cls(low, high, (low + high) / 2, sum(slopes) / 2)
+        if math.isinf(high - low):
+            low, high = _by_neighbours(run, forward, backward, own[0])
+        return cls(low, high, (low + high) / 2, 0.0)
+
+
+def _around(run: RunFrame, pairs: TimedPairs, before_ns: int, after_ns: int) -> TimedPairs:
+    return _between(pairs, run.first_ns - before_ns, run.last_ns + after_ns)
+
+
+def _by_neighbours(run: RunFrame, forward: TimedPairs, backward: TimedPairs, own: TimedPairs) -> tuple[float, float]:
+    """The bounds of a run that has packets of one direction alone: by those before it and after it, at any rate.
+
+    Where these contradict each other, a clock was set between them: then those of the side count whose smallest delay
+    is nearer to the run's own.
+    """
+    sides = []
+    for reach in ((REACH_NS, 0), (0, REACH_NS)):
+        ends = _around(run, forward, *reach), _around(run, backward, *reach)
+        low, high = _carried(run.middle_ns, *ends, _ANY_RATE)
+        others = _between(forward, run.first_ns - reach[0], run.first_ns - 1) if reach[0] else None
+        others = _between(forward, run.last_ns + 1, run.last_ns + reach[1]) if others is None else others
+        if low <= high:
+            sides.append((_apart(own, others), low, high))
+    joined = max((low for _, low, _ in sides), default=-math.inf), min((high for *_, high in sides), default=math.inf)
+    if joined[0] <= joined[1]:
+        return joined
+    return min(sides)[1:]
+
+
+def _apart(own: TimedPairs, others: TimedPairs) -> float:
+    """How far the smallest raw delays of some packets are from those of others."""
+    if not len(own) or not len(others):
+        return math.inf
+    return abs(float(own.raw_delay_ns.min() - others.raw_delay_ns.min()))
 
 
 def _carried(at_ns: int, forward: TimedPairs, backward: TimedPairs, slopes: tuple[float, float]) -> tuple[float, float]:

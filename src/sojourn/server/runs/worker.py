@@ -24,7 +24,7 @@ PRELOAD = ("sojourn.server.runs.answering",)
 LOOK_SECONDS = 1.0
 AT_ONCE = 32
 RUNS_AT_ONCE = 64
-LEFT_OUT_SECONDS = 300.0
+LEFT_OUT_SECONDS, COMPILING_SECONDS = 300.0, 300.0
 _LOG = logging.getLogger("sojourn.segments")
 
 
@@ -33,7 +33,9 @@ class RunWorker(Periodic):
 
     def __init__(self, store: EpochStore, limits: Limits, wanted: Callable[[], Sequence[Pair]]) -> None:
         self._store, self._runs, self._wanted = store, RunStore(store), wanted
-        within = ProcessLimits(seconds=limits.query_seconds, memory_bytes=limits.query_memory_bytes)
+        # The first run may have to compile for a while.
+        seconds = max(limits.query_seconds, COMPILING_SECONDS)
+        within = ProcessLimits(seconds=seconds, memory_bytes=limits.query_memory_bytes)
         self._process = LimitedProcess(within, preload=PRELOAD)
         self._most_bytes = limits.query_decoded_bytes
         self._seen = 0
