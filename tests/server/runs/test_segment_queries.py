@@ -257,3 +257,21 @@ def test_epochs_that_a_full_spool_merged_answer_the_same(unit: Unit, admin: Clie
     assert len(result.covered) == 1
     _, delay = truth_between(world, *span_of(result))
     assert (result.aggregate["sent"], result.aggregate["lost"]) == (len(delay), int((delay == LOST).sum()))
+
+
+def test_a_segment_whose_ends_are_swapped_is_told(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    """What is called the receiver sees every packet first, both ways."""
+    create(admin, both_directions=True)
+    back = replace(
+        world,
+        sender=replace(world.sender, packet_id=world.sender.packet_id + np.uint64(1)),
+        receiver=replace(world.receiver, packet_id=world.receiver.packet_id + np.uint64(1)),
+    )
+    there, reverse = admin.segment("ab")["directions"]
+    send(unit, epochs_of(world, world.receiver, "alpha", there["from"]["stream"]))
+    send(unit, epochs_of(world, world.sender, "beta", there["to"]["stream"]))
+    send(unit, epochs_of(back, back.receiver, "beta", reverse["from"]["stream"]))
+    send(unit, epochs_of(back, back.sender, "alpha", reverse["to"]["stream"]))
+    answered(unit, 3, pairs=2)
+    with pytest.raises(ServerError, match="beta:eth1:in before alpha:eth0:out; create it with --from and --to swapped"):
+        asked(admin)

@@ -22,6 +22,7 @@ from sqlalchemy import URL
 
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.errors import InputError, SojournError, UsageError
+from sojourn.core.estimates import Estimate
 from sojourn.core.keys import FlowKey, TrafficKey, key_id, parse_key
 from sojourn.core.units import format_duration, format_time, plural
 from sojourn.epochs.wire import encoded
@@ -92,6 +93,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
         action = "; ".join(notes) or _elsewhere(runs, known) or _waiting(runs, known)
         raise InputError(NOT_YET, where=f"segment {work.name}", action=action)
     clocks = _clocks(runs, known, [part.answer for part in parts])
+    _refuse_swapped(work, parts, clocks)
     foreign = _foreign(store, work, parts)
     groups = list(_grouped(parts, work.interval_ns)) if work.interval_ns else []
     answers = [part.answer for part in parts]
@@ -229,6 +231,17 @@ def _clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequence[RunAns
     # Their sender is our receiver: the same two clocks are read the other way round.
     turned = TimedPairs(backward.received_ns, backward.sent_ns)
     return follow([answer.frame for answer in answers], forward, turned)
+
+
+def _refuse_swapped(work: SegmentWork, parts: Sequence[_Part], clocks: Sequence[ClockAt]) -> None:
+    """Refuse a segment whose packets pass the receiver before the sender, by whatever clocks."""
+    means = [part.answer.interval.totals.delays.mean for part in parts]
+    backward = clocks[0].source == SAME and any(isinstance(mean, Estimate) and mean.high < 0 for mean in means)
+    # A run may be that in which a clock was set; not several, with none beside them that any clock explains.
+    is_never_right = sum(clock.was_set for clock in clocks) > 1 and not any(clock.is_known for clock in clocks)
+    if backward or is_never_right:
+        what = f"packets pass {work.ends[1]} before {work.ends[0]}"
+        raise InputError(what, where=f"segment {work.name}", action="create it with --from and --to swapped")
 
 
 def _joined(pairs: Sequence[TimedPairs]) -> TimedPairs:
