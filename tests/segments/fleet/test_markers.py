@@ -52,6 +52,30 @@ def test_a_burst_is_not_cut_to_pieces() -> None:
     assert len(names(cuts, [packets(200_000, seed=99, start_ns=30 * SECOND)])) <= 20
 
 
+@pytest.mark.parametrize("silence", [3600 * SECOND, 86_400 * SECOND, 30 * 365 * 86_400 * SECOND])
+def test_traffic_that_resumes_or_a_clock_that_is_set_ahead_is_not_cut_to_pieces(silence: int) -> None:
+    cuts = MarkerCuts(10 * SECOND)
+    names(cuts, [packets(100, seed=second, start_ns=second * SECOND) for second in range(30)])
+    resumed = [packets(10_000, seed=99 + i, start_ns=silence + i * SECOND) for i in range(3)]
+    assert len(names(cuts, resumed)) <= 20
+    was_set = MarkerCuts(10 * SECOND)
+    before, after_it = packets(1_000, seed=1), packets(10_000, seed=2, start_ns=silence)
+    columns = ("flow_id", "packet_id", "time_ns", "size_bytes")
+    both = PacketBatch(*(np.concatenate([getattr(one, name) for one in (before, after_it)]) for name in columns))
+    assert len(names(was_set, [packets(1_000, seed=3), both])) <= 20
+
+
+def test_epochs_end_although_the_clock_was_set_back() -> None:
+    cuts = MarkerCuts(SECOND)
+    for second in range(20):
+        cuts.places(packets(100_000, seed=second, start_ns=(3600 + second) * SECOND))
+    cuts.begin(3620 * SECOND)
+    quiet = [packets(20, seed=50 + second, start_ns=second * SECOND) for second in range(40)]
+    assert not cuts.overdue(0)[0]
+    assert len(names(cuts, quiet)) >= 10
+    assert cuts.overdue(6 * SECOND)[0]
+
+
 def test_the_share_of_common_packets_makes_markers_more_frequent() -> None:
     batches = [packets(10_000, seed=second, start_ns=second * SECOND) for second in range(50)]
     all_of_them, a_tenth = (len(names(MarkerCuts(SECOND, share=share), batches)) for share in (1.0, 0.1))

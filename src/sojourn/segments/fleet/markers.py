@@ -80,6 +80,8 @@ class MarkerCuts:
         level = self._level_of(len(batch), max(last - since, SILENCE_NS))
         if self._level is None:
             self._level, self._window_ns = level, first
+        if first < self._window_ns:  # the clock was set back
+            self._window_ns, self._packets = first, 0
         self._level = max(self._level, level - LAG)
         self._packets += len(batch)
         if last - self._window_ns >= self.epoch_ns:
@@ -87,8 +89,11 @@ class MarkerCuts:
             self._window_ns, self._packets = last, 0
 
     def _level_of(self, packets: int, span_ns: int) -> int:
-        """The level of which about one marker comes in an epoch: 0.7 to 1.4."""
-        expected = packets * self.epoch_ns / span_ns * self._share
+        """The level of which about one marker comes in an epoch: 0.7 to 1.4.
+
+        After a silence of hours, or with a clock that was set ahead, packets are no rarer than they come now.
+        """
+        expected = packets * self.epoch_ns / min(span_ns, LONGEST * self.epoch_ns) * self._share
         return min(MOST_LEVEL, max(0, round(math.log2(max(expected, 1.0)))))
 
     def begin(self, time_ns: int) -> None:
@@ -97,7 +102,10 @@ class MarkerCuts:
 
     def overdue(self, now_ns: int) -> tuple[bool, int | None]:
         """Whether the epoch under way has to end now, and the name of that place if it has one."""
-        if self._begun_ns is None or now_ns - self._begun_ns < self.epoch_ns:
+        if self._begun_ns is None:
+            return False, None
+        self._begun_ns = min(self._begun_ns, now_ns)  # later, if the clock was set back
+        if now_ns - self._begun_ns < self.epoch_ns:
             return False, None
         if now_ns - self._last_ns >= SILENCE_NS:
             return True, after(self._last_id)
