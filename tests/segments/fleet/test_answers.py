@@ -12,7 +12,7 @@ from sojourn.core.estimates import LEVELS, Estimate
 from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, answer_run, combine
-from sojourn.segments.fleet.clocks import WAS_SET, ClockAt
+from sojourn.segments.fleet.clocks import NOT_FOLLOWED, WAS_SET, ClockAt
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_answer
 from sojourn.segments.plan import plan_point
 
@@ -127,11 +127,12 @@ def test_the_clock_s_doubt_is_part_of_every_interval() -> None:
     assert means[1].high - means[1].low == pytest.approx(means[0].high - means[0].low + 3e6)  # type: ignore[union-attr]
 
 
-def test_delays_of_a_run_in_which_a_clock_was_set_are_no_part_of_the_answer() -> None:
+@pytest.mark.parametrize("why", [WAS_SET, NOT_FOLLOWED])
+def test_delays_of_a_run_whose_clocks_are_not_known_are_no_part_of_the_answer(why: str) -> None:
     world = in_order(make_two_point_world(seed=4, flows=40, packets=20_000, duration_ns=30 * SECOND, load=0.5))
     found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
     clocks = [IN_STEP] * len(found)
-    clocks[1] = ClockAt(0.0, None, None, WAS_SET)
+    clocks[1] = ClockAt(0.0, None, None, why)
     whole, others = combine(found, clocks), combined([*found[:1], *found[2:]])
     assert whole.totals.sent == combined(found).totals.sent
     assert whole.totals.delays.mean == others.totals.delays.mean

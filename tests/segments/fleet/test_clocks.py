@@ -10,7 +10,16 @@ import pytest
 from sojourn.core.arrays import Int64Array
 from sojourn.epochs.epoch import KernelClock
 from sojourn.matching.clock.correction import TimedPairs
-from sojourn.segments.fleet.clocks import BY_BOTH, BY_KERNELS, UNKNOWN, ClockAt, RunFrame, follow, smallest
+from sojourn.segments.fleet.clocks import (
+    BY_BOTH,
+    BY_KERNELS,
+    NOT_FOLLOWED,
+    UNKNOWN,
+    ClockAt,
+    RunFrame,
+    follow,
+    smallest,
+)
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -99,6 +108,20 @@ def test_without_packets_back_nothing_is_known() -> None:
     assert all(clock.uncertainty_ns is None for clock in found)
     # Delays are not negative then, and what varies is not the correction.
     assert {clock.offset_ns for clock in found} == {float(ahead.raw_delay_ns.min())}
+
+
+def test_runs_far_from_all_packets_back_do_not_tell_delays_beside_others() -> None:
+    ahead, back = (
+        pairs(CLOCKS["3 s behind"], back=way, seed=1 + way, floor_ns=3_000_000, jitter_ns=1_000_000)
+        for way in (False, True)
+    )
+    early = back.sent_ns < START + 100 * SECOND
+    found = follow(frames(), ahead, TimedPairs(back.sent_ns[early], back.received_ns[early]))
+    tells = [clock.tells_delays for clock in found]
+    assert tells == sorted(tells, reverse=True)
+    assert 10 <= sum(tells) <= 23
+    assert {clock.source for clock in found[23:]} == {NOT_FOLLOWED}
+    assert all(abs(clock.offset_ns + 3 * SECOND) < SECOND for clock in found if clock.tells_delays)
 
 
 def test_synchronised_kernels_bound_the_offset() -> None:

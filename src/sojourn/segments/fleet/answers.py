@@ -233,7 +233,7 @@ def combine(
     if any(aside):
         sent, losses = sent - round(aside[0]), _without(losses, *aside)
         received = min(received, sent)
-    known = [i for i, clock in enumerate(clocks) if not clock.was_set]
+    known = [i for i, clock in enumerate(clocks) if clock.tells_delays]
     delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known])
     tails = _percentiles([answers[i] for i in known], [clocks[i] for i in known], None)
     first, last = answers[0].interval.first_ns, answers[-1].interval.last_ns
@@ -360,7 +360,7 @@ class _Sums:
         self.lost[at] += np.nan_to_num(flows.lost)
         self.unknown_lost[at] |= np.isnan(flows.lost)
         delivered = np.maximum(np.nan_to_num(flows.packets) - np.nan_to_num(flows.lost), 0.0)
-        known = flows.answered & (not clock.was_set)
+        known = flows.answered & clock.tells_delays
         weight = np.where(known, np.maximum(delivered, 1.0), 0.0)
         mean = np.where(known, flows.mean_ns - clock.offset_ns, 0.0)
         half = np.where(known, (flows.high_ns - flows.low_ns) / 2, 0.0)
@@ -428,7 +428,7 @@ def _percentiles(
     answers: Sequence[RunAnswer], clocks: Sequence[ClockAt], flow_id: UInt64Array | None
 ) -> FloatArray | None:
     """Of each flow, or of all packets where no flows are given."""
-    parts = [(a, clock) for a, clock in zip(answers, clocks, strict=True) if len(a.sampled.row) and not clock.was_set]
+    parts = [(a, clock) for a, clock in zip(answers, clocks, strict=True) if len(a.sampled.row) and clock.tells_delays]
     if not parts:
         return None if flow_id is None else np.full((len(flow_id), len(LEVELS), 3), np.nan)
     delay = np.concatenate([a.sampled.delay_ns - clock.offset_ns for a, clock in parts])

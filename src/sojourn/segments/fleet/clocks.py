@@ -13,7 +13,7 @@ the smallest raw delays are kept (`smallest`), so that a bound takes no more tha
 What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined
 where they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set
 during it, and its delays are unknown. If there is no bound from one side, θ is not known: delays are relative to the
-clocks.
+clocks if that is so of all runs, and unknown if it is so of some.
 
 The correction is 0 where that fits all runs, else the middle of the bounds, carried along the common line so that what
 varies over time is not the bounds' own chance.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,7 @@ _ANY_RATE = -_STEEPEST, _STEEPEST
 BY_PACKETS, BY_KERNELS, BY_BOTH = "packets both ways", "the kernels' synchronisation", "packets and kernels"
 UNKNOWN = "unknown: no packets travel back, and the kernels' clocks are not both synchronised"
 WAS_SET = "a clock was set meanwhile"
+NOT_FOLLOWED = "nothing travelled back for minutes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class ClockAt:
     @property
     def was_set(self) -> bool:
         return self.source == WAS_SET
+
+    @property
+    def tells_delays(self) -> bool:
+        """Whether delays of this run can be put beside those of the others."""
+        return self.source not in (WAS_SET, NOT_FOLLOWED)
 
     @property
     def uncertainty_ns(self) -> float | None:
@@ -211,6 +217,9 @@ def _kernels(run: RunFrame) -> tuple[float, float] | None:
 def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None], least_raw_ns: float) -> list[ClockAt]:
     joined = [_joined(*both) for both in zip(bounds, kernels, strict=True)]
     known = [one for one in joined if one.is_known]
+    if known:
+        # Beside corrected delays, those that still hold both clocks would be taken for the network's.
+        joined = [one if one.is_known or one.was_set else replace(one, source=NOT_FOLLOWED) for one in joined]
     in_step = all((one.low_ns or 0.0) <= 0.0 <= (one.high_ns or 0.0) for one in known)
     if known and in_step:
         return [_moved(one, 0.0) for one in joined]

@@ -305,14 +305,14 @@ def _covered(parts: Sequence[_Part]) -> list[dict[str, int]]:
 
 
 def _worst(clocks: Sequence[ClockAt]) -> int | None:
-    doubts = [clock.uncertainty_ns for clock in clocks if not clock.was_set]
+    doubts = [clock.uncertainty_ns for clock in clocks if clock.tells_delays]
     if not doubts or any(doubt is None for doubt in doubts):
         return None
     return round(max(doubt for doubt in doubts if doubt is not None))
 
 
 def _clock_fields(clocks: Sequence[ClockAt]) -> dict[str, Any]:
-    last = next((clock for clock in reversed(clocks) if not clock.was_set), clocks[-1])
+    last = next((clock for clock in reversed(clocks) if clock.tells_delays), clocks[-1])
     return {
         "offset_ns": round(last.offset_ns),
         "skew_ppm": last.skew_ppm,
@@ -344,6 +344,11 @@ def _warnings(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> Iterat
             )
     if was_set := sum(clock.was_set for clock in clocks):
         yield f"a clock was set during {plural(was_set, 'run')}: their delays are not known, and not part of the answer"
+    if unseen := sum(not clock.tells_delays for clock in clocks) - was_set:
+        yield (
+            f"nothing travelled back within minutes of {plural(unseen, 'run')}, and the kernels' clocks are not both "
+            "synchronised: their delays are not known, and not part of the answer"
+        )
 
 
 def _foreign_notes(foreign: UInt64Array) -> Iterator[str]:
