@@ -14,11 +14,33 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.core.errors import UsageError
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
+from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import open_store
 from sojourn.store.measurements import MeasurementStore
 from waiting import eventually
 
 HOUR = 3600 * 10**9
+
+
+class _Faulty(Periodic):
+    """Raises what nobody foresaw in its first rounds."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        super().__init__("faulty", 0.001)
+
+    def work(self) -> None:
+        self.rounds += 1
+        if self.rounds < 3:
+            raise OverflowError("too large")
+
+
+def test_a_fault_in_one_round_does_not_end_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    faulty = _Faulty()
+    faulty.start()
+    eventually(lambda: faulty.rounds > 3)
+    faulty.stop()
+    assert caplog.text.count("faulty went wrong, and goes on: OverflowError('too large')") == 2
 
 
 def test_old_epochs_go_in_the_background_and_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

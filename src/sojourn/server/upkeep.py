@@ -31,6 +31,7 @@ REMOVED_AT_ONCE = 500
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 600.0
 _KEYS_LOG = logging.getLogger("sojourn.keys")
 _LOG = logging.getLogger("sojourn.retention")
+_FAULTS = logging.getLogger("sojourn.upkeep")
 
 
 class Periodic(ABC):
@@ -51,7 +52,11 @@ class Periodic(ABC):
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.work()
+            try:
+                self.work()
+            except Exception as error:
+                # A fault in one round, whoever's data caused it, must not end all rounds to come.
+                _FAULTS.error("error: %s went wrong, and goes on: %r", self._thread.name, error)
             self._stopping.wait(self._seconds)
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import cbor2
 import httpx
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.segments.fleet.test_answers import in_order
 from sojourn.client.query_unit import Client
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ServerError
+from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import FlowKey, key_id, parse_key
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import merged_epoch
@@ -275,3 +277,44 @@ def test_a_segment_whose_ends_are_swapped_is_told(unit: Unit, admin: Client, wor
     answered(unit, 3, pairs=2)
     with pytest.raises(ServerError, match="beta:eth1:in before alpha:eth0:out; create it with --from and --to swapped"):
         asked(admin)
+
+
+def with_header(epoch: Epoch, **fields: object) -> bytes:
+    """An epoch's bytes with other fields of its header than a node would send."""
+    version, body, _ = cbor2.loads(encode(epoch))
+    items = cbor2.loads(body)
+    for name, value in fields.items():
+        items[{"frame": 5, "recorded": 6}[name]] = value
+    body = cbor2.dumps(items)
+    return cbor2.dumps([version, body, hash_bytes(body) & 0xFFFFFFFF])
+
+
+@pytest.mark.parametrize("first_ns", [2**63 - 10**12, 2**62])
+def test_times_that_no_packet_has_spoil_no_segment_but_their_own(
+    unit: Unit, admin: Client, world: TwoPointWorld, first_ns: int
+) -> None:
+    create(admin)
+    admin.create_segment("good", "alpha:eth2", "beta:eth3", memory_bytes=MEMORY, epoch_ns=5 * SECOND)
+    there = admin.segment("good")["directions"][0]
+    with unit.client("alpha") as client:
+        for epoch in epochs_of(world, world.sender, "alpha", OUT):
+            assert client.post("/api/v1/epochs", content=with_header(epoch, frame=[first_ns, 10**9])).is_success
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    send(unit, epochs_of(world, world.sender, "alpha", there["from"]["stream"]))
+    send(unit, epochs_of(world, world.receiver, "beta", there["to"]["stream"]))
+    answered(unit, 3, pairs=2)
+    assert asked(admin, "good").aggregate["sent"] > 0
+    with pytest.raises(ServerError, match="the sender's times are no times of packets"):
+        asked(admin)
+
+
+def test_counts_that_no_run_has_do_not_overflow_the_totals(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
+    create(admin)
+    with unit.client("alpha") as client:
+        for epoch in epochs_of(world, world.sender, "alpha", OUT):
+            assert client.post("/api/v1/epochs", content=with_header(epoch, recorded=2**63 - 1)).is_success
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    (row,) = admin.rank_segments(from_ns=0)
+    assert (row["segment"], row["lost"]) == ("ab", None)

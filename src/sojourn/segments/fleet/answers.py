@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.errors import InputError
 from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered
 from sojourn.core.keys import TrafficKey, key_id
 from sojourn.epochs.epoch import Epoch, KernelClock, merge_epochs
@@ -51,6 +52,9 @@ from sojourn.sketches.sketch import AnySketch, new_sketch
 
 # Sampled delays that are stored of one flow and run; of more, so many that are evenly spread among them.
 MOST_DELAYS = 512
+# Beyond these no clock and no packet counter of a run is believed: differences and sums of such numbers stay whole.
+LAST_NS = (1 << 62) - (1 << 41)
+MOST_PACKETS = 1 << 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +132,8 @@ def answer_run(
 
     `offset_ns` is about what the clocks differ by, where that is known.
     """
-    sender = _merged(sent)
-    receiver = _merged(received) if received else new_sketch(sender.parameters)
+    sender = _believable(_merged(sent), "sender")
+    receiver = _believable(_merged(received) if received else new_sketch(sender.parameters), "receiver")
     sender.parameters.require_equal(receiver.parameters)
     keys = _keys([*sent, *received])
     flow_id = np.array(list(keys), np.uint64)
@@ -162,6 +166,16 @@ def answer_run(
 def _merged(epochs: Sequence[Epoch]) -> AnySketch:
     """What epochs recorded together; one alone is not copied, as nothing here changes it."""
     return epochs[0].sketch if len(epochs) == 1 else merge_epochs(list(epochs))
+
+
+def _believable(sketch: AnySketch, point: str) -> AnySketch:
+    """What was recorded at a point; an `InputError` if its times or numbers cannot be those of packets."""
+    times = [time for time in (sketch.first_ns, sketch.last_ns) if time is not None]
+    if any(not 0 <= time <= LAST_NS for time in times):
+        raise InputError(f"the {point}'s times are no times of packets", action="set its clock")
+    if sketch.recorded > MOST_PACKETS:
+        raise InputError(f"{sketch.recorded} packets in one run of the {point}", action="look at its agent")
+    return sketch
 
 
 def _answered(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, is_joint: bool, base_ns: int) -> Interval:

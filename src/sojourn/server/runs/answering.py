@@ -22,7 +22,7 @@ from sojourn.core.estimates import Estimate
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
-from sojourn.segments.fleet.answers import RunAnswer, SampledDelays, answer_run
+from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelays, answer_run
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.store.epochs import EpochStore, read_store
@@ -188,7 +188,7 @@ def _p99(sampled: SampledDelays) -> float | None:
 
 def _unanswered(run: Run, reason: str, follows: bool) -> RunRow:
     times = [time for epoch in run.sent for time in (epoch.first_ns, epoch.last_ns) if time is not None]
-    counts = [sum(epoch.recorded for epoch in end) for end in (run.sent, run.received)]
+    counts = [min(sum(epoch.recorded for epoch in end), MOST_PACKETS) for end in (run.sent, run.received)]
     return RunRow(
         start_ns=min(times, default=0),
         end_ns=max(times, default=0),

@@ -1,8 +1,8 @@
 """Answers runs as they become complete, beside everything else that a query unit does.
 
 A thread looks every second for pairs of streams that have new epochs at either end, and has them answered in a process
-of its own, within limits of time and memory; it stores what comes back. A pair that ends the process is tried alone,
-and left out for a while if it does so again.
+of its own, within limits of time and memory; it stores what comes back. A pair that ends the process, or fails in a way
+that nobody foresaw, is tried alone, and left out for a while if it does so again: no pair keeps others waiting.
 """
 
 from __future__ import annotations
@@ -81,9 +81,11 @@ class RunWorker(Periodic):
                 last = max((left.index(p) for p in left if p.number in {d.number for d in done}), default=len(left))
                 rest = left[last + 1 :] if full else []
                 left = [*self._again([p for p in left if p.number in unfinished]), *rest]
-        except ProcessEndedError as error:
+        except Exception as error:
             if self._stopping.is_set():
                 return
+            if isinstance(error, SojournError) and not isinstance(error, ProcessEndedError):
+                raise
             if len(pairs) == 1:
                 name = "/".join(pairs[0].pair.ends[0])
                 _LOG.warning("warning: runs from %s are left out for a while: %s", name, error)
