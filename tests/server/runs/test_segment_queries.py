@@ -24,7 +24,8 @@ from sojourn.epochs.wire import encode
 from sojourn.lab.two_point import LOST, START_NS, TwoPointWorld, make_two_point_world
 from sojourn.segments.plan import plan_point
 from sojourn.segments.result import SegmentResult
-from sojourn.store.runs import RunStore
+from sojourn.server.runs.questions import SegmentWork, answer_segment
+from sojourn.store.runs import Pair, RunStore
 from waiting import eventually
 
 MEMORY = 32_000
@@ -318,3 +319,38 @@ def test_counts_that_no_run_has_do_not_overflow_the_totals(unit: Unit, admin: Cl
     answered(unit, 3)
     (row,) = admin.rank_segments(from_ns=0)
     assert (row["segment"], row["lost"]) == ("ab", None)
+
+
+def work_of(current: Mapping[tuple[str, str], Sequence[Epoch]]) -> SegmentWork:
+    pair = Pair(from_node="alpha", from_stream=OUT, to_node="beta", to_stream=IN)
+    told = {place: [encode(epoch) for epoch in epochs] for place, epochs in current.items()}
+    within = {"memory_bytes": MEMORY, "from_ns": 0, "to_ns": 2**62, "most_bytes": 1 << 28}
+    return SegmentWork(name="ab", ends=("a", "b"), pairs=(pair,), current=told, **within)  # type: ignore[arg-type]
+
+
+def test_flows_that_only_open_epochs_have_are_on_the_segment(unit: Unit, world: TwoPointWorld) -> None:
+    ends = ("alpha", OUT, world.sender), ("beta", IN, world.receiver)
+    work = work_of({(node, stream): epochs_of(world, batch, node, stream) for node, stream, batch in ends})
+    RunStore(unit.store).pairs(work.pairs)
+    found = answer_segment(unit.store.engine.url, work)
+    assert found["notes"] == []
+    assert found["aggregate"]["sent"] > 15_000
+    assert len(found["flows"]) == len(world.keys)
+
+
+def test_a_run_that_is_answered_during_the_question_counts_once(
+    unit: Unit, admin: Client, world: TwoPointWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(admin)
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    eventually(lambda: asked(admin).aggregate["sent"] > 18_000)
+    work = work_of({})
+    before = answer_segment(unit.store.engine.url, work)["aggregate"]["sent"]
+    pairs = RunStore.pairs
+    # As the store was when nothing had been answered yet.
+    monkeypatch.setattr(
+        RunStore, "pairs", lambda *a: [replace(one, sent_until=-1, received_until=-1) for one in pairs(*a)]
+    )
+    assert answer_segment(unit.store.engine.url, work)["aggregate"]["sent"] == before

@@ -13,7 +13,7 @@ Guarantee: at most `MOST_RUNS` runs are read for an answer. Cost: a millisecond 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from sqlalchemy import URL
 from sojourn.core.arrays import UInt64Array
 from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.estimates import Estimate
-from sojourn.core.keys import FlowKey, TrafficKey, key_id, parse_key
+from sojourn.core.keys import FlowKey, TrafficKey, key_id, named_ids, parse_key
 from sojourn.core.units import format_duration, format_time, plural
 from sojourn.epochs.wire import encoded
 from sojourn.estimation.buckets.queries import FOREVER_NS
@@ -94,7 +94,8 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
         raise InputError(NOT_YET, where=f"segment {work.name}", action=action)
     clocks = _clocks(runs, known, [part.answer for part in parts])
     _refuse_swapped(work, parts, clocks)
-    foreign = _foreign(store, work, parts)
+    directory = _Directory(store, work.current)
+    foreign = _foreign(directory, work, parts)
     groups = list(_grouped(parts, work.interval_ns)) if work.interval_ns else []
     answers = [part.answer for part in parts]
     whole = combine(answers, clocks, later=later, foreign=foreign)
@@ -102,7 +103,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     for rows in groups:
         after = answers[rows.stop] if rows.stop < len(answers) and parts[rows.stop].follows else None
         intervals.append(combine(answers[rows], clocks[rows], later=after, foreign=foreign))
-    keys = _KeysOf(store, [whole, *intervals])
+    keys = _KeysOf(directory, [whole, *intervals])
     if work.flows:
         whole, intervals = (_only(one, work.flows) for one in (whole, intervals))  # type: ignore[assignment]
     result = sketch_result("auto", 8 * work.memory_bytes, whole, intervals, keys)
@@ -156,11 +157,18 @@ def _parts(
         if row.reason is None:
             by_pair[number].append(_Part(row.follows, read_answer(row.data, row.clock), row.size_bytes))
     for pair in known:
-        by_pair[pair.number] += _current_parts(store, runs, pair, work)
+        # A run that is answered while the question is may be among both.
+        stored = {_span(part) for part in by_pair[pair.number]}
+        current = _current_parts(store, runs, pair, work)
+        by_pair[pair.number] += [part for part in current if _span(part) not in stored]
     everything = _chained([by_pair[pair.number] for pair in known])
     inside = [part for part in everything if part.answer.interval.first_ns <= work.to_ns]
     after = everything[len(inside)] if len(everything) > len(inside) else None
     return inside, after.answer if after is not None and after.follows else None, notes
+
+
+def _span(part: _Part) -> tuple[int, int]:
+    return part.answer.interval.first_ns, part.answer.interval.last_ns
 
 
 def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[_Part]:
@@ -250,31 +258,55 @@ def _joined(pairs: Sequence[TimedPairs]) -> TimedPairs:
     return TimedPairs(*(np.concatenate([getattr(one, name) for one in pairs]) for name in ("sent_ns", "received_ns")))
 
 
-def _foreign(store: EpochStore, work: SegmentWork, parts: Sequence[_Part]) -> UInt64Array:
+class _Directory:
+    """Which points have seen which flows, and the flows' keys: as is stored, and as nodes have just told."""
+
+    def __init__(self, store: EpochStore, current: Mapping[tuple[str, str], Sequence[bytes]]) -> None:
+        self._store = store
+        self._told = {
+            place: dict(zip(*named_ids([key for data in epochs for key in encoded(data).listed() or ()]), strict=True))
+            for place, epochs in current.items()
+        }
+
+    def sighted(self, places: Sequence[tuple[str, str]], flows: Sequence[int]) -> set[int]:
+        """Those flows that any of some streams, by node and name, has ever reported."""
+        told = {flow for place in places for flow in self._told.get(place, ())}
+        return self._store.sighted(places, flows) | told.intersection(flows)
+
+    def texts(self, flows: Iterable[int]) -> dict[int, str]:
+        """The keys' texts of flows, as far as they are known."""
+        asked = set(flows)
+        told = {flow: text for names in self._told.values() for flow, text in names.items() if flow in asked}
+        return {**told, **self._store.texts(sorted(asked - told.keys()))}
+
+
+def _foreign(directory: _Directory, work: SegmentWork, parts: Sequence[_Part]) -> UInt64Array:
     """Flows that one of the two points has never seen, and that are not known to be lost."""
     ids = [part.answer.interval.flows.flow_id for part in parts if part.answer.interval.flows is not None]
     every = np.unique(np.concatenate(ids)) if ids else np.empty(0, np.uint64)
-    at_sender, at_receiver = (store.sighted([pair.ends[end] for pair in work.pairs], every.tolist()) for end in (0, 1))
+    at_sender, at_receiver = (
+        directory.sighted([pair.ends[end] for pair in work.pairs], every.tolist()) for end in (0, 1)
+    )
     aside = [flow for flow in every.tolist() if flow not in at_sender or flow not in at_receiver]
     lost = {flow for flow in aside if flow in at_sender} if work.way_back else set()
     if lost:
-        opposite = {flow: key_id(key.reversed()) for flow, key in _flow_keys(store, lost).items()}
-        seen = [store.sighted([place], list(opposite.values())) for place in work.way_back]
+        opposite = {flow: key_id(key.reversed()) for flow, key in _flow_keys(directory, lost).items()}
+        seen = [directory.sighted([place], list(opposite.values())) for place in work.way_back]
         lost = {flow for flow, other in opposite.items() if all(other in there for there in seen)}
     return np.array([flow for flow in aside if flow not in lost], np.uint64)
 
 
-def _flow_keys(store: EpochStore, flows: set[int]) -> dict[int, FlowKey]:
-    keys = {flow: parse_key(text) for flow, text in store.texts(sorted(flows)).items()}
+def _flow_keys(directory: _Directory, flows: set[int]) -> dict[int, FlowKey]:
+    keys = {flow: parse_key(text) for flow, text in directory.texts(flows).items()}
     return {flow: key for flow, key in keys.items() if isinstance(key, FlowKey)}
 
 
 class _KeysOf:
     """The keys of all flows of an answer, from the directory."""
 
-    def __init__(self, store: EpochStore, intervals: Sequence[Interval]) -> None:
+    def __init__(self, directory: _Directory, intervals: Sequence[Interval]) -> None:
         ids = {flow for one in intervals if one.flows is not None for flow in one.flows.flow_id.tolist()}
-        self._texts = store.texts(sorted(ids))
+        self._texts = directory.texts(ids)
 
     def __call__(self, flow_id: int) -> TrafficKey:
         key = parse_key(self._texts[flow_id])
