@@ -6,14 +6,20 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sojourn.cli.output import progress
 from sojourn.core.compiling import cache_directory
 from sojourn.core.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from sojourn.core.arrays import PacketBatch
+    from sojourn.epochs.epoch import Epoch
+    from sojourn.segments.plan import SegmentPlan
 
 HELP = "Compile for this machine what commands need, once: after an installation, in an image, before a service starts."
 EXAMPLE = "Example:  sojourn warm-up"
@@ -33,11 +39,12 @@ _RUNS = {
         "record out.pcap --keys -w out.epochs",
         "estimate in.epochs out.epochs",
     ],
+    "segment": [],
     "tomography": ["tomography trace.csv"],
     "mplane": ["mplane upgrade ring.csv --count 2"],
     "demo": ["demo"],
 }
-_CAPTURING = {"flows", "rtt", "measure", "record"}
+_CAPTURING = {"flows", "rtt", "measure", "record", "segment"}
 
 
 def warm_up(
@@ -65,6 +72,8 @@ def warm_up(
             _run(run, folder)
     if not _CAPTURING.isdisjoint(chosen):
         _prepare_live_capture()
+    if "segment" in chosen:
+        _prepare_segments()
     print(f"sojourn: compiled for this machine; kept in {kept}", file=sys.stderr)
 
 
@@ -97,3 +106,26 @@ def _prepare_live_capture() -> None:
     none, ignored = np.empty(0, np.int64), np.zeros(4, np.int64)
     keep(ring.index(none, link=1, directions=0, start_ns=0, stop_ns=0, ignored=ignored)[0])
     rehearsal(DecodeOptions(wire=WireSizes(), dscp=True))
+
+
+def _prepare_segments() -> None:
+    """Compile what agents record of segments, and what a query unit answers them by."""
+    from sojourn.lab.two_point import make_two_point_world
+    from sojourn.segments.fleet.answers import answer_run, combine
+    from sojourn.segments.fleet.clocks import follow
+    from sojourn.segments.fleet.markers import MarkerCuts
+    from sojourn.segments.plan import plan_point
+    from sojourn.segments.record import KeyReports, PointRecorder
+
+    world = make_two_point_world(seed=1, flows=50, packets=5000, load=0.9)
+
+    def recorded(plan: SegmentPlan, batch: PacketBatch) -> list[Epoch]:
+        keys = KeyReports(lambda rows: [world.keys[int(i)] for i in batch.flow_id[rows]], flows=50)
+        recorder = PointRecorder("node", "point", plan.stream, keys=keys, markers=MarkerCuts(10**9))
+        return [*recorder.record(batch), *recorder.finish()]
+
+    for memory in (4096, 128_000):
+        plan = plan_point(memory, flows=50, loss=0.01)
+        sent, received = recorded(plan, world.sender), recorded(plan, world.receiver)
+        run = answer_run(sent, received, before=partial(list, sent[:1]))
+        combine([run], follow([run.frame], run.pairs, run.pairs))
