@@ -65,22 +65,34 @@ def answer_pairs(url: URL, pairs: Sequence[KnownPair], *, most_runs: int, most_b
 
 
 def _answer_pair(store: EpochStore, pair: KnownPair, most_runs: int, most_bytes: int) -> AnsweredPair | None:
-    runs = RunStore(store)
-    (node, stream), (other_node, other_stream) = pair.pair.ends
-    sent = runs.placed(node, stream, after=pair.sent_until, limit=MOST_PLACES)
-    received = runs.placed(other_node, other_stream, after=pair.received_until, limit=MOST_PLACES)
-    complete = align(sent, received)
+    complete = _complete(RunStore(store), pair)
     chosen = complete[:most_runs]
     if not chosen:
         return None
-    sender = Reader(store, node, stream, most_bytes)
-    receiver = Reader(store, other_node, other_stream, most_bytes)
+    sender, receiver = (Reader(store, *end, most_bytes) for end in pair.pair.ends)
     rows, last = [], (pair.sent_until, pair.received_until)
     for run in chosen:
         follows = _follows(run, last)
         rows.append(answered_row(run, sender, receiver, follows=follows))
         last = _end_of(run, last)
     return AnsweredPair(number=pair.number, runs=tuple(rows), until=last, is_whole=len(chosen) == len(complete))
+
+
+def _complete(runs: RunStore, pair: KnownPair) -> list[Run]:
+    """The runs of a pair that both ends have stored, and that are not answered."""
+    (sent, received), until = pair.pair.ends, (pair.sent_until, pair.received_until)
+    ends = [runs.placed(*end, after=last, limit=MOST_PLACES) for end, last in zip((sent, received), until, strict=True)]
+    return align(*ends)
+
+
+def skip_run(store: EpochStore, pair: KnownPair, reason: str) -> AnsweredPair | None:
+    """The next run of a pair without an answer, for this reason; None if there is none."""
+    complete = _complete(RunStore(store), pair)
+    if not complete:
+        return None
+    last = pair.sent_until, pair.received_until
+    row = _unanswered(complete[0], reason, _follows(complete[0], last))
+    return AnsweredPair(number=pair.number, runs=(row,), until=_end_of(complete[0], last), is_whole=len(complete) == 1)
 
 
 def _follows(run: Run, last: tuple[int, int]) -> bool:
@@ -153,6 +165,9 @@ def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -
         answer = answered_run(run, sender, receiver)
     except SojournError as error:
         return _unanswered(run, str(error), follows)
+    except Exception as error:
+        # One run that cannot be answered must not keep all others from it.
+        return _unanswered(run, f"a fault of ours, please report it ({type(error).__name__}: {error})", follows)
     return row_of(answer, size_bytes=run.size_bytes, follows=follows)
 
 

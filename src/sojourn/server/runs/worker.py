@@ -1,8 +1,8 @@
 """Answers runs as they become complete, beside everything else that a query unit does.
 
 A thread looks every second for pairs of streams that have new epochs at either end, and has them answered in a process
-of its own, within limits of time and memory; it stores what comes back. A pair that ends the process, or fails in a way
-that nobody foresaw, is tried alone, and left out for a while if it does so again: no pair keeps others waiting.
+of its own, within limits of time and memory; it stores what comes back. A pair that ends the process is tried alone,
+and left out for a while if it does so again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess, ProcessEndedError, ProcessLimits
 from sojourn.server.door.limits import Limits
-from sojourn.server.runs.answering import AnsweredPair, answer_pairs
+from sojourn.server.runs.answering import AnsweredPair, answer_pairs, skip_run
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import KnownPair, Pair, RunStore
@@ -24,7 +24,7 @@ PRELOAD = ("sojourn.server.runs.answering",)
 LOOK_SECONDS = 1.0
 AT_ONCE = 32
 RUNS_AT_ONCE = 64
-LEFT_OUT_SECONDS, COMPILING_SECONDS = 300.0, 300.0
+LONGEST_PAUSE_SECONDS, COMPILING_SECONDS = 60.0, 300.0
 _LOG = logging.getLogger("sojourn.segments")
 
 
@@ -39,7 +39,8 @@ class RunWorker(Periodic):
         self._process = LimitedProcess(within, preload=PRELOAD)
         self._most_bytes = limits.query_decoded_bytes
         self._seen = 0
-        self._left_out: dict[int, float] = {}
+        self._news: dict[Pair, None] = {}
+        self._pauses: dict[Pair, tuple[float, float]] = {}  # until when a pair is left alone, and for how long
         super().__init__("sojourn-runs", LOOK_SECONDS)
 
     def stop(self) -> None:
@@ -56,43 +57,57 @@ class RunWorker(Periodic):
 
     def _answer_new(self) -> None:
         newest = self._runs.newest()
-        if newest == self._seen:
-            return
-        changed = self._runs.changed_since(self._seen)
-        wanted = [pair for pair in self._wanted() if not changed.isdisjoint(pair.ends)]
-        pairs = self._runs.pairs(wanted)
+        if newest != self._seen:
+            changed = self._runs.changed_since(self._seen)
+            wanted = self._wanted()
+            self._news.update(dict.fromkeys(pair for pair in wanted if not changed.isdisjoint(pair.ends)))
+            self._pauses = {pair: pause for pair in wanted if (pause := self._pauses.get(pair)) is not None}
+            self._seen = newest
         now = time.monotonic()
-        waiting = [pair for pair in pairs if self._left_out.get(pair.number, 0.0) <= now]
-        for start in range(0, len(waiting), AT_ONCE):
-            self._answer_all(waiting[start : start + AT_ONCE])
+        ready = [pair for pair in self._news if self._pauses.get(pair, (0.0, 0.0))[0] <= now]
+        for start in range(0, len(ready), AT_ONCE):
+            some = ready[start : start + AT_ONCE]
+            self._answer_all(self._runs.pairs(some))
             if self._stopping.is_set():
                 return
-        self._seen = newest
+            for pair in some:
+                self._news.pop(pair, None)
 
     def _answer_all(self, pairs: Sequence[KnownPair]) -> None:
         """Answer pairs together until nothing is left of them; each alone if that ends the process."""
+        left = list(pairs)
         try:
-            left = list(pairs)
             while left and not self._stopping.is_set():
-                done = self._answer(left)
-                unfinished = {one.number for one in done if not one.is_whole}
-                # Those behind the last one may not have been looked at, if so many runs were answered.
-                full = sum(len(one.runs) for one in done) >= RUNS_AT_ONCE
-                last = max((left.index(p) for p in left if p.number in {d.number for d in done}), default=len(left))
-                rest = left[last + 1 :] if full else []
-                left = [*self._again([p for p in left if p.number in unfinished]), *rest]
+                left = self._left_of(left, self._answer(left))
         except Exception as error:
             if self._stopping.is_set():
                 return
             if isinstance(error, SojournError) and not isinstance(error, ProcessEndedError):
                 raise
-            if len(pairs) == 1:
-                name = "/".join(pairs[0].pair.ends[0])
-                _LOG.warning("warning: runs from %s are left out for a while: %s", name, error)
-                self._left_out[pairs[0].number] = time.monotonic() + LEFT_OUT_SECONDS
-                return
-            for pair in pairs:
-                self._answer_all([pair])
+            # The process ended, or something that nobody foresaw.
+            if len(left) > 1:
+                for pair in self._again(left):
+                    self._answer_all([pair])
+            elif skipped := skip_run(self._store, left[0], str(error)):
+                self._keep(skipped)
+                self._answer_all(self._again(left))
+
+    def _left_of(self, asked: Sequence[KnownPair], done: Sequence[AnsweredPair]) -> list[KnownPair]:
+        """The pairs that are not answered to their end; those of which nothing was have a pause."""
+        numbers = {one.number for one in done}
+        unfinished = {one.number for one in done if not one.is_whole}
+        looked_at = len(asked)
+        if sum(len(one.runs) for one in done) >= RUNS_AT_ONCE:
+            # Those behind the last one were not looked at.
+            looked_at = 1 + max(place for place, pair in enumerate(asked) if pair.number in numbers)
+        for pair in asked[:looked_at]:
+            if pair.number in numbers:
+                self._pauses.pop(pair.pair, None)
+            else:
+                pause = min(LONGEST_PAUSE_SECONDS, 2 * self._pauses.get(pair.pair, (0.0, LOOK_SECONDS))[1])
+                self._pauses[pair.pair] = time.monotonic() + pause, pause
+        again = self._again([pair for pair in asked if pair.number in unfinished])
+        return [*again, *asked[looked_at:]]
 
     def _again(self, pairs: Sequence[KnownPair]) -> list[KnownPair]:
         return self._runs.pairs([pair.pair for pair in pairs])
@@ -100,7 +115,9 @@ class RunWorker(Periodic):
     def _answer(self, pairs: Sequence[KnownPair]) -> list[AnsweredPair]:
         within = {"most_runs": RUNS_AT_ONCE, "most_bytes": self._most_bytes}
         done = self._process.call(partial(answer_pairs, self._store.engine.url, tuple(pairs), **within))
-        now = time.time_ns()
         for one in done:
-            self._runs.add(one.number, one.runs, until=one.until, now_ns=now)
+            self._keep(one)
         return done
+
+    def _keep(self, one: AnsweredPair) -> None:
+        self._runs.add(one.number, one.runs, until=one.until, now_ns=time.time_ns())
