@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -63,15 +63,17 @@ def answers(sent: Sequence[Epoch], received: Sequence[Epoch]) -> tuple[list[Run]
     before, after = ({epoch.sequence: epoch for epoch in end} for end in (sent, received))
     found = []
     for run in runs:
-        first = run.sent[0]
-        earlier = before.get(first.sequence - first.cut.sequences) if first.cut.continues else None
+        earlier = [_before(end, by_number) for end, by_number in ((run.sent, before), (run.received, after))]
         ends = [before[one.sequence] for one in run.sent], [after[one.sequence] for one in run.received]
-        found.append(answer_run(*ends, before=partial(_alone, earlier)))
+        found.append(answer_run(*ends, before=partial(list, earlier[0]), arrived_before=partial(list, earlier[1])))
     return runs, found
 
 
-def _alone(epoch: Epoch | None) -> list[Epoch]:
-    return [] if epoch is None else [epoch]
+def _before(end: Sequence[PlacedEpoch], by_number: Mapping[int, Epoch]) -> list[Epoch]:
+    """The epoch that the first of some follows, if there is one."""
+    first = end[0] if end and end[0].cut.continues else None
+    earlier = None if first is None else by_number.get(first.sequence - first.cut.sequences)
+    return [] if earlier is None else [earlier]
 
 
 def truth_between(world: TwoPointWorld, first_ns: int, last_ns: int) -> tuple[FlowTruth, Int64Array]:

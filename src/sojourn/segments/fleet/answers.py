@@ -11,9 +11,10 @@ never narrower than its runs' on average: what draws a flow towards the others d
 whole's means, which are sampled anew in each run, are independent. What the clocks leave unsure is added to both sides.
 
 **Losses.** A packet that changed places with a marker is missing in one run and extra in the next. What a receiver has
-beyond its run is looked for in the sender's run before (``displaced``), and taken off the losses of that; only the
-packets that were late at the end of the last run have to be guessed, from the other runs or the next one. Where a run
-shows late packets, what is missing of a flow may be one of them: its delay is then as uncertain as packets differ.
+beyond its run is looked for in the sender's run before (``displaced``), and taken off the losses of that; what a sender
+has beyond its run, in the receiver's run before (``ahead``), where a marker was held up. Only the packets that were
+late at the end of the last run have to be guessed, from the other runs or the next one. Where a run shows late packets,
+what is missing of a flow may be one of them: its delay is then as uncertain as packets differ.
 
 Cost: O(flows + samples) for each run.
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -55,6 +57,7 @@ MOST_DELAYS = 512
 # Beyond these no clock and no packet counter of a run is believed: differences and sums of such numbers stay whole.
 LAST_NS = (1 << 62) - (1 << 41)
 MOST_PACKETS = 1 << 40
+_NONE = Estimate(0.0, 0.0, 0.0, 0, "counted", unit="packets")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,8 @@ class RunAnswer:
 
     ``pairs`` are the packets with the smallest raw delays, ``kernels`` what either kernel said of its clock, and
     ``missed`` how many packets either had no room for. ``extra`` packets arrived that were not sent in this run,
-    ``displaced`` ones of them were sent in the one before; None where no sample tells.
+    ``displaced`` ones of them were sent in the one before; ``ahead`` packets were sent in this run, and arrived in the
+    one before, because they overtook the marker between. None where no sample tells.
     """
 
     interval: Interval
@@ -113,6 +117,7 @@ class RunAnswer:
     pairs: TimedPairs
     extra: Estimate | None = None
     displaced: Estimate | None = None
+    ahead: Estimate | None = None
     kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
     missed: tuple[int, int] = (0, 0)
 
@@ -126,9 +131,12 @@ def answer_run(
     received: Sequence[Epoch],
     *,
     before: Callable[[], Sequence[Epoch]] = tuple,
+    arrived_before: Callable[[], Sequence[Epoch]] = tuple,
     offset_ns: int | None = None,
 ) -> RunAnswer:
-    """The answer of the epochs between two places; `before` gives those that the sender recorded right before.
+    """The answer of the epochs between two places.
+
+    `before` gives those that the sender recorded right before, `arrived_before` those of the receiver.
 
     `offset_ns` is about what the clocks differ by, where that is known.
     """
@@ -147,6 +155,8 @@ def answer_run(
         offset_ns += below
         interval = _answered(sender, receiver, flow_id, is_joint, offset_ns)
     extra = None if interval.sample is None else interval.sample.extra_packets()
+    losses = interval.totals.losses
+    is_whole = extra is not None and losses.is_exact and not losses.lost
     pairs = _pairs(interval.sample, sender, offset_ns)
     ends = [[epoch.cut for epoch in end if epoch.cut is not None] for end in (sent, received)]
     kernels = [cuts[-1].clock if cuts else None for cuts in ends]
@@ -158,6 +168,8 @@ def answer_run(
         extra,
         # Late packets are among the extra ones: where there are none, there is nothing to look for.
         extra if extra is not None and not extra.samples else _displaced(before(), sender, receiver),
+        # Likewise, what arrived before is missing here.
+        _NONE if is_whole else _displaced(arrived_before(), receiver, sender),
         (kernels[0], kernels[1]),
         (missed[0], missed[1]),
     )
@@ -263,19 +275,43 @@ def _combined_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> L
     missed = [sum(answer.missed[end] for answer in answers) for end in (0, 1)]
     around = [*answers, *([later] if later is not None else [])]
     extra = [answer.extra for answer in answers if answer.extra is not None]
-    if not any(missed) and all(p.is_exact and not p.extra for p in (one.interval.totals.losses for one in around)):
+    is_in_order = all(one.ahead is None or not one.ahead.value for one in answers)
+    if (
+        is_in_order
+        and not any(missed)
+        and all(p.is_exact and not p.extra for p in (one.interval.totals.losses for one in around))
+    ):
         return Losses(missing, missing, missing)
     surely = sum(part.extra for part in parts)
     if len(extra) < len(answers):
         return Losses(None, max(missing - missed[1], 0), sent, surely)
     # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
     late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
+    ahead = [answer.ahead for answer in answers if answer.ahead is not None]
     last = (later.displaced if later is not None else None) or _usual(late or extra)
-    value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last))
-    doubt = math.sqrt(sum(_variance(one) for one in (extra[0], last, _rest(extra[1:], late))))
+    value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last, *ahead))
+    unsure = [extra[0], last, *ahead[:1], _rest(extra[1:], [*late, *ahead[2:]])]
+    doubt = math.sqrt(sum(map(_variance, unsure)) + _sampled_apart(answers))
     low, high = value - doubt - missed[1], value + doubt + missed[0]
     lost, least, most = (min(max(round(number), 0), sent) for number in (value, math.floor(low), math.ceil(high)))
     return Losses(lost, least, most, surely)
+
+
+def _sampled_apart(answers: Sequence[RunAnswer]) -> float:
+    """The variance of late packets, and of those ahead, where these were not counted in the sample that has them as
+    extra ones: their errors do not cancel out."""
+    pairs = [(one.displaced, one.extra) for one in answers[1:]]
+    pairs += [(one.ahead, before.extra) for before, one in pairwise(answers)]
+    found = 0.0
+    for part, whole in pairs:
+        if part is not None and whole is not None and abs(_weight(part) - _weight(whole)) > 0.1 * _weight(whole):
+            found += min(_variance(part), max(whole.high, part.value) ** 2)
+    return found
+
+
+def _weight(estimate: Estimate) -> float:
+    """How many packets each that was seen stands for."""
+    return estimate.value / estimate.samples if estimate.samples else 0.0
 
 
 def _usual(estimates: Sequence[Estimate]) -> Estimate:

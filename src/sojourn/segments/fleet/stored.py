@@ -45,7 +45,7 @@ def answer_bytes(answer: RunAnswer) -> bytes:
         [interval.first_ns, interval.last_ns, totals.sent, totals.received, list(answer.missed)],
         [_estimate_items(totals.delays.mean), _estimate_items(totals.delays.deviation)],
         [totals.losses.lost, totals.losses.low, totals.losses.high, totals.losses.extra],
-        [answer.extra and _estimate_items(answer.extra), answer.displaced and _estimate_items(answer.displaced)],
+        [one and _estimate_items(one) for one in (answer.extra, answer.displaced, answer.ahead)],
         None if interval.flows is None else _flow_items(interval.flows),
         [
             sampled.row.astype("<i4").tobytes(),
@@ -83,13 +83,15 @@ def read_answer(data: bytes, clock: bytes) -> RunAnswer:
     interval = Interval(first_ns, last_ns, totals, None if flows is None else _flows_of(flows))
     pairs, kernels = read_clock(clock)
     count = 0 if interval.flows is None else len(interval.flows.flow_id)
-    extra, displaced = (None if items is None else _answer_of(items) for items in outside)
+    found = [None if items is None else _answer_of(items) for items in (*outside, None)[:3]]
+    extra, displaced, ahead = (one if isinstance(one, Estimate) else None for one in found)
     return RunAnswer(
         interval,
         _sampled_of(sampled, count),
         pairs,
-        extra if isinstance(extra, Estimate) else None,
-        displaced if isinstance(displaced, Estimate) else None,
+        extra,
+        displaced,
+        ahead,
         kernels,
         (missed[0], missed[1]),
     )

@@ -156,7 +156,12 @@ class Reader:
 def answered_run(run: Run, sender: Reader, receiver: Reader) -> RunAnswer:
     """The answer of a run; a `SojournError` says why there is none."""
     ends = sender.epochs(run.sent), receiver.epochs(run.received)
-    return answer_run(*ends, before=lambda: sender.before(run.sent[0]))
+    arrived = run.received[:1]
+    return answer_run(
+        *ends,
+        before=lambda: sender.before(run.sent[0]),
+        arrived_before=lambda: receiver.before(arrived[0]) if arrived else [],
+    )
 
 
 def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -> RunRow:
