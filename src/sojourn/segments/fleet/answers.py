@@ -248,17 +248,15 @@ def combine(
     not part of it.
     """
     flows = _combined_flows(answers, clocks)
-    aside = (0.0, 0.0)
-    if flows is not None and foreign is not None and len(foreign):
-        others = np.isin(flows.flow_id, foreign)
-        aside = float(np.nansum(flows.packets[others])), float(np.nansum(flows.lost[others]))
-        flows = flows.at(np.flatnonzero(~others))
     whole = [answer.interval.totals for answer in answers]
     sent, received = (sum(getattr(one, name) for one in whole) for name in ("sent", "received"))
     losses = _combined_losses(answers, later)
-    if any(aside):
-        sent, losses = sent - round(aside[0]), _without(losses, *aside)
-        received = min(received, sent)
+    if flows is not None and foreign is not None and len(foreign):
+        others = np.isin(flows.flow_id, foreign)
+        aside, flows = flows.at(np.flatnonzero(others)), flows.at(np.flatnonzero(~others))
+        sent -= round(float(np.nansum(aside.packets)))
+        losses = _losses_without(losses, aside, flows, answers)
+        received = sent - (losses.lost or 0)
     known = [i for i, clock in enumerate(clocks) if clock.tells_delays]
     delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known])
     tails = _percentiles([answers[i] for i in known], [clocks[i] for i in known], None)
@@ -334,11 +332,23 @@ def _variance(estimate: Estimate) -> float:
     return max(estimate.high - estimate.value, estimate.value - estimate.low) ** 2
 
 
-def _without(losses: Losses, packets: float, lost: float) -> Losses:
-    """The losses without those of some flows, which are all that these sent, as far as that is known."""
-    away = round(max(packets, lost))
-    value = None if losses.lost is None else max(losses.lost - away, 0)
-    return Losses(value, max(losses.low - away, 0), max(losses.high - away, 0), losses.extra)
+def _losses_without(losses: Losses, aside: FlowDelays, flows: FlowDelays, answers: Sequence[RunAnswer]) -> Losses:
+    """The losses of flows without those set aside.
+
+    What only the sender sees is missing as a whole, as far as its size is known. What only the receiver sees is extra,
+    and hides how many others are: then the flows' own losses are added up, as uncertain as their sampled share.
+    """
+    if not np.isnan(aside.lost).any():
+        away = round(float(np.nansum(np.maximum(aside.packets, aside.lost))))
+        value = None if losses.lost is None else max(losses.lost - away, 0)
+        return Losses(value, max(losses.low - away, 0), max(losses.high - away, 0), losses.extra)
+    sent, lost = float(np.nansum(flows.packets)), float(np.nansum(flows.lost))
+    sampled = max(sum(int((answer.sampled.row >= 0).sum()) for answer in answers), 1)
+    share = min(max(lost / max(sent, 1.0), 1 / sampled), 0.5)
+    doubt = 2 * sent * math.sqrt(share * (1 - share) / sampled)
+    least, most = max(lost - doubt, 0.0), min(lost + doubt, sent)
+    value = None if np.isnan(flows.lost).any() else round(lost)
+    return Losses(value, math.floor(least), math.ceil(most), losses.extra)
 
 
 def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) -> LdaAnswer:
