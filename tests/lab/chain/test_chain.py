@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_traffic_of_all_kinds_passes_the_bottleneck_and_is_captured_on_the_way(tmp_path: Path) -> None:
     """The queue shows between the router's ports; nothing of the fleet's is captured."""
     with ExitStack() as stack:
@@ -60,6 +61,7 @@ def times_of(fleet: Fleet, node: str) -> list[int]:
     return [span["from_ns"] for span in answer["covered"]]  # type: ignore[union-attr, attr-defined]
 
 
+@pytest.mark.long
 def test_agents_beside_each_other_have_clocks_that_differ_and_come_back_after_a_kill(tmp_path: Path) -> None:
     with ExitStack() as stack:
         chain = stack.enter_context(three_machines())

@@ -74,7 +74,7 @@ def covered(seed: int, *, in_sequence: bool) -> tuple[np.ndarray, np.ndarray]:
     return truth.sent[known], inside[known]
 
 
-@pytest.mark.parametrize("in_sequence", [True, False])
+@pytest.mark.parametrize("in_sequence", [pytest.param(True, marks=pytest.mark.long), False])
 def test_flows_means_are_inside_their_intervals_in_every_size_class(in_sequence: bool) -> None:
     """Three worlds of 250 flows: of a class of 100 flows, fewer than 88 % are inside in one of 1,000 runs."""
     worlds = [covered(seed, in_sequence=in_sequence) for seed in (11, 12, 13)]

@@ -72,6 +72,7 @@ ENDPOINTS = {
     ("GET", "/api/v1/segments"): (READERS, {}),
     ("GET", "/api/v1/segments/way"): (READERS, {}),
     ("POST", "/api/v1/segments/way/query"): (READERS, {"json": {"from_ns": 0}}),
+    ("POST", "/api/v1/segments/query"): (READERS, {"json": {"from_ns": 0}}),
     ("DELETE", "/api/v1/segments/way"): ({"admin"}, {}),
     ("GET", "/metrics"): (READERS, {}),
 }

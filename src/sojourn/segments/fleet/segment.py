@@ -20,7 +20,7 @@ SHORTEST_EPOCH_NS, LONGEST_EPOCH_NS = 1_000_000_000, 3_600_000_000_000
 FIRST_MEMORY = 128_000  # what a segment begins with whose traffic is not known yet
 DEFAULT_ERROR, DEFAULT_CONFIDENCE = 0.05, 0.95
 REVERSE = ":reverse"
-_RESERVED = ("measurements",)
+_RESERVED = ("measurements", "query")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def answer_segment(url: URL, work: SegmentWork) -> dict[str, Any]:
 def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     store = opened(url)
     runs = RunStore(store)
-    known = runs.pairs(work.pairs)
+    known = _known(runs, work.pairs)
     parts, later, notes = _parts(store, runs, known, work)
     if not parts:
         action = "; ".join(notes) or _elsewhere(runs, known) or _waiting(runs, known)
@@ -121,6 +121,15 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
             for one, rows in zip(result.intervals, groups, strict=True)
         ],
     )
+
+
+def _known(runs: RunStore, pairs: Sequence[Pair]) -> list[KnownPair]:
+    """The pairs with how far each is answered; those that nobody has looked at yet have numbers below 0."""
+    found = {one.pair: one for one in runs.pairs(pairs)}
+    return [
+        found.get(pair) or KnownPair(number=-1 - place, pair=pair, sent_until=-1, received_until=-1)
+        for place, pair in enumerate(pairs)
+    ]
 
 
 def _elsewhere(runs: RunStore, known: Sequence[KnownPair]) -> str:
