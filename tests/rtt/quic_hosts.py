@@ -16,8 +16,8 @@ from pathlib import Path
 
 from aioquic.asyncio import QuicConnectionProtocol, connect, serve
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import QuicEvent, StreamDataReceived
+from aioquic.quic.packet_builder import QuicPacketBuilder
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -70,7 +70,8 @@ async def run_client(address: str, sizes: list[int]) -> None:
 def main() -> None:
     if os.environ.get("GREASE"):
         greased = property(lambda _: random.getrandbits(1), lambda *_: None)
-        QuicConnection._spin_bit = greased  # type: ignore[assignment]
+        # A connection is asked for its bit once for all packets that it sends at a time, their builder for each.
+        QuicPacketBuilder._spin_bit = greased  # type: ignore[assignment]
     what, where, *sizes = sys.argv[1:]
     asyncio.run(run_server(Path(where)) if what == "server" else run_client(where, list(map(int, sizes))))
 

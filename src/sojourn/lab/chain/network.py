@@ -12,11 +12,13 @@ there only with a `Disturbance`; without it `right` and the sink's `eth0` are en
 
 Guarantee: what agents and the query unit send goes over the ports named ``fleet`` and is on no measured interface.
 Segmentation and receive offload are on, as on any host; but for the cables of the wire, which carries packets as they
-were sent and nothing that was put together.
+were sent and nothing that was put together. Neighbours know each other from the start, so that no packet that waits
+until its next hop is found is overtaken by a later one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -89,11 +91,22 @@ def three_machines(
             give_address(host, port, subnet=subnet, last=last)
         give_address(sink, "eth0", subnet=2, last=2)
         route_through(router, source, sink)
+        for one, other in (((source, "eth0"), (router, "left")), ((router, "right"), (sink, "eth0"))):
+            _introduce(one, other)
+            _introduce(other, one)
         _connect_fleet(station, (source, router, sink))
         chain = Chain(source, router, sink, station, wire)
         chain.set_bottleneck(forward, back=back)
         wait_until_up([*chain.machines, station])
         yield chain
+
+
+def _introduce(one: tuple[Host, str], other: tuple[Host, str]) -> None:
+    """A host knows its neighbour's hardware: packets that wait until it is known are overtaken by later ones."""
+    (host, port), (neighbour, its_port) = one, other
+    shown = json.loads(neighbour.run("ip", "-json", "address", "show", "dev", its_port))[0]
+    for address in (each["local"] for each in shown["addr_info"] if each["scope"] == "global"):
+        host.run("ip", "neighbour", "replace", address, "lladdr", shown["address"], "dev", port, "nud", "permanent")
 
 
 def _connect_fleet(station: Host, machines: tuple[Host, ...]) -> None:
