@@ -253,14 +253,7 @@ class MatchedSample:
 
     def extra_packets(self) -> Estimate:
         """Packets that arrived without being sent, or twice."""
-        seen = int(self.extra.sum())
-        if (self.share >= 1).all():
-            return Estimate(seen, seen, seen, seen, METHOD, unit="packets")
-        weight = 1 / np.where(self.share > 0, self.share, 1.0)
-        value = float(np.sum(self.extra * weight))
-        scale = value / seen if seen else float(np.average(weight, weights=np.maximum(self.sent, 1)))
-        low, high = (scale * bound for bound in poisson_95(seen))
-        return Estimate(value, low, high, seen, METHOD, unit="packets")
+        return _all_packets(self.extra, self.share, self.sent)
 
     def sent_ns(self, first_ns: int) -> Int64Array:
         """When the packets of `delay_ns` were sent, given the time from which on all of them were."""
@@ -378,14 +371,21 @@ def displaced_packets(earlier: Sample, sender: Sample, receiver: Sample) -> Esti
     before, sent, received = (_names(_below(one.kept(), threshold)) for one in (earlier, sender, receiver))
     late = received.keys() - sent.keys()
     groups = np.array([received[name] for name in late if name in before], np.int64)
-    share = threshold / sender.parameters.everything
-    seen = len(groups)
+    counts = np.bincount(groups, minlength=sender.parameters.groups)
+    return _all_packets(counts, threshold / sender.parameters.everything, receiver.arrays[0][:, PACKETS])
+
+
+def _all_packets(seen_of: Int64Array, share: FloatArray, packets: Int64Array) -> Estimate:
+    """Packets of a kind, of which some of each group were seen in its sampled share; Poisson's interval.
+
+    Where none was seen, `packets` tell what one would have stood for.
+    """
+    seen = int(seen_of.sum())
     if (share >= 1).all():
         return Estimate(seen, seen, seen, seen, METHOD, unit="packets")
     weight = 1 / np.where(share > 0, share, 1.0)
-    value = float(weight[groups].sum())
-    usual = float(np.average(weight, weights=np.maximum(receiver.arrays[0][:, PACKETS], 1)))
-    scale = value / seen if seen else usual
+    value = float(np.sum(seen_of * weight))
+    scale = value / seen if seen else float(np.average(weight, weights=np.maximum(packets, 1)))
     low, high = (scale * bound for bound in poisson_95(seen))
     return Estimate(value, low, high, seen, METHOD, unit="packets")
 

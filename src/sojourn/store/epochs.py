@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,6 +62,7 @@ SLICE_KEYS = 1000
 # Keys that were entered lately, whose ids are known without hashing, and which need no row: some 10 MB.
 KNOWN_KEYS = 1 << 16
 LONGEST_REASON = 300
+READ_STORES = 4
 
 
 class Status(StrEnum):
@@ -106,8 +107,9 @@ def open_store(place: str | Path | URL) -> EpochStore:
     return EpochStore(engine_at(place), where=str(place))
 
 
+@lru_cache(maxsize=READ_STORES)
 def read_store(url: URL) -> EpochStore:
-    """A store that another process has opened (its engine's URL), for reading alone."""
+    """A store that another process has opened (its engine's URL), for reading alone; opened once."""
     return EpochStore(reading_engine(url), where="data", is_read_only=True)
 
 

@@ -151,13 +151,12 @@ def _by_neighbours(run: RunFrame, forward: TimedPairs, backward: TimedPairs, own
     is nearer to the run's own.
     """
     sides = []
-    for reach in ((REACH_NS, 0), (0, REACH_NS)):
+    before, after = (run.first_ns - REACH_NS, run.first_ns - 1), (run.last_ns + 1, run.last_ns + REACH_NS)
+    for reach, beside in (((REACH_NS, 0), before), ((0, REACH_NS), after)):
         ends = _around(run, forward, *reach), _around(run, backward, *reach)
         low, high = _carried(run.middle_ns, *ends, _ANY_RATE)
-        others = _between(forward, run.first_ns - reach[0], run.first_ns - 1) if reach[0] else None
-        others = _between(forward, run.last_ns + 1, run.last_ns + reach[1]) if others is None else others
         if low <= high:
-            sides.append((_apart(own, others), low, high))
+            sides.append((_apart(own, _between(forward, *beside)), low, high))
     joined = max((low for _, low, _ in sides), default=-math.inf), min((high for *_, high in sides), default=math.inf)
     if joined[0] <= joined[1]:
         return joined
@@ -222,15 +221,11 @@ def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None],
         joined = [one if one.is_known or one.was_set else replace(one, source=NOT_FOLLOWED) for one in joined]
     in_step = all((one.low_ns or 0.0) <= 0.0 <= (one.high_ns or 0.0) for one in known)
     if known and in_step:
-        return [_moved(one, 0.0) for one in joined]
+        return [replace(one, offset_ns=0.0) for one in joined]
     if known:
         return joined
     # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise.
-    return [_moved(one, min(least_raw_ns, 0.0)) for one in joined]
-
-
-def _moved(clock: ClockAt, offset_ns: float) -> ClockAt:
-    return ClockAt(offset_ns, clock.low_ns, clock.high_ns, clock.source, clock.skew_ppm)
+    return [replace(one, offset_ns=min(least_raw_ns, 0.0)) for one in joined]
 
 
 def _joined(packets: _Bounds, kernels: tuple[float, float] | None) -> ClockAt:

@@ -31,9 +31,14 @@ class PlacedEpoch:
     recorded: int
     size_bytes: int = 0
 
-    def follows(self, earlier: PlacedEpoch) -> bool:
-        """Whether nothing lies between it and another."""
-        return self.cut.continues and self.sequence - self.cut.sequences == earlier.sequence
+    @property
+    def number_before(self) -> int:
+        """The number before those that it stands for."""
+        return self.sequence - self.cut.sequences
+
+    def follows(self, number: int) -> bool:
+        """Whether nothing lies between it and the epoch that ends with a number."""
+        return self.cut.continues and self.number_before == number
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,15 @@ class Run:
 
     sent: tuple[PlacedEpoch, ...]
     received: tuple[PlacedEpoch, ...]
+
+    def follows(self, last: tuple[int, int]) -> bool:
+        """Whether it begins where another ended, by that one's last numbers at either point."""
+        first = [self.sent[0], *self.received[:1]]
+        return all(epoch.follows(number) for epoch, number in zip(first, last, strict=False))
+
+    def end(self, last: tuple[int, int]) -> tuple[int, int]:
+        """Its last numbers at either point, after those of the run before."""
+        return self.sent[-1].sequence, self.received[-1].sequence if self.received else last[1]
 
     @property
     def size_bytes(self) -> int:
@@ -60,7 +74,7 @@ class _Places:
         named: dict[int, set[int]] = {}
         place = chain = -1
         for index, epoch in enumerate(epochs):
-            if not index or not epoch.follows(epochs[index - 1]):
+            if not index or not epoch.follows(epochs[index - 1].sequence):
                 place, chain = place + 1, chain + 1
             self.begin.append(place)
             self.first_epoch[place] = index

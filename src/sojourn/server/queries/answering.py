@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from sqlalchemy import URL
 
@@ -22,7 +21,6 @@ from sojourn.store.epochs import EpochStore, StreamRecord, read_store
 from sojourn.store.measurements import MeasurementStore
 
 MOST_LEFT_OUT = 5
-STORES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +76,9 @@ class _StreamEpochs:
         return read_buckets(epoch)
 
 
-@lru_cache(maxsize=STORES)
-def _opened(url: URL) -> EpochStore:
-    return read_store(url)
-
-
 def answer_question(url: URL, work: Work) -> list[Found]:
     """One answer, or one for each instance or group, from the store at a URL."""
-    store, asked = _opened(url), work.question.range
+    store, asked = read_store(url), work.question.range
     places = [(stream.node, stream.name) for stream in work.streams]
     store.check_range(places, asked.from_ns, asked.to_ns)
     streams = [_StreamEpochs(store, stream, work) for stream in work.streams]
@@ -101,9 +94,9 @@ def measured_between(
     url: URL, from_ns: int, to_ns: int, node: str | None, segment: str | None, most_bytes: int
 ) -> list[SegmentMeasurement]:
     """What was measured of segments, from the store at a URL."""
-    return MeasurementStore(_opened(url)).between(from_ns, to_ns, node=node, segment=segment, most_bytes=most_bytes)
+    return MeasurementStore(read_store(url)).between(from_ns, to_ns, node=node, segment=segment, most_bytes=most_bytes)
 
 
 def known_keys(url: URL, node: str | None, stream: str | None, limit: int) -> list[tuple[int, str]]:
     """Ids and texts of the keys seen, from the store at a URL."""
-    return _opened(url).keys(node=node, stream=stream, limit=limit)
+    return read_store(url).keys(node=node, stream=stream, limit=limit)

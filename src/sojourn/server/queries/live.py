@@ -15,7 +15,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sojourn.core.errors import ServerError
@@ -44,6 +44,15 @@ class LiveReply:
     size_bytes: int = 0
     is_closed: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def epochs_of(replies: Mapping[str, LiveReply]) -> dict[tuple[str, str], list[bytes]]:
+    """The packed epochs of nodes' answers, by node and stream."""
+    current: dict[tuple[str, str], list[bytes]] = {}
+    for node, reply in replies.items():
+        for epoch in reply.epochs:
+            current.setdefault((node, epoch.stream), []).append(epoch.data)
+    return current
 
 
 class LiveDesk:
@@ -117,6 +126,17 @@ class LiveDesk:
                 state.requests.remove(request)
             if not state.waiting and not state.requests:
                 self._nodes.pop(node, None)
+
+    async def ask_all(
+        self, streams: Iterable[tuple[str, str]], from_ns: int, to_ns: int, seconds: float
+    ) -> dict[str, LiveReply]:
+        """What nodes hold of their streams that has not been stored; those that do not answer are left out."""
+        by_node: dict[str, tuple[str, ...]] = {}
+        for node, stream in streams:
+            by_node[node] = (*by_node.get(node, ()), stream)
+        reachable = {node: names for node, names in by_node.items() if self.is_listening(node)}
+        replies = await asyncio.gather(*(self.ask(*one, from_ns, to_ns, seconds) for one in reachable.items()))
+        return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
 
     async def wake(self, nodes: Iterable[str], seconds: float) -> None:
         """Have nodes look at their assignments at once, those that listen; the others will look by themselves."""

@@ -18,7 +18,7 @@ from sojourn.estimation.buckets.questions import Found, Question
 from sojourn.server.door.limits import Limits
 from sojourn.server.models import Query
 from sojourn.server.queries.answering import Work, answer_question
-from sojourn.server.queries.live import LiveDesk, LiveReply
+from sojourn.server.queries.live import LiveDesk, LiveReply, epochs_of
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.sources.registry import values_of
 from sojourn.store.epochs import EpochStore, StreamRecord
@@ -62,15 +62,12 @@ class QueryEngine:
         stat = query.stat if query.stat is not None else await run_in_threadpool(_usual_stat, streams)
         question = replace(asked, range=replace(asked.range, stat=stat))
         # Nodes first: what they have sent by then is stored, so that nothing can be missed in between.
-        replies = await self._ask_nodes(streams, question.range) if query.live else {}
-        current: dict[tuple[str, str], list[bytes]] = {}
-        for node, reply in replies.items():
-            for epoch in reply.epochs:
-                current.setdefault((node, epoch.stream), []).append(epoch.data)
+        asked_of = [(stream.node, stream.name) for stream in streams] if query.live else []
+        replies = await self._desk.ask_all(asked_of, query.from_ns, until, self._limits.live_seconds)
         work = Work(
             question=question,
             streams=tuple(streams),
-            current=current,
+            current=epochs_of(replies),
             silent=frozenset(stream.node for stream in streams if stream.node not in replies),
             until_ns=time.time_ns(),
             most_bytes=self._limits.query_decoded_bytes,
@@ -94,20 +91,6 @@ class QueryEngine:
         if len(streams) > (most := self._limits.query_streams):
             raise UsageError(f"{len(streams)} streams, the limit is {most}", where="query", action="ask fewer nodes")
         return streams
-
-    async def _ask_nodes(self, streams: list[StreamRecord], asked: RangeQuery) -> dict[str, LiveReply]:
-        """What the nodes hold that has not been stored; those that do not answer are left out."""
-        by_node: dict[str, tuple[str, ...]] = {}
-        for stream in streams:
-            by_node[stream.node] = (*by_node.get(stream.node, ()), stream.name)
-        reachable = {node: names for node, names in by_node.items() if self._desk.is_listening(node)}
-        replies = await asyncio.gather(
-            *(
-                self._desk.ask(node, names, asked.from_ns, asked.to_ns, self._limits.live_seconds)
-                for node, names in reachable.items()
-            )
-        )
-        return {node: reply for node, reply in zip(reachable, replies, strict=True) if reply is not None}
 
 
 def _usual_stat(streams: list[StreamRecord]) -> Stat:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from sqlalchemy import URL
@@ -31,7 +30,6 @@ from sojourn.store.runs import KnownPair, RunRow, RunStore
 # Places that are looked at in search of common ones: of a pair that has none the rest is given up.
 MOST_PLACES = 4000
 MOST_EPOCHS = 500
-STORES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +42,9 @@ class AnsweredPair:
     is_whole: bool  # whether nothing is left that could be answered now
 
 
-@lru_cache(maxsize=STORES)
-def opened(url: URL) -> EpochStore:
-    """The store at a URL, read by this process."""
-    return read_store(url)
-
-
 def answer_pairs(url: URL, pairs: Sequence[KnownPair], *, most_runs: int, most_bytes: int) -> list[AnsweredPair]:
     """The complete runs of pairs that are not answered yet."""
-    store = opened(url)
+    store = read_store(url)
     answered = []
     for pair in pairs:
         if most_runs <= 0:
@@ -72,9 +64,8 @@ def _answer_pair(store: EpochStore, pair: KnownPair, most_runs: int, most_bytes:
     sender, receiver = (Reader(store, *end, most_bytes) for end in pair.pair.ends)
     rows, last = [], (pair.sent_until, pair.received_until)
     for run in chosen:
-        follows = _follows(run, last)
-        rows.append(answered_row(run, sender, receiver, follows=follows))
-        last = _end_of(run, last)
+        rows.append(answered_row(run, sender, receiver, follows=run.follows(last)))
+        last = run.end(last)
     return AnsweredPair(number=pair.number, runs=tuple(rows), until=last, is_whole=len(chosen) == len(complete))
 
 
@@ -91,20 +82,8 @@ def skip_run(store: EpochStore, pair: KnownPair, reason: str) -> AnsweredPair | 
     if not complete:
         return None
     last = pair.sent_until, pair.received_until
-    row = _unanswered(complete[0], reason, _follows(complete[0], last))
-    return AnsweredPair(number=pair.number, runs=(row,), until=_end_of(complete[0], last), is_whole=len(complete) == 1)
-
-
-def _follows(run: Run, last: tuple[int, int]) -> bool:
-    """Whether a run begins where another ended, by the last numbers of that."""
-    first = [run.sent[0], *run.received[:1]]
-    return all(
-        epoch.cut.continues and epoch.sequence - epoch.cut.sequences == n for epoch, n in zip(first, last, strict=False)
-    )
-
-
-def _end_of(run: Run, last: tuple[int, int]) -> tuple[int, int]:
-    return run.sent[-1].sequence, run.received[-1].sequence if run.received else last[1]
+    row = _unanswered(complete[0], reason, complete[0].follows(last))
+    return AnsweredPair(number=pair.number, runs=(row,), until=complete[0].end(last), is_whole=len(complete) == 1)
 
 
 class Reader:
@@ -141,7 +120,7 @@ class Reader:
         """The epoch that one follows, if there is one."""
         if not placed.cut.continues:
             return []
-        return list(self._known([placed.sequence - placed.cut.sequences]).values())
+        return list(self._known([placed.number_before]).values())
 
     def _known(self, numbers: list[int]) -> dict[int, Epoch]:
         at_hand = {**self._last, **self._given}

@@ -6,9 +6,8 @@ answers, and late epochs of theirs are still compared for a while.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from sojourn.segments.fleet.segment import REVERSE, FleetSegment
 from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.door.limits import Limits
 from sojourn.server.models import SegmentQuery, SegmentRanking
-from sojourn.server.queries.live import LiveDesk
+from sojourn.server.queries.live import LiveDesk, epochs_of
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.runs.measured import answer_measured
 from sojourn.server.runs.questions import SegmentWork, answer_segment
@@ -45,14 +44,19 @@ def wanted_pairs(segments: SegmentStore) -> list[Pair]:
 
 def _named_pairs(segments: SegmentStore, since_ns: int) -> dict[str, tuple[Pair, ...]]:
     """The pairs of streams of all segments, by name, of what was recorded since a time."""
-    of_point: dict[Point, list[Recording]] = {}
-    for one in segments.recent(since_ns):
-        of_point.setdefault(one.point, []).append(one)
+    of_point = _by_point(segments.recent(since_ns))
     return {
         name: tuple(paired(of_point.get(sender, ()), of_point.get(receiver, ())))
         for segment in segments.all()
         for name, (sender, receiver) in segment.pairs.items()
     }
+
+
+def _by_point(recordings: Iterable[Recording]) -> dict[Point, list[Recording]]:
+    of_point: dict[Point, list[Recording]] = {}
+    for one in recordings:
+        of_point.setdefault(one.point, []).append(one)
+    return of_point
 
 
 def paired(sent: Sequence[Recording], received: Sequence[Recording]) -> list[Pair]:
@@ -112,10 +116,7 @@ class SegmentEngine:
         if segment is None or name not in segment.pairs:
             raise NoSegmentError(f"there is no segment {name[:200]}", action="sojourn segment list shows all")
         sender, receiver = segment.pairs[name]
-        recordings = self._segments.recordings_of([sender, receiver, sender.reverse, receiver.reverse])
-        of_point: dict[Point, list[Recording]] = {}
-        for one in recordings:
-            of_point.setdefault(one.point, []).append(one)
+        of_point = _by_point(self._segments.recordings_of([sender, receiver, sender.reverse, receiver.reverse]))
         ends = of_point.get(sender, []), of_point.get(receiver, [])
         back = [of_point.get(point, []) for point in (sender.reverse, receiver.reverse)]
         return SegmentWork(
@@ -135,23 +136,11 @@ class SegmentEngine:
 
     async def _with_current(self, work: SegmentWork) -> tuple[SegmentWork, list[str]]:
         """The question with the epochs that the two nodes had not sent, and who did not answer."""
-        streams: dict[str, tuple[str, ...]] = {}
-        for pair in work.pairs:
-            for node, stream in pair.ends:
-                streams[node] = (*streams.get(node, ()), stream)
-        reachable = {node: names for node, names in streams.items() if self._desk.is_listening(node)}
-        span = work.from_ns, min(work.to_ns, FOREVER_NS), self._limits.live_seconds
-        replies = await asyncio.gather(*(self._desk.ask(node, names, *span) for node, names in reachable.items()))
-        current: dict[tuple[str, str], list[bytes]] = {}
-        silent = sorted(streams.keys() - reachable.keys())
-        for node, reply in zip(reachable, replies, strict=True):
-            if reply is None:
-                silent.append(node)
-                continue
-            for epoch in reply.epochs:
-                current.setdefault((node, epoch.stream), []).append(epoch.data)
+        streams = [end for pair in work.pairs for end in pair.ends]
+        replies = await self._desk.ask_all(streams, work.from_ns, work.to_ns, self._limits.live_seconds)
+        silent = sorted({node for node, _ in streams} - replies.keys())
         notes = [f"{', '.join(silent)}: no word about what is not sent yet"] if silent else []
-        return replace(work, current=current), notes
+        return replace(work, current=epochs_of(replies)), notes
 
 
 def _memory(segment: FleetSegment, recordings: Sequence[Recording]) -> int:

@@ -24,7 +24,7 @@ from sojourn.mplane.measurements import SegmentMeasurement
 from sojourn.mplane.router.epochs import summarise
 from sojourn.segments.answer import Interval, SegmentTotals
 from sojourn.segments.result import SegmentResult, sketch_result
-from sojourn.server.runs.answering import opened
+from sojourn.store.epochs import read_store
 from sojourn.store.measurements import MeasurementStore
 
 
@@ -32,7 +32,7 @@ def answer_measured(
     url: URL, name: str, span_ns: tuple[int, int], *, interval_ns: int, most_bytes: int
 ) -> dict[str, Any]:
     """Totals and intervals of a segment by its hops, as `SegmentResult` gives them."""
-    found = MeasurementStore(opened(url)).between(*span_ns, segment=name, most_bytes=most_bytes)
+    found = MeasurementStore(read_store(url)).between(*span_ns, segment=name, most_bytes=most_bytes)
     if not found:
         raise InputError("nothing was measured in the range", where=f"segment {name}", action="ask for another range")
     result = measured_result(found, interval_ns)

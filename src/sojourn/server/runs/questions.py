@@ -34,8 +34,8 @@ from sojourn.segments.fleet.clocks import REACH_NS, UNKNOWN, ClockAt, follow
 from sojourn.segments.fleet.runs import PlacedEpoch, align
 from sojourn.segments.fleet.stored import read_answer, read_clock
 from sojourn.segments.result import SegmentResult, sketch_result
-from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run, opened
-from sojourn.store.epochs import EpochStore
+from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run
+from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
 MOST_RUNS = 20_000
@@ -85,7 +85,7 @@ def answer_segment(url: URL, work: SegmentWork) -> dict[str, Any]:
 
 
 def _answered(url: URL, work: SegmentWork) -> SegmentResult:
-    store = opened(url)
+    store = read_store(url)
     runs = RunStore(store)
     known = _known(runs, work.pairs)
     parts, later, notes = _parts(store, runs, known, work)
@@ -105,7 +105,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
         intervals.append(combine(answers[rows], clocks[rows], later=after, foreign=foreign))
     keys = _KeysOf(directory, [whole, *intervals])
     if work.flows:
-        whole, intervals = (_only(one, work.flows) for one in (whole, intervals))  # type: ignore[assignment]
+        whole, *intervals = (_only(one, work.flows) for one in (whole, *intervals))
     result = sketch_result("auto", 8 * work.memory_bytes, whole, intervals, keys)
     sent_bits = 8 * sum(part.size_bytes for part in parts)
     return replace(
@@ -200,10 +200,8 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
             answer = answered_run(run, *readers)
         except SojournError:
             continue
-        first = run.sent[0]
-        follows = first.cut.continues and first.sequence - first.cut.sequences == last[0]
-        yield _Part(follows, answer, run.size_bytes)
-        last = run.sent[-1].sequence, last[1]
+        yield _Part(run.follows(last), answer, run.size_bytes)
+        last = run.end(last)
 
 
 def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
@@ -323,10 +321,8 @@ class _KeysOf:
         return key
 
 
-def _only(interval: Interval | list[Interval], flows: Sequence[str]) -> Interval | list[Interval]:
+def _only(interval: Interval, flows: Sequence[str]) -> Interval:
     """The same with the flows asked for alone."""
-    if isinstance(interval, list):
-        return [only for one in interval if isinstance(only := _only(one, flows), Interval)]
     if interval.flows is None:
         return interval
     asked = np.array([key_id(parse_key(text)) for text in flows], np.uint64)

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import URL
 
 from sojourn.core.results import row_order
-from sojourn.server.runs.answering import opened
+from sojourn.store.epochs import read_store
 from sojourn.store.runs import Pair, PairTotals, RunStore
 
 SORTED_BY = {"mean": "mean_ns", "p99": "worst_p99_ns", "loss": "loss", "packets": "sent"}
@@ -35,7 +35,7 @@ class RankingWork:
 
 def rank_segments(url: URL, work: RankingWork) -> list[dict[str, Any]]:
     """The segments with answered runs in the range, the largest first."""
-    runs = RunStore(opened(url))
+    runs = RunStore(read_store(url))
     totals = runs.totals(work.from_ns, work.to_ns)
     wanted = list(dict.fromkeys(pair for pairs in work.segments.values() for pair in pairs))
     numbers = {one.pair: one.number for one in runs.pairs(wanted)}
