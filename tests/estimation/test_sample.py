@@ -11,7 +11,7 @@ import pytest
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.estimates import Reason
-from sojourn.estimation.sample import estimate_sample, match_samples
+from sojourn.estimation.sample import displaced_packets, estimate_sample, match_samples
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.matching.exact import MeasuredFlows
 from sojourn.segments.plan import fit_sample
@@ -162,6 +162,27 @@ def test_what_arrived_without_a_known_delay_keeps_an_interval_open() -> None:
     for low, high in ((flow.low_ns[0], flow.high_ns[0]), (found.mean().low, found.mean().high)):
         assert low < delay_ns.mean() < high
         assert 0 < high - low < 0.2 * delay_ns.mean()
+
+
+@pytest.mark.parametrize("slots", [4096, 256])
+def test_late_packets_are_those_that_the_sender_had_before_and_has_not_now(slots: int) -> None:
+    """Exactly where everything was kept, else by the share that was; copies of a packet are one."""
+    random = np.random.default_rng(5)
+    names = random.integers(0, 2**64, 1500, dtype=np.uint64)
+    flow_id = random.integers(0, 2**64, 40, dtype=np.uint64)[np.arange(1500) % 40]
+
+    def sample(rows: np.ndarray) -> Sample:
+        made = Sample(SampleParameters(slots=slots, groups=16))
+        made.record_batch(PacketBatch(flow_id[rows], names[rows], rows.astype(np.int64), np.full(len(rows), 64)))
+        return made
+
+    before, now, extra = np.arange(600), np.arange(550, 1200), np.arange(1200, 1300)
+    late = np.arange(450, 560)  # of which 50 are late, 50 come twice and ten were sent before and now
+    arrived = np.concatenate([late, np.arange(450, 500), now, extra])
+    found = displaced_packets(sample(before), sample(now), sample(arrived))
+    assert found.low <= 100 <= found.high
+    assert (found.value == 100) == (slots == 4096)
+    assert displaced_packets(sample(before), sample(now), sample(now)).value == 0
 
 
 def test_delays_are_exact_where_times_wrap() -> None:

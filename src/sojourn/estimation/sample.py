@@ -28,6 +28,7 @@ moderated variance (d₀v₀ + d·s²)/(d₀ + d) then has d₀ + d degrees, and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -368,10 +369,8 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
 def displaced_packets(earlier: Sample, sender: Sample, receiver: Sample) -> Estimate:
     """Packets that the receiver has beyond those of the sender, and that the sender had *earlier*: late ones."""
     threshold = np.minimum(np.minimum(sender.thresholds, receiver.thresholds), earlier.thresholds)
-    before, sent, received = (_names(_below(one.kept(), threshold)) for one in (earlier, sender, receiver))
-    late = received.keys() - sent.keys()
-    groups = np.array([received[name] for name in late if name in before], np.int64)
-    counts = np.bincount(groups, minlength=sender.parameters.groups)
+    group, (before, sent, received) = _presence([_below(one.kept(), threshold) for one in (earlier, sender, receiver)])
+    counts = np.bincount(group[before & received & ~sent], minlength=sender.parameters.groups)
     return _all_packets(counts, threshold / sender.parameters.everything, receiver.arrays[0][:, PACKETS])
 
 
@@ -390,10 +389,21 @@ def _all_packets(seen_of: Int64Array, share: FloatArray, packets: Int64Array) ->
     return Estimate(value, low, high, seen, METHOD, unit="packets")
 
 
-def _names(kept: KeptPackets) -> dict[tuple[int, int, int], int]:
-    """What tells kept packets apart, and the group of each."""
-    groups = kept.group.tolist()
-    return dict(zip(zip(groups, kept.hash.tolist(), kept.flow.tolist(), strict=True), groups, strict=True))
+def _presence(samples: Sequence[KeptPackets]) -> tuple[Int64Array, BoolArray]:
+    """The distinct packets that any of some samples kept: the group of each, and by a row for each sample if it did."""
+    group, hashed, flow = (
+        np.concatenate([getattr(one, name) for one in samples]) for name in ("group", "hash", "flow")
+    )
+    order = np.lexsort((flow, hashed, group))
+    is_new = np.zeros(len(order), np.bool_)
+    is_new[:1] = True
+    for column in (group, hashed, flow):
+        is_new[1:] |= np.diff(column[order]) != 0
+    packet = np.empty(len(order), np.int64)
+    packet[order] = np.cumsum(is_new) - 1
+    is_there = np.zeros((len(samples), int(is_new.sum())), np.bool_)
+    is_there[np.repeat(np.arange(len(samples)), [len(one) for one in samples]), packet] = True
+    return group[order][is_new], is_there
 
 
 def estimate_sample(sender: Sample, receiver: Sample, flow_id: UInt64Array) -> FlowDelays:
