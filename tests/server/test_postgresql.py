@@ -16,6 +16,7 @@ from sojourn.server.control.segments import SegmentControl
 from sojourn.server.door.limits import Limits
 from sojourn.server.sinks.store import SinkStore
 from sojourn.store.epochs import open_store
+from sojourn.store.segments import Recording
 from sojourn.tomography.delays.estimate import WindowSpan
 from sojourn.tomography.reading import encode_packets
 from waiting import eventually
@@ -65,6 +66,16 @@ def test_packets_that_are_set_aside_are_counted(postgresql: PostgresqlServer) ->
     store.close()
 
 
+class Joined:
+    """New recordings fare well at once."""
+
+    def are_joined(self, _first: Recording, _second: Recording) -> bool:
+        return True
+
+    def began_ns(self, recording: Recording) -> int | None:
+        return recording.since_ns
+
+
 def test_segments_are_planned_assigned_and_removed(unit: Unit) -> None:
     control = SegmentControl(unit.store, AssignmentStore(unit.store), Limits())
     way = {"name": "way", "from": "alpha:e", "to": "beta:e", "filter": "udp", "memory_bytes": 32_000}
@@ -78,7 +89,7 @@ def test_segments_are_planned_assigned_and_removed(unit: Unit) -> None:
         plan = replanned(recorded.generation.plan, Seen(flows=9000, packets=10**6, loss=0.1))
         assert plan is not None
         assert control.replan(recorded, plan, {}) == {"alpha", "beta", "gamma"}
-        assert control.finish_taking_over(lambda *_: True) == {"alpha", "beta", "gamma"}
+        assert control.finish_taking_over(Joined()) == {"alpha", "beta", "gamma"}
         streams = client.get("/api/v1/nodes/beta/assignments").json()["streams"]
         assert [name[-2:] for name in streams] == ["g4"]
         assert {row["name"] for row in client.get("/api/v1/segments").json()} == {"way", "larger"}

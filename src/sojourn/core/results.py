@@ -124,13 +124,15 @@ class _Selection(Result):
 def row_order(columns: Columns, sort: str, limit: int | None) -> list[int] | None:
     """The rows by a column, at most `limit`; None where that is all of them in their order.
 
-    Numbers come from the largest down, texts from A to Z, rows without a value last; equals stay in their order.
+    Numbers come from the largest down, texts from A to Z, rows without a value last; equals stay in their order. Where
+    there is no column at all there is nothing to sort.
 
     >>> row_order({"node": ["a", "b", "c"], "mean_ns": [2, None, 7]}, "mean", 2)
     [2, 0]
+    >>> row_order({}, "mean", 2)
     """
     count = len(next(iter(columns.values()), ()))
-    if not sort:
+    if not sort or not columns:
         return None if limit is None or limit >= count else list(range(limit))
     values = _sort_values(columns, sort)
 

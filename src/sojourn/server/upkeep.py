@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from sojourn.core.errors import SojournError
+from sojourn.core.executors.limited import LimitedProcess
 from sojourn.core.units import format_duration
 from sojourn.server.telemetry import Telemetry
 from sojourn.store.epochs import EpochStore
@@ -35,10 +36,13 @@ _FAULTS = logging.getLogger("sojourn.upkeep")
 
 
 class Periodic(ABC):
-    """Belongs to one application; `start` and `stop` frame its life. `work` ends soon once `_stopping` is set."""
+    """Belongs to one application; `start` and `stop` frame its life. `work` ends soon once `_stopping` is set.
 
-    def __init__(self, name: str, seconds: float) -> None:
-        self._seconds = seconds
+    A task that computes has a `process` for it, whose call under way ends when the task is stopped.
+    """
+
+    def __init__(self, name: str, seconds: float, *, process: LimitedProcess | None = None) -> None:
+        self._seconds, self._computes_in = seconds, process
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -48,6 +52,8 @@ class Periodic(ABC):
     def stop(self) -> None:
         """End after the transaction that is under way."""
         self._stopping.set()
+        if self._computes_in is not None:
+            self._computes_in.close()
         self._thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:

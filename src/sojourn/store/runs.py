@@ -27,6 +27,7 @@ from sqlalchemy import (
     UniqueConstraint,
     case,
     delete,
+    exists,
     func,
     insert,
     select,
@@ -312,10 +313,21 @@ class RunStore:
         return {row.pair: PairTotals(**{name: _number(getattr(row, name)) for name in names}) for row in rows}
 
     def clocks(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[bytes]:
-        """What runs of pairs in a range hold for the clocks."""
+        """What runs of pairs in a range hold for the clocks, oldest first; of more than `most` every second, third ….
+
+        So they are near to any time of the range, however many there are.
+        """
         here = RUNS.c.pair.in_(pairs) & (RUNS.c.end_ns >= from_ns) & (RUNS.c.start_ns <= to_ns)
-        query = select(RUNS.c.clock).where(here & RUNS.c.reason.is_(None)).order_by(RUNS.c.end_ns).limit(most)
+        known = here & RUNS.c.reason.is_(None)
         with self._store.transaction() as connection:
+            count = int(connection.execute(select(func.count()).select_from(RUNS).where(known)).scalar_one())
+            if count <= most:
+                return list(connection.execute(select(RUNS.c.clock).where(known).order_by(RUNS.c.end_ns)).scalars())
+            place = func.row_number().over(order_by=(RUNS.c.end_ns, RUNS.c.id))
+            numbered = select(RUNS.c.id, place.label("place")).where(known).subquery()
+            every = -(-count // most)
+            thinned = select(numbered.c.id).where(numbered.c.place % every == 0)
+            query = select(RUNS.c.clock).where(RUNS.c.id.in_(thinned)).order_by(RUNS.c.end_ns)
             return list(connection.execute(query).scalars())
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
@@ -324,6 +336,22 @@ class RunStore:
         first = select(RUNS.c.id).where(old).order_by(RUNS.c.id).limit(limit)
         with self._store.transaction(writes=True) as connection:
             return connection.execute(delete(RUNS).where(RUNS.c.id.in_(first))).rowcount
+
+
+def spent_pairs(connection: Connection) -> list[KnownPair]:
+    """The pairs of which nothing is stored: no answer, and of neither stream the place of an epoch."""
+
+    def has_places(end: str) -> Any:
+        same = (CUTS.c.node == PAIRS.c[f"{end}_node"]) & (CUTS.c.stream == PAIRS.c[f"{end}_stream"])
+        return exists().where(same)
+
+    used = exists().where(RUNS.c.pair == PAIRS.c.id) | has_places("from") | has_places("to")
+    return [_known_pair(row) for row in connection.execute(select(PAIRS).where(~used))]
+
+
+def remove_pairs(connection: Connection, numbers: Sequence[int]) -> None:
+    """Forget pairs."""
+    connection.execute(delete(PAIRS).where(PAIRS.c.id.in_(numbers)))
 
 
 def _run_row(row: Any) -> RunRow:

@@ -35,7 +35,7 @@ from sojourn.segments.fleet.segment import FleetSegment
 from sojourn.segments.plan import SegmentPlan
 from sojourn.store.database import NAME, NUMBER
 from sojourn.store.epochs import EpochStore
-from sojourn.store.runs import Pair
+from sojourn.store.runs import Pair, remove_pairs, spent_pairs
 
 _METADATA = MetaData()
 
@@ -241,7 +241,9 @@ class SegmentStore:
             connection.execute(insert(RECORDINGS).values(row))
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
-        """Forget at most some of the recordings that ended before a time, and generations without any; how many."""
+        """Forget at most some of the recordings that ended before a time, and of the pairs of streams that nothing is
+        left of; and generations without recordings. How many of the two.
+        """
         old = (RECORDINGS.c.until_ns < time_ns) & RECORDINGS.c.until_ns.is_not(None)
         with self._store.transaction(writes=True) as connection:
             found = self.recordings(connection, old)[:limit]
@@ -251,7 +253,16 @@ class SegmentStore:
             used = select(RECORDINGS.c.generation)
             unused = (GENERATIONS.c.since_ns < time_ns) & GENERATIONS.c.number.not_in(used)
             connection.execute(delete(GENERATIONS).where(unused))
-        return len(found)
+            spent = self._spent_pairs(connection)[:limit]
+            remove_pairs(connection, spent)
+        return len(found) + len(spent)
+
+    def _spent_pairs(self, connection: Connection) -> list[int]:
+        """The numbers of pairs of which nothing is stored, nor will be: an end of each is recorded no more."""
+        spent = spent_pairs(connection)
+        nodes = sorted({node for one in spent for node, _ in one.pair.ends})
+        known = {(one.point.node, one.stream) for one in self.recordings(connection, RECORDINGS.c.node.in_(nodes))}
+        return [one.number for one in spent if not known.issuperset(one.pair.ends)]
 
     def change(self, connection: Connection, recording: Recording, **when_ns: int) -> None:
         """Note when a recording was superseded or ended."""

@@ -25,7 +25,9 @@ from sojourn.segments.fleet.segment import FIRST_MEMORY, FleetSegment
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.planning import RecordedGroup, SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import SegmentControl
+from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.limits import Limits
+from sojourn.server.models import StreamState
 from sojourn.server.runs.answering import row_of
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
@@ -171,6 +173,27 @@ def test_a_former_generation_ends_when_both_ends_have_a_run_of_the_new_one(world
     world.planner.work()
     assert [one.generation.number for one in world.control.segments.recorded()] == [2, 2]
     assert world.woken[-1] == {"a", "b"}
+
+
+def test_nothing_is_planned_anew_until_the_new_generation_records_at_both_ends(world: World, later: list[int]) -> None:
+    world.create(memory_bytes=32_000)
+    world.store_epochs("point:e:out:g1", "a", flows=3000, packets=30_000)
+    later[0] = 11
+    world.planner.plan_due()
+    world.store_epochs("point:e:out:g2", "a", flows=30_000, packets=60_000)
+    states, running = StreamStateStore(world.store), StreamState(state="running", since_ns=time.time_ns())
+    states.replace("a", {"point:e:out:g1": running, "point:e:out:g2": running})
+    failed = StreamState(state="failed", since_ns=time.time_ns(), reason="it is too large")
+    states.replace("b", {"point:e:in:g1": running, "point:e:in:g2": failed})
+    later[0] = 1000
+    world.planner.work()
+    assert [one.generation.number for one in world.control.segments.recorded()] == [1, 1, 2, 2]
+    states.replace("b", {"point:e:in:g2": StreamState(state="running", since_ns=time.time_ns())})
+    later[0] = 1006
+    world.planner.work()
+    assert [one.generation.number for one in world.control.segments.recorded()] == [2, 2]
+    world.planner.plan_due()
+    assert world.recorded().generation.number == 3
 
 
 def test_answered_runs_tell_loss_and_what_points_share(world: World) -> None:

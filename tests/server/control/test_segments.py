@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from sojourn.core.errors import UsageError
+from sojourn.epochs.epoch import Cut, Epoch
 from sojourn.node.agent.configuration import checked_stream
 from sojourn.segments.fleet.point import parse_point
 from sojourn.segments.fleet.replanning import Seen, replanned
@@ -20,9 +21,15 @@ from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.assignments import ASSIGNMENTS, AssignmentStore
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
 from sojourn.server.door.limits import Limits
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
+from sojourn.store.runs import RunRow, RunStore
+from sojourn.store.segments import Recording, pair_of
 
 SECOND = 10**9
+NOTHING = dict.fromkeys(("lost", "raw_mean_ns", "least_raw_ns", "raw_p99_ns"))
+COUNTS = dict.fromkeys(("start_ns", "end_ns", "sent", "received", "flows", "size_bytes"), 0)
+RUN: dict[str, Any] = {**NOTHING, **COUNTS, "follows": False, "clock": b"", "data": b""}
 
 
 class World:
@@ -130,38 +137,70 @@ def test_numbers_of_generations_are_never_given_again(world: World) -> None:
     assert world.streams()["a"] == ["point:e:out:g2"]
 
 
+@dataclass
+class Told:
+    """What is told of new recordings: which nodes' can be compared, and since when each node records."""
+
+    joined: set[tuple[str, str]] = field(default_factory=set)
+    since_ns: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def are_joined(self, first: Recording, second: Recording) -> bool:
+        self.asked += [first.stream, second.stream]
+        return (first.point.node, second.point.node) in self.joined
+
+    def began_ns(self, recording: Recording) -> int | None:
+        return self.since_ns.get(recording.point.node)
+
+
 def test_a_new_generation_takes_over_without_a_gap(world: World) -> None:
     world.create("ab", "a:e", "b:e")
     world.create("bc", "b:e:in", "c:e", memory_bytes=64_000)
-    asked: list[tuple[str, str]] = []
-    joined: set[tuple[str, str]] = set()
-
-    def are_joined(first: Any, second: Any) -> bool:
-        asked.append((first.stream, second.stream))
-        return (first.point.node, second.point.node) in joined
-
-    assert world.control.finish_taking_over(are_joined) == set()
-    assert asked
-    assert all(stream.endswith(":g2") for pair in asked for stream in pair), "the new ones are compared"
-    joined.add(("a", "b"))
-    assert world.control.finish_taking_over(are_joined) == {"a"}, "b has to be joined with c as well"
-    joined.add(("b", "c"))
-    assert world.control.finish_taking_over(are_joined) == {"b"}
+    told = Told()
+    assert world.control.finish_taking_over(told) == set()
+    assert told.asked
+    assert all(stream.endswith(":g2") for stream in told.asked), "the new ones are compared"
+    told.joined.add(("a", "b"))
+    assert world.control.finish_taking_over(told) == {"a"}, "b has to be joined with c as well"
+    told.joined.add(("b", "c"))
+    assert world.control.finish_taking_over(told) == {"b"}
     assert world.streams() == {"a": ["point:e:out:g2"], "b": ["point:e:in:g2"], "c": ["point:e:in:g2"]}
-    assert world.control.finish_taking_over(are_joined) == set()
+    assert world.control.finish_taking_over(told) == set()
 
 
-def test_a_former_generation_ends_after_five_epochs_whatever_comes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time, which passes when it is told to."""
     now = [time.time_ns()]
     monkeypatch.setattr(time, "time_ns", lambda: now[0])
+    return now
+
+
+def test_a_former_generation_ends_where_no_packet_joins_five_epochs_after_the_new_one_began(
+    world: World, now: list[int]
+) -> None:
     world.create("ab", "a:e", "b:e")
     world.create("ab2", "a:e", "b:e", epoch_ns=5 * SECOND)
+    told = Told(since_ns={"a": now[0]})
+    now[0] += 1000 * SECOND
+    assert world.control.finish_taking_over(told) == set(), "b does not record the new one"
+    told.since_ns["b"] = now[0]
     now[0] += 24 * SECOND
-    assert world.control.finish_taking_over(lambda *_: False) == set()
+    assert world.control.finish_taking_over(told) == set()
     now[0] += SECOND
-    assert world.control.finish_taking_over(lambda *_: False) == {"a", "b"}
+    assert world.control.finish_taking_over(told) == {"a", "b"}
+
+
+def test_a_generation_that_never_began_is_not_recorded_beside_the_next(world: World) -> None:
+    world.create("ab", "a:e", "b:e")
+    world.create("ab2", "a:e", "b:e", memory_bytes=64_000)
+    world.create("ab3", "a:e", "b:e", memory_bytes=96_000)
+    told = Told()
+    assert world.control.finish_taking_over(told) == {"a", "b"}
+    assert world.streams()["a"] == ["point:e:out:g1", "point:e:out:g3"]
+    told.joined.add(("a", "b"))
+    assert world.control.finish_taking_over(told) == {"a", "b"}
+    assert world.streams()["a"] == ["point:e:out:g3"]
 
 
 def test_a_group_goes_on_under_another_plan(world: World) -> None:
@@ -245,6 +284,31 @@ def test_what_has_ended_is_forgotten_after_a_while(world: World) -> None:
     assert [one.generation.number for one in segments.recordings_of(points)] == [2]
     world.create("ab", "a:e", "b:e")
     assert world.streams()["a"] == ["point:e:out:g3"]
+
+
+def test_pairs_of_streams_are_forgotten_when_nothing_is_left_of_them(world: World) -> None:
+    """Neither those of a segment that is there, nor those that an epoch or an answer is stored of."""
+    world.create("ab", "a:e", "b:e")
+    world.create("cd", "c:e", "d:e")
+    segments, runs = world.control.segments, RunStore(world.store)
+    ends = [
+        (parse_point(f"{one}:e", default="out"), parse_point(f"{two}:e", default="in")) for one, two in ("ab", "cd")
+    ]
+    gone, there = (pair_of(*points, number) for number, points in enumerate(ends, 1))
+    (known, _) = runs.pairs([gone, there])
+    sketch = BucketArray(BucketArrayParameters(buckets=8, per_instance=2))
+    sketch.record(1, 1, SECOND)
+    world.store.add([Epoch("a", gone.from_stream, 0, sketch, cut=Cut(begins=None, ends=1, continues=False))])
+    runs.add(known.number, [RunRow(**RUN)], until=(0, 0), now_ns=0)
+    world.control.remove("ab")
+    later = time.time_ns() + SECOND
+    assert segments.remove_some_before(later, limit=10) == 2, "the two recordings"
+    assert segments.remove_some_before(later, limit=10) == 0
+    assert world.store.remove_some_before(later, limit=10) == 1
+    assert segments.remove_some_before(later, limit=10) == 0, "a run is left"
+    assert runs.remove_some_before(later, limit=10) == 1
+    assert segments.remove_some_before(later, limit=10) == 1
+    assert [len(runs.pairs_between(one, two)) for one, two in ("ab", "cd")] == [0, 1]
 
 
 def test_assignments_that_were_withdrawn_do_not_pile_up(world: World) -> None:

@@ -120,6 +120,19 @@ def test_intervals_flows_and_the_largest(unit: Unit, admin: Client, world: TwoPo
         asked(admin, flows=["mosquitto[3]"])
 
 
+def test_without_a_key_there_is_nothing_to_rank_and_the_answer_says_so(
+    unit: Unit, admin: Client, world: TwoPointWorld
+) -> None:
+    create(admin)
+    for batch, node, stream in ((world.sender, "alpha", OUT), (world.receiver, "beta", IN)):
+        send(unit, [replace(epoch, keys=None) for epoch in epochs_of(world, batch, node, stream)])
+    answered(unit, 3)
+    result = asked(admin, top=3, by="p99")
+    assert len(result) == 0
+    assert result.aggregate["sent"] > 0
+    assert any("no flow is named" in note for note in result.notes)
+
+
 def test_packets_both_ways_tell_a_clock_that_is_3_s_behind(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
     create(admin, both_directions=True)
     back = TwoPointWorld(

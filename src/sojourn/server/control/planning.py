@@ -23,7 +23,8 @@ from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.replanning import Seen, replanned, sized_memory
 from sojourn.segments.fleet.runs import align
 from sojourn.segments.fleet.stored import read_answer
-from sojourn.server.control.segments import RecordedGroup, SegmentControl
+from sojourn.server.control.segments import Progress, RecordedGroup, SegmentControl
+from sojourn.server.control.states import StreamStateStore
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import KnownPair, RunStore
@@ -44,14 +45,11 @@ _LOG = logging.getLogger("sojourn.segments")
 Wake = Callable[[set[str]], object]
 
 
-class Observer(Protocol):
-    """Who knows what was seen of groups' traffic."""
+class Observer(Progress, Protocol):
+    """Who knows what was seen of groups' traffic, and how their recordings fare."""
 
     def seen(self, recorded: RecordedGroup) -> Seen | None:
         """What a group has seen under its generation; None if that is too little to go by."""
-
-    def are_joined(self, first: Recording, second: Recording) -> bool:
-        """Whether two points' recordings, a sender's and a receiver's, can be compared by what is stored of them."""
 
 
 class StoredTraffic:
@@ -61,7 +59,7 @@ class StoredTraffic:
     """
 
     def __init__(self, store: EpochStore) -> None:
-        self._store, self._runs = store, RunStore(store)
+        self._store, self._runs, self._states = store, RunStore(store), StreamStateStore(store)
 
     def seen(self, recorded: RecordedGroup) -> Seen | None:
         generation = recorded.generation
@@ -108,6 +106,11 @@ class StoredTraffic:
         ends = [self._runs.placed(one.point.node, one.stream, after=-1, limit=MOST_PLACES) for one in (first, second)]
         return bool(align(*ends))
 
+    def began_ns(self, recording: Recording) -> int | None:
+        """As the node's agent has told."""
+        state = self._states.of(recording.point.node).get(recording.stream)
+        return None if state is None or state.state != "running" else state.since_ns
+
 
 @dataclass
 class _Counts:
@@ -145,16 +148,11 @@ class SegmentPlanner(Periodic):
         self._looked: dict[int, int] = {}
         self._planned = -math.inf
         self._process = LimitedProcess(SIZING, preload=PRELOAD)
-        super().__init__("sojourn-segments", LOOK_SECONDS)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._process.close()
-        super().stop()
+        super().__init__("sojourn-segments", LOOK_SECONDS, process=self._process)
 
     def work(self) -> None:
         try:
-            if nodes := self._control.finish_taking_over(self._observer.are_joined):
+            if nodes := self._control.finish_taking_over(self._observer):
                 self._wake(nodes)
             if time.monotonic() >= self._planned + PLAN_SECONDS:
                 self._planned = time.monotonic()
@@ -174,8 +172,13 @@ class SegmentPlanner(Periodic):
                 self._plan_again(recorded)
 
     def _is_due(self, recorded: RecordedGroup) -> bool:
-        """Whether a group has recorded for long enough since it was planned, and was looked at."""
+        """Whether a group has recorded for long enough since it was planned, and was looked at.
+
+        While a generation takes over none follows: points would record under one more for each that cannot begin.
+        """
         generation, now = recorded.generation, time.time_ns()
+        if recorded.is_taking_over:
+            return False
         since = self._looked.get(generation.number, generation.since_ns)
         if now - since < LEAST_EPOCHS * generation.epoch_ns:
             return False

@@ -2,7 +2,8 @@
 
 Guarantee: a change of segments and all assignments that follow from it are one transaction. Each point is assigned one
 stream, or two while a new generation of its plan takes over: the former is withdrawn when all points of its group have
-stored epochs of the new one that share a marker, or after `MOST_TAKING_OVER` epochs' time. So there is no gap. A group
+stored epochs of the new one that share a marker, or, where no packet passes, have recorded it for `MOST_TAKING_OVER`
+epochs' time. So there is no gap, and one that cannot begin at a point does not end what can be recorded there. A group
 keeps its generation while the memory and the epoch that its segments need stay the same: points that join it are added,
 points that leave it are withdrawn, and nothing changes for the others.
 Cost: a change reads the segments of the group concerned and all others of its nodes, and writes two rows for each of
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from sqlalchemy import Connection
 
@@ -30,8 +32,16 @@ from sojourn.store.epochs import EpochStore
 from sojourn.store.segments import Generation, Recording, SegmentStore, at_nodes, superseded
 
 MOST_TAKING_OVER = 5  # epochs
-# Whether two points' recordings of one generation have stored epochs that share a marker.
-AreJoined = Callable[[Recording, Recording], bool]
+
+
+class Progress(Protocol):
+    """Who knows how recordings that have just begun fare."""
+
+    def are_joined(self, first: Recording, second: Recording) -> bool:
+        """Whether two points' recordings, a sender's and a receiver's, can be compared by what is stored of them."""
+
+    def began_ns(self, recording: Recording) -> int | None:
+        """Since when a point is recorded under its generation; None where it is not."""
 
 
 class NoSegmentError(UsageError):
@@ -44,10 +54,11 @@ class SegmentExistsError(UsageError):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedGroup:
-    """A group, and the generation that all its points record under."""
+    """A group, and the generation that all its points record under, or begin to while a former one goes on."""
 
     group: Group
     generation: Generation
+    is_taking_over: bool = False
 
 
 class SegmentControl:
@@ -84,9 +95,15 @@ class SegmentControl:
         """All groups with the generation of each."""
         with self._store.transaction() as connection:
             segments = self.segments.segments(connection)
-        recorded = {one.point: one.generation for one in self.segments.recorded() if one.is_current}
+        recordings = self.segments.recorded()
+        recorded = {one.point: one.generation for one in recordings if one.is_current}
+        former = {one.point for one in recordings if not one.is_current}
         generations = [(group, recorded.get(group.points[0])) for group in groups_of(segments)]
-        return [RecordedGroup(group=group, generation=one) for group, one in generations if one is not None]
+        return [
+            RecordedGroup(group=group, generation=one, is_taking_over=not former.isdisjoint(group.points))
+            for group, one in generations
+            if one is not None
+        ]
 
     def replan(self, recorded: RecordedGroup, plan: SegmentPlan, sizes: Mapping[str, int]) -> set[str]:
         """Let a group go on under another plan, with the memory found for some segments; nodes that have to know.
@@ -108,7 +125,7 @@ class SegmentControl:
             )
             return self._record(connection, group, following, current, now)
 
-    def finish_taking_over(self, are_joined: AreJoined) -> set[str]:
+    def finish_taking_over(self, progress: Progress) -> set[str]:
         """Withdraw former generations that the new ones have replaced; the nodes whose assignments changed."""
         now = time.time_ns()
         with self._store.transaction() as connection:
@@ -117,7 +134,13 @@ class SegmentControl:
             return set()
         current = {one.point: one for one in self.segments.recorded() if one.is_current}
         groups = {point: one.group for one in self.groups() for point in one.group.points}
-        done = [one for one in former if _is_over(one, current, groups, are_joined, now)]
+        # What was superseded before it could take over is not needed beside the one that it was to follow.
+        oldest = {one.point: one for one in sorted(former, key=lambda one: -one.generation.number)}
+        done = [
+            one
+            for one in former
+            if one is not oldest[one.point] or _is_over(one, current, groups, progress, now_ns=now)
+        ]
         with self._store.transaction(writes=True) as connection:
             for one in done:
                 self._withdraw(connection, one, now)
@@ -201,17 +224,19 @@ def _is_over(
     former: Recording,
     current: Mapping[Point, Recording],
     groups: Mapping[Point, Group],
-    are_joined: AreJoined,
+    progress: Progress,
+    *,
     now_ns: int,
 ) -> bool:
     """Whether a former recording can end: the new one has joined all points that this one's segments join it to."""
     point, following = former.point, current.get(former.point)
-    if following is None or former.superseded_ns is None:
-        return True
-    if now_ns - former.superseded_ns >= MOST_TAKING_OVER * following.generation.epoch_ns:
+    if following is None:
         return True
     pairs = [pair for one in groups[point].segments for pair in one.pairs.values() if point in pair]
-    return all(
-        first in current and second in current and are_joined(current[first], current[second])
-        for first, second in pairs
-    )
+    if any(end not in current for pair in pairs for end in pair):
+        return False
+    if all(progress.are_joined(current[first], current[second]) for first, second in pairs):
+        return True
+    began = [progress.began_ns(current[end]) for pair in pairs for end in pair]
+    long_ago_ns = now_ns - MOST_TAKING_OVER * following.generation.epoch_ns
+    return all(since_ns is not None and since_ns <= long_ago_ns for since_ns in began)

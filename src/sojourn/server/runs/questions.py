@@ -115,7 +115,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
         direction={"sender": work.ends[0], "receiver": work.ends[1], "other_way": 0},
         covered=_covered(parts),
         warnings=[*_warnings(answers, clocks)],
-        notes=[*notes, *_foreign_notes(foreign)],
+        notes=[*notes, *_foreign_notes(foreign), *_unnamed_notes(whole)],
         intervals=[
             {**one, "offset_ns": round(clocks[rows.start].offset_ns), "uncertainty_ns": _worst(clocks[rows])}
             for one, rows in zip(result.intervals, groups, strict=True)
@@ -386,6 +386,11 @@ def _warnings(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> Iterat
             f"nothing travelled back within minutes of {plural(unseen, 'run')}, and the kernels' clocks are not both "
             "synchronised: their delays are not known, and not part of the answer"
         )
+
+
+def _unnamed_notes(whole: Interval) -> Iterator[str]:
+    if whole.flows is None:
+        yield "no flow is named in what the nodes sent: there are answers about all packets together only"
 
 
 def _foreign_notes(foreign: UInt64Array) -> Iterator[str]:

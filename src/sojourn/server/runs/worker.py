@@ -41,12 +41,7 @@ class RunWorker(Periodic):
         self._seen = 0
         self._news: dict[Pair, None] = {}
         self._pauses: dict[Pair, tuple[float, float]] = {}  # until when a pair is left alone, and for how long
-        super().__init__("sojourn-runs", LOOK_SECONDS)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._process.close()
-        super().stop()
+        super().__init__("sojourn-runs", LOOK_SECONDS, process=self._process)
 
     def work(self) -> None:
         try:
