@@ -29,6 +29,7 @@ from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, plural
 from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock
 from sojourn.segments.fleet.markers import MarkerCuts
+from sojourn.segments.fleet.watch import Watch
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import AnySketch, new_sketch
 
@@ -143,7 +144,7 @@ class PointRecorder:
         self._slot_of, self._keys, self._salt_of = slot_of, keys, salt_of
         self._weights = _Weights.of(parameters, keys_at)
         self._open: dict[int, _Open] = {}
-        self._markers = markers
+        self._markers, self._watch = markers, Watch()
         self._place: int | None = None
         self._clock: KernelClock | None = None
 
@@ -164,12 +165,16 @@ class PointRecorder:
     def _record_between(self, markers: MarkerCuts, batch: PacketBatch, closed: list[Epoch]) -> None:
         """Record what lies between markers in an epoch each; a marker is the first packet of its epoch."""
         rows, start = np.arange(len(batch)), 0
-        for row, name in [*markers.places(batch), (len(batch), None)]:
+        cuts = dict(markers.places(batch))
+        looks = dict(self._watch.places(batch)) if self._watch.is_on else {}
+        for row in sorted({*cuts, *looks, len(batch)}):
             if row > start:
                 self._record_part(batch.select(slice(start, row)), rows[start:row], 0, closed)
-            if name is not None:
-                closed += [self._close(0, name)] if self._open else []
-                self._place = name
+            if row in cuts:
+                closed += [self._close(0, cuts[row])] if self._open else []
+                self._place = cuts[row]
+            elif row in looks and self._open:
+                self._watch.look(looks[row], self._ending(looks[row]))
             start = row
 
     def note(self, *, missed: int, clock: KernelClock | None) -> None:
@@ -246,6 +251,29 @@ class PointRecorder:
             for _, begun in sorted(self._open.items())
             if begun.sketch.recorded
         ]
+
+    def watch(self) -> bool:
+        """Look at open epochs at places that other points know, until `looks` is called; False if there are none."""
+        if self._markers is None:
+            return False
+        self._watch.begin()
+        return True
+
+    def looks(self, now_ns: int) -> list[Epoch]:
+        """The open epoch at such places since `watch` was called, or behind its last packet if a silence followed."""
+        seen = self._watch.end()
+        if self._markers is None or not self._open:
+            return []
+        silence = self._markers.silence(now_ns)
+        open_now = [epoch for epoch in seen if epoch.sequence == self._open[0].sequence]
+        return open_now if silence is None else [*open_now, self._ending(silence)]
+
+    def _ending(self, name: int) -> Epoch:
+        """The open epoch between markers, as if it ended here."""
+        begun = self._open[0]
+        assert begun.cut is not None
+        cut = replace(begun.cut, ends=name, clock=self._clock)
+        return Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported(), cut)
 
     def close_before(self, time_ns: int) -> list[Epoch]:
         """Close the slots that ended before a time, oldest first; without slots nothing does.

@@ -34,6 +34,7 @@ pytestmark = [
         reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
     ),
 ]
+ASKED_LIVE = ("path", "queue", "path:reverse")
 NAMES = [name + way for name in SEGMENTS for way in ("", ":reverse")]
 
 
@@ -44,37 +45,44 @@ class World:
     whole: dict[str, SegmentResult]
     series: dict[str, SegmentResult]
     truth: dict[str, Truth]
+    live: dict[str, tuple[int, SegmentResult]]
     folder: Path
     narrowed_ns: int
 
 
-def loaded(watch: Watch) -> int:
-    """Run traffic, and narrow the queue in the midst of it; when that was."""
+def loaded(watch: Watch) -> tuple[int, dict[str, tuple[int, SegmentResult]]]:
+    """Run traffic, narrow the queue and ask in the midst of it; when it narrowed, when what was asked and answered."""
     narrowed: list[int] = []
+    answered: dict[str, tuple[int, SegmentResult]] = {}
 
     def narrow() -> None:
         watch.chain.set_bottleneck(NARROW)
         narrowed.append(time.time_ns())
 
-    timer = threading.Timer(BEFORE_SECONDS, narrow)
-    timer.start()
+    def ask() -> None:
+        answered.update((name, (time.time_ns(), watch.ask(name, live=True))) for name in ASKED_LIVE)
+
+    timers = [threading.Timer(BEFORE_SECONDS, narrow), threading.Timer(LOAD_SECONDS - 10, ask)]
+    for timer in timers:
+        timer.start()
     try:
         run_load(watch.chain, Load(seconds=LOAD_SECONDS))
     finally:
-        timer.join()
-    return narrowed[0]
+        for timer in timers:
+            timer.join()
+    return narrowed[0], answered
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("chain")
     with three_machines(WIDE) as chain, watched(chain, folder, epoch_ns=EPOCH_NS) as watch:
-        narrowed_ns = loaded(watch)
+        narrowed_ns, live = loaded(watch)
         whole = {name: watch.settle(name, narrowed_ns + 15 * SECOND) for name in NAMES}
         series = {name: watch.ask(name, interval_ns=EPOCH_NS) for name in NAMES}
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
         truth = {name: watch.truth(name) for name in NAMES}
-        yield World(whole, series, truth, folder, narrowed_ns)
+        yield World(whole, series, truth, live, folder, narrowed_ns)
 
 
 def _flows(result: SegmentResult) -> list[dict[str, Any]]:
@@ -112,6 +120,14 @@ def _check_counts(result: SegmentResult, truth: Truth) -> None:
     others = [row for row in result if row not in _flows(result)]
     assert result.aggregate["sent"] - sum(row["packets"] for row in others) in sent
     assert result.aggregate["lost"] - sum(row["lost"] for row in others) in lost
+
+
+@pytest.mark.parametrize("name", ASKED_LIVE)
+def test_open_epochs_are_part_of_a_live_answer(world: World, name: str) -> None:
+    """An answer reaches up to the second in which it was asked for, and is as true as any other."""
+    asked_ns, result = world.live[name]
+    assert result.covered[-1]["to_ns"] > asked_ns - SECOND
+    _check_counts(result, world.truth[name])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,10 +14,46 @@ from sojourn.lab.two_point import LOST, FlowTruth, TwoPointWorld, flow_truth
 from sojourn.segments.fleet.answers import RunAnswer, answer_run
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
+from sojourn.segments.fleet.watch import WINDOW_NS
 from sojourn.segments.plan import SegmentPlan
 from sojourn.segments.record import KeyReports, PointRecorder
 
 SECOND = 1_000_000_000
+
+
+class PolledPoint:
+    """A point whose packets are recorded a second's at a time, as an agent does."""
+
+    def __init__(
+        self,
+        batch: PacketBatch,
+        plan: SegmentPlan,
+        world: TwoPointWorld,
+        *,
+        node: str = "a",
+        epoch_ns: int = 5 * SECOND,
+    ) -> None:
+        self._batch = batch.select(np.argsort(batch.time_ns, kind="stable"))
+        self._current = self._batch
+        self._at_ns = int(self._batch.time_ns[0]) if len(batch) else 0
+        self.last_ns = int(self._batch.time_ns[-1]) if len(batch) else -1
+        keys = KeyReports(lambda rows: [world.keys.get(int(i)) for i in self._current.flow_id[rows]], flows=1000)
+        markers = MarkerCuts(epoch_ns, share=plan.markers)
+        self.recorder = PointRecorder(node, "point:eth0:out:g1", plan.stream, keys=keys, markers=markers)
+
+    def until(self, time_ns: int, *, clock: KernelClock | None = None) -> list[Epoch]:
+        """The epochs that close before a time."""
+        epochs: list[Epoch] = []
+        while self._at_ns < time_ns:
+            until = min(self._at_ns + SECOND, time_ns)
+            self._current = self._batch.select(
+                slice(*np.searchsorted(self._batch.time_ns, [self._at_ns, until]).tolist())
+            )
+            epochs += self.recorder.record(self._current)
+            self.recorder.note(missed=0, clock=clock)
+            epochs += self.recorder.close_before(until)
+            self._at_ns = until
+        return epochs
 
 
 def record(
@@ -30,21 +66,16 @@ def record(
     clock: KernelClock | None = None,
 ) -> list[Epoch]:
     """The epochs of a point that is polled every second."""
-    current = [batch]
-    keys = KeyReports(lambda rows: [world.keys.get(int(i)) for i in current[0].flow_id[rows]], flows=1000)
-    recorder = PointRecorder(
-        node, "point:eth0:out:g1", plan.stream, keys=keys, markers=MarkerCuts(epoch_ns, share=plan.markers)
-    )
-    batch = batch.select(np.argsort(batch.time_ns, kind="stable"))
-    epochs: list[Epoch] = []
-    first, last = (int(batch.time_ns[0]), int(batch.time_ns[-1])) if len(batch) else (0, 0)
-    for start in range(first, last + 1, SECOND):
-        rows = slice(*np.searchsorted(batch.time_ns, [start, start + SECOND]).tolist())
-        current[0] = batch.select(rows)
-        epochs += recorder.record(current[0])
-        recorder.note(missed=0, clock=clock)
-        epochs += recorder.close_before(start + SECOND)
-    return [*epochs, *recorder.finish()]
+    point = PolledPoint(batch, plan, world, node=node, epoch_ns=epoch_ns)
+    return [*point.until(point.last_ns + 1, clock=clock), *point.recorder.finish()]
+
+
+def watched(point: PolledPoint, asked_ns: int) -> tuple[list[Epoch], list[Epoch]]:
+    """A point's closed epochs when it was asked at a time and watched for a while, and its looks at the open one."""
+    closed = point.until(asked_ns)
+    assert point.recorder.watch()
+    closed += point.until(asked_ns + WINDOW_NS)
+    return closed, point.recorder.looks(asked_ns + WINDOW_NS)
 
 
 def moved(batch: PacketBatch, by_ns: Int64Array | int) -> PacketBatch:

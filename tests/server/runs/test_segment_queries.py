@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from query_unit import Unit
-from tests.segments.fleet.fleet_world import SECOND, moved, record, truth_between
+from tests.segments.fleet.fleet_world import SECOND, PolledPoint, moved, record, truth_between, watched
 from tests.segments.fleet.test_answers import in_order
 
 from sojourn.client.query_unit import Client
@@ -22,6 +22,7 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import merged_epoch
 from sojourn.epochs.wire import encode
 from sojourn.lab.two_point import LOST, START_NS, TwoPointWorld, make_two_point_world
+from sojourn.segments.fleet.watch import LOOKS, WINDOW_NS
 from sojourn.segments.plan import plan_point
 from sojourn.segments.result import SegmentResult
 from sojourn.server.runs.questions import SegmentWork, answer_segment
@@ -349,6 +350,29 @@ def test_flows_that_only_open_epochs_have_are_on_the_segment(unit: Unit, world: 
     assert found["notes"] == []
     assert found["aggregate"]["sent"] > 15_000
     assert len(found["flows"]) == len(world.keys)
+
+
+def test_an_answer_reaches_into_open_epochs_up_to_a_place_that_both_ends_looked_at(
+    unit: Unit, world: TwoPointWorld
+) -> None:
+    """Epochs of a minute are open nearly all the time."""
+    asked_ns = START_NS + 30 * SECOND
+    ends = ("alpha", OUT, world.sender), ("beta", IN, world.receiver)
+    told, looks = {}, {}
+    for node, stream, batch in ends:
+        point = PolledPoint(batch, PLAN, world, node=node, epoch_ns=60 * SECOND)
+        closed, seen = watched(point, asked_ns)
+        told[node, stream] = [replace(epoch, stream=stream) for epoch in closed]
+        looks[node, stream] = [replace(epoch, stream=stream) for epoch in seen]
+        assert 1 <= len(seen) <= LOOKS
+    url = unit.store.engine.url
+    found = answer_segment(url, work_of({place: [*looks[place], *told[place]] for place in told}))
+    (span,) = found["covered"]
+    assert asked_ns <= span["to_ns"] <= asked_ns + WINDOW_NS
+    _, delay = truth_between(world, span["from_ns"], span["to_ns"])
+    assert (found["aggregate"]["sent"], found["aggregate"]["lost"]) == (len(delay), int((delay == LOST).sum()))
+    without = answer_segment(url, work_of(told))
+    assert without["covered"][-1]["to_ns"] < asked_ns
 
 
 def test_a_run_that_is_answered_during_the_question_counts_once(

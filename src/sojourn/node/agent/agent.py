@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,6 +54,7 @@ from sojourn.node.transports.transport import (
     Transport,
     TransportError,
 )
+from sojourn.segments.fleet.watch import WINDOW_NS
 from sojourn.sources.registry import source_type
 
 CHECKPOINT_NS = 5_000_000_000
@@ -82,6 +84,15 @@ class AgentCounts:
     sent: int = 0
 
 
+@dataclass(frozen=True)
+class _Watched:
+    """A question that waits until streams have been watched for a while."""
+
+    asked: Asked
+    streams: dict[str, AgentStream]
+    due: float
+
+
 class Agent:
     """Runs the streams of one node until stopped."""
 
@@ -107,6 +118,7 @@ class Agent:
         self._states = StreamStates()
         self._reported_version = -1
         self._last_numbers: dict[str, int] = {}
+        self._watched: deque[_Watched] = deque()
         self._given_up: dict[str, WatchedSource] = {}
         self._unannounced: set[str] = set()
         self._warned: dict[str, set[str]] = {}
@@ -466,12 +478,14 @@ class Agent:
         while not self._stop.is_set():
             begun = time.monotonic()
             try:
-                asked = self._transport.next_question(QUESTION_SECONDS)
+                self._answer_watched(begun)
+                seconds = max(0.0, self._watched[0].due - begun) if self._watched else QUESTION_SECONDS
+                asked = self._transport.next_question(seconds)
                 reached = True
                 pause = FIRST_PAUSE_SECONDS
                 if asked is not None:
-                    self._answer_one(asked)
-                elif time.monotonic() - begun < FIRST_PAUSE_SECONDS:
+                    self._take_question(asked)
+                elif time.monotonic() - begun < min(FIRST_PAUSE_SECONDS, seconds / 2):
                     # A query unit keeps us waiting; something else that answers at once must not keep us busy.
                     pause_about(self._stop, pause)
             except (TransportError, RefusedError) as error:
@@ -485,8 +499,8 @@ class Agent:
                 longest = LONGEST_PAUSE_SECONDS if is_refused else LONGEST_LISTENING_PAUSE_SECONDS
                 pause = min(2 * pause, longest)
 
-    def _answer_one(self, asked: Asked) -> None:
-        """Hand over what the query unit cannot have: the open epochs, then the waiting ones, the newest first.
+    def _take_question(self, asked: Asked) -> None:
+        """Answer a question at once, or when the streams between whose markers it asks have been watched for a while.
 
         A question about no stream says that assignments have changed: they are looked at with the next sending.
         """
@@ -496,11 +510,31 @@ class Agent:
             return
         with self._lock:
             self._poll()
-            snapshots = [e for name in asked.streams if name in self._streams for e in self._streams[name].snapshots()]
+            known = {name: self._streams[name] for name in asked.streams if name in self._streams}
+            watched = {name: stream for name, stream in known.items() if stream.watch()}
+        if watched:
+            self._watched.append(_Watched(asked, watched, time.monotonic() + WINDOW_NS / 1e9))
+        else:
+            self._answer_one(asked, {})
+
+    def _answer_watched(self, now: float) -> None:
+        while self._watched and self._watched[0].due <= now:
+            due = self._watched.popleft()
+            self._answer_one(due.asked, due.streams)
+
+    def _answer_one(self, asked: Asked, watched: Mapping[str, AgentStream]) -> None:
+        """Hand over what the query unit cannot have: the open epochs, then the waiting ones, the newest first."""
+        with self._lock:
+            self._poll()
+            looks = {name: stream.looks() for name, stream in watched.items()}
+            known = {name: self._streams[name] for name in asked.streams if name in self._streams}
+            # A stream that was begun anew meanwhile has nothing to do with what was seen of it before.
+            is_same = {name for name, stream in known.items() if watched.get(name) is stream}
+            epochs = [e for name, one in known.items() for e in (looks[name] if name in is_same else one.snapshots())]
             waiting = self.spool.newest(set(asked.streams), asked.from_ns, asked.to_ns)
         page: list[bytes] = []
         size = 0
-        for data in (*map(encode, reversed(snapshots)), *waiting):
+        for data in (*map(encode, reversed(epochs)), *waiting):
             if page and (len(page) == BATCH_EPOCHS or size + len(data) > BATCH_BYTES):
                 self._transport.answer(asked, page, more=True)
                 page, size = [], 0

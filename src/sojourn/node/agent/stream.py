@@ -236,6 +236,14 @@ class AgentStream:
         """The epochs under construction, as they are now."""
         return self._recorder.snapshots()
 
+    def watch(self) -> bool:
+        """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""
+        return self._recorder.watch()
+
+    def looks(self) -> list[Epoch]:
+        """The open epochs up to places that other points may know, once for each `watch`."""
+        return self._recorder.looks(self.until_ns)
+
     def finish(self) -> list[Epoch]:
         """Close what is open and has measurements."""
         return [epoch for epoch in self._recorder.finish() if epoch.recorded]

@@ -107,6 +107,10 @@ class MarkerCuts:
         self._begun_ns = min(self._begun_ns, now_ns)  # later, if the clock was set back
         if now_ns - self._begun_ns < self.epoch_ns:
             return False, None
-        if now_ns - self._last_ns >= SILENCE_NS:
-            return True, after(self._last_id)
+        if (silence := self.silence(now_ns)) is not None:
+            return True, silence
         return now_ns - self._begun_ns >= LONGEST * self.epoch_ns, None
+
+    def silence(self, now_ns: int) -> int | None:
+        """The name of the place behind the last packet, if nothing has followed it for a while."""
+        return after(self._last_id) if now_ns - self._last_ns >= SILENCE_NS else None

@@ -25,7 +25,8 @@ from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.estimates import Estimate
 from sojourn.core.keys import FlowKey, TrafficKey, key_id, named_ids, parse_key
 from sojourn.core.units import format_duration, format_time, plural
-from sojourn.epochs.wire import encoded
+from sojourn.epochs.epoch import Cut
+from sojourn.epochs.wire import EncodedEpoch, encoded
 from sojourn.estimation.buckets.queries import FOREVER_NS
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import Interval
@@ -182,26 +183,45 @@ def _span(part: _Part) -> tuple[int, int]:
 
 def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[_Part]:
     """Runs of what nodes have not sent, and of what is stored but not answered yet: the latest ones."""
-    ends, readers = [], []
+    ends, readers, told = [], [], []
     for place, after in zip(pair.pair.ends, (pair.sent_until, pair.received_until), strict=True):
         placed = {one.sequence: one for one in runs.placed(*place, after=after, limit=MOST_PLACES)}
-        reader = Reader(store, *place, work.most_bytes)
-        for header in map(encoded, work.current.get(place, ())):
-            if header.cut is not None and header.sequence > after and header.sequence not in placed:
-                frame = header.first_ns, header.last_ns, header.recorded
-                one = PlacedEpoch(header.sequence, header.cut, *frame, len(header.data))
-                placed[header.sequence] = one
-                reader.add([header.decode()])
-        ends.append([placed[number] for number in sorted(placed)])
-        readers.append(reader)
+        ends.append(placed)
+        readers.append(Reader(store, *place, work.most_bytes))
+        headers = map(encoded, work.current.get(place, ()))
+        told.append([one for one in headers if one.cut and one.sequence > after and one.sequence not in placed])
+    for placed, reader, chosen in zip(ends, readers, _ending_alike(told, ends), strict=True):
+        for header in chosen:
+            frame = header.first_ns, header.last_ns, header.recorded
+            placed[header.sequence] = PlacedEpoch(header.sequence, header.cut or Cut(), *frame, len(header.data))
+            reader.add([header.decode()])
     last = pair.sent_until, pair.received_until
-    for run in align(*ends)[-MOST_UNANSWERED:]:
+    in_order = ([placed[number] for number in sorted(placed)] for placed in ends)
+    for run in align(*in_order)[-MOST_UNANSWERED:]:
         try:
             answer = answered_run(run, *readers)
         except SojournError:
             continue
         yield _Part(run.follows(last), answer, run.size_bytes)
         last = run.end(last)
+
+
+def _ending_alike(
+    told: Sequence[Sequence[EncodedEpoch]], stored: Sequence[Mapping[int, PlacedEpoch]]
+) -> list[list[EncodedEpoch]]:
+    """What both ends told, each epoch once: of those that are open, as they were at the latest place that both know."""
+    places: list[dict[int, list[int]]] = []
+    for headers, placed in zip(told, stored, strict=True):
+        known = [(one.cut, one.sequence, one.recorded) for one in headers]
+        known += [(one.cut, one.sequence, one.recorded) for one in placed.values()]
+        places.append({cut.ends: where for cut, *where in known if cut is not None and cut.ends is not None})
+    latest = max(places[0].keys() & places[1].keys(), key=places[0].__getitem__, default=None)
+    chosen = []
+    for headers in told:
+        # Of one number the last counts.
+        in_turn = sorted(headers, key=lambda one: (one.cut is not None and one.cut.ends == latest, one.recorded))
+        chosen.append(list({one.sequence: one for one in in_turn}.values()))
+    return chosen
 
 
 def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
