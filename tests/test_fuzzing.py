@@ -35,7 +35,9 @@ def run(*arguments: str, interpreted: bool) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("interpreted", [False, True], ids=["compiled", "interpreted"])
+@pytest.mark.parametrize(
+    "interpreted", [False, pytest.param(True, marks=pytest.mark.long)], ids=["compiled", "interpreted"]
+)
 def test_every_target_holds_on_its_seeds(interpreted: bool) -> None:
     done = run("-m", "fuzz", "--seeds", interpreted=interpreted)
     assert done.returncode == 0, done.stderr[-2000:]

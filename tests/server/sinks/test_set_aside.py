@@ -97,7 +97,7 @@ def test_what_takes_too_long_is_set_aside_with_its_reason_and_stays_so_after_a_r
     [
         (tasks.needs_memory, "needed more than 384 MiB of memory"),
         (tasks.fails, "failed (ZeroDivisionError: no luck)"),
-        (tasks.never_ends, "took more than 1.2 s"),
+        pytest.param(tasks.never_ends, "took more than 1.2 s", marks=pytest.mark.long),
     ],
 )
 def test_a_window_is_halved_before_it_is_set_aside_and_later_ones_are_solved(

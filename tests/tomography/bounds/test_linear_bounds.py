@@ -55,6 +55,7 @@ def test_truths_lie_within_under_heavy_traffic() -> None:
     assert_within(answer.bounds, bounds)
 
 
+@pytest.mark.long
 def test_propagation_leaves_less_than_a_hundredth_of_the_width() -> None:
     """In networks of 225 nodes; in smaller ones, whose packets are few and sums tell more, it is a few hundredths."""
     left = []

@@ -128,7 +128,7 @@ def test_no_simpler_answer_is_better(name: str) -> None:
     assert found.violated <= 10  # of thousands: ω is learnt from the sink's neighbours, and here nodes differ
 
 
-@pytest.mark.parametrize(("loss", "goal_ms"), [(0.1, 3.4), (0.3, 3.9)])
+@pytest.mark.parametrize(("loss", "goal_ms"), [pytest.param(0.1, 3.4, marks=pytest.mark.long), (0.3, 3.9)])
 def test_packets_taken_out_of_the_trace_cost_little(loss: float, goal_ms: float) -> None:
     found = errors(simulated(400, 132, 0.0, loss))
     assert found.ours < goal_ms
@@ -154,7 +154,12 @@ def test_a_network_near_its_capacity_is_told_apart_by_its_queues() -> None:
 
 @pytest.mark.parametrize(
     ("begin_s", "end_s", "origins", "loss"),
-    [(0, 200, 0, 0.0), (700, 900, 0, 0.0), (400, 600, 3, 0.0), (400, 600, 0, 0.3)],
+    [
+        pytest.param(0, 200, 0, 0.0, marks=pytest.mark.long),
+        (700, 900, 0, 0.0),
+        pytest.param(400, 600, 3, 0.0, marks=pytest.mark.long),
+        (400, 600, 0, 0.3),
+    ],
 )
 def test_parts_of_a_collection_trace_are_taken_apart_as_well(
     shared_data: Path, begin_s: int, end_s: int, origins: int, loss: float

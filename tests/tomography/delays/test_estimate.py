@@ -79,9 +79,10 @@ def test_errors_stay_below_half_of_the_baseline_with_losses(ack_loss: float, los
     assert ours.mae_ms < 0.5 * mnt.mae_ms
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "goal_ms", "share"),
-    [("n100_center_20s", 4.0, 0.36), pytest.param("n225_center_20s", 7.2, 0.47, marks=pytest.mark.long)],
+    [("n100_center_20s", 4.0, 0.36), ("n225_center_20s", 7.2, 0.47)],
 )
 def test_collection_traces_are_taken_apart_with_lost_acknowledgements(
     shared_data: Path, name: str, goal_ms: float, share: float
