@@ -249,11 +249,18 @@ def by_kind(samples: list[Row]) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def test_live_round_trips_are_those_of_tcpdumps_file(run: LiveRun) -> None:
-    """Flow by flow and kind by kind the same number of samples, and each as long but where the machine was held up."""
+    """Flow by flow and kind by kind the same number of samples, and each as long but where the machine was held up.
+
+    Two sockets are handed packets that pass on two processors at once in different order: two tcpdumps, too, some 20 of
+    150,000. Where an acknowledgement and data of one flow change places, one of the two has a sample more: one run in
+    twenty has such a flow, and one in 50,000 more than two.
+    """
     output = sojourn("rtt", run.file("left.pcap"), "--samples", "--format", "jsonl", *FILTER)
     theirs, ours = by_kind([json.loads(line) for line in output.splitlines()]), by_kind(run.samples)
-    assert {place: len(rows) for place, rows in ours.items()} == {place: len(rows) for place, rows in theirs.items()}
-    pairs = [pair for place, rows in ours.items() for pair in zip(rows, theirs[place], strict=True)]
+    counts = [Counter({place: len(rows) for place, rows in one.items()}) for one in (ours, theirs)]
+    assert ((counts[0] - counts[1]) | (counts[1] - counts[0])).total() <= 2
+    alike = [place for place in ours if counts[0][place] == counts[1][place]]
+    pairs = [pair for place in alike for pair in zip(ours[place], theirs[place], strict=True)]
     apart = np.array([abs(one["rtt"] - other["rtt"]) for one, other in pairs])
     assert np.median(apart) <= STAMPS_APART_NS
     assert np.mean(apart > 1_000_000) <= HELD_UP

@@ -239,18 +239,19 @@ def combine(
     answers: Sequence[RunAnswer],
     clocks: Sequence[ClockAt],
     *,
+    gaps: Sequence[int] = (),
     later: RunAnswer | None = None,
     foreign: UInt64Array | None = None,
 ) -> Interval:
     """Runs, oldest first, as one answer; delays are corrected by the clock of each.
 
-    `later` is the run after these, if it is known. Packets of `foreign` flows, which one of the points never sees, are
-    not part of it.
+    Before the runs that `gaps` count something is missing. `later` is the run after these, if it is known. Packets of
+    `foreign` flows, which one of the points never sees, are not part of it.
     """
     flows = _combined_flows(answers, clocks)
     whole = [answer.interval.totals for answer in answers]
     sent, received = (sum(getattr(one, name) for one in whole) for name in ("sent", "received"))
-    losses = _combined_losses(answers, later)
+    losses = _combined_losses(answers, gaps, later)
     if flows is not None and foreign is not None and len(foreign):
         others = np.isin(flows.flow_id, foreign)
         aside, flows = flows.at(np.flatnonzero(others)), flows.at(np.flatnonzero(~others))
@@ -265,24 +266,49 @@ def combine(
     return Interval(first, last, totals, None if flows is None else without_other_way(flows))
 
 
-def _combined_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> Losses:
-    """The losses of runs that follow each other."""
-    parts = [answer.interval.totals.losses for answer in answers]
+def _combined_losses(answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None) -> Losses:
+    """The losses of runs; those between two gaps follow each other."""
+    edges = sorted({0, *gaps, len(answers)})
+    chains = [answers[first:last] for first, last in pairwise(edges)]
+    after = [*[None] * (len(chains) - 1), later]
+    parts = [_chain_losses(chain, following) for chain, following in zip(chains, after, strict=True)]
+    sent = sum(answer.interval.totals.sent for answer in answers)
+    surely = sum(answer.interval.totals.losses.extra for answer in answers)
+    if any(part.value is None for part in parts):
+        least, most = sum(max(part.low, 0.0) for part in parts), min(sum(part.high for part in parts), sent)
+        return Losses(None, math.floor(least), math.ceil(most), surely)
+    value = sum(part.value or 0.0 for part in parts)
+    # Packets that a kernel had no room for are all there may be; the rest errs independently from gap to gap.
+    below = sum(part.missed[1] for part in parts) + math.sqrt(sum(part.doubt**2 for part in parts))
+    above = sum(part.missed[0] for part in parts) + math.sqrt(sum(part.doubt**2 for part in parts))
+    lost, least, most = (
+        min(max(number, 0), sent) for number in (round(value), math.floor(value - below), math.ceil(value + above))
+    )
+    return Losses(lost, least, most, surely)
+
+
+@dataclass(frozen=True)
+class _ChainLosses:
+    """The losses of runs that follow each other, unknown beyond their bounds or with a doubt either way."""
+
+    value: float | None
+    doubt: float = 0.0
+    missed: tuple[int, int] = (0, 0)
+    low: float = 0.0
+    high: float = 0.0
+
+
+def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _ChainLosses:
     sent = sum(answer.interval.totals.sent for answer in answers)
     missing = sent - sum(answer.interval.totals.received for answer in answers)
-    missed = [sum(answer.missed[end] for answer in answers) for end in (0, 1)]
-    around = [*answers, *([later] if later is not None else [])]
+    missed = sum(answer.missed[0] for answer in answers), sum(answer.missed[1] for answer in answers)
+    around = [one.interval.totals.losses for one in (*answers, *([later] if later is not None else []))]
     extra = [answer.extra for answer in answers if answer.extra is not None]
     is_in_order = all(one.ahead is None or not one.ahead.value for one in answers)
-    if (
-        is_in_order
-        and not any(missed)
-        and all(p.is_exact and not p.extra for p in (one.interval.totals.losses for one in around))
-    ):
-        return Losses(missing, missing, missing)
-    surely = sum(part.extra for part in parts)
+    if is_in_order and not any(missed) and all(one.is_exact and not one.extra for one in around):
+        return _ChainLosses(missing, low=missing, high=missing)
     if len(extra) < len(answers):
-        return Losses(None, max(missing - missed[1], 0), sent, surely)
+        return _ChainLosses(None, low=missing - missed[1], high=sent)
     # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
     late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
     ahead = [answer.ahead for answer in answers if answer.ahead is not None]
@@ -290,9 +316,7 @@ def _combined_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> L
     value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last, *ahead))
     unsure = [extra[0], last, *ahead[:1], _rest(extra[1:], [*late, *ahead[2:]])]
     doubt = math.sqrt(sum(map(_variance, unsure)) + _sampled_apart(answers))
-    low, high = value - doubt - missed[1], value + doubt + missed[0]
-    lost, least, most = (min(max(round(number), 0), sent) for number in (value, math.floor(low), math.ceil(high)))
-    return Losses(lost, least, most, surely)
+    return _ChainLosses(value, doubt, missed, value - doubt - missed[1], value + doubt + missed[0])
 
 
 def _sampled_apart(answers: Sequence[RunAnswer]) -> float:

@@ -99,7 +99,8 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     foreign = _foreign(directory, work, parts)
     groups = list(_grouped(parts, work.interval_ns)) if work.interval_ns else []
     answers = [part.answer for part in parts]
-    whole = combine(answers, clocks, later=later, foreign=foreign)
+    gaps = [row for row, part in enumerate(parts) if row and not part.follows]
+    whole = combine(answers, clocks, gaps=gaps, later=later, foreign=foreign)
     intervals = []
     for rows in groups:
         after = answers[rows.stop] if rows.stop < len(answers) and parts[rows.stop].follows else None
