@@ -291,6 +291,8 @@ ENOUGH_BYTES = 1 << 20
 SAMPLE_SHARE, LEAST_WITH_SAMPLE = 16, 16 << 10
 # Of a point of a fleet: two clocks are compared by packets that both ends kept, some of which are lost or reordered.
 LEAST_POINT_SLOTS = 64
+# Percentiles come from the sample: one packet in 16 tells those of all, and of large flows, up to some hundred.
+USUAL_POINT_SLOTS, PACKETS_PER_SLOT, MOST_BESIDE = 512, 16, 4
 POINT_KINDS = ("auto",)
 MOST_PLAN_TEXT = 16 << 10
 MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS = 10**7, 10**12
@@ -327,6 +329,10 @@ class SegmentPlan:
     @property
     def memory_bits(self) -> int:
         return sum(parameters.memory_bits for parameters in self.parts.values())
+
+    def records_otherwise(self, other: SegmentPlan) -> bool:
+        """Whether points that go over from one to the other record something else, or cut it elsewhere."""
+        return (self.stream, self.markers) != (other.stream, other.markers)
 
     def reaching(self, delays: DelayRange) -> SegmentPlan:
         """The plan under which such delays are exact; the same where they are already."""
@@ -462,8 +468,9 @@ def plan_point(
 ) -> SegmentPlan:
     """The plan of a point of a fleet: what `auto` lays out, and always a coordinated sample and the flow-blind LDA.
 
-    The sample takes a sixteenth of the memory, of a small one as much as `LEAST_POINT_SLOTS` need: the two ends' clocks
-    are compared by packets that both have kept. ``packets`` are those expected in an epoch (0: unknown).
+    The sample takes a sixteenth of the memory; more, up to a quarter, for `usual_sample_bytes`; of a small one as much
+    as `LEAST_POINT_SLOTS` need: the two ends' clocks are compared by packets that both have kept. ``packets`` are those
+    expected in an epoch (0: unknown).
 
     >>> list(plan_point(128_000, flows=1000, loss=0.0).parts)
     ['flows', 'samples', 'segment']
@@ -474,14 +481,23 @@ def plan_point(
         fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt)
         parts = fit(rest)
         if SAMPLES not in parts:
-            least = SampleParameters(slots=LEAST_POINT_SLOTS, groups=LEAST_GROUPS)
-            aside = max(rest // SAMPLE_SHARE, -(-least.memory_bits // 8))
+            usual = min(usual_sample_bytes(packets), rest // MOST_BESIDE)
+            aside = max(rest // SAMPLE_SHARE, usual, _sample_bytes(LEAST_POINT_SLOTS))
             parts = fit(rest - aside)
             parts.setdefault(SAMPLES, fit_sample(aside, flows=flows, salt=salt))
         parts[SEGMENT] = blind
         return SegmentPlan("auto", parts, joint=True, flows=flows, loss=loss, packets=packets, markers=markers)
 
     return _planned_within(memory_bytes, planned, where="auto")
+
+
+def usual_sample_bytes(packets: int) -> int:
+    """What the sample of a point takes that has so many packets in an epoch (0: unknown)."""
+    return _sample_bytes(min(max(packets // PACKETS_PER_SLOT, LEAST_POINT_SLOTS), USUAL_POINT_SLOTS))
+
+
+def _sample_bytes(slots: int) -> int:
+    return -(-SampleParameters(slots=slots, groups=LEAST_GROUPS).memory_bits // 8)
 
 
 def _planned_within(memory_bytes: int, planned: Callable[[int], SegmentPlan], *, where: str) -> SegmentPlan:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from sojourn.segments.fleet.replanning import Seen, first_plan, planned_again, replanned, sized_memory
+from sojourn.core.arrays import PacketBatch
+from sojourn.epochs.epoch import Cut
+from sojourn.epochs.wire import encode
+from sojourn.segments.fleet.replanning import Seen, first_plan, is_outgrown, planned_again, replanned, sized_memory
+from sojourn.segments.fleet.segment import FIRST_MEMORY
 from sojourn.segments.plan import SegmentPlan, plan_point
+from sojourn.segments.planning.search import Wish, _predict, _Worlds
+from sojourn.segments.planning.world import ExpectedTraffic, pareto_sizes
+from sojourn.segments.record import PointRecorder
 
 MEMORY = 64_000
 
@@ -84,6 +94,14 @@ def test_loss_that_was_never_seen_is_planned_for() -> None:
     assert calm.loss >= 0.001
 
 
+def test_the_more_was_counted_without_a_loss_the_less_is_planned_for() -> None:
+    losses = [plan_for(seen(loss=0.0, counted=counted)).loss for counted in (0, 1000, 10_000, 100_000, 10**9)]
+    assert losses[0] == losses[1] > losses[2] > losses[3] > losses[4] > 0
+    calm = plan_for(seen(loss=0.0, counted=500_000))
+    assert is_outgrown(calm, seen(loss=0.001, counted=500_000)), "loss has begun"
+    assert not is_outgrown(calm, seen(loss=2 / 500_000, counted=500_000))
+
+
 def test_a_night_without_traffic_does_not_leave_a_plan_for_nobody() -> None:
     quiet = plan_for(Seen(flows=1, packets=3, loss=0.0))
     assert quiet.flows >= 32
@@ -102,3 +120,35 @@ def test_a_smaller_error_needs_more_memory() -> None:
     strict = sized_memory(few, error=0.05, confidence=0.9)
     loose = sized_memory(few, error=0.5, confidence=0.9)
     assert loose < strict
+
+
+def test_a_segment_without_loss_needs_a_fraction_of_the_memory_and_keeps_its_error() -> None:
+    """What is found is what planning says it is, with the sample that every point has."""
+    calm = Seen(flows=40, packets=8_000, loss=0.0, counted=80_000)
+    lossy = Seen(flows=40, packets=8_000, loss=0.01, counted=80_000)
+    few, many = (sized_memory(one, error=0.05, confidence=0.9) for one in (calm, lossy))
+    assert 4 * few < many
+    plan = replanned(first_plan(FIRST_MEMORY), calm, memory_bytes=few)
+    assert plan is not None
+    traffic = ExpectedTraffic(pareto_sizes(plan.flows, plan.packets), np.full(plan.flows, plan.loss), plan.flows)
+    assert _predict(plan, traffic, _Worlds(traffic, Wish(0.05, 0.9)), to_the_end=True).share >= 0.9
+
+
+def sent_bytes(plan: SegmentPlan, packets: int, flows: int) -> int:
+    """Of an epoch of so many packets, as it is encoded."""
+    random = np.random.default_rng(7)
+    flow_id = random.integers(0, 2**64, flows, dtype=np.uint64)[np.arange(packets) % flows]
+    times = np.sort(random.integers(0, 10**10, packets))
+    batch = PacketBatch(flow_id, random.integers(0, 2**64, packets, dtype=np.uint64), times, np.full(packets, 64))
+    recorder = PointRecorder("node", "point", plan.stream)
+    (epoch,) = [*recorder.record(batch), *recorder.finish()]
+    return len(encode(replace(epoch, cut=Cut(begins=1, ends=2, continues=True))))
+
+
+@pytest.mark.parametrize("flows", [20, 1024])
+def test_bytes_fall_with_packets_under_one_plan(flows: int) -> None:
+    """Cells that are empty cost nothing; what is left is what flows and the sample take."""
+    plan = plan_for(Seen(flows=1024, packets=1_000_000, loss=0.0, counted=10**7))
+    sizes = [sent_bytes(plan, packets, flows) for packets in (100_000, 10_000, 1_000, 100)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0] / 3

@@ -2,7 +2,9 @@
 
 A plan is made for so many flows, so much loss and so many packets in an epoch (`plan_point`). It is kept while traffic
 stays within a band around that (`GROWN` above, `SHRUNK` below), which is wider than what makes a difference, so that
-traffic that goes up and down does not change the plan with every wave. What was seen gets a margin.
+traffic that goes up and down does not change the plan with every wave. What was seen gets a margin. Where nothing was
+lost, the loss planned for is what the packets counted do not rule out (three in so many, at 95 %): a plan that is made
+for lost packets needs several times the memory, and loss that begins makes the next plan.
 
 Where a segment asks for an error with a confidence, its memory is found by trying plans in worlds of the traffic seen
 (`sized_memory`): some seconds of computing, so it is for a worker.
@@ -15,15 +17,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.segments.plan import MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS, SegmentPlan, plan_point
+from sojourn.segments.plan import (
+    MOST_PLANNED_FLOWS,
+    MOST_PLANNED_PACKETS,
+    SAMPLES,
+    SegmentPlan,
+    plan_point,
+    usual_sample_bytes,
+)
 
 FIRST_FLOWS, FIRST_LOSS = 1000, 0.01
 GROWN, SHRUNK = 2.0, 8.0
 PACKETS_GROWN, PACKETS_SHRUNK = 4.0, 16.0
 MARGIN = 1.25
 # What watches a segment for ever must answer on the day that it first loses packets, and after a night without traffic.
-LEAST_LOSS, LEAST_FLOWS, LEAST_PACKETS = 0.001, 32, 1000
-LEAST_SIZED_BYTES = 8_000
+LEAST_LOSS, LEAST_FLOWS, LEAST_PACKETS = 1e-5, 32, 1000
+UNCOUNTED_LOSS = 0.001  # where few packets, or none, were counted
+NOT_RULED_OUT = 3.0  # lost packets, where none was: e⁻³ is 5 %
+LEAST_SIZED_BYTES = 4_000
 MOST_SIZED = 1 << 20
 
 
@@ -32,13 +43,20 @@ class Seen:
     """What was seen of a group's traffic, in an epoch of its busiest point.
 
     ``loss`` is the largest share of packets that a segment of the group lost, ``common_share`` the share of the
-    point's packets that another point of the group has in common with it.
+    point's packets that another point of the group has in common with it. ``counted`` packets tell the loss.
     """
 
     flows: int
     packets: int
     loss: float
     common_share: float = 1.0
+    counted: int = 0
+
+    @property
+    def expected_loss(self) -> float:
+        """The loss to plan for: what was seen, or more where that is not ruled out."""
+        possible = min(UNCOUNTED_LOSS, NOT_RULED_OUT / self.counted) if self.counted else UNCOUNTED_LOSS
+        return max(self.loss, possible, LEAST_LOSS)
 
 
 def first_plan(memory_bytes: int) -> SegmentPlan:
@@ -55,31 +73,40 @@ def planned_again(current: SegmentPlan, memory_bytes: int) -> SegmentPlan:
 
 def replanned(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = None) -> SegmentPlan | None:
     """The plan that follows, in the same memory unless another is given; None where the current one is good enough."""
-    memory = -(-current.memory_bits // 8) if memory_bytes is None else memory_bytes
-    is_resized = memory_bytes is not None and _is_outside(memory, current.memory_bits / 8, MARGIN, GROWN)
+    if not is_outgrown(current, seen, memory_bytes=memory_bytes):
+        return None
+    following = planned_for(seen, -(-current.memory_bits // 8) if memory_bytes is None else memory_bytes)
+    return following if following.records_otherwise(current) else None
+
+
+def is_outgrown(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = None) -> bool:
+    """Whether traffic has left the band that a plan is made for, or the memory, if one is given, its plan's."""
     flows, packets, loss = _expected(seen)
-    outgrown = (
+    is_resized = memory_bytes is not None and _is_outside(memory_bytes, current.memory_bits / 8, MARGIN, GROWN)
+    return seen.packets > 0 and (
         is_resized
         or _is_outside(flows, current.flows, GROWN, SHRUNK)
-        or _is_outside(loss, max(current.loss, LEAST_LOSS), GROWN, SHRUNK)
+        or _is_outside(loss, current.loss, GROWN, SHRUNK)
         or _is_outside(packets, current.packets, PACKETS_GROWN, PACKETS_SHRUNK)
         or _is_outside(seen.common_share, current.markers, GROWN, GROWN)
     )
-    if not outgrown or seen.packets <= 0:
-        return None
-    following = plan_point(
-        memory,
+
+
+def planned_for(seen: Seen, memory_bytes: int) -> SegmentPlan:
+    """The plan for such traffic, with a margin."""
+    flows, packets, loss = _expected(seen)
+    return plan_point(
+        memory_bytes,
         flows=min(MOST_PLANNED_FLOWS, math.ceil(MARGIN * flows)),
         loss=min(1.0, MARGIN * loss),
         packets=min(MOST_PLANNED_PACKETS, math.ceil(MARGIN * packets)),
         markers=min(1.0, max(0.0, seen.common_share)),
     )
-    return following if (following.stream, following.markers) != (current.stream, current.markers) else None
 
 
 def _expected(seen: Seen) -> tuple[int, int, float]:
     """Flows, packets and loss to plan for, without the margin."""
-    return max(seen.flows, LEAST_FLOWS), max(seen.packets, LEAST_PACKETS), max(seen.loss, LEAST_LOSS)
+    return max(seen.flows, LEAST_FLOWS), max(seen.packets, LEAST_PACKETS), seen.expected_loss
 
 
 def _is_outside(seen: float, planned: float, grown: float, shrunk: float) -> bool:
@@ -90,6 +117,7 @@ def _is_outside(seen: float, planned: float, grown: float, shrunk: float) -> boo
 def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     """The bytes by which flows' means are within a share of the truth, with a confidence, in such traffic.
 
+    What is tried has no sample beside its cells, which a point always has: it comes on top.
     Cost: seconds.
     """
     from sojourn.segments.planning.search import Wish, plan_memory
@@ -100,4 +128,5 @@ def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     sizes = pareto_sizes(min(flows, MOST_SIZED), packets * min(1.0, MOST_SIZED / flows))
     lost = np.full(len(sizes), min(1.0, MARGIN * loss))
     found = plan_memory("auto", ExpectedTraffic(sizes, lost, flows), Wish(error, confidence))
-    return max(LEAST_SIZED_BYTES, found.budget_bytes)
+    beside = 0 if SAMPLES in found.plan.parts else usual_sample_bytes(packets)
+    return max(LEAST_SIZED_BYTES, found.budget_bytes + beside)

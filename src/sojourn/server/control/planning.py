@@ -20,9 +20,10 @@ import numpy as np
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess, ProcessEndedError, ProcessLimits
 from sojourn.segments.answer import Interval
-from sojourn.segments.fleet.replanning import Seen, replanned, sized_memory
+from sojourn.segments.fleet.replanning import Seen, is_outgrown, planned_for, sized_memory
 from sojourn.segments.fleet.runs import align
 from sojourn.segments.fleet.stored import read_answer
+from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.segments import Progress, RecordedGroup, SegmentControl
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.upkeep import Periodic
@@ -35,8 +36,9 @@ LEAST_COUNTED = 1000  # packets that a loss of one in a thousand shows in
 MOST_PLACES = 100  # of a generation that has just begun
 # How often a taking over is looked at, and plans are: reading all segments takes 10⁻⁴ s for each.
 LOOK_SECONDS, PLAN_SECONDS = 2.0, 10.0
-# What searching for a memory may take. Most searches take some seconds, of hundreds of thousands of flows a minute.
-SIZING = ProcessLimits(seconds=120.0, memory_bytes=1 << 30)
+# What searching for a memory may take. Most searches take some seconds, of hundreds of thousands of flows a minute;
+# longer on a machine that has other things to do.
+SIZING = ProcessLimits(seconds=600.0, processor_seconds=120.0, memory_bytes=1 << 30)
 PRELOAD = ("sojourn.segments.planning.search",)
 # More than that, an agent with its usual limits does not take.
 MOST_SIZED_BYTES = 2_000_000
@@ -72,7 +74,8 @@ class StoredTraffic:
         # Cells of all segments are those of one plan: it has to suit the one that loses most.
         loss = max((one.loss for one in found), default=generation.plan.loss)
         share = min((one.common_share for one in found), default=generation.plan.markers)
-        return Seen(flows=flows, packets=max(packets), loss=loss, common_share=share)
+        counted = min((round(one.arriving) for one in found), default=0)
+        return Seen(flows=flows, packets=max(packets), loss=loss, common_share=share, counted=counted)
 
     def _packets(self, node: str, stream: str, epoch_ns: int) -> int:
         """A point's packets in an epoch's time."""
@@ -146,6 +149,7 @@ class SegmentPlanner(Periodic):
     def __init__(self, control: SegmentControl, observer: Observer, wake: Wake) -> None:
         self._control, self._observer, self._wake = control, observer, wake
         self._looked: dict[int, int] = {}
+        self._suited: dict[int, SegmentPlan] = {}  # of traffic for which plans turned out to be the same
         self._planned = -math.inf
         self._process = LimitedProcess(SIZING, preload=PRELOAD)
         super().__init__("sojourn-segments", LOOK_SECONDS, process=self._process)
@@ -165,6 +169,7 @@ class SegmentPlanner(Periodic):
         groups = self._control.groups()
         numbers = {one.generation.number for one in groups}
         self._looked = {number: at for number, at in self._looked.items() if number in numbers}
+        self._suited = {number: plan for number, plan in self._suited.items() if number in numbers}
         for recorded in groups:
             if self._stopping.is_set():
                 return
@@ -186,14 +191,15 @@ class SegmentPlanner(Periodic):
         return True
 
     def _plan_again(self, recorded: RecordedGroup) -> None:
-        seen, current = self._observer.seen(recorded), recorded.generation.plan
-        memory = recorded.group.memory_bytes
-        if seen is None or replanned(current, seen, memory_bytes=memory) is None:
+        seen, number, current = self._observer.seen(recorded), recorded.generation.number, recorded.generation.plan
+        suited = self._suited.get(number, current)
+        if seen is None or not is_outgrown(suited, seen, memory_bytes=recorded.group.memory_bytes):
             return
         sizes = self._sizes(recorded, seen)
         memory = max(sizes.get(one.name, one.size_bytes) for one in recorded.group.segments)
-        plan = replanned(current, seen, memory_bytes=memory)
-        if plan is None:
+        plan = planned_for(seen, memory)
+        if not plan.records_otherwise(current):
+            self._suited[number] = plan
             return
         names = ", ".join(one.name for one in recorded.group.segments[:5])
         _LOG.info("segments %s are planned again for %s flows and %.3g lost", names, f"{plan.flows:,}", plan.loss)
