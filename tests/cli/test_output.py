@@ -172,3 +172,12 @@ def test_a_full_disk_is_named() -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         write_rows([{"packets": [1, 2]}], Format.JSON, path=Path("/dev/full"), name="flows")
     assert caught.value.filename == "/dev/full"
+
+
+def test_a_line_that_cannot_be_written_ends_nothing() -> None:
+    program = "from sojourn.cli.output import say; say('the disk is full'); print('going on')"
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=True
+        )
+    assert ran.stdout == "going on\n"

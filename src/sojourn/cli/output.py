@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -77,8 +77,9 @@ def _finite(value: object) -> object:
 
 
 def say(line: str) -> None:
-    """A line on stderr, at once."""
-    print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
+    """A line on stderr, at once; what runs for long goes on where nothing can be written, as on a full disk."""
+    with suppress(OSError):
+        print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
