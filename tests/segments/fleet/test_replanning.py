@@ -122,6 +122,12 @@ def test_a_smaller_error_needs_more_memory() -> None:
     assert loose < strict
 
 
+@pytest.mark.parametrize(("flows", "packets"), [(1000, 1000), (1, 1)])
+def test_traffic_without_a_large_flow_is_sized_too(flows: int, packets: int) -> None:
+    found = sized_memory(Seen(flows=flows, packets=packets, loss=0.0, counted=10**5), error=0.2, confidence=0.8)
+    assert found < FIRST_MEMORY
+
+
 def test_a_segment_without_loss_needs_a_fraction_of_the_memory_and_keeps_its_error() -> None:
     """What is found is what planning says it is, with the sample that every point has."""
     calm = Seen(flows=40, packets=8_000, loss=0.0, counted=80_000)

@@ -13,7 +13,7 @@ Where a segment asks for an error with a confidence, its memory is found by tryi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -117,6 +117,7 @@ def _is_outside(seen: float, planned: float, grown: float, shrunk: float) -> boo
 def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     """The bytes by which flows' means are within a share of the truth, with a confidence, in such traffic.
 
+    Those of flows with 100 packets or more count; where none has as many, those of the largest.
     What is tried has no sample beside its cells, which a point always has: it comes on top.
     Cost: seconds.
     """
@@ -127,6 +128,9 @@ def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     flows, packets = math.ceil(MARGIN * flows), max(math.ceil(MARGIN * flows), math.ceil(MARGIN * packets))
     sizes = pareto_sizes(min(flows, MOST_SIZED), packets * min(1.0, MOST_SIZED / flows))
     lost = np.full(len(sizes), min(1.0, MARGIN * loss))
-    found = plan_memory("auto", ExpectedTraffic(sizes, lost, flows), Wish(error, confidence))
+    wish = Wish(error, confidence)
+    if sizes.max() < wish.least_packets:
+        wish = replace(wish, least_packets=int(sizes.max()))
+    found = plan_memory("auto", ExpectedTraffic(sizes, lost, flows), wish)
     beside = 0 if SAMPLES in found.plan.parts else usual_sample_bytes(packets)
     return max(LEAST_SIZED_BYTES, found.budget_bytes + beside)

@@ -174,7 +174,10 @@ class SegmentPlanner(Periodic):
             if self._stopping.is_set():
                 return
             if self._is_due(recorded):
-                self._plan_again(recorded)
+                try:
+                    self._plan_again(recorded)
+                except SojournError as error:
+                    _LOG.warning("warning: segments %s could not be planned: %s", _names(recorded), error)
 
     def _is_due(self, recorded: RecordedGroup) -> bool:
         """Whether a group has recorded for long enough since it was planned, and was looked at.
@@ -201,8 +204,8 @@ class SegmentPlanner(Periodic):
         if not plan.records_otherwise(current):
             self._suited[number] = plan
             return
-        names = ", ".join(one.name for one in recorded.group.segments[:5])
-        _LOG.info("segments %s are planned again for %s flows and %.3g lost", names, f"{plan.flows:,}", plan.loss)
+        flows = f"{plan.flows:,}"
+        _LOG.info("segments %s are planned again for %s flows and %.3g lost", _names(recorded), flows, plan.loss)
         self._wake(self._control.replan(recorded, plan, sizes))
 
     def _sizes(self, recorded: RecordedGroup, seen: Seen) -> dict[str, int]:
@@ -217,6 +220,10 @@ class SegmentPlanner(Periodic):
                     break
                 _LOG.warning("warning: the memory of a segment could not be planned: %s", error)
         return {name: found[wish] for name, wish in wishes.items() if wish in found}
+
+
+def _names(recorded: RecordedGroup) -> str:
+    return ", ".join(one.name for one in recorded.group.segments[:5])
 
 
 def _sized(seen: Seen, error: float, confidence: float) -> int:
