@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,12 @@ from sojourn.lab.chain.load import services
 from sojourn.lab.chain.network import Chain
 from sojourn.lab.chain.shifted_agent import ClockFault
 from sojourn.lab.fleet import Fleet, RunningAgent, agent, query_unit
+from sojourn.lab.namespaces import Host
 from sojourn.lab.tcpdump import Tcpdump
 from sojourn.segments.result import SegmentResult
 from waiting import eventually
 
-__all__ = ["SECOND", "SEGMENTS", "STAMPS_NS", "Truth", "Watch", "inside", "watched"]
+__all__ = ["SECOND", "SEGMENTS", "STAMPS_NS", "Truth", "Watch", "flows_of", "inside", "watched"]
 
 SECOND = 1_000_000_000
 # How far the stamps of several captures of one interface lie apart (`sojourn.lab.tcpdump`): here are up to five.
@@ -47,6 +48,11 @@ class Watch:
     folder: Path
     agents: dict[str, RunningAgent] = field(default_factory=dict)
     dumps: list[Tcpdump] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def start_agent(self, machine: Host, **how: Any) -> None:
+        """Have a machine recorded until the watch ends."""
+        self.agents[machine.name] = self.stack.enter_context(agent(self.fleet, machine.name, host=machine, **how))
 
     def ask(self, name: str, **question: Any) -> SegmentResult:
         with self.fleet.client() as client:
@@ -79,20 +85,26 @@ def watched(
     segments: tuple[str, ...] = tuple(SEGMENTS),
     epoch_ns: int = 5 * SECOND,
     clocks: Mapping[str, ClockFault] | None = None,
+    settings: Mapping[str, Mapping[str, str]] | None = None,
+    absent: tuple[str, ...] = (),
 ) -> Iterator[Watch]:
-    """Services, a query unit, agents on all machines and tcpdump on all interfaces; segments of both directions."""
+    """Services, a query unit, agents on all machines and tcpdump on all interfaces; segments of both directions.
+
+    `clocks` and `settings` of agents are by machine; machines that are `absent` have no agent yet.
+    """
     with ExitStack() as stack:
         stack.enter_context(services(chain, folder))
         fleet = stack.enter_context(query_unit(folder, host=chain.station, address=chain.station.address))
-        watch = Watch(chain, fleet, folder)
+        watch = Watch(chain, fleet, folder, stack=stack)
         with fleet.client() as client:
             for name in segments:
                 client.create_segment(name, *SEGMENTS[name], epoch_ns=epoch_ns, both_directions=True)
         for machine in chain.machines:
             fault = (clocks or {}).get(machine.name)
             how = {} if fault is None else {"program": fault.program}
-            watch.agents[machine.name] = stack.enter_context(agent(fleet, machine.name, host=machine, **how))
-        eventually(lambda: are_running(fleet), "the segments are not recorded")
+            if machine.name not in absent:
+                watch.start_agent(machine, settings=(settings or {}).get(machine.name), **how)
+        eventually(lambda: are_running(fleet, watch.agents), "the segments are not recorded")
         for machine, port in (
             (chain.source, "eth0"),
             (chain.router, "left"),
@@ -104,9 +116,12 @@ def watched(
         yield watch
 
 
-def are_running(fleet: Fleet) -> bool:
+def are_running(fleet: Fleet, nodes: Collection[str]) -> bool:
+    """Whether all points at some nodes are recorded."""
     with fleet.client() as client:
-        return all(segment["state"] == "running" for segment in client.segments())
+        details = [client.segment(segment["name"]) for segment in client.segments()]
+    points = [way[end] for detail in details for way in detail["directions"] for end in ("from", "to")]
+    return all(point["state"] == "running" for point in points if point["node"] in nodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +158,27 @@ class Truth:
         sent = range(len(narrow), len(wide) + 1)
         return sent, range(int((narrow < 0).sum()), int((wide < 0).sum()) + 1)
 
+    def check(self, result: SegmentResult) -> None:
+        """Hold a result's packets and losses, of each flow and of all, against what was sent while it is covered."""
+        flows = flows_of(result)
+        for row in flows:
+            sent, lost = self.counts(row, result.covered)
+            assert row["packets"] in sent, row
+            assert row["lost"] in lost, row
+        sent, lost = self.counts(None, result.covered)
+        others = [row for row in result if row not in flows]
+        assert result.aggregate["sent"] - sum(row["packets"] for row in others) in sent
+        assert result.aggregate["lost"] - sum(row["lost"] for row in others) in lost
+
     def of_flow(self, row: Mapping[str, Any], chosen: BoolArray) -> Int64Array:
         """The delays of a flow's packets, of those chosen."""
         text = f"{row['src_ip']}:{row['src_port']} > {row['dest_ip']}:{row['dest_port']} {row['protocol']}"
         return self.delay_ns[chosen & (self.sent.flow_id == np.uint64(key_id(parse_key(text))))]
+
+
+def flows_of(result: SegmentResult) -> list[dict[str, Any]]:
+    """Those of TCP and UDP: the machines ping and discover each other, too."""
+    return [row for row in result if row["protocol"] in ("tcp", "udp")]
 
 
 def _names(packets: PacketBatch) -> UInt64Array:

@@ -151,13 +151,14 @@ def agent(
     node: str,
     streams: Mapping[str, StreamTable] | None = None,
     *,
-    poll: str = "1s",
+    settings: Mapping[str, str] | None = None,
     host: Host | None = None,
     program: Sequence[str] = (*SOJOURN, "agent"),
 ) -> Iterator[RunningAgent]:
     """Run an agent, of the fleet's host or another, and wait until it records.
 
-    `program` takes the agent's options; without streams it records what it is assigned.
+    `program` takes the agent's options, `settings` go into its configuration; without streams it records what it is
+    assigned.
     """
     store = open_store(fleet.directory / "store")
     token = TokenStore(store).create(Role.NODE, name=node, node=node)[1]
@@ -166,7 +167,7 @@ def agent(
     home.mkdir()
     (home / "token").write_text(token)
     top = {"node": node, "server": fleet.url, "token_file": str(home / "token"), "spool": str(home / "spool")}
-    (home / "agent.toml").write_text(_toml({**top, "poll": poll}, streams or {}))
+    (home / "agent.toml").write_text(_toml({**top, "poll": "1s", **(settings or {})}, streams or {}))
     command = [*_prefix(host or fleet.host), *program, "-c", str(home / "agent.toml")]
     running = RunningAgent(fleet, node, command, has_streams=bool(streams))
     code = 0

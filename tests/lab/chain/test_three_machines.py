@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import sojourn
-from chain_worlds import SECOND, SEGMENTS, STAMPS_NS, Truth, Watch, inside, watched
+from chain_worlds import SECOND, SEGMENTS, STAMPS_NS, Truth, Watch, flows_of, inside, watched
 from sojourn.lab.chain.forwarder import Disturbance
 from sojourn.lab.chain.load import Load, run_load
 from sojourn.lab.chain.network import three_machines
@@ -85,11 +84,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(whole, series, truth, live, folder, narrowed_ns)
 
 
-def _flows(result: SegmentResult) -> list[dict[str, Any]]:
-    """Those of TCP and UDP: the machines ping and discover each other, too."""
-    return [row for row in result if row["protocol"] in ("tcp", "udp")]
-
-
 @pytest.mark.parametrize("name", ["path", "queue", "path:reverse"])
 def test_the_captures_tell_what_measure_answers(world: World, name: str) -> None:
     """So that what is compared below is compared with `measure`."""
@@ -97,7 +91,7 @@ def test_the_captures_tell_what_measure_answers(world: World, name: str) -> None
         str(world.folder / f"{point.rpartition(':')[0].replace(':', '-')}.pcap")
         for point in SEGMENTS[name.removesuffix(":reverse")][:: -1 if name.endswith("reverse") else 1]
     )
-    truth, rows = world.truth[name], _flows(sojourn.measure(sender, receiver, clock="none"))
+    truth, rows = world.truth[name], flows_of(sojourn.measure(sender, receiver, clock="none"))
     everything = np.ones(len(truth.sent), bool)
     for row in rows:
         delays = truth.of_flow(row, everything)
@@ -108,18 +102,7 @@ def test_the_captures_tell_what_measure_answers(world: World, name: str) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packets_and_losses_of_flows_are_those_of_the_captures(world: World, name: str) -> None:
-    _check_counts(world.whole[name], world.truth[name])
-
-
-def _check_counts(result: SegmentResult, truth: Truth) -> None:
-    for row in _flows(result):
-        sent, lost = truth.counts(row, result.covered)
-        assert row["packets"] in sent, row
-        assert row["lost"] in lost, row
-    sent, lost = truth.counts(None, result.covered)
-    others = [row for row in result if row not in _flows(result)]
-    assert result.aggregate["sent"] - sum(row["packets"] for row in others) in sent
-    assert result.aggregate["lost"] - sum(row["lost"] for row in others) in lost
+    world.truth[name].check(world.whole[name])
 
 
 @pytest.mark.parametrize("name", ASKED_LIVE)
@@ -136,7 +119,7 @@ def test_nine_flows_of_ten_have_the_truth_in_their_intervals(world: World, name:
     truth, result = world.truth[name], world.whole[name]
     chosen = truth.within(result.covered)
     held = []
-    for row in _flows(result):
+    for row in flows_of(result):
         delays = truth.of_flow(row, chosen)
         arrived = delays[delays >= 0]
         if len(arrived) and row["mean_ns"] is not None:
@@ -222,7 +205,7 @@ def test_a_crash_leaves_a_gap_and_nothing_wrong(crashed: str, tmp_path: Path) ->
         timer.join()
         result = watch.settle("path", begun_ns + 30 * SECOND)
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
-        _check_counts(result, watch.truth("path"))
+        watch.truth("path").check(result)
     assert len(result.covered) == (1 if crashed == "query unit" else 2)
 
 
@@ -264,7 +247,7 @@ def test_losses_and_reordering_cost_precision_and_not_truth(tmp_path: Path) -> N
     chosen = truth.within(result.covered)
     assert inside(whole, "mean", float(truth.delay_ns[chosen & (truth.delay_ns >= 0)].mean()))
     held = []
-    for row in _flows(result):
+    for row in flows_of(result):
         delays = truth.of_flow(row, chosen)
         if (delays >= 0).any() and row["mean_ns"] is not None:
             held.append(inside(row, "mean", float(delays[delays >= 0].mean())))
