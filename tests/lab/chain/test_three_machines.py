@@ -110,7 +110,7 @@ def test_open_epochs_are_part_of_a_live_answer(world: World, name: str) -> None:
     """An answer reaches up to the second in which it was asked for, and is as true as any other."""
     asked_ns, result = world.live[name]
     assert result.covered[-1]["to_ns"] > asked_ns - SECOND
-    _check_counts(result, world.truth[name])
+    world.truth[name].check(result)
 
 
 @pytest.mark.parametrize("name", NAMES)
