@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import MeasurementBatch
+from sojourn.core.errors import StoreError
 from sojourn.core.estimates import FlowDelays, Reason, Unanswered
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Cut, Epoch
@@ -155,6 +156,22 @@ def test_an_observer_may_know_of_loss(world: World, later: list[int]) -> None:
     plan = world.recorded().generation.plan
     assert plan.loss >= 0.2
     assert plan.markers == 0.5
+
+
+def test_a_group_that_cannot_be_planned_leaves_the_others_alone(world: World, later: list[int]) -> None:
+    class Partly(StoredTraffic):
+        def seen(self, recorded: RecordedGroup) -> Seen | None:
+            if recorded.group.points[0].node == "a":
+                raise StoreError("its epochs are damaged")
+            return Seen(flows=500, packets=50_000, loss=0.2)
+
+    world.create(memory_bytes=64_000)
+    points = {"sender": parse_point("c:e", default="out"), "receiver": parse_point("d:e", default="in")}
+    world.control.create(FleetSegment(name="cd", epoch_ns=SECOND, memory_bytes=64_000, **points))
+    planner = SegmentPlanner(world.control, Partly(world.store), world.woken.append)
+    later[0] = 11
+    planner.plan_due()
+    assert {one.group.points[0].node: one.generation.number for one in world.control.groups()} == {"a": 1, "c": 3}
 
 
 def test_a_former_generation_ends_when_both_ends_have_a_run_of_the_new_one(world: World, later: list[int]) -> None:
