@@ -1,8 +1,9 @@
 """What an agent costs: its share of one core, with a real query unit beside it.
 
 Of a metric by measurements per second, and of a point of a segment by packets per second: an agent records an interface
-under the plan that a segment begins with, beside a tcpdump of the same interface; a sender in a namespace of its own
-has the other core. Sent is what the agent's connections to the query unit carried, with all headers.
+under the plan that a segment begins with, and under the one that the control unit makes once it knows the traffic, for
+the default error and confidence; beside a tcpdump of the same interface. A sender in a namespace of its own has the
+other core. Sent is what the agent's connections to the query unit carried, with all headers.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from bench.live import processor_seconds, sender, tcpdump
 from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.segments.fleet.point import Point
-from sojourn.segments.fleet.replanning import first_plan
-from sojourn.segments.fleet.segment import FIRST_MEMORY
+from sojourn.segments.fleet.replanning import Seen, first_plan, planned_for, sized_memory
+from sojourn.segments.fleet.segment import DEFAULT_CONFIDENCE, DEFAULT_ERROR, FIRST_MEMORY
+from sojourn.segments.plan import SegmentPlan
+from sojourn.server.control.planning import LEAST_EPOCHS
 
 __all__ = ["NOTE", "table"]
 
 RATES = (0, 1_000, 10_000, 100_000)
 SETTLE_SECONDS, SECONDS = 5.0, 30.0
-PACKETS_AND_FRAMES = ((1_000, 64), (10_000, 64), (100_000, 64), (100_000, 1_514))
 POINT_SECONDS, EPOCH_NS = 60.0, 10_000_000_000
 DROPPED = re.compile(r"([\d,]+) dropped by the kernel")
 NOTE = (
     f"One core, one run of {SECONDS:.0f} s (measurements) or {POINT_SECONDS:.0f} s (packets) each, after the first "
-    f"seconds; packets of 1,024 flows, epochs of {EPOCH_NS // 10**9} s, {FIRST_MEMORY // 1000} KB for each."
+    f"seconds; epochs of {EPOCH_NS // 10**9} s. A segment begins with {FIRST_MEMORY // 1000} KB; planned for "
+    f"{DEFAULT_ERROR:.0%} error at {DEFAULT_CONFIDENCE:.0%}, after {LEAST_EPOCHS} epochs without a loss."
 )
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -79,6 +82,35 @@ def _measurements() -> list[str]:
 
 
 @dataclass(frozen=True)
+class Load:
+    """Packets that come each second, of how many bytes and flows; and whether the plan is made for them."""
+
+    rate: int
+    flows: int = 1_024
+    frame: int = 64
+    is_planned: bool = True
+
+    def plan(self) -> SegmentPlan:
+        """What a point records under."""
+        if not self.is_planned:
+            return first_plan(FIRST_MEMORY)
+        packets = self.rate * EPOCH_NS // 10**9
+        flows = min(self.flows, packets)
+        seen = Seen(flows=flows, packets=packets, loss=0.0, counted=LEAST_EPOCHS * packets)
+        return planned_for(seen, sized_memory(seen, error=DEFAULT_ERROR, confidence=DEFAULT_CONFIDENCE))
+
+    def __str__(self) -> str:
+        return f"{self.frame:,} bytes, {self.flows:,} flows"
+
+
+LOADS = (
+    *(Load(rate, is_planned=False) for rate in (1_000, 100_000)),
+    Load(100_000, frame=1_514, is_planned=False),
+    *(Load(rate, flows) for flows in (1_024, 20) for rate in (100, 1_000, 10_000, 100_000)),
+)
+
+
+@dataclass(frozen=True)
 class Cost:
     """What recording a point took: shares of a core, and bytes sent for each packet."""
 
@@ -90,38 +122,41 @@ class Cost:
     dropped: int
     resident_bytes: int
 
-    def row(self, frame: int) -> str:
+    def row(self, load: Load, plan: SegmentPlan) -> str:
+        planned = f"{'planned' if load.is_planned else 'first'}, {plan.memory_bits / 8000:,.0f} KB"
         shares = f"{self.agent:.2%} | {self.tcpdump:.2%}"
-        sent = f"{self.sent_bytes:,.0f} | {8 * self.sent_bytes / self.packets:.2f}"
+        sent = f"{self.sent_bytes / (self.packets / self.rate):,.0f} | {8 * self.sent_bytes / self.packets:.2f}"
         memory = f"{self.resident_bytes / 2**20:.0f} MiB"
-        return f"| {self.rate:,.0f} of {frame:,} bytes | {shares} | {sent} | {memory} | {self.dropped:,} |"
+        return f"| {self.rate:,.0f} of {load} | {planned} | {shares} | {sent} | {memory} | {self.dropped:,} |"
 
 
 def _points() -> list[str]:
     lines = [
-        "| packets/s | share of one core | tcpdump -w /dev/null | bytes sent | bits per packet | resident memory "
-        "| packets dropped |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
+        "| packets/s | plan | share of one core | tcpdump -w /dev/null | bytes sent/s | bits per packet "
+        "| resident memory | packets dropped |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for rate, frame in PACKETS_AND_FRAMES:
+    for load in LOADS:
+        plan = load.plan()
         with (
             two_hosts() as network,
             tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name,
             query_unit(Path(name), host=network.receiver) as fleet,
         ):
-            lines.append(_cost(network, fleet, rate, frame).row(frame))
+            lines.append(_cost(network, fleet, load, plan).row(load, plan))
     return lines
 
 
-def _cost(network: Network, fleet: Fleet, rate: int, frame: int) -> Cost:
+def _cost(network: Network, fleet: Fleet, load: Load, plan: SegmentPlan) -> Cost:
     """Record the receiver's interface while packets come at a rate."""
     host, point = network.receiver, Point(node="receiver", interface="eth0", direction="in")
-    streams = {"point": point.table(first_plan(FIRST_MEMORY), EPOCH_NS)}
+    streams = {"point": point.table(plan, EPOCH_NS)}
     _count_bytes_to(host, fleet.url.rpartition(":")[2])
     with agent(fleet, "receiver", streams) as running, host.start(*tcpdump("eth0")) as peer:
         begun_bytes, seconds = _bytes_sent(host), SETTLE_SECONDS + POINT_SECONDS
-        command = network.sender.within("taskset", "-c", "0", *sender(network, rate, seconds + 2, size=frame))
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sending:
+        sending = sender(network, load.rate, seconds + 2, size=load.frame, flows=load.flows)
+        command = network.sender.within("taskset", "-c", "0", *sending)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             time.sleep(SETTLE_SECONDS)
             pids = running.pid, peer.process.pid
             before, start = [processor_seconds(pid) for pid in pids], time.monotonic()
@@ -129,7 +164,7 @@ def _cost(network: Network, fleet: Fleet, rate: int, frame: int) -> Cost:
             used = [processor_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
             shares = [one / (time.monotonic() - start) for one in used]
             memory = _resident_bytes(running.pid)
-            reached = float(sending.communicate()[0])
+            reached = float(process.communicate()[0])
     dropped = DROPPED.findall((fleet.directory / "receiver" / "log").read_text())
     lost = sum(int(text.replace(",", "")) for text in dropped)
     return Cost(*shares, _bytes_sent(host) - begun_bytes, reached * (seconds + 2), reached, lost, memory)

@@ -65,9 +65,9 @@ class _Message(ctypes.Structure):
     )
 
 
-def _frames(link: bytes, source: str, destination: str, size: int) -> np.ndarray:
+def _frames(link: bytes, source: str, destination: str, size: int, flows: int) -> np.ndarray:
     """UDP frames whose ports make flows; the eight bytes at `NUMBER` are for a number."""
-    frames = np.zeros((FLOWS, size), np.uint8)
+    frames = np.zeros((flows, size), np.uint8)
     length = size - 14
     for flow, frame in enumerate(frames):
         network = struct.pack(
@@ -83,10 +83,11 @@ def _frames(link: bytes, source: str, destination: str, size: int) -> np.ndarray
 
 
 def _messages(frames: np.ndarray) -> ctypes.Array[_Message]:
-    parts = (ctypes.c_uint64 * (2 * FLOWS))()
-    for flow in range(FLOWS):
+    flows = len(frames)
+    parts = (ctypes.c_uint64 * (2 * flows))()
+    for flow in range(flows):
         parts[2 * flow : 2 * flow + 2] = [frames[flow].ctypes.data, frames.shape[1]]
-    messages = (_Message * FLOWS)()
+    messages = (_Message * flows)()
     for flow, message in enumerate(messages):
         message.parts, message.part_count = ctypes.addressof(parts) + 16 * flow, 1
     messages.kept = parts
@@ -94,10 +95,17 @@ def _messages(frames: np.ndarray) -> ctypes.Array[_Message]:
 
 
 def send(
-    interface: str, link: bytes, addresses: tuple[str, str], rate: float, seconds: float, *, size: int = FRAME
+    interface: str,
+    link: bytes,
+    addresses: tuple[str, str],
+    rate: float,
+    seconds: float,
+    *,
+    size: int = FRAME,
+    flows: int = FLOWS,
 ) -> float:
     """Send at a rate, evenly but for batches; how many packets a second left."""
-    frames = _frames(link, *addresses, size)
+    frames = _frames(link, *addresses, size, flows)
     numbers = frames[:, NUMBER : NUMBER + 8].view(">u8")[:, 0]
     messages = _messages(frames)
     batch = int(min(BATCH, max(1, rate / 100)))
@@ -111,8 +119,8 @@ def send(
                 if ahead > LEAST_SLEEP_SECONDS:
                     time.sleep(ahead / 2)
                 continue
-            at = sent % FLOWS
-            count = min(batch, FLOWS - at)
+            at = sent % flows
+            count = min(batch, flows - at)
             numbers[at : at + count] = np.arange(sent, sent + count)
             first = ctypes.byref(messages, at * ctypes.sizeof(_Message))
             gone = libc.sendmmsg(endpoint.fileno(), first, count, 0)
@@ -224,9 +232,9 @@ def _receiving(host: Host) -> int:
     return sum(row[3] == "0003" and row[5] == "1" for row in rows)
 
 
-def sender(network: Network, rate: float, seconds: float, *, size: int = FRAME) -> list[str]:
+def sender(network: Network, rate: float, seconds: float, *, size: int = FRAME, flows: int = FLOWS) -> list[str]:
     """The command that sends to the receiver."""
-    numbers = map(str, (rate, seconds, size))
+    numbers = map(str, (rate, seconds, size, flows))
     return [sys.executable, "-m", "bench.live", "eth0", network.receiver.address, *numbers]
 
 
@@ -248,6 +256,6 @@ def _own_link(interface: str, destination: str) -> tuple[bytes, str]:
 
 
 if __name__ == "__main__":
-    port, address, wanted, lasting, length = sys.argv[1:]
+    port, address, wanted, lasting, length, many = sys.argv[1:]
     header, me = _own_link(port, address)
-    print(send(port, header, (me, address), float(wanted), float(lasting), size=int(length)))
+    print(send(port, header, (me, address), float(wanted), float(lasting), size=int(length), flows=int(many)))
