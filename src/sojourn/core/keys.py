@@ -28,6 +28,7 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias, cast
 
@@ -38,6 +39,7 @@ KIND_FLOW_4, KIND_FLOW_6, KIND_PROCESS, KIND_NODE = 1, 2, 3, 4
 KIND_PAIR_4, KIND_PAIR_6, KIND_DESTINATION_4, KIND_DESTINATION_6 = 5, 6, 7, 8
 KIND_VLAN_FLOW_4, KIND_VLAN_FLOW_6 = 9, 10
 FLOW_4_BYTES, FLOW_6_BYTES = 14, 38
+KEPT_KEYS = 1 << 14  # whose ids and objects are made once: flows come again in every epoch; some 10 MB
 FEW_KEYS = 100  # that are hashed sooner than a kernel is loaded
 MAX_NAME_BYTES = 200
 MAX_VLAN_TAGS = 4
@@ -213,6 +215,7 @@ TrafficKey: TypeAlias = FlowKey | HostPairKey | DestinationKey | VlanFlowKey
 Key: TypeAlias = TrafficKey | ProcessKey | NodeKey
 
 
+@lru_cache(maxsize=KEPT_KEYS)
 def key_id(key: Key) -> int:
     """The 64-bit id of a key: XXH64 of its canonical bytes."""
     return hash_bytes(key.to_bytes())
@@ -310,6 +313,7 @@ def _flow_from_match(match: re.Match[str]) -> FlowKey:
     return FlowKey(source, int(groups[3] or 0), destination, int(groups[7] or 0), protocol)
 
 
+@lru_cache(maxsize=KEPT_KEYS)
 def key_from_bytes(data: bytes) -> Key:
     """A key from its canonical bytes."""
     kind, body = data[:1], data[1:]

@@ -36,6 +36,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95
+from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.sample import MatchedSample
 
@@ -299,6 +300,14 @@ def _fitted(
     return _Common(is_log, mean, variance, between, within, likelihood)
 
 
+@inlined
+def _excess(mean: FloatArray, square: FloatArray, tau_square: float) -> float:
+    weight = 1 / (square + tau_square)
+    common = np.sum(weight * mean) / np.sum(weight)
+    return float(np.sum(weight * (mean - common) ** 2)) - (len(mean) - 1)
+
+
+@kernel
 def _between_flows(mean: FloatArray, square: FloatArray) -> float:
     """τ²: the variance of the flows' true means, by the equation of Paule and Mandel (bisection)."""
     low, high = 0.0, float(np.var(mean)) * 4 + _TINY
@@ -308,9 +317,3 @@ def _between_flows(mean: FloatArray, square: FloatArray) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _excess(mean, square, middle) > 0 else (low, middle)
     return (low + high) / 2
-
-
-def _excess(mean: FloatArray, square: FloatArray, tau_square: float) -> float:
-    weight = 1 / (square + tau_square)
-    common = np.sum(weight * mean) / weight.sum()
-    return float(np.sum(weight * (mean - common) ** 2)) - (len(mean) - 1)

@@ -78,7 +78,7 @@ def cell_difference(sender: Lda | Lds | CounterVector, receiver: Lda | Lds | Cou
 
 def delay_sums(sender: Lda | Lds | CounterVector, receiver: Lda | Lds | CounterVector) -> Int64Array:
     """Receiver minus sender, modulo the counters' width and centred around zero."""
-    field = next(f for table in sender.parameters.tables() for f in table.fields if f.name == "sum")
+    *_, field = sender.parameters.places["sum"]
     difference = receiver.column("sum") - sender.column("sum")
     spare = np.int64(64 - field.bits) if field.is_centred else np.int64(0)
     return (difference << spare) >> spare

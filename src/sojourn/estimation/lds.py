@@ -29,6 +29,7 @@ Sanjuàs-Cuxart et al., "Sketching the Delay", §2.3.4, Fig. 6, §4.2, §4.3.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, student_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.differences import CellDifference, cell_difference
+from sojourn.estimation.order_statistics import quantile_of_sorted
 from sojourn.sketches.lds import Lds
 
 ALPHA = 0.1  # §2.3.4
@@ -58,7 +60,18 @@ def estimate_lds(
     alpha: float = ALPHA,
 ) -> FlowDelays:
     """The mean delay, size and loss of each flow; O(cells · log cells + flows · R · k)."""
-    cells = cell_difference(sender, receiver)
+    return estimate_cells(sender, cell_difference(sender, receiver), flow_id, score=score, alpha=alpha)
+
+
+def estimate_cells(
+    sender: Lds,
+    cells: CellDifference,
+    flow_id: UInt64Array,
+    *,
+    score: Literal["guarded", "published"] = "guarded",
+    alpha: float = ALPHA,
+) -> FlowDelays:
+    """The same from cells that are compared already."""
     share = np.repeat(sender.parameters.row_shares, sender.parameters.columns)
     load = cells.sent / share
     loads = _row_loads(cells, load, share)
@@ -199,9 +212,14 @@ def _sampling_half(totals: FloatArray, sizes: FloatArray, loads: RowLoads) -> Fl
         variance = np.where(few, loads.delay_variance, own)
         error = np.sqrt(variance / totals[:, SEEN] * unseen)
     degrees = np.where(few, MOST_DEGREES, np.minimum(totals[:, CHOSEN] - 1, MOST_DEGREES)).astype(np.int64)
-    quantile = np.array([student_95(d) for d in range(MOST_DEGREES + 1)])
-    half: FloatArray = np.where(unseen > 0, quantile[np.maximum(degrees, 1)] * error, 0.0)
+    half: FloatArray = np.where(unseen > 0, _student_table()[np.maximum(degrees, 1)] * error, 0.0)
     return half
+
+
+@cache
+def _student_table() -> FloatArray:
+    """Student's quantiles up to the most degrees."""
+    return np.array([student_95(degrees) for degrees in range(MOST_DEGREES + 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,13 +238,14 @@ class RowLoads:
     @classmethod
     def of(cls, loads: FloatArray, delay_sum: Int64Array, count: Int64Array, usable: BoolArray) -> RowLoads:
         """From the cells of the rows with the largest share; O(cells · log cells)."""
-        support = np.quantile(loads, np.linspace(0, 1, min(SUPPORT, len(loads))), method="lower")
+        levels = np.linspace(0, 1, min(SUPPORT, len(loads)))
+        support = np.sort(loads)[((len(loads) - 1) * levels).astype(np.int64)]
         sums, counts = delay_sum[usable].astype(np.float64), count[usable].astype(np.float64)
         if not len(counts):
             return cls(support, np.inf, np.inf, np.inf, np.inf)
         grand = sums.sum() / counts.sum()
         square = (sums / counts - grand) ** 2
-        light = counts <= np.quantile(counts, LIGHT)
+        light = counts <= quantile_of_sorted(np.sort(counts), LIGHT)
         between, within = _components(square[light], counts[light])
         variance = float(np.mean((sums - grand * counts) ** 2 / counts))
         return cls(support, float(np.mean(square)), between, within, variance)

@@ -156,8 +156,8 @@ class MatchedSample:
     def group(self) -> Int64Array:
         return self.code >> _TAG_BITS
 
-    def flows(self, flow_id: UInt64Array) -> FlowDelays:
-        """The answer for each flow."""
+    def flows(self, flow_id: UInt64Array, *, percentiles: bool = True) -> FlowDelays:
+        """The answer for each flow; percentiles on demand."""
         row, group, reason = self._rows(flow_id)
         share, paired = self.share[group], self._column(self.paired, row)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -169,7 +169,8 @@ class MatchedSample:
         mean = np.where(known, self._column(self.mean_ns, row), np.nan)
         low, high = (np.where(known, mean + sign * half, np.nan) for sign in (-1, 1))
         samples = np.where(known, paired, 0).astype(np.int64)
-        std, tails = np.where(known, std, np.nan), np.where(known[:, None, None], self._percentiles(row), np.nan)
+        std = np.where(known, std, np.nan)
+        tails = np.where(known[:, None, None], self._percentiles(row), np.nan) if percentiles else None
         return FlowDelays(flow_id, mean, low, high, std, samples, packets, lost, reason, METHOD, percentiles=tails)
 
     def mean(self) -> Answer:
@@ -224,19 +225,15 @@ class MatchedSample:
         weight = weight if weight.sum() else np.ones(len(weight))
         return np.repeat(weight[self.group], self.paired)
 
-    def flow_of_delay(self, flow_id: UInt64Array) -> Int64Array:
-        """Which of some flows each of the known delays belongs to, −1 where to none of them."""
-        row, _, reason = self._rows(flow_id)
+    def flow_of_delay(self, flow_id: UInt64Array) -> tuple[Int64Array, BoolArray]:
+        """Which of some flows each of the known delays belongs to, −1 where to none of them; and of which flows every
+        delivered packet has a known delay."""
+        row, group, reason = self._rows(flow_id)
         flow_of_row = np.full(len(self.code), -1, np.int64)
         known = np.array([why is None for why in reason], bool) & (row >= 0)
         flow_of_row[row[known]] = np.flatnonzero(known)
-        return np.repeat(flow_of_row, self.paired)
-
-    def is_flow_whole(self, flow_id: UInt64Array) -> BoolArray:
-        """Of which flows every delivered packet has a known delay."""
-        row, group, _ = self._rows(flow_id)
         whole: BoolArray = self._column(self.paired, row) == self._column(self.arrived, row)
-        return whole & (row >= 0) & (self.share[group] >= 1)
+        return np.repeat(flow_of_row, self.paired), whole & (row >= 0) & (self.share[group] >= 1)
 
     def _percentiles(self, row: Int64Array) -> FloatArray:
         """Of each flow; NaN without a row."""
@@ -273,10 +270,11 @@ class MatchedSample:
         reason[(row < 0) & (self.share[group] < 1)] = Reason.NOT_SAMPLED
         reason[(row >= 0) & (self._column(self.paired, row) == 0)] = Reason.NONE_ARRIVED
         # Two of the flows asked for have one tag: what it holds cannot be told apart.
-        distinct = np.unique(flow_id)
-        shared = np.concatenate([np.atleast_1d(t) for t in self.parameters.locate(distinct)])
-        codes, copies = np.unique((shared[: len(distinct)] << _TAG_BITS) | shared[len(distinct) :], return_counts=True)
-        reason[np.isin(code, codes[copies > 1])] = Reason.LOST_IN_NOISE
+        order = np.lexsort((flow_id, code))
+        in_order = code[order]
+        other = (in_order[1:] == in_order[:-1]) & (flow_id[order][1:] != flow_id[order][:-1])
+        if other.any():
+            reason[np.isin(code, in_order[1:][other])] = Reason.LOST_IN_NOISE
         return row, group, reason.tolist()
 
     @staticmethod

@@ -86,8 +86,13 @@ def estimate_flows(
     flow_id: UInt64Array,
     packets: Int64Array,
     sample: MatchedSample | None = None,
+    *,
+    percentiles: bool = True,
 ) -> FlowDelays:
-    """The delays of flows from two sketches of any kind that answers per flow; `sample` if they are matched already."""
+    """The delays of flows from two sketches of any kind that answers per flow; `sample` if they are matched already.
+
+    Samples tell `percentiles`, too.
+    """
     kind = sender.parameters.kind
     if not sender.recorded:
         return unanswered_flows(flow_id, Reason.NOTHING_RECORDED, kind)
@@ -96,7 +101,8 @@ def estimate_flows(
 
         return estimate_lds(sender, receiver, flow_id)  # type: ignore[arg-type]
     if kind == "sample":
-        return (sample or match_samples(sender, receiver)).flows(flow_id)  # type: ignore[arg-type]
+        matched = sample or match_samples(sender, receiver)  # type: ignore[arg-type]
+        return matched.flows(flow_id, percentiles=percentiles)
     if kind == "counter_vector":
         from sojourn.estimation.published.colate import estimate_flow_means
 
@@ -115,6 +121,7 @@ def estimate_streams(
     delays: LdaAnswer,
     joint: bool,
     sample: MatchedSample | None = None,
+    percentiles: bool = True,
 ) -> FlowDelays | None:
     """The flows' delays from all streams of two points; None where only the segment was recorded.
 
@@ -132,10 +139,10 @@ def estimate_streams(
             alone = len(sent) == len((FLOWS, SEGMENT))
             cells = _estimate_jointly(*ends, flow_id, blind.value if alone and blind is not None else None)
         else:
-            cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes, sample)
+            cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes, sample, percentiles=percentiles)
     if SAMPLES not in sent:
         return cells
-    samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample)
+    samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
     return shrink_means(samples, blind) if cells is None else combine(cells, samples, blind)
 
 
@@ -170,7 +177,8 @@ def answer_streams(
 ) -> StreamAnswers:
     """The answers of all streams of two points; flows without a loss that can be known have none.
 
-    With `signed`, a flow of which more arrived than was sent has a negative loss instead, for whoever adds runs up.
+    With `signed`, for whoever adds runs up, a flow of which more arrived than was sent has a negative loss instead, and
+    percentiles are left to the sampled delays of all runs.
     """
     before, after = sent[SEGMENT], received[SEGMENT]
     blind = estimate_lda(before, after)  # type: ignore[arg-type]
@@ -180,7 +188,8 @@ def answer_streams(
         sample = match_samples(sent[stream], received[stream])  # type: ignore[arg-type]
     flows = None
     if len(flow_id):
-        flows = estimate_streams(sent, received, flow_id, sizes=sizes, delays=blind, joint=joint, sample=sample)
+        asked = {"sizes": sizes, "delays": blind, "joint": joint, "sample": sample, "percentiles": not signed}
+        flows = estimate_streams(sent, received, flow_id, **asked)  # type: ignore[arg-type]
     if flows is not None and not signed:
         # Where more arrived than was sent, nothing is known of losses.
         flows = replace(flows, lost=known_losses(flows.lost))
@@ -275,7 +284,7 @@ def answer_interval(
         flows = None if flows is None else counted.applied(flows)
     else:
         losses = answers.losses(*counts) if whole else count_losses(*counts, [])
-    tails = None if answers.sample is None else answers.sample.percentiles()
+    tails = None if answers.sample is None or signed else answers.sample.percentiles()
     totals = SegmentTotals(*counts, answers.delays, losses, tails)
     return Interval(sender.first_ns or 0, sender.last_ns or 0, totals, flows, answers.sample).moved(base_ns)
 

@@ -30,6 +30,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -228,6 +229,12 @@ class Parameters(ABC):
     def error(self, what: str, action: str) -> ParameterError:
         return ParameterError(what, where=self.kind, action=action)
 
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int, Field]]:
+        """Where the sketch keeps each field: its table, its column there, and the field itself."""
+        tables = enumerate(self.tables())
+        return {field.name: (at, i, field) for at, table in tables for i, field in enumerate(table.fields)}
+
     @property
     def memory_bits(self) -> int:
         """Memory of all counters, at their declared widths."""
@@ -240,6 +247,8 @@ class Parameters(ABC):
 
     def require_equal(self, other: Parameters) -> None:
         """Raise a `MismatchError` that shows both sides of every difference."""
+        if self is other:
+            return
         if type(self) is not type(other):
             raise MismatchError(f"a sketch of kind {self.kind} cannot be combined with one of kind {other.kind}")
         names = [field.name for field in dataclasses.fields(self)]

@@ -82,10 +82,9 @@ class Sketch(ABC, Generic[P, B]):
 
     def column(self, name: str) -> Int64Array:
         """One field of every cell, in its canonical form (a copy)."""
-        for table, array in zip(self.parameters.tables(), self.arrays, strict=True):
-            for i, field in enumerate(table.fields):
-                if field.name == name:
-                    return field.canonical(array[:, i])
+        if name in self.parameters.places:
+            table, column, field = self.parameters.places[name]
+            return field.canonical(self.arrays[table][:, column])
         raise MismatchError(
             f"there is no field {name}",
             where=self.parameters.kind,
@@ -94,7 +93,7 @@ class Sketch(ABC, Generic[P, B]):
 
     def has(self, name: str) -> bool:
         """Whether the sketch keeps a field of that name."""
-        return any(f.name == name for table in self.parameters.tables() for f in table.fields)
+        return name in self.parameters.places
 
     def merge(self, other: Self) -> Self:
         """A new sketch that holds both streams; commutative and associative."""

@@ -68,6 +68,8 @@ class StackParameters(Parameters):
         return sum(parameters.memory_bits for _, parameters in self.parts)
 
     def require_equal(self, other: Parameters) -> None:
+        if self is other:
+            return
         if isinstance(other, StackParameters) and [name for name, _ in self.parts] == [name for name, _ in other.parts]:
             for (_, mine), (_, others) in zip(self.parts, other.parts, strict=True):
                 mine.require_equal(others)

@@ -35,6 +35,7 @@ from sojourn.estimation.joint.messages import (
     Cells,
     Incidence,
     Messages,
+    add_up,
     all_but,
     flow_message,
     new_messages,
@@ -251,26 +252,9 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     prior = _SizePrior(first, last, bounds.low, bounds.high, weight, centre, width**2)
     _prior_moments(mean, variance, prior)
     messages = new_messages(incidence, incidence.share, mean, variance)
-    last_change = np.full(incidence.flows, np.inf)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
-    sampled = _samples(incidence)
-    for number in range(round(PASSES / step)):
-        responsibility = np.zeros(len(centre))
-        in_full = number % FULL_PASS == 0 or number < FULL_PASS
-        cells = Cells(incidence.cell, incidence.share, incidence.groups, observed, noise)
-        quiet = 0.0 if in_full else QUIET
-        change = _pass_sizes(
-            cells, prior, messages, mean, variance, inverse, responsibility, last_change, step, quiet, sampled
-        )
-        messages.add_up(incidence)
-        square = (observed - messages.cell_mean) ** 2 / (messages.cell_variance + NOISE)
-        misfit = float(np.mean(np.minimum(square, MOST_SQUARE)))
-        noise = NOISE + max(misfit - 1.0, 0.0) * messages.cell_variance
-        if in_full and number >= LEARN_FROM:
-            weight = (responsibility + 1e-3) / (responsibility.sum() + 1e-3 * len(centre))
-            prior = prior._replace(weight=weight)
-            if change < SETTLED:
-                break
+    cells = Cells(incidence.cell, incidence.share, incidence.groups, observed, noise)
+    misfit = _settle_sizes(cells, prior, messages, mean, variance, inverse, step, _samples(incidence))
     if incidence.group_length == 1 and bounds.consistent:
         _settle(incidence.cell, incidence.share, count, mean, variance, NEAR_INTEGER)
         settle_by_rank(incidence, count, mean, variance)
@@ -311,15 +295,16 @@ def _mean_size(incidence: Incidence, count: Int64Array) -> float:
     return float(count[incidence.covered()].sum()) / taken if taken > 0 else 1.0
 
 
+@kernel
 def _first_weights(centre: FloatArray, width: FloatArray, mean_size: float) -> FloatArray:
     """A power law's weights, with the exponent that gives the mean size."""
     low, high = -1.0, 4.0
     for _ in range(30):
         exponent = (low + high) / 2
         weight = width / (1 + centre) ** (1 + exponent)
-        mean = float((weight * centre).sum() / weight.sum())
+        mean = np.sum(weight * centre) / np.sum(weight)
         low, high = (exponent, high) if mean > mean_size else (low, exponent)
-    normed: FloatArray = weight / weight.sum()
+    normed: FloatArray = weight / np.sum(weight)
     return normed
 
 
@@ -469,3 +454,38 @@ def _pass_sizes(
             last_change[f] = max(last_change[f], change)
         largest = max(largest, last_change[f])
     return largest
+
+
+@kernel
+def _settle_sizes(
+    cells: Cells,
+    prior: _SizePrior,
+    messages: Messages,
+    mean: FloatArray,
+    variance: FloatArray,
+    inverse: FloatArray,
+    step: float,
+    sampled: bool,
+) -> float:
+    """Passes until they settle, which learn the prior's weights and the cells' noise, in place; how far held-out
+    predictions are from the cells in the end."""
+    last_change = np.full(len(mean), np.inf)
+    misfit = 0.0
+    for number in range(round(PASSES / step)):
+        responsibility = np.zeros(len(prior.centre))
+        in_full = number % FULL_PASS == 0 or number < FULL_PASS
+        quiet = 0.0 if in_full else QUIET
+        change = _pass_sizes(
+            cells, prior, messages, mean, variance, inverse, responsibility, last_change, step, quiet, sampled
+        )
+        add_up(cells.cell, messages)
+        misfit = 0.0
+        for c in range(len(cells.observed)):
+            square = (cells.observed[c] - messages.cell_mean[c]) ** 2 / (messages.cell_variance[c] + NOISE)
+            misfit += min(square, MOST_SQUARE) / len(cells.observed)
+        cells.noise[:] = NOISE + max(misfit - 1.0, 0.0) * messages.cell_variance
+        if in_full and number >= LEARN_FROM:
+            prior.weight[:] = (responsibility + 1e-3) / (np.sum(responsibility) + 1e-3 * len(prior.centre))
+            if change < SETTLED:
+                break
+    return misfit

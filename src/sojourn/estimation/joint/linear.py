@@ -27,13 +27,15 @@ Time: about 200 passes of O(edges). Memory: 32 bytes an edge.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.counts import FULL
 from sojourn.estimation.joint.messages import Cells, Incidence, Messages, new_messages, pass_normal, pass_single
 
@@ -98,7 +100,9 @@ def calibrated_precision(
 
 
 LEAST_VARIANCE = 1e-12
-FEW_ENTRIES = 20_000  # of a matrix of flows and cells
+# Up to here a plain loop takes less time than calling LAPACK.
+FEW_CELLS = 96
+_INDEFINITE = "the covariance of cells is not positive definite"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,25 +116,27 @@ class Solved:
     score: float
 
 
+class _Edges(NamedTuple):
+    """The edges to cells that hold packets, flow after flow, as kernels take them: ``start`` of each flow, then the
+    group, the cell's place and the weight of each."""
+
+    start: Int64Array
+    group: Int64Array
+    place: Int64Array
+    weight: FloatArray
+
+
 class DenseCells:
-    """The matrices of the cells that hold packets, made once for all variance components."""
+    """The edges to the cells that hold packets, made once for all variance components."""
 
     def __init__(self, incidence: Incidence, weight: FloatArray, heard: BoolArray) -> None:
-        from scipy.sparse import csr_array
-
-        position = np.cumsum(heard) - 1
-        self._groups: list[Any] = []
-        length = incidence.group_length
-        for g in range(incidence.groups):
-            cell, own = (m[:, g * length : (g + 1) * length] for m in (incidence.cell, weight))
-            kept = (cell >= 0) & heard[cell]
-            starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-            shape = (incidence.flows, int(heard.sum()))
-            group = csr_array((own[kept], position[cell[kept]], starts), shape=shape)
-            # A sparse product costs some 100 µs whatever its size, and there are hundreds of them.
-            self._groups.append(group.toarray() if shape[0] * shape[1] <= FEW_ENTRIES else group)
-        self._all = sum(self._groups[1:], self._groups[0])
-        self._heard = heard
+        kept = (incidence.cell >= 0) & heard[incidence.cell]
+        start = np.zeros(incidence.flows + 1, np.int64)
+        np.cumsum(kept.sum(axis=1), out=start[1:])
+        place = np.cumsum(heard) - 1
+        group = np.nonzero(kept)[1] // incidence.group_length
+        self._edges = _Edges(start, group, place[incidence.cell[kept]], weight[kept])
+        self._heard = np.flatnonzero(heard)
 
     def posterior(
         self,
@@ -142,43 +148,147 @@ class DenseCells:
         *,
         variances: bool = True,
     ) -> Solved:
-        """Solve for flows with these prior variances around 0; without `variances` the score alone is right."""
-        # LAPACK's own routines: SciPy's functions around them take longer than small systems do.
-        from scipy.linalg.lapack import dpotrf, dpotrs
+        """Solve for flows with these prior variances around 0; without `variances` only scale and score."""
+        own, edges = excess[self._heard], self._edges
+        covariance = _covariance(edges, variance, kappa, whole, noise[self._heard])
+        if len(own) <= FEW_CELLS:
+            value, precision = np.zeros((2, len(variance) if variances else 0))
+            scale, score = _posterior_of_few(edges, covariance, own, variance, value, precision)
+            if math.isnan(score):
+                raise np.linalg.LinAlgError(_INDEFINITE)
+            return Solved(value, precision, scale, score)
+        # LAPACK's own routines: SciPy's functions around them take longer than systems of a hundred cells do.
+        from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
 
-        own = excess[self._heard]
-        covariance = self._covariance(variance, kappa, whole, noise[self._heard])
-        factor, fault = dpotrf(covariance, lower=1, clean=0, overwrite_a=1)
+        # Transposed, the lower triangle is an upper one by columns, as LAPACK takes it without a copy.
+        factor, fault = dpotrf(covariance.T, lower=0, clean=0, overwrite_a=1)
         if fault:
-            raise np.linalg.LinAlgError("the covariance of cells is not positive definite")
-        solved = dpotrs(factor, own, lower=1)[0]
-        mean = variance * (self._all @ solved)
-        explained = np.full(len(mean), 0.5)
+            raise np.linalg.LinAlgError(_INDEFINITE)
+        solved = dpotrs(factor, own, lower=0)[0]
+        value, precision = np.zeros((2, len(variance) if variances else 0))
         if variances:
-            dense = _as_array(self._all)
-            explained = variance * (dense * dpotrs(factor, dense.T, lower=1)[0].T).sum(axis=1)
-        left = variance * np.clip(1 - explained, LEAST_VARIANCE, 1.0)
-        precision = np.maximum(1 / left - 1 / variance, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.where(precision > 0, mean / left / precision, 0.0)
+            half = dtrtrs(factor, _dense(edges, len(own)).T, lower=0, trans=1, overwrite_b=1)[0]
+            _messages(edges, variance, solved, np.einsum("cf,cf->f", half, half), value, precision)
         scale = float(own @ solved) / len(own)
-        score = 2 * float(np.log(np.diag(factor)).mean()) + float(np.log(max(scale, 1e-300)))
+        score = 2 * float(np.log(factor.diagonal()).mean()) + float(np.log(max(scale, 1e-300)))
         return Solved(value, precision, scale, score)
 
-    def _covariance(self, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray) -> FloatArray:
-        matrix = self._all
-        total = _as_array(matrix.T * variance @ matrix)
-        diagonal = noise.copy()
-        for group, own in zip(self._groups, kappa.T, strict=True):
-            total -= _as_array(group.T * (own / whole) @ group)
-            diagonal += group.T @ own
-        total[np.diag_indices_from(total)] += diagonal * (1 + LEAST_VARIANCE)
-        return total
+
+@kernel
+def _covariance(
+    edges: _Edges, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray
+) -> FloatArray:
+    """V of the cells that hold packets, its lower triangle; a flow has no cell twice."""
+    total = np.zeros((len(noise), len(noise)))
+    diagonal = noise.copy()
+    for f in range(len(variance)):
+        for e in range(edges.start[f], edges.start[f + 1]):
+            g, at, weight = edges.group[e], edges.place[e], edges.weight[e]
+            diagonal[at] += kappa[f, g] * weight
+            apart, together = variance[f] * weight, (variance[f] - kappa[f, g] / whole[f]) * weight
+            for other in range(edges.start[f], e + 1):
+                part = (together if edges.group[other] == g else apart) * edges.weight[other]
+                beside = edges.place[other]
+                total[max(at, beside), min(at, beside)] += part
+    for at in range(len(noise)):
+        total[at, at] += diagonal[at] * (1 + LEAST_VARIANCE)
+    return total
 
 
-def _as_array(matrix: Any) -> FloatArray:
-    array: FloatArray = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
-    return array
+@kernel
+def _dense(edges: _Edges, cells: int) -> FloatArray:
+    """The weights, flows × cells."""
+    matrix = np.zeros((len(edges.start) - 1, cells))
+    for f in range(len(matrix)):
+        for e in range(edges.start[f], edges.start[f + 1]):
+            matrix[f, edges.place[e]] += edges.weight[e]
+    return matrix
+
+
+@kernel
+def _messages(
+    edges: _Edges,
+    variance: FloatArray,
+    solved: FloatArray,
+    squares: FloatArray,
+    value: FloatArray,
+    precision: FloatArray,
+) -> None:
+    """What the cells say of each flow without its prior; `solved` is V⁻¹y, `squares` each flow's Gᵀ V⁻¹ G."""
+    for f in range(len(variance)):
+        mean = 0.0
+        for e in range(edges.start[f], edges.start[f + 1]):
+            mean += edges.weight[e] * solved[edges.place[e]]
+        left = variance[f] * min(max(1 - variance[f] * squares[f], LEAST_VARIANCE), 1.0)
+        precision[f] = max(1 / left - 1 / variance[f], 0.0)
+        if precision[f] > 0:
+            value[f] = variance[f] * mean / left / precision[f]
+
+
+@inlined
+def _factorise(upper: FloatArray) -> bool:
+    """Cholesky's U of V = UᵀU, in place of V's upper triangle; False if V is not positive definite.
+
+    Each row is taken off all below it, so that inner loops run along rows, and nothing is done for cells that have no
+    flow in common.
+    """
+    for i in range(len(upper)):
+        if not upper[i, i] > 0:
+            return False
+        upper[i, i] = np.sqrt(upper[i, i])
+        for k in range(i + 1, len(upper)):
+            upper[i, k] /= upper[i, i]
+        for j in range(i + 1, len(upper)):
+            factor = upper[i, j]
+            if factor != 0.0:
+                for k in range(j, len(upper)):
+                    upper[j, k] -= factor * upper[i, k]
+    return True
+
+
+@inlined
+def _forward(upper: FloatArray, column: FloatArray) -> None:
+    """Solve Uᵀx = column in place; what it begins with zeros costs nothing."""
+    for i in range(len(column)):
+        column[i] /= upper[i, i]
+        if column[i] != 0.0:
+            for k in range(i + 1, len(column)):
+                column[k] -= upper[i, k] * column[i]
+
+
+@kernel
+def _posterior_of_few(
+    edges: _Edges,
+    covariance: FloatArray,
+    excess: FloatArray,
+    variance: FloatArray,
+    value: FloatArray,
+    precision: FloatArray,
+) -> tuple[float, float]:
+    """Fill in the messages, if there is room for them; scale and score, which is NaN if V is not positive definite."""
+    cells = len(excess)
+    upper = covariance.T.copy()
+    if not _factorise(upper):
+        return 0.0, np.nan
+    half = excess.copy()
+    _forward(upper, half)
+    scale = score = 0.0
+    for i in range(cells):
+        scale += half[i] * half[i] / cells
+        score += 2 * np.log(upper[i, i]) / cells
+    if len(value):
+        for i in range(cells - 1, -1, -1):
+            for k in range(i + 1, cells):
+                half[i] -= upper[i, k] * half[k]
+            half[i] /= upper[i, i]
+        matrix = _dense(edges, cells)
+        squares = np.zeros(len(variance))
+        for f in range(len(variance)):
+            _forward(upper, matrix[f])
+            for i in range(cells):
+                squares[f] += matrix[f, i] * matrix[f, i]
+        _messages(edges, variance, half, squares, value, precision)
+    return scale, score + np.log(max(scale, 1e-300))
 
 
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)  # of τ² to σ²: decades first, then refined around the best

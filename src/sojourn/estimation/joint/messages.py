@@ -183,7 +183,7 @@ class Messages(NamedTuple):
 
     def add_up(self, incidence: Incidence) -> None:
         """The cells' sums from scratch: passes change them in place and gather rounding errors."""
-        _add_up(incidence.cell, self)
+        add_up(incidence.cell, self)
 
     def residual(self, observed: FloatArray) -> FloatArray:
         """Each cell's held-out error."""
@@ -202,7 +202,7 @@ def new_messages(incidence: Incidence, weight: FloatArray, mean: FloatArray, var
 
 
 @kernel
-def _add_up(cell: Int64Array, messages: Messages) -> None:
+def add_up(cell: Int64Array, messages: Messages) -> None:
     messages.cell_mean[:] = 0.0
     messages.cell_variance[:] = 0.0
     for f in range(cell.shape[0]):

@@ -46,6 +46,7 @@ from sojourn.estimation.joint.linear import (
     solve_normal,
 )
 from sojourn.estimation.joint.messages import Cells, Messages, all_but, flow_message, new_messages, predict_group
+from sojourn.estimation.order_statistics import quantile_of_sorted
 
 COMPONENTS = 72
 WIDTH = 0.6
@@ -164,18 +165,28 @@ def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> Mixture:
     reach = [-DEVIATIONS * deviation, DEVIATIONS * deviation]
     sharp = variance < 0.1 * said.between
     if sharp.any():
-        low, high = np.quantile(value[sharp], (0.0025, 0.9975))
+        known = np.sort(value[sharp])
+        low, high = (quantile_of_sorted(known, level) for level in (0.0025, 0.9975))
         reach = [min(low, -deviation), max(high, deviation)]
     centre = np.linspace(reach[0], reach[1], COMPONENTS)
     width = WIDTH * float(centre[1] - centre[0]) + 1e-12
     normal = np.exp(-0.5 * (centre / max(deviation, 1e-12)) ** 2) + 1e-3
     normal /= normal.sum()
-    weight = normal
-    for _ in range(passes if len(telling) else 0):
-        share = _responsibility(value, variance + width**2, weight, centre)
-        # A few flows' worth of the normal shape keeps tails that few flows show.
-        weight = (share + KEPT_FLOWS * normal) / (len(telling) + KEPT_FLOWS)
+    weight = _likeliest(value, variance + width**2, normal, centre, passes if len(telling) else 0)
     return Mixture(weight, centre, width)
+
+
+@kernel
+def _likeliest(
+    value: FloatArray, variance: FloatArray, normal: FloatArray, centre: FloatArray, passes: int
+) -> FloatArray:
+    """The weights after so many passes of expectation maximisation, beginning with a normal shape."""
+    weight = normal.copy()
+    for _ in range(passes):
+        share = _responsibility(value, variance, weight, centre)
+        # A few flows' worth of the normal shape keeps tails that few flows show.
+        weight = (share + KEPT_FLOWS * normal) / (len(value) + KEPT_FLOWS)
+    return weight
 
 
 @kernel

@@ -45,7 +45,7 @@ from sojourn.estimation.joint.decoder import (
     unlisted_share,
 )
 from sojourn.estimation.joint.messages import Incidence, counter_incidence, lds_incidence
-from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.lds import estimate_cells
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lds import Lds
 
@@ -66,8 +66,12 @@ def estimate_lds_joint(
     once, again = np.unique(flow_id, return_inverse=True)
     if len(once) < len(flow_id):
         return estimate_lds_joint(sender, receiver, once, grand_mean=grand_mean).at(again)
-    literal = estimate_lds(sender, receiver, flow_id)
-    cells = cell_difference(sender, receiver)
+    return _lds_joint(sender, cell_difference(sender, receiver), flow_id, grand_mean)
+
+
+def _lds_joint(sender: Lds, cells: CellDifference, flow_id: UInt64Array, grand_mean: float | None) -> FlowDelays:
+    """The same of flows that are listed once."""
+    literal = estimate_cells(sender, cells, flow_id)
     incidence = lds_incidence(sender.parameters, flow_id)
     if not cells.sent.any():
         return literal
@@ -245,12 +249,10 @@ def estimate_stack(
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean, noise_per_packet=rounded)
     deviation = flow_deviations(incidence, cells, counts, joint)
     together = _answered(flow_id, joint, counts, deviation, LDS_METHOD)
-    first, last = senders[0], receivers[0]
-    if not (isinstance(first, Lds) and isinstance(last, Lds) and first.parameters.spread == 1):
+    first = senders[0]
+    if not (isinstance(first, Lds) and first.parameters.spread == 1 and parts[0].usable.any()):
         return together
-    if not cell_difference(first, last).usable.any():
-        return together
-    return _narrower(estimate_lds_joint(first, last, flow_id, grand_mean=grand_mean), together)
+    return _narrower(_lds_joint(first, parts[0], flow_id, grand_mean), together)
 
 
 def _unit_ns(sender: FlowSketch) -> int:

@@ -79,14 +79,14 @@ class SampledDelays:
         if sample is None:
             none: Int64Array = np.empty(0, np.int64)
             return cls(none, none, np.empty(0), np.zeros(len(flow_id), bool), False)
-        row, weight = sample.flow_of_delay(flow_id), sample.delay_weight
+        (row, is_flow_whole), weight = sample.flow_of_delay(flow_id), sample.delay_weight
         delay = np.rint(sample.delay_ns).astype(np.int64) + base_ns
         kept = _thinned(np.diff(sample.start))
         before, left = (np.bincount(rows + 1, minlength=len(flow_id) + 1) for rows in (row, row[kept]))
         weight = weight * (before / np.maximum(left, 1))[row + 1]
         # A packet that belongs to another run is among the delays of neither.
         complete = not sample.extra.any()
-        whole = sample.is_flow_whole(flow_id) & (before == left)[1:] & complete
+        whole = is_flow_whole & (before == left)[1:] & complete
         return cls(row[kept], delay[kept], weight[kept], whole, complete and sample.is_whole and len(kept) == len(row))
 
 
