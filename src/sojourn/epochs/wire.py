@@ -68,7 +68,7 @@ FEW_KEYS, FEW_COUNTER_BYTES = 1000, 1 << 14
 BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
-_Tables = tuple[tuple[Table, int], ...]  # with their packed sizes
+_Tables = tuple[tuple[Table, int, Int64Array], ...]  # with their packed sizes, and their columns as kernels take them
 _Body = tuple[int, bytes]  # the version of the format, and what is in it
 
 
@@ -103,7 +103,10 @@ class EncodedEpoch:
 
     def decode(self) -> Epoch:
         """The epoch; counters and keys are checked."""
-        return _decoded(self, _checked_items(self.data))
+        counters, keys = self.few_counters, self.few_keys
+        if counters is None or keys is None:
+            *_, counters, keys = _checked_items(self.data)[:9]
+        return _decoded(self, counters, keys)
 
     def tables(self) -> list[Int64Array]:
         """The counters of each table, a row for each cell, checked as for `decode`, for which a sketch checks more."""
@@ -168,7 +171,7 @@ def hash_bytes_fast(data: bytes) -> int:
 def decode(data: bytes) -> Epoch:
     """The epoch in `data`, all of it and nothing more."""
     items = _body_items(_one_body(data))
-    return _decoded(_header(items, data), items)
+    return _decoded(_header(items, data), *items[7:9])
 
 
 def encoded(data: bytes) -> EncodedEpoch:
@@ -214,7 +217,7 @@ def read_epochs(file: IO[bytes]) -> Iterator[Epoch]:
     while source.begin():
         with _located(source.offset - 1):
             items = _body_items(_checked_body(load_item(source, "epoch", depth=1)))
-            yield _decoded(_header(items, b""), items)
+            yield _decoded(_header(items, b""), *items[7:9])
 
 
 @contextmanager
@@ -365,11 +368,11 @@ def _header(items: list[object], data: bytes) -> EncodedEpoch:
     return EncodedEpoch(parameters, *name, *frame_ns, count, key_count, memory, data, few, packed, cut)
 
 
-def _decoded(header: EncodedEpoch, items: list[object]) -> Epoch:
-    sketch = _decode_sketch(header.parameters, _expect(items[7], bytes, "counters"))
+def _decoded(header: EncodedEpoch, counters: object, listed: object) -> Epoch:
+    sketch = _decode_sketch(header.parameters, _expect(counters, bytes, "counters"))
     sketch.recorded, sketch.first_ns, sketch.last_ns = header.recorded, header.first_ns, header.last_ns
     _as_wire_error(sketch.check, "counters")
-    raw = _key_bytes(items[8])
+    raw = _key_bytes(listed)
     keys = None if raw is None else _as_wire_error(lambda: tuple(map(key_from_bytes, raw)), "keys")
     # Nobody else has the sketch, and unpacked counters are canonical: no copy is needed.
     name = header.node, header.stream, header.sequence
@@ -393,23 +396,30 @@ def _decode_sketch(parameters: Parameters, counters: bytes) -> AnySketch:
 
 def _unpacked_tables(parameters: Parameters, counters: bytes) -> list[Int64Array]:
     tables = _tables(parameters)
-    arrays = [np.empty((table.length, len(table.fields)), np.int64) for table, _ in tables]
+    arrays = [np.empty((table.length, len(table.fields)), np.int64) for table, *_ in tables]
     _unpack_tables(tables, counters, arrays)
     return arrays
 
 
 def _unpack_tables(tables: _Tables, counters: bytes, arrays: Sequence[Int64Array]) -> None:
-    counters = _decompressed(counters, sum(size for _, size in tables))
+    packed = np.frombuffer(_decompressed(counters, sum(size for _, size, _ in tables)), np.uint8)
     offset = 0
-    for (table, size), array in zip(tables, arrays, strict=True):
-        unpack_into(table, memoryview(counters)[offset : offset + size], array)
+    for (table, size, columns), array in zip(tables, arrays, strict=True):
+        if fault := _unpack(packed[offset : offset + size], columns, array):
+            what = "bits after the last counter are set" if fault > 0 else "a count exceeds 2⁶³ − 1"
+            raise WireError(what, where=f"{table.name}.{table.fields[abs(fault) - 1].name}")
         offset += size
 
 
 @lru_cache(maxsize=1024)
 def _tables(parameters: Parameters) -> _Tables:
-    """The tables, with their packed sizes: epochs of a stream have the same ones."""
-    return tuple((table, packed_size(table)) for table in parameters.tables())
+    """The tables with what unpacking takes: epochs of a stream have the same ones."""
+    return tuple((table, packed_size(table), _columns(table)) for table in parameters.tables())
+
+
+def _columns(table: Table) -> Int64Array:
+    """Of each field: its bits, whether values are read as two's complement, and whether they are counts."""
+    return np.array([[field.bits, field.is_centred, field.is_counted] for field in table.fields], np.int64)
 
 
 def _decompressed(counters: bytes, size: int) -> bytes:
@@ -507,24 +517,33 @@ def _pack(column: Int64Array, bits: int, packed: UInt8Array) -> None:
 
 
 @kernel
-def _unpack(packed: UInt8Array, bits: int, is_centred: bool, column: Int64Array) -> np.int64:
-    """Fill the column; its lowest value."""
+def _unpack(packed: UInt8Array, columns: Int64Array, array: Int64Array) -> int:
+    """Fill the columns of a table; 0, or the number (from 1) of a column with bits after its last value, or less one
+    with a count that is negative."""
     position = 0
-    lowest = np.int64(0)
-    unused = np.int64(64 - bits if is_centred else 0)
-    for i in range(len(column)):
-        value = np.uint64(0)
-        filled = 0
-        while filled < bits:
-            offset = position & 7
-            taken = min(8 - offset, bits - filled)
-            part = (np.uint64(packed[position >> 3]) >> np.uint64(offset)) & np.uint64((1 << taken) - 1)
-            value |= part << np.uint64(filled)
-            position += taken
-            filled += taken
-        column[i] = np.int64(value << np.uint64(unused)) >> unused
-        lowest = min(lowest, column[i])
-    return lowest
+    for k in range(len(columns)):
+        bits, is_counted = columns[k, 0], columns[k, 2]
+        unused = np.int64(64 - bits if columns[k, 1] else 0)
+        lowest = np.int64(0)
+        for i in range(len(array)):
+            value = np.uint64(0)
+            filled = 0
+            while filled < bits:
+                offset = position & 7
+                taken = min(8 - offset, bits - filled)
+                part = (np.uint64(packed[position >> 3]) >> np.uint64(offset)) & np.uint64((1 << taken) - 1)
+                value |= part << np.uint64(filled)
+                position += taken
+                filled += taken
+            array[i, k] = np.int64(value << np.uint64(unused)) >> unused
+            lowest = min(lowest, array[i, k])
+        if position & 7:
+            if packed[position >> 3] >> (position & 7):
+                return k + 1
+            position += 8 - (position & 7)
+        if is_counted and lowest < 0:
+            return -1 - k
+    return 0
 
 
 def pack_table(table: Table, array: Int64Array) -> bytes:
@@ -535,17 +554,3 @@ def pack_table(table: Table, array: Int64Array) -> bytes:
         _pack(np.ascontiguousarray(field.canonical(array[:, i])), field.bits, packed)
         parts.append(packed.tobytes())
     return b"".join(parts)
-
-
-def unpack_into(table: Table, data: memoryview, array: Int64Array) -> None:
-    """The inverse of `pack_table`, into an array of the table's shape; `data` must have the table's packed size."""
-    offset = 0
-    for i, field in enumerate(table.fields):
-        size = _column_size(table.length, field.bits)
-        lowest = _unpack(np.frombuffer(data, np.uint8, size, offset), field.bits, field.is_centred, array[:, i])
-        offset += size
-        spare_bits = -table.length * field.bits % 8
-        if spare_bits and data[offset - 1] >> (8 - spare_bits):
-            raise WireError("bits after the last counter are set", where=f"{table.name}.{field.name}")
-        if field.is_counted and lowest < 0:
-            raise WireError("a count exceeds 2⁶³ − 1", where=f"{table.name}.{field.name}")

@@ -15,7 +15,7 @@ No transaction is long: many keys are entered in the directory after their epoch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,20 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, delete, func, insert, literal, select, update
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from sojourn.core.errors import KeyTextError, StoreError, UsageError, WireError
 from sojourn.core.keys import named_ids
@@ -49,8 +62,8 @@ from sojourn.store.database import (
     reading_engine,
     to_signed,
     to_word,
-    widen_spans,
 )
+from sojourn.store.directory import Names, Spans, see_keys, spans_of
 from sojourn.store.runs import CUTS, note_cuts
 
 Read = TypeVar("Read")
@@ -96,10 +109,7 @@ class StreamRecord:
 
 
 _Identity = tuple[str, str, int]
-_Spans = dict[tuple[str, str], tuple[dict[bytes, int], dict[bytes, int]]]  # first and last times of keys, by stream
-
-
-_Names = tuple[dict[bytes, Any], dict[bytes, str]]  # ids of keys, and the texts of those that have to be entered
+_Values = Mapping[str, object] | None  # of a statement that leaves some open
 
 
 def open_store(place: str | Path | URL) -> EpochStore:
@@ -159,8 +169,7 @@ class EpochStore(Database):
             note_cuts(connection, {numbers[_identity(epoch)]: epoch for epoch in new})
             stored = [epoch for epoch in new if epoch.key_count]
             entered = self._enter_keys(connection, {numbers[_identity(epoch)]: epoch for epoch in stored}, now)
-            for node in sorted({epoch.node for epoch in epochs}):
-                self._see_node(connection, node, now)
+            _see_nodes(connection, sorted({epoch.node for epoch in epochs}), now)
         self._remember(entered)
         return statuses
 
@@ -179,15 +188,15 @@ class EpochStore(Database):
                     continue
                 listed.append((epoch, epoch.keys()))
                 seen.setdefault((epoch.node, epoch.stream), set()).update(listed[-1][1])
-            spans = _spans(listed, now_ns)
+            spans = spans_of(listed, now_ns)
             names = self._names(spans)
         except (WireError, KeyTextError):
             later, spans, names = list(epochs), {}, ({}, {})
         if later:
             connection.execute(insert(UNLISTED), [{"epoch": number, "listed": 0} for number in later])
-        return _see_keys(connection, spans, names)
+        return see_keys(connection, spans, names)
 
-    def _names(self, spans: _Spans) -> _Names:
+    def _names(self, spans: Spans) -> Names:
         """The ids of all keys, and the texts of those that were not entered lately."""
         known = self._known_keys
         ids = {key: known.get(key) for firsts, _lasts in spans.values() for key in firsts}
@@ -220,10 +229,10 @@ class EpochStore(Database):
             keys = epoch.keys() if epoch else ()
             for start in range(found.listed, len(keys), SLICE_KEYS):
                 assert epoch is not None
-                spans = _spans([(epoch, keys[start : start + SLICE_KEYS])], found.received_ns)
+                spans = spans_of([(epoch, keys[start : start + SLICE_KEYS])], found.received_ns)
                 names = self._names(spans)
                 with self.transaction(writes=True) as connection:
-                    entered = _see_keys(connection, spans, names)
+                    entered = see_keys(connection, spans, names)
                     connection.execute(update(UNLISTED).where(here).values(listed=start + SLICE_KEYS))
                 self._remember(entered)
                 pause()
@@ -257,11 +266,6 @@ class EpochStore(Database):
                     found.append(f"{name} cannot be decoded and is left out: {reason}")
         return found
 
-    def _see_node(self, connection: Connection, node: str, now_ns: int) -> None:
-        seen = update(NODES).where(NODES.c.name == node).values(last_seen_ns=now_ns)
-        if not connection.execute(seen).rowcount:
-            insert_missing(connection, NODES, [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns}])
-
     def meet(self, node: str, *, now_ns: int | None = None) -> None:
         """Know a node from now on; one that is known stays as it is."""
         with self.transaction() as connection:
@@ -277,7 +281,7 @@ class EpochStore(Database):
         values = {**what, "values_are": stream.values}
         here = (STREAMS.c.node == stream.node) & (STREAMS.c.name == stream.name)
         with self.transaction(writes=True) as connection:
-            self._see_node(connection, stream.node, time.time_ns() if now_ns is None else now_ns)
+            _see_nodes(connection, [stream.node], time.time_ns() if now_ns is None else now_ns)
             if not connection.execute(update(STREAMS).where(here).values(values)).rowcount:
                 insert_missing(connection, STREAMS, [{"node": stream.node, "name": stream.name, **values}])
 
@@ -361,27 +365,30 @@ class EpochStore(Database):
         read: Callable[[EncodedEpoch], Read],
     ) -> Iterator[Read]:
         """The same epochs, one after the other as they are read; see `each_of`."""
-        here = _in_range(node, stream, from_ns, to_ns)
+        here = _in_range(node, stream, from_ns, to_ns) & SOUND
         return self.each_of(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), read)
 
-    def decoded(self, rows: Select[int, bytes], admit: Callable[[EncodedEpoch], object]) -> Iterator[Epoch]:
+    def decoded(
+        self, rows: Select[int, bytes], admit: Callable[[EncodedEpoch], object], values: _Values = None
+    ) -> Iterator[Epoch]:
         """The epochs of rows themselves, of which `admit` may refuse one before it is decoded; see `each_of`."""
 
         def read(epoch: EncodedEpoch) -> Epoch:
             admit(epoch)
             return epoch.decode()
 
-        return self.each_of(rows, read)
+        return self.each_of(rows, read, values)
 
-    def each_of(self, rows: Select[int, bytes], read: Callable[[EncodedEpoch], Read]) -> Iterator[Read]:
-        """What is read of the epochs of rows (number and bytes), one in memory at a time.
+    def each_of(
+        self, rows: Select[int, bytes], read: Callable[[EncodedEpoch], Read], values: _Values = None
+    ) -> Iterator[Read]:
+        """What is read of the epochs of sound rows (number and bytes), one in memory at a time.
 
         One that cannot be decoded, as a `WireError` of `read` says, is set aside, and left out then and later.
         """
         faults: dict[int, WireError] = {}
-        sound = rows.where(EPOCHS.c.id.not_in(select(SET_ASIDE.c.epoch)))
         with self.transaction() as connection:
-            for number, data in connection.execute(sound, execution_options={"yield_per": 1}):
+            for number, data in connection.execute(rows, values, execution_options={"yield_per": 1}):
                 try:
                     found = read(encoded(data))
                 except WireError as error:
@@ -400,8 +407,7 @@ class EpochStore(Database):
         admit: Callable[[EncodedEpoch], object] = lambda _: None,
     ) -> list[Epoch]:
         """The epochs of a stream with some numbers, in order; see `decoded`."""
-        here = _of(node, stream) & EPOCHS.c.sequence.in_(sequences)
-        return list(self.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), admit))
+        return list(self.decoded(_NUMBERED, admit, {"node": node, "stream": stream, "sequences": list(sequences)}))
 
     def epoch_bytes(self, node: str, stream: str, sequence: int) -> bytes | None:
         """One epoch as it came."""
@@ -521,6 +527,26 @@ def _in_range(node: str, stream: str, from_ns: int, to_ns: int) -> ColumnElement
     return _of(node, stream) & (EPOCHS.c.last_ns >= from_ns) & (EPOCHS.c.first_ns <= to_ns)
 
 
+SOUND = EPOCHS.c.id.not_in(select(SET_ASIDE.c.epoch))  # epochs that are not set aside
+# Built once, which takes several times as long as to run it.
+_NUMBERED = (
+    select(EPOCHS.c.id, EPOCHS.c.data)
+    .where((EPOCHS.c.node == bindparam("node")) & (EPOCHS.c.stream == bindparam("stream")) & SOUND)
+    .where(EPOCHS.c.sequence.in_(bindparam("sequences", expanding=True)))
+    .order_by(EPOCHS.c.sequence)
+)
+
+
+_SEEN = update(NODES).where(NODES.c.name == bindparam("node")).values(last_seen_ns=bindparam("now"))
+
+
+def _see_nodes(connection: Connection, nodes: Sequence[str], now_ns: int) -> None:
+    """Nodes are alive now; those that are not known yet are from now on."""
+    if connection.execute(_SEEN, [{"node": node, "now": now_ns} for node in nodes]).rowcount < len(nodes):
+        rows = [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns} for node in nodes]
+        insert_missing(connection, NODES, rows)
+
+
 def _identity(epoch: EncodedEpoch) -> _Identity:
     return epoch.node, epoch.stream, epoch.sequence
 
@@ -565,34 +591,3 @@ def _statuses(connection: Connection, epochs: Sequence[EncodedEpoch], numbers: M
                 if epochs[index].data == data:
                     statuses[index] = Status.DUPLICATE
     return statuses
-
-
-def _spans(epochs: Iterable[tuple[EncodedEpoch, Sequence[bytes]]], now_ns: int) -> _Spans:
-    """The times of epochs for each of their keys; in the order of times, so that the last to be set is right."""
-    listed = []
-    for epoch, keys in epochs:
-        first = now_ns if epoch.first_ns is None else epoch.first_ns
-        listed.append((epoch.node, epoch.stream, first, now_ns if epoch.last_ns is None else epoch.last_ns, keys))
-    spans: _Spans = {}
-    for node, stream, first, _last, keys in sorted(listed, key=lambda one: -one[2]):
-        spans.setdefault((node, stream), ({}, {}))[0].update(dict.fromkeys(keys, first))
-    for node, stream, _first, last, keys in sorted(listed, key=lambda one: one[3]):
-        spans[node, stream][1].update(dict.fromkeys(keys, last))
-    return spans
-
-
-def _see_keys(connection: Connection, spans: _Spans, names: _Names) -> dict[bytes, int]:
-    """Enter keys in the directory, and when each was seen first and last in its stream; the ids of the new ones.
-
-    Rows go in the order of their keys: two query units that enter the same ones do not wait for each other in a circle.
-    """
-    ids, texts = names
-    new = {key: ids[key] for key in texts}
-    insert_missing(connection, INSTANCES, [{"id": new[key], "key": texts[key]} for key in sorted(new)])
-    sightings = [
-        {"node": node, "stream": stream, "instance": ids[key], "first_ns": firsts[key], "last_ns": lasts[key]}
-        for (node, stream), (firsts, lasts) in sorted(spans.items())
-        for key in sorted(firsts)
-    ]
-    widen_spans(connection, SIGHTINGS, sightings)
-    return new

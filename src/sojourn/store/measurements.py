@@ -35,7 +35,7 @@ from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement, from_row, measured_by, to_line
 from sojourn.mplane.router.epochs import RouterStream, segment_measurements
 from sojourn.store.database import EPOCHS, NAME, NUMBER
-from sojourn.store.epochs import EpochStore, Status
+from sojourn.store.epochs import SOUND, EpochStore, Status
 
 # Rows that one answer may hold; epochs that it may rest on.
 MAX_ROWS = 20_000
@@ -158,7 +158,7 @@ class MeasurementStore:
                 continue
             first, last = -(-from_ns // stream.interval_ns), to_ns // stream.interval_ns
             wanted = (EPOCHS.c.node == owner) & (EPOCHS.c.stream == name) & EPOCHS.c.sequence.between(first, last)
-            epochs += self._store.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(wanted), admit)
+            epochs += self._store.decoded(select(EPOCHS.c.id, EPOCHS.c.data).where(wanted & SOUND), admit)
         return segment_measurements(epochs)
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:

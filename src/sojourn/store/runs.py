@@ -25,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
     case,
     delete,
     exists,
@@ -210,6 +211,34 @@ def _placed(row: Any) -> PlacedEpoch:
     return PlacedEpoch(row.sequence, cut, row.first_ns, row.last_ns, row.recorded, row.size_bytes)
 
 
+# Statements of every run, built once: that takes several times as long as to run them.
+_PLACED = (
+    select(CUTS)
+    .where(
+        (CUTS.c.node == bindparam("node"))
+        & (CUTS.c.stream == bindparam("stream"))
+        & (CUTS.c.sequence > bindparam("after"))
+    )
+    .order_by(CUTS.c.sequence.desc())
+    .limit(bindparam("most"))
+)
+_PAIRS_FROM = select(PAIRS).where(PAIRS.c.from_node == bindparam("node"))
+_ANSWERED_UNTIL = (
+    update(PAIRS)
+    .where((PAIRS.c.id == bindparam("number")) & (PAIRS.c.sent_until < bindparam("sent")))
+    .values(sent_until=bindparam("sent"), received_until=bindparam("received"))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredRuns:
+    """Answers of a pair, by its number, and the last epochs of either end that they rest on."""
+
+    number: int
+    runs: tuple[RunRow, ...]
+    until: tuple[int, int]
+
+
 class RunStore:
     """Places, pairs and answered runs of one store."""
 
@@ -229,10 +258,9 @@ class RunStore:
 
     def placed(self, node: str, stream: str, *, after: int, limit: int) -> list[PlacedEpoch]:
         """The places of a stream's epochs after a number, in order; of more than `limit` the last ones."""
-        here = (CUTS.c.node == node) & (CUTS.c.stream == stream) & (CUTS.c.sequence > after)
-        query = select(CUTS).where(here).order_by(CUTS.c.sequence.desc()).limit(limit)
+        where = {"node": node, "stream": stream, "after": after, "most": limit}
         with self._store.transaction() as connection:
-            return [_placed(row) for row in connection.execute(query)][::-1]
+            return [_placed(row) for row in connection.execute(_PLACED, where)][::-1]
 
     def pairs(self, wanted: Sequence[Pair]) -> list[KnownPair]:
         """Pairs as the store knows them; new ones are entered."""
@@ -250,7 +278,7 @@ class RunStore:
         # By node, so that a query has not one condition for every pair.
         asked = set(wanted)
         for node in sorted({pair.from_node for pair in wanted}):
-            for row in connection.execute(select(PAIRS).where(PAIRS.c.from_node == node)):
+            for row in connection.execute(_PAIRS_FROM, {"node": node}):
                 found = _known_pair(row)
                 if found.pair in asked:
                     yield found
@@ -263,12 +291,18 @@ class RunStore:
 
     def add(self, pair: int, runs: Sequence[RunRow], *, until: tuple[int, int], now_ns: int) -> None:
         """Store answers of a pair, and how far it is answered with them."""
-        rows = [{"pair": pair, "answered_ns": now_ns, **vars(run)} for run in runs]
-        cursor = {"sent_until": until[0], "received_until": until[1]}
+        self.add_all([AnsweredRuns(number=pair, runs=tuple(runs), until=until)], now_ns=now_ns)
+
+    def add_all(self, answers: Sequence[AnsweredRuns], *, now_ns: int) -> None:
+        """Store answers of pairs, and how far each is answered with them, in one transaction."""
+        rows: list[dict[str, object]] = []
         with self._store.transaction(writes=True) as connection:
-            # Another query unit may have been faster.
-            here = (PAIRS.c.id == pair) & (PAIRS.c.sent_until < until[0])
-            if connection.execute(update(PAIRS).where(here).values(cursor)).rowcount and rows:
+            for one in sorted(answers, key=lambda one: one.number):
+                cursor = {"number": one.number, "sent": one.until[0], "received": one.until[1]}
+                # Another query unit may have been faster.
+                if connection.execute(_ANSWERED_UNTIL, cursor).rowcount:
+                    rows += ({"pair": one.number, "answered_ns": now_ns, **vars(run)} for run in one.runs)
+            if rows:
                 connection.execute(insert(RUNS), rows)
 
     def between(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[tuple[int, RunRow]]:

@@ -10,7 +10,8 @@ end. Cost: two epochs are decoded and their cells and samples compared for each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,20 +26,18 @@ from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelay
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.store.epochs import EpochStore, read_store
-from sojourn.store.runs import KnownPair, RunRow, RunStore
+from sojourn.store.runs import AnsweredRuns, KnownPair, RunRow, RunStore
 
 # Places that are looked at in search of common ones: of a pair that has none the rest is given up.
 MOST_PLACES = 4000
 MOST_EPOCHS = 500
+AHEAD_BYTES = 1 << 20  # of counters, decoded
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnsweredPair:
-    """What was answered of a pair, and the last epochs of either end that this rests on."""
+class AnsweredPair(AnsweredRuns):
+    """What was answered of a pair."""
 
-    number: int
-    runs: tuple[RunRow, ...]
-    until: tuple[int, int]
     is_whole: bool  # whether nothing is left that could be answered now
 
 
@@ -62,6 +61,8 @@ def _answer_pair(store: EpochStore, pair: KnownPair, most_runs: int, most_bytes:
     if not chosen:
         return None
     sender, receiver = (Reader(store, *end, most_bytes) for end in pair.pair.ends)
+    sender.expect(epoch for run in chosen for epoch in run.sent)
+    receiver.expect(epoch for run in chosen for epoch in run.received)
     rows, last = [], (pair.sent_until, pair.received_until)
     for run in chosen:
         rows.append(answered_row(run, sender, receiver, follows=run.follows(last)))
@@ -87,7 +88,10 @@ def skip_run(store: EpochStore, pair: KnownPair, reason: str) -> AnsweredPair | 
 
 
 class Reader:
-    """The epochs of one stream by their numbers; the ones read last are kept for the next run."""
+    """The epochs of one stream by their numbers, run after run.
+
+    What is expected after a run is read with it, as far as `AHEAD_BYTES` hold epochs of the kind that came last.
+    """
 
     def __init__(self, store: EpochStore, node: str, stream: str, most_bytes: int) -> None:
         self._read: Callable[[list[int]], list[Epoch]] = lambda numbers: store.numbered(
@@ -95,41 +99,53 @@ class Reader:
         )
         self._most_bytes = most_bytes
         self._given: dict[int, Epoch] = {}
-        self._last: dict[int, Epoch] = {}
+        self._at_hand: dict[int, Epoch] = {}
+        self._expected: list[int] = []
+        self._decoded_bytes = AHEAD_BYTES
 
     def _admit(self, epoch: EncodedEpoch) -> None:
         if epoch.decoded_bytes > self._most_bytes:
             what = f"an epoch takes {format_bytes(epoch.decoded_bytes)} of memory"
             raise UsageError(what, where=epoch.stream, action="use a smaller plan")
+        self._decoded_bytes = max(epoch.decoded_bytes, 1)
 
     def add(self, epochs: Sequence[Epoch]) -> None:
         """Know epochs that are not stored."""
         self._given.update((epoch.sequence, epoch) for epoch in epochs)
 
+    def expect(self, placed: Iterable[PlacedEpoch]) -> None:
+        """These will be asked for, in order of their numbers."""
+        self._expected = [epoch.sequence for epoch in placed]
+
     def epochs(self, placed: Sequence[PlacedEpoch]) -> list[Epoch]:
         """All of these, or a `SojournError`."""
         if len(placed) > MOST_EPOCHS:
             raise UsageError(f"{len(placed)} epochs lie between two common markers", action="look at both ends")
+        if not placed:
+            return []
         numbers = [epoch.sequence for epoch in placed]
-        found = self._known(numbers)
+        found = self._known(numbers, self._after(numbers[-1]))
+        around = placed[0].number_before
+        self._at_hand = {n: epoch for n, epoch in self._at_hand.items() if n == around or n >= numbers[-1]}
         if len(found) < len(numbers):
             raise UsageError("some of its epochs cannot be decoded, or are gone")
         return [found[number] for number in numbers]
 
     def before(self, placed: PlacedEpoch) -> list[Epoch]:
         """The epoch that one follows, if there is one."""
-        if not placed.cut.continues:
-            return []
-        return list(self._known([placed.number_before]).values())
+        return list(self._known([placed.number_before]).values()) if placed.cut.continues else []
 
-    def _known(self, numbers: list[int]) -> dict[int, Epoch]:
-        at_hand = {**self._last, **self._given}
-        missing = [number for number in numbers if number not in at_hand]
-        found = {number: at_hand[number] for number in numbers if number in at_hand}
+    def _known(self, numbers: list[int], ahead: Sequence[int] = ()) -> dict[int, Epoch]:
+        missing = [number for number in numbers if number not in self._given and number not in self._at_hand]
         if missing:
-            found.update((epoch.sequence, epoch) for epoch in self._read(missing))
-            self._last = {number: found[number] for number in sorted(found)[-2:]}
-        return found
+            self._at_hand.update((epoch.sequence, epoch) for epoch in self._read([*missing, *ahead]))
+        known = {**self._at_hand, **self._given}
+        return {number: known[number] for number in numbers if number in known}
+
+    def _after(self, number: int) -> list[int]:
+        """The numbers that are expected after one, as many as may be read ahead."""
+        start = bisect_right(self._expected, number)
+        return self._expected[start : start + AHEAD_BYTES // self._decoded_bytes - 1]
 
 
 def answered_run(run: Run, sender: Reader, receiver: Reader) -> RunAnswer:

@@ -84,7 +84,7 @@ class RunWorker(Periodic):
                 for pair in self._again(left):
                     self._answer_all([pair])
             elif skipped := skip_run(self._store, left[0], str(error)):
-                self._keep(skipped)
+                self._runs.add_all([skipped], now_ns=time.time_ns())
                 self._answer_all(self._again(left))
 
     def _left_of(self, asked: Sequence[KnownPair], done: Sequence[AnsweredPair]) -> list[KnownPair]:
@@ -110,9 +110,5 @@ class RunWorker(Periodic):
     def _answer(self, pairs: Sequence[KnownPair]) -> list[AnsweredPair]:
         within = {"most_runs": RUNS_AT_ONCE, "most_bytes": self._most_bytes}
         done = self._process.call(partial(answer_pairs, self._store.engine.url, tuple(pairs), **within))
-        for one in done:
-            self._keep(one)
+        self._runs.add_all(done, now_ns=time.time_ns())
         return done
-
-    def _keep(self, one: AnsweredPair) -> None:
-        self._runs.add(one.number, one.runs, until=one.until, now_ns=time.time_ns())
