@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["SOJOURN", "CommandRun", "best_run", "best_seconds", "use_one_core"]
+__all__ = ["SOJOURN", "CommandRun", "best_run", "best_seconds", "family_seconds", "use_one_core"]
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
 ALLOWED_CORES = sorted(os.sched_getaffinity(0))  # before any is given up
@@ -37,6 +39,22 @@ def use_one_core() -> None:
 def _cores(count: int) -> set[int]:
     """The last so many of the cores that may be used: the first has more interrupts."""
     return set(ALLOWED_CORES[-count:])
+
+
+def family_seconds(pid: int) -> float:
+    """User and system time of a process, those that it has started, and theirs; of those that ended, if waited for."""
+    used: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it may end at any time
+            fields = stat.read_text().rpartition(")")[2].split()
+            number = int(stat.parent.name)
+            used[number] = sum(map(int, fields[11:15]))
+            children.setdefault(int(fields[1]), []).append(number)
+    family = [pid]
+    for number in family:
+        family += children.get(number, [])
+    return sum(used.get(number, 0) for number in family) / os.sysconf("SC_CLK_TCK")
 
 
 def best_seconds(run: Callable[[], object], repetitions: int = 5) -> float:

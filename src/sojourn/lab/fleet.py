@@ -41,6 +41,11 @@ class Fleet:
         self._address = address
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The query unit's process number, of the last start."""
+        return self._process.pid if self._process is not None else 0
+
     def ask(self, **question: Any) -> list[dict[str, object]]:
         """Answers over HTTP, to a question as the query unit's interface has it."""
         with self.client() as client:

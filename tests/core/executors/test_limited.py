@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +18,7 @@ import pytest
 
 import limited_tasks as tasks
 from sojourn.core.errors import InputError, ParameterError
-from sojourn.core.executors.limited import Ended, LimitedProcess, ProcessEndedError, ProcessLimits
+from sojourn.core.executors.limited import Ended, LimitedProcess, ProcessEndedError, ProcessLimits, _data_bytes
 from waiting import PATIENCE_SECONDS, eventually
 
 MEMORY = 512 << 20
@@ -97,6 +97,19 @@ def test_a_process_that_dies_says_how(process: LimitedProcess, call: tuple[objec
 def test_a_process_that_keeps_its_memory_is_replaced_before_it_is_short(process: LimitedProcess) -> None:
     before = process.call(tasks.leave_behind, MEMORY // 2)
     assert process.call(os.getpid) != before
+
+
+def test_a_process_is_not_replaced_for_what_its_imports_take() -> None:
+    libraries = ("scipy.special", "numba")
+    with closing(
+        LimitedProcess(ProcessLimits(seconds=PATIENCE_SECONDS, memory_bytes=MEMORY), preload=libraries)
+    ) as one:
+        taken = one.call(_data_bytes)
+    limits = ProcessLimits(seconds=PATIENCE_SECONDS, memory_bytes=taken + taken // 2)
+    with closing(LimitedProcess(limits, preload=libraries)) as process:
+        assert process.call(os.getpid) == process.call(os.getpid)
+        before = process.call(tasks.leave_behind, taken // 3)
+        assert process.call(os.getpid) != before
 
 
 def test_stop_ends_at_once_what_keeps_the_interpreter_lock(process: LimitedProcess, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def textbook(incidence, weight, size, variance, kappa, noise, observed):
     return gain @ observed, variance - np.einsum("fc,fc->f", gain, cross)
 
 
-@pytest.mark.parametrize(("spread", "columns"), [(1, 50), (3, 100)])
+@pytest.mark.parametrize(("spread", "columns"), [(1, 12), (2, 20), (1, 50), (3, 100)])
 def test_dense_solution_is_the_textbook_one(spread: int, columns: int) -> None:
     problem = small_problem(spread, columns)
     incidence, weight, size, variance, kappa, noise, _, observed = problem

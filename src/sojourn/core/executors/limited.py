@@ -305,13 +305,15 @@ def _live(descriptor: int, parent: int) -> None:
             for name in preload:
                 importlib.import_module(name)
             connection.send_bytes(b"ready")
+            # Of what the imports leave, a call has at least half.
+            most = (_data_bytes() + limits.memory_bytes) // 2
             while True:
-                _serve(connection, limits)
+                _serve(connection, limits, most)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
 
 
-def _serve(connection: Connection[Any, Any], limits: ProcessLimits) -> None:
+def _serve(connection: Connection[Any, Any], limits: ProcessLimits, most_bytes: int) -> None:
     received = connection.recv_bytes()
     try:
         seconds, function, arguments = pickle.loads(received)
@@ -321,16 +323,15 @@ def _serve(connection: Connection[Any, Any], limits: ProcessLimits) -> None:
         raise
     except Exception as error:
         answer = False, portable_error(error)
-    connection.send_bytes(pickle.dumps((*answer, _is_spent(limits)), pickle.HIGHEST_PROTOCOL))
+    connection.send_bytes(pickle.dumps((*answer, _is_spent(most_bytes)), pickle.HIGHEST_PROTOCOL))
 
 
-def _is_spent(limits: ProcessLimits) -> bool:
+def _is_spent(most_bytes: int) -> bool:
     """Whether so little memory came back that the next call should have a new process."""
-    most = limits.memory_bytes // 2
-    if _data_bytes() <= most:
+    if _data_bytes() <= most_bytes:
         return False
     gc.collect()
-    return _data_bytes() > most
+    return _data_bytes() > most_bytes
 
 
 def _die_with(parent: int) -> None:
