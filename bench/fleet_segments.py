@@ -44,9 +44,7 @@ FLOWS, PACKETS = 12, 6000
 HOUR_NS = 3600 * SECOND
 BATCH = 64
 MOST_SECONDS = 1200.0
-NOTE = (
-    "One core of the machine for the query unit, all its processes and the client; CPU is that of the query unit alone."
-)
+NOTE = "One core for the query unit with all its processes, and for the client; CPU is that of the query unit."
 
 
 def table() -> list[str]:
@@ -143,10 +141,7 @@ def _keep_up(fleet: Fleet) -> list[str]:
         answered = sum(one.runs for one in runs.totals(0, 2**63 - 1).values())
     whole, whole_cpu = time.monotonic() - begun, family_seconds(fleet.pid) - used
     store.close()
-    span, epochs = (
-        SPAN_NS / SECOND,
-        sum(len(epochs) for number in range(SEGMENTS) for epochs in worlds[number % WORLDS]),
-    )
+    span, epochs = SPAN_NS / SECOND, sum(len(end) for n in range(SEGMENTS) for end in worlds[n % WORLDS])
     return [
         f"| {SEGMENTS:,} segments, {span:.0f} s of epochs, {MEMORY} bytes of memory | seconds | CPU | "
         f"of one core for {span:.0f} s |",
