@@ -29,9 +29,16 @@ settings.register_profile(
 settings.load_profile("sojourn")
 
 
+LONGEST = ("tests/test_docs.py", "tests/tomography/", "tests/server/sinks/", "tests/cli/test_warm_up.py")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on real interfaces is marked: `make test` runs it by itself, as it is about time."""
+    """What runs on real interfaces is marked: `make test` runs it by itself, as it is about time.
+
+    What takes longest comes first, so that in the end no process waits for another.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     for item in items:
         group = item.get_closest_marker("xdist_group")
         if group is not None and group.args == ("live",):

@@ -25,7 +25,7 @@ from sojourn.segments.result import SegmentResult
 
 EPOCH_NS = 5 * SECOND
 WIDE, NARROW = Bottleneck(100_000_000, queue_bytes=200_000), Bottleneck(8_000_000, queue_bytes=60_000)
-BEFORE_SECONDS, LOAD_SECONDS = 15, 45
+BEFORE_SECONDS, ASKED_SECONDS, SHORT_SECONDS, LOAD_SECONDS = 12, 26, 36, 45
 pytestmark = [
     pytest.mark.xdist_group("live"),
     pytest.mark.skipif(
@@ -61,11 +61,11 @@ def loaded(watch: Watch) -> tuple[int, dict[str, tuple[int, SegmentResult]]]:
     def ask() -> None:
         answered.update((name, (time.time_ns(), watch.ask(name, live=True))) for name in ASKED_LIVE)
 
-    timers = [threading.Timer(BEFORE_SECONDS, narrow), threading.Timer(LOAD_SECONDS - 10, ask)]
+    timers = [threading.Timer(BEFORE_SECONDS, narrow), threading.Timer(ASKED_SECONDS, ask)]
     for timer in timers:
         timer.start()
     try:
-        run_load(watch.chain, Load(seconds=LOAD_SECONDS))
+        run_load(watch.chain, Load(seconds=SHORT_SECONDS))
     finally:
         for timer in timers:
             timer.join()
