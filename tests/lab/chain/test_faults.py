@@ -18,6 +18,7 @@ from sojourn.core.errors import ServerError
 from sojourn.lab.chain.load import Load, run_load
 from sojourn.lab.chain.network import three_machines
 from sojourn.lab.namespaces import Bottleneck
+from sojourn.segments.result import SegmentResult
 
 EPOCH_NS = 2 * SECOND
 NARROW = Bottleneck(8_000_000, queue_bytes=60_000)
@@ -44,6 +45,12 @@ def meanwhile(*happening: tuple[float, Callable[[], None]]) -> Iterator[None]:
             timer.join()
 
 
+def longest_gap_ns(result: SegmentResult) -> int:
+    """Between two stretches that are covered; those of two plans may be some packets apart."""
+    spans = itertools.pairwise(result.covered)
+    return max((after["from_ns"] - before["to_ns"] for before, after in spans), default=0)
+
+
 def test_an_end_that_starts_late_is_answered_from_then_on_and_nothing_before(tmp_path: Path) -> None:
     begun: list[int] = []
     with (
@@ -63,7 +70,7 @@ def test_an_end_that_starts_late_is_answered_from_then_on_and_nothing_before(tmp
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
         watch.truth("path").check(result)
     assert begun[0] <= result.covered[0]["from_ns"]
-    assert len(result.covered) == 1
+    assert longest_gap_ns(result) < EPOCH_NS
     assert result.aggregate["sent"] > 1000
 
 
@@ -112,6 +119,4 @@ def test_a_spool_that_overflows_while_the_query_unit_is_away_costs_resolution_or
     assert result.covered[0]["from_ns"] < away[0]
     lengths = [part["end_ns"] - part["start_ns"] for part in series.intervals]
     assert max(lengths) > 3 * min(lengths)
-    gaps = [after["from_ns"] - before["to_ns"] for before, after in itertools.pairwise(result.covered)]
-    assert bool(gaps) == (overflow == "lost")
-    assert all(gap > 0 for gap in gaps)
+    assert (longest_gap_ns(result) > EPOCH_NS) == (overflow == "lost")
