@@ -291,8 +291,8 @@ ENOUGH_BYTES = 1 << 20
 SAMPLE_SHARE, LEAST_WITH_SAMPLE = 16, 16 << 10
 # Of a point of a fleet: two clocks are compared by packets that both ends kept, some of which are lost or reordered.
 LEAST_POINT_SLOTS = 64
-# Percentiles come from the sample: one packet in 16 tells those of all, and of large flows, up to some hundred.
-USUAL_POINT_SLOTS, PACKETS_PER_SLOT, MOST_BESIDE = 512, 16, 4
+# Percentiles come from the sample: one packet in 16 tells those of all, and of large flows, up to some thousand.
+USUAL_POINT_SLOTS, PACKETS_PER_SLOT, MOST_BESIDE = 2048, 16, 4
 POINT_KINDS = ("auto",)
 MOST_PLAN_TEXT = 16 << 10
 MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS = 10**7, 10**12

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.epochs.epoch import Cut
-from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
+from sojourn.segments.fleet.runs import PlacedEpoch, Run, align, joined
 
 
 def epoch(sequence: int, begins: int | None, ends: int | None, *, continues: bool = True) -> PlacedEpoch:
@@ -38,6 +38,15 @@ def test_a_lost_marker_makes_two_epochs_one() -> None:
 
 def test_a_cut_without_a_name_is_inside_a_run() -> None:
     assert numbers(align(chain([1, None, 2]), chain([1, None, None, 2]))) == [([0, 1], [0, 1, 2])]
+
+
+def test_runs_that_follow_each_other_are_joined_up_to_a_number() -> None:
+    runs = align(chain([1, 2, 3, 4, 5, 6]), chain([1, 2, 3, 5, 6], first=7))
+    assert numbers(runs) == [([0], [7]), ([1], [8]), ([2, 3], [9]), ([4], [10])]
+    assert numbers(joined(runs, 3)) == [([0, 1, 2, 3], [7, 8, 9]), ([4], [10])]
+    assert joined(runs, 1) == runs
+    sent = [*chain([1, 2, 3]), epoch(5, 4, 5, continues=False)]
+    assert numbers(joined(align(sent, chain([1, 2, 3, 4, 5])), 9)) == [([0, 1], [0, 1]), ([5], [3])]
 
 
 def test_no_run_goes_over_a_gap() -> None:

@@ -18,9 +18,9 @@ PLAN = plan_point(32_000, flows=100, loss=0.01)
 
 @pytest.mark.parametrize("load", [0.5, 0.95])
 def test_points_that_are_asked_at_once_have_a_place_in_common(load: float) -> None:
-    """Of 60 questions; that three looks of two points miss each other has a chance of some percent at a window's edges.
+    """Of 60 questions; the looks of two points miss each other in less than one of a hundred, as delays are short.
 
-    More than 6 of 60 would do so by chance in less than one of 10⁴ runs, if one in 25 does.
+    More than 5 of 60 would do so by chance in one of 10⁴ runs.
     """
     world = make_two_point_world(seed=5, flows=30, packets=60_000, duration_ns=40 * SECOND, load=load)
     common = 0
@@ -31,7 +31,7 @@ def test_points_that_are_asked_at_once_have_a_place_in_common(load: float) -> No
         looks = [watched(point, asked_ns)[1] for point in ends]
         names = [{look.cut.ends for look in seen if look.cut is not None} for seen in looks]
         common += bool(names[0] & names[1])
-    assert common >= 54
+    assert common >= 55
 
 
 def test_a_look_holds_what_came_before_its_place_and_changes_nothing() -> None:

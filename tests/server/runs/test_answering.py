@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.segments.fleet.fleet_world import SECOND, record
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.lab.two_point import make_two_point_world
 from sojourn.segments.fleet.runs import PlacedEpoch
+from sojourn.segments.plan import plan_point
 from sojourn.server.runs import answering
-from sojourn.server.runs.answering import Reader
+from sojourn.server.runs.answering import Reader, answer_pairs
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.store.epochs import EpochStore, open_store
+from sojourn.store.runs import Pair, RunStore
 
 NODE, STREAM = "n", "s"
 PARAMETERS = LdaParameters(rows=8, shares=(1.0,))
@@ -68,3 +72,27 @@ def test_an_epoch_that_is_gone_ends_its_own_run_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be decoded, or are gone"):
         reader.epochs(placed[1:2])
     assert len(reader.epochs(placed[2:])) == 1
+
+
+def test_runs_that_are_answered_together_tell_the_same_packets_and_losses(tmp_path: Path) -> None:
+    world = make_two_point_world(seed=3, flows=20, packets=20_000, duration_ns=40 * SECOND, load=0.9)
+    plan = plan_point(32_000, flows=100, loss=0.01)
+    store = open_store(tmp_path)
+    for batch, node in ((world.sender, "a"), (world.receiver, "b")):
+        store.add(record(batch, plan, world, node=node))
+    stream = "point:eth0:out:g1"
+    pairs = RunStore(store).pairs([Pair(from_node="a", from_stream=stream, to_node="b", to_stream=stream)])
+    rows = []
+    for together in (1, 3):
+        within = {"most_runs": 64, "most_bytes": 1 << 28, "together": together}
+        (found,) = answer_pairs(store.engine.url, pairs, **within)
+        assert found.is_whole
+        rows.append(found.runs)
+    one_by_one, joined = rows
+    assert len(one_by_one) >= 6
+    assert len(joined) == -(-len(one_by_one) // 3)
+    assert all(row.reason is None for row in (*one_by_one, *joined))
+    for name in ("sent", "received"):
+        assert sum(getattr(row, name) for row in joined) == sum(getattr(row, name) for row in one_by_one)
+    assert [row.follows for row in joined[1:]] == [True] * (len(joined) - 1)
+    store.close()

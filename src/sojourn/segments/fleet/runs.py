@@ -105,6 +105,22 @@ def align(sent: Sequence[PlacedEpoch], received: Sequence[PlacedEpoch]) -> list[
     return runs
 
 
+def joined(runs: Sequence[Run], most: int) -> list[Run]:
+    """The same with up to so many runs that follow each other as one."""
+    together: list[Run] = []
+    count, last = most, (-1, -1)
+    for run in runs:
+        if count < most and run.follows(last):
+            before = together[-1]
+            together[-1] = Run((*before.sent, *run.sent), (*before.received, *run.received))
+            count += 1
+        else:
+            together.append(run)
+            count = 1
+        last = run.end(last)
+    return together
+
+
 def _in_order(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The longest part of sorted pairs in which both numbers never fall.
 

@@ -24,9 +24,9 @@ from sojourn.core.hash_kernels import mix_column
 from sojourn.epochs.epoch import Epoch
 from sojourn.segments.fleet.markers import MARKER_FUNCTION
 
-LOOKS = 3
+LOOKS = 6
 # Points are asked within milliseconds of each other, and a packet is a fraction of a second under way.
-WINDOW_NS = 400_000_000
+WINDOW_NS = 500_000_000
 
 
 @dataclass

@@ -23,7 +23,7 @@ from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelays, answer_run
-from sojourn.segments.fleet.runs import PlacedEpoch, Run, align
+from sojourn.segments.fleet.runs import PlacedEpoch, Run, align, joined
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import AnsweredRuns, KnownPair, RunRow, RunStore
@@ -41,22 +41,26 @@ class AnsweredPair(AnsweredRuns):
     is_whole: bool  # whether nothing is left that could be answered now
 
 
-def answer_pairs(url: URL, pairs: Sequence[KnownPair], *, most_runs: int, most_bytes: int) -> list[AnsweredPair]:
-    """The complete runs of pairs that are not answered yet."""
+def answer_pairs(
+    url: URL, pairs: Sequence[KnownPair], *, most_runs: int, most_bytes: int, together: int = 1
+) -> list[AnsweredPair]:
+    """The complete runs of pairs that are not answered yet, up to some `together` as one."""
     store = read_store(url)
     answered = []
     for pair in pairs:
         if most_runs <= 0:
             break
-        found = _answer_pair(store, pair, most_runs, most_bytes)
+        complete = joined(_complete(RunStore(store), pair), together)
+        found = _answer_pair(store, pair, complete, most_runs, most_bytes)
         if found is not None:
             answered.append(found)
             most_runs -= len(found.runs)
     return answered
 
 
-def _answer_pair(store: EpochStore, pair: KnownPair, most_runs: int, most_bytes: int) -> AnsweredPair | None:
-    complete = _complete(RunStore(store), pair)
+def _answer_pair(
+    store: EpochStore, pair: KnownPair, complete: Sequence[Run], most_runs: int, most_bytes: int
+) -> AnsweredPair | None:
     chosen = complete[:most_runs]
     if not chosen:
         return None

@@ -3,6 +3,10 @@
 A thread looks every second for pairs of streams that have new epochs at either end, and has them answered in a process
 of its own, within limits of time and memory; it stores what comes back. A pair that ends the process is tried alone,
 and left out for a while if it does so again.
+
+Where more segments are recorded than the machine can answer run by run, runs of a segment that follow each other are
+answered as one, up to `MOST_TOGETHER`: what is stored gets coarser instead of later. Nothing else is lost, as sketches
+are linear.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ PRELOAD = ("sojourn.server.runs.answering",)
 LOOK_SECONDS = 1.0
 AT_ONCE = 32
 RUNS_AT_ONCE = 64
+# A round that takes longer has more to do than time allows; the next joins more runs, until one takes a quarter of it.
+LONGEST_ROUND_SECONDS, MOST_TOGETHER = 20.0, 4
 LONGEST_PAUSE_SECONDS, COMPILING_SECONDS = 60.0, 300.0
 _LOG = logging.getLogger("sojourn.segments")
 
@@ -38,17 +44,23 @@ class RunWorker(Periodic):
         within = ProcessLimits(seconds=seconds, memory_bytes=limits.query_memory_bytes)
         self._process = LimitedProcess(within, preload=PRELOAD)
         self._most_bytes = limits.query_decoded_bytes
-        self._seen = 0
+        self._seen, self._together = 0, 1
         self._news: dict[Pair, None] = {}
         self._pauses: dict[Pair, tuple[float, float]] = {}  # until when a pair is left alone, and for how long
         super().__init__("sojourn-runs", LOOK_SECONDS, process=self._process)
 
     def work(self) -> None:
+        begun = time.monotonic()
         try:
             self._answer_new()
         except SojournError as error:
             if not self._stopping.is_set():
                 _LOG.warning("warning: segments could not be answered: %s", error)
+        took = time.monotonic() - begun
+        if took > LONGEST_ROUND_SECONDS:
+            self._together = min(2 * self._together, MOST_TOGETHER)
+        elif took < LONGEST_ROUND_SECONDS / 4:
+            self._together = max(self._together // 2, 1)
 
     def _answer_new(self) -> None:
         newest = self._runs.newest()
@@ -108,7 +120,7 @@ class RunWorker(Periodic):
         return self._runs.pairs([pair.pair for pair in pairs])
 
     def _answer(self, pairs: Sequence[KnownPair]) -> list[AnsweredPair]:
-        within = {"most_runs": RUNS_AT_ONCE, "most_bytes": self._most_bytes}
+        within = {"most_runs": RUNS_AT_ONCE, "most_bytes": self._most_bytes, "together": self._together}
         done = self._process.call(partial(answer_pairs, self._store.engine.url, tuple(pairs), **within))
         self._runs.add_all(done, now_ns=time.time_ns())
         return done
