@@ -70,3 +70,49 @@ def test_a_node_listens_while_it_answers_and_a_moment_after() -> None:
     assert desk.is_listening("alpha")
     now[0] += 6
     assert not desk.is_listening("alpha")
+
+
+def test_parts_without_end_are_not_waited_for_without_end() -> None:
+    desk = LiveDesk(most_pending=1, most_bytes=1000)
+
+    async def both() -> LiveReply | None:
+        async def node() -> None:
+            request = await desk.next_request("alpha", 30)
+            assert request is not None
+            assert desk.answer("alpha", request.id, [make_epoch(2)], size_bytes=10, more=True)
+            while desk.answer("alpha", request.id, [], size_bytes=0, more=True):
+                await asyncio.sleep(0.01)
+
+        return (await asyncio.gather(desk.ask("alpha", ("disk",), 5, 9, 0.2), node()))[0]
+
+    reply = asyncio.run(asyncio.wait_for(both(), 20))
+    assert reply is not None
+    assert [epoch.sequence for epoch in reply.epochs] == [2]
+    assert not reply.is_whole
+    assert asked(desk, _answer_at_once) is not None
+
+
+def test_a_node_that_waits_again_before_its_answer_is_read_gets_the_next_request() -> None:
+    desk = LiveDesk(most_pending=10, most_bytes=1000)
+
+    async def node() -> None:
+        request = await desk.next_request("alpha", 30)
+        for _ in range(2):
+            waiting = asyncio.create_task(desk.next_request("alpha", 2))
+            await asyncio.sleep(0)
+            assert request is not None
+            _answer_at_once(desk, request)
+            request = await waiting
+
+    async def asker() -> None:
+        for _ in range(2):
+            assert await desk.ask("alpha", ("disk",), 5, 9, 2) is not None
+
+    async def both() -> None:
+        await asyncio.gather(node(), asker())
+
+    asyncio.run(both())
+
+
+def _answer_at_once(desk: LiveDesk, request: LiveAsked) -> None:
+    assert desk.answer("alpha", request.id, [], size_bytes=0, more=False)

@@ -2,8 +2,8 @@
 
 Nodes are reached the way they reach us: a node waits for requests (a long poll), and answers one with epochs, in one or
 more parts. Nothing needs a route to the node. A request lives as long as its asker waits, which is a few seconds after
-the last part; an answer that nobody waits for any more is refused. Answers stay packed, and all that wait for their
-askers share one limit.
+the last part, and `MOST_WAITS` times as long at most, however many parts come; an answer that nobody waits for any more
+is refused. Answers stay packed, and all that wait for their askers share one limit.
 
 A request about no stream at all has the node look at its assignments now (`wake`). A node of an earlier version answers
 with nothing, and looks when it would have.
@@ -24,6 +24,8 @@ from sojourn.server.models import LiveAsked
 
 # A node that answers, or has been told that nobody asked, waits again within this time.
 AWAY_SECONDS = 5.0
+# A node with parts without end must not keep its asker, and a place among all requests, for ever.
+MOST_WAITS = 4
 MOST_NODES = 10_000
 
 
@@ -99,13 +101,20 @@ class LiveDesk:
         finally:
             state.waiting -= 1
             self._hear(node)
-            if not state.waiting and not state.requests:
-                self._nodes.pop(node, None)
+            self._forget_idle(node, state)
+
+    def _forget_idle(self, node: str, state: _Node) -> None:
+        # It may have been forgotten before: what the node waits at now is another's, with requests of its own.
+        if not state.waiting and not state.requests and self._nodes.get(node) is state:
+            del self._nodes[node]
 
     async def ask(
         self, node: str, streams: tuple[str, ...], from_ns: int, to_ns: int, seconds: float
     ) -> LiveReply | None:
-        """The node's epochs; None if nothing comes in time, what came if the rest does not."""
+        """The node's epochs; None if nothing comes in time, what came if the rest does not.
+
+        `seconds` is how long each part is waited for.
+        """
         if len(self._asked) >= self._most_pending:
             raise ServerError("too many live queries are waiting", action="try again in a few seconds")
         request = LiveAsked(id=secrets.token_hex(8), streams=list(streams), from_ns=from_ns, to_ns=to_ns)
@@ -114,9 +123,10 @@ class LiveDesk:
         state.requests.append(request)
         state.arrived.set()
         try:
-            while not asked.is_closed:
-                asked.changed.clear()
-                await asyncio.wait_for(asked.changed.wait(), seconds)
+            async with asyncio.timeout(MOST_WAITS * seconds):
+                while not asked.is_closed:
+                    asked.changed.clear()
+                    await asyncio.wait_for(asked.changed.wait(), seconds)
             return asked
         except TimeoutError:
             return asked if asked.epochs else None
@@ -124,8 +134,7 @@ class LiveDesk:
             del self._asked[request.id]
             if request in state.requests:
                 state.requests.remove(request)
-            if not state.waiting and not state.requests:
-                self._nodes.pop(node, None)
+            self._forget_idle(node, state)
 
     async def ask_all(
         self, streams: Iterable[tuple[str, str]], from_ns: int, to_ns: int, seconds: float
