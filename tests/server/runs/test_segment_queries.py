@@ -295,11 +295,11 @@ def test_a_segment_whose_ends_are_swapped_is_told(unit: Unit, admin: Client, wor
 
 
 def with_header(epoch: Epoch, **fields: object) -> bytes:
-    """An epoch's bytes with other fields of its header than a node would send."""
+    """An epoch's bytes with other fields than a node would send."""
     version, body, _ = cbor2.loads(encode(epoch))
     items = cbor2.loads(body)
     for name, value in fields.items():
-        items[{"frame": 5, "recorded": 6}[name]] = value
+        items[{"frame": 5, "recorded": 6, "counters": 7, "keys": 8}[name]] = value
     body = cbor2.dumps(items)
     return cbor2.dumps([version, body, hash_bytes(body) & 0xFFFFFFFF])
 
@@ -349,6 +349,21 @@ def test_flows_that_only_open_epochs_have_are_on_the_segment(unit: Unit, world: 
     found = answer_segment(unit.store.engine.url, work)
     assert found["notes"] == []
     assert found["aggregate"]["sent"] > 15_000
+    assert len(found["flows"]) == len(world.keys)
+
+
+@pytest.mark.parametrize("lie", [{"counters": b"\x78\x9c" + b"\xff" * 30}, {"keys": [b"\xff" * 5]}, {"keys": [7]}])
+def test_an_open_epoch_that_cannot_be_read_costs_its_run_and_nothing_else(
+    unit: Unit, world: TwoPointWorld, lie: dict[str, object]
+) -> None:
+    ends = ("alpha", OUT, world.sender), ("beta", IN, world.receiver)
+    told = {(node, stream): epochs_of(world, batch, node, stream) for node, stream, batch in ends}
+    work = work_of(told)
+    whole = answer_segment(unit.store.engine.url, work)
+    there = ("beta", IN)
+    forged = [*(encode(epoch) for epoch in told[there][:-2]), with_header(told[there][-2], **lie)]
+    found = answer_segment(unit.store.engine.url, replace(work, current={**work.current, there: forged}))
+    assert 0 < found["aggregate"]["sent"] < whole["aggregate"]["sent"]
     assert len(found["flows"]) == len(world.keys)
 
 

@@ -102,7 +102,7 @@ class Reader:
             node, stream, numbers, admit=self._admit
         )
         self._most_bytes = most_bytes
-        self._given: dict[int, Epoch] = {}
+        self._given: dict[int, EncodedEpoch] = {}
         self._at_hand: dict[int, Epoch] = {}
         self._expected: list[int] = []
         self._decoded_bytes = AHEAD_BYTES
@@ -113,9 +113,9 @@ class Reader:
             raise UsageError(what, where=epoch.stream, action="use a smaller plan")
         self._decoded_bytes = max(epoch.decoded_bytes, 1)
 
-    def add(self, epochs: Sequence[Epoch]) -> None:
-        """Know epochs that are not stored."""
-        self._given.update((epoch.sequence, epoch) for epoch in epochs)
+    def add(self, epoch: EncodedEpoch) -> None:
+        """Know an epoch that is not stored; nobody has looked into it, and it is decoded when its run is answered."""
+        self._given[epoch.sequence] = epoch
 
     def expect(self, placed: Iterable[PlacedEpoch]) -> None:
         """These will be asked for, in order of their numbers."""
@@ -140,11 +140,13 @@ class Reader:
         return list(self._known([placed.number_before]).values()) if placed.cut.continues else []
 
     def _known(self, numbers: list[int], ahead: Sequence[int] = ()) -> dict[int, Epoch]:
-        missing = [number for number in numbers if number not in self._given and number not in self._at_hand]
-        if missing:
-            self._at_hand.update((epoch.sequence, epoch) for epoch in self._read([*missing, *ahead]))
-        known = {**self._at_hand, **self._given}
-        return {number: known[number] for number in numbers if number in known}
+        missing = [number for number in numbers if number not in self._at_hand]
+        for number in self._given.keys() & set(missing):
+            self._admit(self._given[number])
+            self._at_hand[number] = self._given[number].decode()
+        if stored := [number for number in missing if number not in self._given]:
+            self._at_hand.update((epoch.sequence, epoch) for epoch in self._read([*stored, *ahead]))
+        return {number: self._at_hand[number] for number in numbers if number in self._at_hand}
 
     def _after(self, number: int) -> list[int]:
         """The numbers that are expected after one, as many as may be read ahead."""

@@ -14,6 +14,7 @@ Guarantee: at most `MOST_RUNS` runs are read for an answer. Cost: a millisecond 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -195,7 +196,7 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
         for header in chosen:
             frame = header.first_ns, header.last_ns, header.recorded
             placed[header.sequence] = PlacedEpoch(header.sequence, header.cut or Cut(), *frame, len(header.data))
-            reader.add([header.decode()])
+            reader.add(header)
     last = pair.sent_until, pair.received_until
     in_order = ([placed[number] for number in sorted(placed)] for placed in ends)
     for run in align(*in_order)[-MOST_UNANSWERED:]:
@@ -291,10 +292,7 @@ class _Directory:
 
     def __init__(self, store: EpochStore, current: Mapping[tuple[str, str], Sequence[bytes]]) -> None:
         self._store = store
-        self._told = {
-            place: dict(zip(*named_ids([key for data in epochs for key in encoded(data).listed() or ()]), strict=True))
-            for place, epochs in current.items()
-        }
+        self._told = {place: _named(epochs) for place, epochs in current.items()}
 
     def sighted(self, places: Sequence[tuple[str, str]], flows: Sequence[int]) -> set[int]:
         """Those flows that any of some streams, by node and name, has ever reported."""
@@ -306,6 +304,15 @@ class _Directory:
         asked = set(flows)
         told = {flow: text for names in self._told.values() for flow, text in names.items() if flow in asked}
         return {**told, **self._store.texts(sorted(asked - told.keys()))}
+
+
+def _named(epochs: Iterable[bytes]) -> dict[int, str]:
+    """The flows that epochs list, with their texts; a list that cannot be read tells nothing."""
+    names: dict[int, str] = {}
+    for data in epochs:
+        with suppress(InputError):
+            names.update(zip(*named_ids(encoded(data).listed() or ()), strict=True))
+    return names
 
 
 def _foreign(directory: _Directory, work: SegmentWork, parts: Sequence[_Part]) -> UInt64Array:
