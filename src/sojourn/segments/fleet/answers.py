@@ -13,7 +13,8 @@ whole's means, which are sampled anew in each run, are independent. What the clo
 **Losses.** A packet that changed places with a marker is missing in one run and extra in the next. What a receiver has
 beyond its run is looked for in the sender's run before (``displaced``), and taken off the losses of that; what a sender
 has beyond its run, in the receiver's run before (``ahead``), where a marker was held up. Only the packets that were
-late at the end of the last run have to be guessed, from the other runs or the next one. Where a run shows late packets,
+late at the end of the last run have to be guessed, from the next run or from how the sampled packets of these overtook
+each other (``overtaken``): where they did, no loss is called exact. Where a run shows late packets,
 what is missing of a flow may be one of them: its delay is then as uncertain as packets differ.
 
 Cost: O(flows + samples) for each run.
@@ -22,6 +23,7 @@ Cost: O(flows + samples) for each run.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -54,6 +56,8 @@ from sojourn.sketches.sketch import AnySketch, new_sketch
 
 # Sampled delays that are stored of one flow and run; of more, so many that are evenly spread among them.
 MOST_DELAYS = 512
+# Sampled packets whose order is looked at, the last ones of a run.
+MOST_ORDERED = 4096
 # Beyond these no clock and no packet counter of a run is believed: differences and sums of such numbers stay whole.
 LAST_NS = (1 << 62) - (1 << 41)
 MOST_PACKETS = 1 << 40
@@ -109,7 +113,8 @@ class RunAnswer:
     ``pairs`` are the packets with the smallest raw delays, ``kernels`` what either kernel said of its clock, and
     ``missed`` how many packets either had no room for. ``extra`` packets arrived that were not sent in this run,
     ``displaced`` ones of them were sent in the one before; ``ahead`` packets were sent in this run, and arrived in the
-    one before, because they overtook the marker between. None where no sample tells.
+    one before, because they overtook the marker between. ``overtaken`` packets are late at any place of the run, on
+    average. None where no sample tells.
     """
 
     interval: Interval
@@ -120,6 +125,7 @@ class RunAnswer:
     ahead: Estimate | None = None
     kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
     missed: tuple[int, int] = (0, 0)
+    overtaken: Estimate | None = None
 
     @property
     def frame(self) -> RunFrame:
@@ -172,6 +178,7 @@ def answer_run(
         _NONE if is_whole else _displaced(arrived_before(), receiver, sender),
         (kernels[0], kernels[1]),
         (missed[0], missed[1]),
+        _overtaken(pairs, interval.totals.received),
     )
 
 
@@ -233,6 +240,36 @@ def _pairs(sample: MatchedSample | None, sender: AnySketch, base_ns: int) -> Tim
         return TimedPairs(none, none)
     sent_ns = sample.sent_ns(sender.first_ns)
     return TimedPairs(sent_ns, sent_ns + np.rint(sample.delay_ns).astype(np.int64) + base_ns)
+
+
+def _overtaken(pairs: TimedPairs, received: int) -> Estimate | None:
+    """How many packets that were sent before a place of the run arrive behind it, on average over its places.
+
+    That is the number of pairs of packets that changed places, over the number of packets. Of the packets a sample has
+    some share, of the pairs its square.
+    """
+    if not len(pairs):
+        return None
+    arrivals = pairs.received_ns[np.lexsort((pairs.received_ns, pairs.sent_ns))[-MOST_ORDERED:]]
+    swapped = _swapped_pairs(arrivals) if (np.diff(arrivals) < 0).any() else 0
+    if not swapped:
+        return _NONE
+    value = swapped / len(arrivals) * max(received / len(pairs), 1.0)
+    most = poisson_95(math.ceil(value * (1 + 2 / math.sqrt(swapped))))[1]
+    return Estimate(value, 0.0, most, swapped, "order", unit="packets")
+
+
+def _swapped_pairs(numbers: Int64Array) -> int:
+    """The pairs of numbers of which the later is the smaller one.
+
+    >>> _swapped_pairs(np.array([3, 1, 2, 2, 5, 4]))
+    4
+    """
+    swapped, seen = 0, list[int]()
+    for number in numbers.tolist():
+        swapped += len(seen) - bisect_right(seen, number)
+        insort(seen, number)
+    return swapped
 
 
 def combine(
@@ -304,7 +341,10 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
     missed = sum(answer.missed[0] for answer in answers), sum(answer.missed[1] for answer in answers)
     around = [one.interval.totals.losses for one in (*answers, *([later] if later is not None else []))]
     extra = [answer.extra for answer in answers if answer.extra is not None]
-    is_in_order = all(one.ahead is None or not one.ahead.value for one in answers)
+    overtaken = [answer.overtaken for answer in answers if answer.overtaken is not None]
+    # Among losses a cell does not show its extra packets: one that was overtaken may be hidden there.
+    is_in_order = not missing or not any(one.value for one in overtaken)
+    is_in_order &= all(one.ahead is None or not one.ahead.value for one in answers)
     if is_in_order and not any(missed) and all(one.is_exact and not one.extra for one in around):
         return _ChainLosses(missing, low=missing, high=missing)
     if len(extra) < len(answers):
@@ -312,7 +352,7 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
     # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
     late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
     ahead = [answer.ahead for answer in answers if answer.ahead is not None]
-    last = (later.displaced if later is not None else None) or _usual(late or extra)
+    last = (later.displaced if later is not None else None) or _usual(overtaken or late or extra, late or extra)
     value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last, *ahead))
     unsure = [extra[0], last, *ahead[:1], _rest(extra[1:], [*late, *ahead[2:]])]
     doubt = math.sqrt(sum(map(_variance, unsure)) + _sampled_apart(answers))
@@ -336,10 +376,11 @@ def _weight(estimate: Estimate) -> float:
     return estimate.value / estimate.samples if estimate.samples else 0.0
 
 
-def _usual(estimates: Sequence[Estimate]) -> Estimate:
-    """A number that is not known, given others like it: their mean, from nothing to the most that they may be."""
+def _usual(estimates: Sequence[Estimate], seen: Sequence[Estimate]) -> Estimate:
+    """A number that is not known, given others like it: their mean, from nothing to the most that they, and those that
+    were `seen`, may be."""
     value = sum(one.value for one in estimates) / len(estimates)
-    most = max(one.high for one in estimates)
+    most = max(one.high for one in (*estimates, *seen))
     return Estimate(value, 0.0, max(most, value), 0, "usual", unit="packets")
 
 

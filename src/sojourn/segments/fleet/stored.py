@@ -45,7 +45,7 @@ def answer_bytes(answer: RunAnswer) -> bytes:
         [interval.first_ns, interval.last_ns, totals.sent, totals.received, list(answer.missed)],
         [_estimate_items(totals.delays.mean), _estimate_items(totals.delays.deviation)],
         [totals.losses.lost, totals.losses.low, totals.losses.high, totals.losses.extra],
-        [one and _estimate_items(one) for one in (answer.extra, answer.displaced, answer.ahead)],
+        [one and _estimate_items(one) for one in _outside(answer)],
         None if interval.flows is None else _flow_items(interval.flows),
         [
             sampled.row.astype("<i4").tobytes(),
@@ -56,6 +56,11 @@ def answer_bytes(answer: RunAnswer) -> bytes:
         ],
     ]
     return zlib.compress(cbor2.dumps(items), COMPRESSION)
+
+
+def _outside(answer: RunAnswer) -> tuple[Estimate | None, ...]:
+    """The packets that are not where they belong; those that came last into the format are last."""
+    return answer.extra, answer.displaced, answer.ahead, answer.overtaken
 
 
 def clock_bytes(answer: RunAnswer) -> bytes:
@@ -83,8 +88,8 @@ def read_answer(data: bytes, clock: bytes) -> RunAnswer:
     interval = Interval(first_ns, last_ns, totals, None if flows is None else _flows_of(flows))
     pairs, kernels = read_clock(clock)
     count = 0 if interval.flows is None else len(interval.flows.flow_id)
-    found = [None if items is None else _answer_of(items) for items in (*outside, None)[:3]]
-    extra, displaced, ahead = (one if isinstance(one, Estimate) else None for one in found)
+    found = [None if items is None else _answer_of(items) for items in (*outside, None, None)[:4]]
+    extra, displaced, ahead, overtaken = (one if isinstance(one, Estimate) else None for one in found)
     return RunAnswer(
         interval,
         _sampled_of(sampled, count),
@@ -94,6 +99,7 @@ def read_answer(data: bytes, clock: bytes) -> RunAnswer:
         ahead,
         kernels,
         (missed[0], missed[1]),
+        overtaken,
     )
 
 
