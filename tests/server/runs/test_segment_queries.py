@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import cbor2
 import httpx
@@ -25,8 +26,10 @@ from sojourn.lab.two_point import LOST, START_NS, TwoPointWorld, make_two_point_
 from sojourn.segments.fleet.watch import LOOKS, WINDOW_NS
 from sojourn.segments.plan import plan_point
 from sojourn.segments.result import SegmentResult
+from sojourn.server.runs import questions
+from sojourn.server.runs.answering import answer_pairs
 from sojourn.server.runs.questions import SegmentWork, answer_segment
-from sojourn.store.runs import Pair, RunStore
+from sojourn.store.runs import KnownPair, Pair, RunStore
 from waiting import eventually
 
 MEMORY = 32_000
@@ -406,3 +409,29 @@ def test_a_run_that_is_answered_during_the_question_counts_once(
         RunStore, "pairs", lambda *a: [replace(one, sent_until=-1, received_until=-1) for one in pairs(*a)]
     )
     assert answer_segment(unit.store.engine.url, work)["aggregate"]["sent"] == before
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_runs_that_are_answered_while_a_question_is_count_once(
+    unit: Unit, world: TwoPointWorld, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Even if the stored answer is of several of them."""
+    runs, work = RunStore(unit.store), work_of({})
+    runs.pairs(work.pairs)
+    for batch, node, stream in ((world.sender, "alpha", OUT), (world.receiver, "beta", IN)):
+        unit.store.add(epochs_of(world, batch, node, stream))
+    before = answer_segment(unit.store.engine.url, work)
+    known = questions._known
+
+    def overtaken(*asked: Any) -> list[KnownPair]:
+        pairs = known(*asked)
+        within = {"most_runs": 64, "most_bytes": 1 << 28, "together": together}
+        runs.add_all(answer_pairs(unit.store.engine.url, pairs, **within), now_ns=START_NS)
+        return pairs
+
+    monkeypatch.setattr(questions, "_known", overtaken)
+    after = answer_segment(unit.store.engine.url, work)
+    assert runs.pairs(work.pairs)[0].sent_until > 0
+    assert after["covered"] == before["covered"]
+    for name in ("sent", "received", "lost"):
+        assert after["aggregate"][name] == before["aggregate"][name]

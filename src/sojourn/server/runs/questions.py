@@ -169,10 +169,10 @@ def _parts(
         if row.reason is None:
             by_pair[number].append(_Part(row.follows, read_answer(row.data, row.clock), row.size_bytes))
     for pair in known:
-        # A run that is answered while the question is may be among both.
-        stored = {_span(part) for part in by_pair[pair.number]}
+        # A run that is answered while the question is may be among both, there together with others.
+        stored = [_span(part) for part in by_pair[pair.number]]
         current = _current_parts(store, runs, pair, work)
-        by_pair[pair.number] += [part for part in current if _span(part) not in stored]
+        by_pair[pair.number] += [part for part in current if not _lies_in(_span(part), stored)]
     everything = _chained([by_pair[pair.number] for pair in known])
     inside = [part for part in everything if part.answer.interval.first_ns <= work.to_ns]
     after = everything[len(inside)] if len(everything) > len(inside) else None
@@ -181,6 +181,10 @@ def _parts(
 
 def _span(part: _Part) -> tuple[int, int]:
     return part.answer.interval.first_ns, part.answer.interval.last_ns
+
+
+def _lies_in(span: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= span[0] and span[1] <= last for first, last in others)
 
 
 def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[_Part]:
