@@ -131,6 +131,49 @@ def test_the_sample_tells_how_many_packets_are_late_at_a_place() -> None:
     assert np.mean(late) == pytest.approx(np.mean(behind), rel=0.3)
 
 
+def test_fewer_sampled_delays_stand_for_all_and_tell_the_same_percentiles() -> None:
+    world = make_two_point_world(seed=8, flows=5, packets=40_000, duration_ns=40 * SECOND, load=0.7)
+    (found, *_) = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+    few = found.sampled.thinned(100)
+    assert 50 <= len(few.row) <= 100
+    assert few.weight.sum() == pytest.approx(found.sampled.weight.sum())
+    assert not few.is_whole
+    assert found.sampled.thinned(10**6) is found.sampled
+    medians = [np.median(one.delay_ns) for one in (few, found.sampled)]
+    assert medians[0] == pytest.approx(medians[1], rel=0.25)  # five deviations of a median of a hundred
+
+
+def test_a_run_without_bounds_leaves_the_others_theirs() -> None:
+    world = in_order(make_two_point_world(seed=2, flows=20, packets=20_000, duration_ns=30 * SECOND, load=0.6))
+    found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))[1]
+    mean = found[1].interval.totals.delays.mean
+    assert isinstance(mean, Estimate)
+    delays = replace(found[1].interval.totals.delays, mean=replace(mean, low=-np.inf, high=np.inf))
+    totals = replace(found[1].interval.totals, delays=delays)
+    found[1] = replace(found[1], interval=replace(found[1].interval, totals=totals))
+    whole = combined(found)
+    _, delay = truth_between(world, whole.first_ns, whole.last_ns)
+    told = whole.totals.delays.mean
+    assert isinstance(told, Estimate)
+    assert np.isfinite([told.low, told.high]).all()
+    assert told.low <= delay[delay != LOST].mean() <= told.high
+
+
+def test_means_over_runs_are_as_exact_as_those_of_runs() -> None:
+    """Delays that change tenfold within seconds, of flows whose sizes are decoded to a thousandth."""
+    made = make_two_point_world(seed=4, flows=60, packets=18_000, duration_ns=12 * SECOND)
+    slow = 200_000 + 20_000_000 * np.sin((made.sender.time_ns - made.sender.time_ns[0]) / 1e9) ** 2
+    arrived = np.maximum.accumulate(made.sender.time_ns + slow.astype(np.int64))
+    received = replace(made.sender, time_ns=arrived)
+    world = TwoPointWorld(made.sender, received, arrived - made.sender.time_ns, made.keys, made.seed)
+    ends = [record(batch, PLAN, world, epoch_ns=2 * SECOND) for batch in (world.sender, world.receiver)]
+    whole = combined(answers(*ends)[1])
+    truth, _ = truth_between(world, whole.first_ns, whole.last_ns)
+    assert whole.flows is not None
+    rows = np.searchsorted(whole.flows.flow_id, truth.flow_id)
+    assert np.abs(whole.flows.mean_ns[rows] - truth.mean_ns).max() < 2
+
+
 def test_losses_are_inside_their_interval_although_runs_are_missing() -> None:
     """Every third run is not there: what was late at each gap is not known. Of six intervals of 95 %, fewer than four
     hold the truth in one of 400 runs."""

@@ -26,7 +26,6 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from sojourn.core.errors import InputError
 from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered
 from sojourn.core.keys import TrafficKey, key_id
 from sojourn.epochs.epoch import Epoch, KernelClock, merge_epochs
-from sojourn.estimation.differences import Losses, poisson_95
+from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.order_statistics import weighed_percentiles
 from sojourn.estimation.sample import MatchedSample, displaced_packets
@@ -49,6 +48,7 @@ from sojourn.segments.answer import (
     without_other_way,
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
+from sojourn.segments.fleet.losses import combined_losses, losses_without
 from sojourn.segments.plan import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import recorded_base, shifted
 from sojourn.sketches.sample import Sample
@@ -56,6 +56,8 @@ from sojourn.sketches.sketch import AnySketch, new_sketch
 
 # Sampled delays that are stored of one flow and run; of more, so many that are evenly spread among them.
 MOST_DELAYS = 512
+# Sizes are whole numbers; a decoded one that is so near to one is that.
+SURE_SIZE = 0.05
 # Sampled packets whose order is looked at, the last ones of a run.
 MOST_ORDERED = 4096
 # Beyond these no clock and no packet counter of a run is believed: differences and sums of such numbers stay whole.
@@ -92,6 +94,16 @@ class SampledDelays:
         complete = not sample.extra.any()
         whole = is_flow_whole & (before == left)[1:] & complete
         return cls(row[kept], delay[kept], weight[kept], whole, complete and sample.is_whole and len(kept) == len(row))
+
+    def thinned(self, most: int) -> SampledDelays:
+        """About so many of them, spread evenly, which stand for the others, too."""
+        step = -(-len(self.row) // max(most, 1))
+        if step <= 1:
+            return self
+        kept = slice(step // 2, None, step)
+        scale = float(self.weight.sum() / self.weight[kept].sum())
+        columns = self.row[kept].copy(), self.delay_ns[kept].copy(), self.weight[kept] * scale
+        return SampledDelays(*columns, np.zeros_like(self.whole), False)
 
 
 def _thinned(counts: Int64Array) -> Int64Array:
@@ -288,12 +300,12 @@ def combine(
     flows = _combined_flows(answers, clocks)
     whole = [answer.interval.totals for answer in answers]
     sent, received = (sum(getattr(one, name) for one in whole) for name in ("sent", "received"))
-    losses = _combined_losses(answers, gaps, later)
+    losses = combined_losses(answers, gaps, later)
     if flows is not None and foreign is not None and len(foreign):
         others = np.isin(flows.flow_id, foreign)
         aside, flows = flows.at(np.flatnonzero(others)), flows.at(np.flatnonzero(~others))
         sent -= round(float(np.nansum(aside.packets)))
-        losses = _losses_without(losses, aside, flows, answers)
+        losses = losses_without(losses, aside, flows, answers)
         received = sent - (losses.lost or 0)
     known = [i for i, clock in enumerate(clocks) if clock.tells_delays]
     delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known])
@@ -301,119 +313,6 @@ def combine(
     first, last = answers[0].interval.first_ns, answers[-1].interval.last_ns
     totals = SegmentTotals(sent, received, delays, losses, tails)
     return Interval(first, last, totals, None if flows is None else without_other_way(flows))
-
-
-def _combined_losses(answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None) -> Losses:
-    """The losses of runs; those between two gaps follow each other."""
-    edges = sorted({0, *gaps, len(answers)})
-    chains = [answers[first:last] for first, last in pairwise(edges)]
-    after = [*[None] * (len(chains) - 1), later]
-    parts = [_chain_losses(chain, following) for chain, following in zip(chains, after, strict=True)]
-    sent = sum(answer.interval.totals.sent for answer in answers)
-    surely = sum(answer.interval.totals.losses.extra for answer in answers)
-    if any(part.value is None for part in parts):
-        least, most = sum(max(part.low, 0.0) for part in parts), min(sum(part.high for part in parts), sent)
-        return Losses(None, math.floor(least), math.ceil(most), surely)
-    value = sum(part.value or 0.0 for part in parts)
-    # Packets that a kernel had no room for are all there may be; the rest errs independently from gap to gap.
-    below = sum(part.missed[1] for part in parts) + math.sqrt(sum(part.doubt**2 for part in parts))
-    above = sum(part.missed[0] for part in parts) + math.sqrt(sum(part.doubt**2 for part in parts))
-    lost, least, most = (
-        min(max(number, 0), sent) for number in (round(value), math.floor(value - below), math.ceil(value + above))
-    )
-    return Losses(lost, least, most, surely)
-
-
-@dataclass(frozen=True)
-class _ChainLosses:
-    """The losses of runs that follow each other, unknown beyond their bounds or with a doubt either way."""
-
-    value: float | None
-    doubt: float = 0.0
-    missed: tuple[int, int] = (0, 0)
-    low: float = 0.0
-    high: float = 0.0
-
-
-def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _ChainLosses:
-    sent = sum(answer.interval.totals.sent for answer in answers)
-    missing = sent - sum(answer.interval.totals.received for answer in answers)
-    missed = sum(answer.missed[0] for answer in answers), sum(answer.missed[1] for answer in answers)
-    around = [one.interval.totals.losses for one in (*answers, *([later] if later is not None else []))]
-    extra = [answer.extra for answer in answers if answer.extra is not None]
-    overtaken = [answer.overtaken for answer in answers if answer.overtaken is not None]
-    # Among losses a cell does not show its extra packets: one that was overtaken may be hidden there.
-    is_in_order = not missing or not any(one.value for one in overtaken)
-    is_in_order &= all(one.ahead is None or not one.ahead.value for one in answers)
-    if is_in_order and not any(missed) and all(one.is_exact and not one.extra for one in around):
-        return _ChainLosses(missing, low=missing, high=missing)
-    if len(extra) < len(answers):
-        return _ChainLosses(None, low=missing - missed[1], high=sent)
-    # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
-    late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
-    ahead = [answer.ahead for answer in answers if answer.ahead is not None]
-    last = (later.displaced if later is not None else None) or _usual(overtaken or late or extra, late or extra)
-    value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last, *ahead))
-    unsure = [extra[0], last, *ahead[:1], _rest(extra[1:], [*late, *ahead[2:]])]
-    doubt = math.sqrt(sum(map(_variance, unsure)) + _sampled_apart(answers))
-    return _ChainLosses(value, doubt, missed, value - doubt - missed[1], value + doubt + missed[0])
-
-
-def _sampled_apart(answers: Sequence[RunAnswer]) -> float:
-    """The variance of late packets, and of those ahead, where these were not counted in the sample that has them as
-    extra ones: their errors do not cancel out."""
-    pairs = [(one.displaced, one.extra) for one in answers[1:]]
-    pairs += [(one.ahead, before.extra) for before, one in pairwise(answers)]
-    found = 0.0
-    for part, whole in pairs:
-        if part is not None and whole is not None and abs(_weight(part) - _weight(whole)) > 0.1 * _weight(whole):
-            found += min(_variance(part), max(whole.high, part.value) ** 2)
-    return found
-
-
-def _weight(estimate: Estimate) -> float:
-    """How many packets each that was seen stands for."""
-    return estimate.value / estimate.samples if estimate.samples else 0.0
-
-
-def _usual(estimates: Sequence[Estimate], seen: Sequence[Estimate]) -> Estimate:
-    """A number that is not known, given others like it: their mean, from nothing to the most that they, and those that
-    were `seen`, may be."""
-    value = sum(one.value for one in estimates) / len(estimates)
-    most = max(one.high for one in (*estimates, *seen))
-    return Estimate(value, 0.0, max(most, value), 0, "usual", unit="packets")
-
-
-def _rest(extra: Sequence[Estimate], late: Sequence[Estimate]) -> Estimate:
-    """What is extra without being late, whose errors alone are left: a late packet is in both numbers."""
-    value = max(sum(one.value for one in extra) - sum(one.value for one in late), 0.0)
-    scale = max((one.value / one.samples for one in extra if one.samples), default=1.0)
-    low, high = (scale * bound for bound in poisson_95(round(value / scale)))
-    return Estimate(value, min(low, value), max(high, value), 0, "rest", unit="packets")
-
-
-def _variance(estimate: Estimate) -> float:
-    """The square of the larger side of an interval."""
-    return max(estimate.high - estimate.value, estimate.value - estimate.low) ** 2
-
-
-def _losses_without(losses: Losses, aside: FlowDelays, flows: FlowDelays, answers: Sequence[RunAnswer]) -> Losses:
-    """The losses of flows without those set aside.
-
-    What only the sender sees is missing as a whole, as far as its size is known. What only the receiver sees is extra,
-    and hides how many others are: then the flows' own losses are added up, as uncertain as their sampled share.
-    """
-    if not np.isnan(aside.lost).any():
-        away = round(float(np.nansum(np.maximum(aside.packets, aside.lost))))
-        value = None if losses.lost is None else max(losses.lost - away, 0)
-        return Losses(value, max(losses.low - away, 0), max(losses.high - away, 0), losses.extra)
-    sent, lost = float(np.nansum(flows.packets)), float(np.nansum(flows.lost))
-    sampled = max(sum(int((answer.sampled.row >= 0).sum()) for answer in answers), 1)
-    share = min(max(lost / max(sent, 1.0), 1 / sampled), 0.5)
-    doubt = 2 * sent * math.sqrt(share * (1 - share) / sampled)
-    least, most = max(lost - doubt, 0.0), min(lost + doubt, sent)
-    value = None if np.isnan(flows.lost).any() else round(lost)
-    return Losses(value, math.floor(least), math.ceil(most), losses.extra)
 
 
 def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) -> LdaAnswer:
@@ -433,6 +332,8 @@ def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) 
     value = np.array([mean.value for mean in means]) - np.array([clock.offset_ns for *_, clock in told])
     half = np.array([(mean.high - mean.low) / 2 for mean in means])
     mean = float(weight @ value)
+    spreads = [one.value if isinstance(one, Estimate) else 0.0 for _, one, *_ in told]
+    half = _bounded(half, math.sqrt(float(weight @ (np.square(spreads) + (value - mean) ** 2))))
     spread = math.sqrt(float(np.sum((weight * half) ** 2)))
     below, above = _clock_room([clock for *_, clock in told], weight)
     samples = sum(one.samples for one in means)
@@ -445,6 +346,11 @@ def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) 
         std = math.sqrt(float(weight @ squares))
         deviation = Estimate(std, std, std, samples, known[0].method)
     return LdaAnswer(answer, deviation, nothing, nothing)
+
+
+def _bounded(half: FloatArray, deviation: float) -> FloatArray:
+    """The half-widths of runs' means; one that bounds nothing, of a few packets, differs from others as packets do."""
+    return np.where(np.isfinite(half), half, 2 * deviation) if np.isfinite(half).any() else half
 
 
 def _clock_room(clocks: Sequence[ClockAt], weight: FloatArray) -> tuple[float, float]:
@@ -484,7 +390,7 @@ class _Sums:
         # A packet that changed places with a marker is missing in one run, and too much in another.
         self.lost[at] += np.nan_to_num(flows.lost)
         self.unknown_lost[at] |= np.isnan(flows.lost)
-        delivered = np.maximum(np.nan_to_num(flows.packets) - np.nan_to_num(flows.lost), 0.0)
+        delivered = _whole(np.maximum(np.nan_to_num(flows.packets) - np.nan_to_num(flows.lost), 0.0))
         known = flows.answered & clock.tells_delays
         weight = np.where(known, np.maximum(delivered, 1.0), 0.0)
         mean = np.where(known, flows.mean_ns - clock.offset_ns, 0.0)
@@ -500,6 +406,12 @@ class _Sums:
         self.above[at] += weight * (half + above)
         self.samples[at] += np.where(known, flows.samples, 0)
         self.silent[at] += np.where(known, 0.0, delivered)
+
+
+def _whole(sizes: FloatArray) -> FloatArray:
+    """Sizes, exact where decoding came so near to a whole number: a run's part in a mean is as exact as the mean."""
+    nearest = np.rint(sizes)
+    return np.where(np.abs(sizes - nearest) < SURE_SIZE, nearest, sizes)
 
 
 def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> FlowDelays | None:

@@ -19,7 +19,7 @@ from sojourn.core.executors.limited import Ended, LimitedProcess, ProcessEndedEr
 from sojourn.server.door.limits import BusyError, Limits
 
 PRELOAD = ("sojourn.server.queries.answering",)
-NARROW = "ask for a shorter range, for one node, or with the method literal"
+NARROW = "ask for a shorter range, or for less of it: one node, the method literal, a segment without --interval"
 
 Result = TypeVar("Result")
 

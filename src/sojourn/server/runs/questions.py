@@ -41,6 +41,8 @@ from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
 MOST_RUNS = 20_000
+# Sampled delays of all runs of an answer, by which percentiles are told; of very many runs each has a part of its own.
+MOST_SAMPLED = 1_000_000
 # Runs that are answered for a question because nobody has done so before.
 MOST_UNANSWERED = 50
 SAME = "one node's own time"
@@ -165,9 +167,12 @@ def _parts(
     unanswered = [row for _, row in found if row.reason is not None and row.start_ns <= work.to_ns]
     notes = [f"{plural(len(unanswered), 'run')} without an answer: {unanswered[0].reason}"] if unanswered else []
     by_pair: dict[int, list[_Part]] = {pair.number: [] for pair in known}
+    each = MOST_SAMPLED // max(len(found), 1)
     for number, row in found:
         if row.reason is None:
-            by_pair[number].append(_Part(row.follows, read_answer(row.data, row.clock), row.size_bytes))
+            answer = read_answer(row.data, row.clock)
+            thinner = replace(answer, sampled=answer.sampled.thinned(each))
+            by_pair[number].append(_Part(row.follows, thinner, row.size_bytes))
     for pair in known:
         # A run that is answered while the question is may be among both, there together with others.
         stored = [_span(part) for part in by_pair[pair.number]]

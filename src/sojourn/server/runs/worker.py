@@ -2,7 +2,7 @@
 
 A thread looks every second for pairs of streams that have new epochs at either end, and has them answered in a process
 of its own, within limits of time and memory; it stores what comes back. A pair that ends the process is tried alone,
-and left out for a while if it does so again.
+and left out for a while if it does so again. The first time that anything does, kernels are compiled before it counts.
 
 Where more segments are recorded than the machine can answer run by run, runs of a segment that follow each other are
 answered as one, up to `MOST_TOGETHER`: what is stored gets coarser instead of later. Nothing else is lost, as sketches
@@ -11,7 +11,10 @@ are linear.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,6 +48,7 @@ class RunWorker(Periodic):
         self._process = LimitedProcess(within, preload=PRELOAD)
         self._most_bytes = limits.query_decoded_bytes
         self._seen, self._together = 0, 1
+        self._is_compiled = False
         self._news: dict[Pair, None] = {}
         self._pauses: dict[Pair, tuple[float, float]] = {}  # until when a pair is left alone, and for how long
         super().__init__("sojourn-runs", LOOK_SECONDS, process=self._process)
@@ -92,12 +96,22 @@ class RunWorker(Periodic):
             if isinstance(error, SojournError) and not isinstance(error, ProcessEndedError):
                 raise
             # The process ended, or something that nobody foresaw.
-            if len(left) > 1:
+            if not self._is_compiled:
+                self._compile()
+                self._answer_all(self._again(left))
+            elif len(left) > 1:
                 for pair in self._again(left):
                     self._answer_all([pair])
             elif skipped := skip_run(self._store, left[0], str(error)):
                 self._runs.add_all([skipped], now_ns=time.time_ns())
                 self._answer_all(self._again(left))
+
+    def _compile(self) -> None:
+        """Compile what answering needs, without the limits of a question: where nothing is kept yet it exceeds them."""
+        self._is_compiled = True
+        command = [sys.executable, "-m", "sojourn", "warm-up", "segment"]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, timeout=COMPILING_SECONDS, check=False)
 
     def _left_of(self, asked: Sequence[KnownPair], done: Sequence[AnsweredPair]) -> list[KnownPair]:
         """The pairs that are not answered to their end; those of which nothing was have a pause."""
