@@ -29,7 +29,7 @@ __all__ = ["NOTE", "table"]
 
 RATES = (0, 1_000, 10_000, 100_000)
 SETTLE_SECONDS, SECONDS = 5.0, 30.0
-POINT_SECONDS, EPOCH_NS = 60.0, 10_000_000_000
+POINT_SECONDS, EPOCH_NS = 40.0, 10_000_000_000
 DROPPED = re.compile(r"([\d,]+) dropped by the kernel")
 NOTE = (
     f"One core, one run of {SECONDS:.0f} s (measurements) or {POINT_SECONDS:.0f} s (packets) each, after the first "

@@ -39,6 +39,7 @@ PLAN = Plan(packets=1_000_000, traces=2, salts=20)
 WEIBULL = [law for law in LAWS if law.name in ("Weibull 0.6", "Weibull 0.8")]
 
 
+@pytest.mark.long
 def test_mean_and_deviation_reach_the_papers_figures() -> None:
     """Means over 40 trials vary by 12 %: a bound of 5 % where 4 % is expected fails once in 50 sets of seeds."""
     losses = (0.001, 0.01, 0.05, 0.2)

@@ -206,7 +206,7 @@ def test_flows_that_do_not_take_the_way_are_left_out_of_the_totals(network: Netw
 
 
 @needs_root
-@pytest.mark.parametrize("sketch", ["auto", "lds"])
+@pytest.mark.parametrize("sketch", ["auto", pytest.param("lds", marks=pytest.mark.long)])
 def test_one_flow_at_heavy_loss_has_its_counts_and_a_delay(network: Network, sketch: str) -> None:
     """What is expected by default, 1000 flows and 1 % loss, and then one flow that loses a third or more."""
     plan = plan_segment(sketch, 32_000, flows=1000, loss=0.01, joint=True)

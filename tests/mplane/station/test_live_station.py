@@ -262,6 +262,7 @@ def test_a_bottleneck_is_named_within_three_intervals_and_cleared_after(
         assert told().index(("changed", segment)) < told().index(("cleared", segment))
 
 
+@pytest.mark.long
 def test_measurement_goes_on_while_a_link_fails(station: Station, before: str) -> None:
     complete = station.ask("path", "--between", before)
     assert [one["segment"] for one in complete["segments"]] == PATH

@@ -52,7 +52,7 @@ def errors_in(
     [
         pytest.param("lds", 4000, 20, 0.0, WISH, marks=pytest.mark.long),
         pytest.param("colate", 1000, 40, 0.0, Wish(0.1, 0.9, 100), marks=pytest.mark.long),
-        ("sample", 400, 60, 0.1, Wish(0.1, 0.9, 100)),
+        pytest.param("sample", 400, 60, 0.1, Wish(0.1, 0.9, 100), marks=pytest.mark.long),
         ("auto", 400, 60, 0.02, Wish(0.1, 0.9, 100)),
     ],
 )

@@ -71,7 +71,7 @@ ENDPOINTS = {
     ("POST", "/api/v1/segments"): ({"admin"}, {"json": WAY}),
     ("GET", "/api/v1/segments"): (READERS, {}),
     ("GET", "/api/v1/segments/way"): (READERS, {}),
-    ("POST", "/api/v1/segments/way/query"): (READERS, {"json": {"from_ns": 0}}),
+    ("POST", "/api/v1/segments/way/query"): (READERS, {"json": {"from_ns": 0, "live": False}}),
     ("POST", "/api/v1/segments/query"): (READERS, {"json": {"from_ns": 0}}),
     ("DELETE", "/api/v1/segments/way"): ({"admin"}, {}),
     ("GET", "/metrics"): (READERS, {}),

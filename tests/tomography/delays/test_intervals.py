@@ -118,6 +118,7 @@ def test_one_packet_alone_has_an_interval() -> None:
     assert (likely.high_ns[:2] <= bounds.most_ns[:2]).all()
 
 
+@pytest.mark.long
 def test_short_stretches_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, truth = simulated(225, 12_001)
     whole, whole_ratio = held(trace, truth)

@@ -31,7 +31,7 @@ PRELOAD = ("sojourn.server.runs.answering",)
 LOOK_SECONDS = 1.0
 AT_ONCE = 32
 RUNS_AT_ONCE = 64
-# A round that takes longer has more to do than time allows; the next joins more runs, until one takes a quarter of it.
+# A round that takes longer has too much to do, and joins runs from then on, until one takes a quarter of it.
 LONGEST_ROUND_SECONDS, MOST_TOGETHER = 20.0, 4
 LONGEST_PAUSE_SECONDS, COMPILING_SECONDS = 60.0, 300.0
 _LOG = logging.getLogger("sojourn.segments")
@@ -60,10 +60,7 @@ class RunWorker(Periodic):
         except SojournError as error:
             if not self._stopping.is_set():
                 _LOG.warning("warning: segments could not be answered: %s", error)
-        took = time.monotonic() - begun
-        if took > LONGEST_ROUND_SECONDS:
-            self._together = min(2 * self._together, MOST_TOGETHER)
-        elif took < LONGEST_ROUND_SECONDS / 4:
+        if time.monotonic() - begun < LONGEST_ROUND_SECONDS / 4:
             self._together = max(self._together // 2, 1)
 
     def _answer_new(self) -> None:
@@ -83,6 +80,8 @@ class RunWorker(Periodic):
                 return
             for pair in some:
                 self._news.pop(pair, None)
+            if time.monotonic() - now > self._together * LONGEST_ROUND_SECONDS:
+                self._together = min(2 * self._together, MOST_TOGETHER)
 
     def _answer_all(self, pairs: Sequence[KnownPair]) -> None:
         """Answer pairs together until nothing is left of them; each alone if that ends the process."""
