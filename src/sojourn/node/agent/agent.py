@@ -510,12 +510,15 @@ class Agent:
             return
         with self._lock:
             self._poll()
-            known = {name: self._streams[name] for name in asked.streams if name in self._streams}
-            watched = {name: stream for name, stream in known.items() if stream.watch()}
+            watched = {name: stream for name, stream in self._asked_about(asked) if stream.watch()}
         if watched:
             self._watched.append(_Watched(asked, watched, time.monotonic() + WINDOW_NS / 1e9))
         else:
             self._answer_one(asked, {})
+
+    def _asked_about(self, asked: Asked) -> list[tuple[str, AgentStream]]:
+        """The streams of a question that run, each once."""
+        return [(name, self._streams[name]) for name in dict.fromkeys(asked.streams) if name in self._streams]
 
     def _answer_watched(self, now: float) -> None:
         while self._watched and self._watched[0].due <= now:
@@ -527,10 +530,10 @@ class Agent:
         with self._lock:
             self._poll()
             looks = {name: stream.looks() for name, stream in watched.items()}
-            known = {name: self._streams[name] for name in asked.streams if name in self._streams}
-            # A stream that was begun anew meanwhile has nothing to do with what was seen of it before.
-            is_same = {name for name, stream in known.items() if watched.get(name) is stream}
-            epochs = [e for name, one in known.items() for e in (looks[name] if name in is_same else one.snapshots())]
+            epochs: list[Epoch] = []
+            for name, stream in self._asked_about(asked):
+                # A stream that was begun anew meanwhile has nothing to do with what was seen of it before.
+                epochs += looks[name] if watched.get(name) is stream else stream.snapshots()
             waiting = self.spool.newest(set(asked.streams), asked.from_ns, asked.to_ns)
         page: list[bytes] = []
         size = 0

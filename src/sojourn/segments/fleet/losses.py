@@ -34,8 +34,8 @@ def combined_losses(answers: Sequence[RunAnswer], gaps: Sequence[int], later: Ru
         return Losses(None, math.floor(least), math.ceil(most), surely)
     value = sum(part.value or 0.0 for part in parts)
     # Packets that a kernel had no room for are all there may be; the rest errs independently from gap to gap.
-    below = sum(part.missed[1] for part in parts) + math.sqrt(sum(part.doubt**2 for part in parts))
-    above = sum(part.missed[0] for part in parts) + math.sqrt(sum(part.doubt**2 for part in parts))
+    doubt = math.sqrt(sum(part.doubt**2 for part in parts))
+    above, below = (doubt + sum(part.missed[end] for part in parts) for end in (0, 1))
     lost, least, most = (
         min(max(number, 0), sent) for number in (round(value), math.floor(value - below), math.ceil(value + above))
     )
