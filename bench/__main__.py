@@ -1,6 +1,7 @@
 """`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md.
 
 ``coverage`` and ``tomography-intervals`` (of intervals, not timed, only by name) go to docs/maths.
+``auto`` has options of its own (``python -m bench auto --help``), and no table.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from pathlib import Path
 
 from bench.timing import use_one_core
@@ -26,6 +28,11 @@ def write(page: Path, name: str, lines: list[str]) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["auto"]:
+        from bench.auto.run import main as judge_auto
+
+        judge_auto(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "tables", nargs="*", metavar="TABLE", help=f"{', '.join((*TABLES, *UNTIMED))}; by default all timed ones"
