@@ -15,8 +15,16 @@ from sojourn.estimation.joint.linear import (
     draw_excess,
     error_ratios,
 )
-from sojourn.estimation.joint.messages import Cells, Incidence, lds_incidence, new_messages, pass_normal, pass_single
-from sojourn.estimation.joint.mixture import Mixture, Normals, learn_mixture, pass_mixture, posterior
+from sojourn.estimation.joint.messages import (
+    Incidence,
+    add_up,
+    lds_incidence,
+    mixture_prior,
+    new_graph,
+    normal_prior,
+    sweep,
+)
+from sojourn.estimation.joint.mixture import Mixture, learn_mixture, posterior
 from sojourn.sketches.lds import LdsParameters
 
 FLOWS = 400
@@ -36,52 +44,57 @@ def small_problem(spread: int, columns: int, seed: int = 3):
     return incidence, weight, size, variance, kappa, noise, truth, observed
 
 
-def passed(incidence: Incidence, weight, size, variance, kappa, noise, observed, passes: int = 300):
-    zero = np.zeros(FLOWS)
-    messages = new_messages(incidence, weight, zero, variance)
-    cells = Cells(incidence.cell, weight, incidence.groups, observed, noise)
+def passed(incidence: Incidence, weight, size, variance, kappa, noise, observed, passes: int = 300, prior=None):
+    given = {"kappa": kappa, "whole": size, "mean": np.zeros(FLOWS), "variance": variance}
+    graph = new_graph(incidence, weight, observed, noise, **given)
     for _ in range(passes):
-        pass_normal(cells, kappa, size, zero, variance, messages, 0.5)
-        messages.add_up(incidence)
-    return messages
+        change = sweep(graph, prior or normal_prior(variance), 0.5, 0.0)
+        add_up(graph)
+    return graph, change
 
 
-def test_a_pass_over_single_cells_is_the_pass_over_groups_of_one() -> None:
+def with_spare_edges(incidence: Incidence, weight):
+    """The same flows with a second edge in each group, to no cell."""
+    cell, twice = np.full((FLOWS, 8), -1), np.zeros((FLOWS, 8))
+    cell[:, ::2], twice[:, ::2] = incidence.cell, weight
+    return Incidence(cell, np.where(cell < 0, 0.0, 1.0), 4, incidence.cells), twice
+
+
+def test_groups_of_one_cell_are_heard_as_groups_of_several_are() -> None:
     """With cells that take all packets of a flow, half of them, or none."""
     incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
     weight = weight * np.array([1.0, 1.0, 0.5, 0.5])
     incidence.cell[::7, 1] = -1
-    mean = np.linspace(-1, 1, FLOWS)
-    ends = []
-    for single in (False, True):
-        messages = new_messages(incidence, weight, mean, variance)
-        cells = Cells(incidence.cell, weight, incidence.groups, observed, noise)
-        for _ in range(5):
-            one_pass = pass_single if single else pass_normal
-            change = one_pass(cells, kappa, size, mean, variance, messages, 0.8)
-        ends.append((change, messages))
-    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-6)
-    for name in ("part_mean", "part_variance", "cell_mean", "cell_variance", "precision", "value"):
-        assert getattr(ends[0][1], name) == pytest.approx(getattr(ends[1][1], name), rel=1e-6, abs=1e-9)
+    one = np.array([1.0]), np.array([-1.0]), np.array([3.0])
+    prior = mixture_prior(*one, scatter=variance, doubt=np.full(FLOWS, 0.01))
+    single, change = passed(incidence, weight, size, variance, kappa, noise, observed, 5, prior)
+    longer, spare = with_spare_edges(incidence, weight)
+    grouped, same_change = passed(longer, spare, size, variance, kappa, noise, observed, 5, prior)
+    near = {"rel": 1e-6, "abs": 1e-9}
+    assert change == pytest.approx(same_change, **near)
+    assert grouped.part_mean[:, ::2] == pytest.approx(single.part_mean, **near)
+    for name in ("cell_mean", "cell_variance", "precision", "value"):
+        assert getattr(grouped, name) == pytest.approx(getattr(single, name), **near)
 
 
-def mixture_pass(incidence, weight, size, kappa, noise, observed, prior, scatter, doubt, passes: int = 100):
-    messages = new_messages(incidence, weight, np.zeros(FLOWS), scatter + prior[2][0])
-    cells = Cells(incidence.cell, weight, incidence.groups, observed, noise)
-    for _ in range(passes):
-        change = pass_mixture(cells, kappa, size, Normals(*prior), scatter, doubt, messages, 0.5)
-        messages.add_up(incidence)
-    return messages, change
+def test_quiet_flows_are_not_visited() -> None:
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
+    graph, _ = passed(incidence, weight, size, variance, kappa, noise, observed, 3)
+    graph.change[:100] = -1.0
+    before = graph.part_mean.copy()
+    change = sweep(graph, normal_prior(variance), 0.5, 0.0)
+    assert change > 0
+    assert np.array_equal(graph.part_mean[:100], before[:100])
+    assert not np.any(np.all(graph.part_mean[100:] == before[100:], axis=1))
 
 
 @pytest.mark.parametrize(("spread", "columns"), [(1, 50), (3, 100)])
 def test_a_mixture_of_one_normal_is_the_normal_prior(spread: int, columns: int) -> None:
     incidence, weight, size, variance, kappa, noise, _, observed = small_problem(spread, columns)
     one = np.array([1.0]), np.array([0.0]), np.array([4.0])
-    mixed, change = mixture_pass(
-        incidence, weight, size, kappa, noise, observed, one, variance - 4.0, np.zeros(FLOWS), 300
-    )
-    normal = passed(incidence, weight, size, variance, kappa, noise, observed)
+    prior = mixture_prior(*one, scatter=variance - 4.0, doubt=np.zeros(FLOWS))
+    mixed, change = passed(incidence, weight, size, variance, kappa, noise, observed, 300, prior)
+    normal, _ = passed(incidence, weight, size, variance, kappa, noise, observed)
     assert change < 1e-3
     means = [m.precision * m.value / (1 / variance + m.precision) for m in (mixed, normal)]
     assert means[0] == pytest.approx(means[1], abs=0.02)
@@ -122,7 +135,7 @@ def test_dense_solution_is_the_textbook_one(spread: int, columns: int) -> None:
 
 def test_settled_messages_have_the_exact_means_and_near_variances() -> None:
     incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
-    messages = passed(incidence, weight, size, variance, kappa, noise, observed)
+    messages, _ = passed(incidence, weight, size, variance, kappa, noise, observed)
     mean, left = textbook(incidence, weight, size, variance, kappa, noise, observed)
     predicted = 1 / (1 / variance + messages.precision)
     assert predicted * messages.precision * messages.value == pytest.approx(mean, abs=1e-3)

@@ -25,22 +25,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.joint.messages import (
-    Cells,
-    Incidence,
-    Messages,
-    add_up,
-    all_but,
-    flow_message,
-    new_messages,
-    predict_group,
-)
+from sojourn.estimation.joint.messages import Graph, Incidence, Prior, add_up, moments, new_graph, sweep
 
 MOST_PASSES = 200
 FULL = 1 - 1e-9
@@ -193,9 +183,9 @@ FITS = 2.0  # mean square of held-out errors in variances; above, passes oscilla
 MOST_SQUARE = 100.0  # ten deviations: one cell with a flow not listed must not decide the fit of all
 NOISE = 1e-3
 NEAR_INTEGER = 0.2
-NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
-WEAKEST = 1e-3
 FULL_PASS = 4
+NEVER = -1.0  # the change of a flow that is not visited
+LEAST_DRAWN = 0.1
 QUIET = 0.01  # flows that changed by less than a hundredth of a deviation wait for the next full pass
 FAR = 5.0
 FAR_PACKETS = 5.0
@@ -245,33 +235,43 @@ def _samples(incidence: Incidence) -> bool:
 
 def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: float) -> tuple[Sizes, float]:
     """Passes with one step length until they settle; and how far held-out predictions are from the cells."""
-    centre, width = _components(int(bounds.high.max(initial=0)))
-    weight = _first_weights(centre, width, _mean_size(incidence, count))
-    first, last = _reach(bounds, centre)
-    mean, variance, inverse = (np.empty(incidence.flows) for _ in range(3))
-    prior = _SizePrior(first, last, bounds.low, bounds.high, weight, centre, width**2)
+    prior = _size_prior(incidence, count, bounds)
+    mean, variance = np.empty((2, incidence.flows))
     _prior_moments(mean, variance, prior)
-    messages = new_messages(incidence, incidence.share, mean, variance)
     observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
-    cells = Cells(incidence.cell, incidence.share, incidence.groups, observed, noise)
-    misfit = _settle_sizes(cells, prior, messages, mean, variance, inverse, step, _samples(incidence))
+    graph = new_graph(
+        incidence,
+        incidence.share,
+        observed,
+        noise,
+        kappa=np.empty((incidence.flows, incidence.groups)),
+        whole=np.ones(incidence.flows),
+        mean=mean,
+        variance=variance,
+    )
+    if incidence.group_length == 1 and not _samples(incidence):
+        # Of a flow whose size is certain so is every part.
+        graph.change[bounds.exact] = NEVER
+    inverse = np.empty(incidence.flows)
+    misfit = _settle_sizes(graph, prior, inverse, step)
+    mean, variance = graph.mean, graph.variance
     if incidence.group_length == 1 and bounds.consistent:
         _settle(incidence.cell, incidence.share, count, mean, variance, NEAR_INTEGER)
         settle_by_rank(incidence, count, mean, variance)
         inverse = np.where(variance == 0, 1 / np.maximum(mean, 1.0), inverse)
-    total = messages.cell_variance + noise
-    gain = messages.part_variance / total[incidence.cell]
-    left = (observed - messages.cell_mean)[incidence.cell]
-    part_mean = np.maximum(messages.part_mean + gain * left, 0.0)
+    total = graph.cell_variance + noise
+    gain = graph.part_variance / total[incidence.cell]
+    left = graph.residual()[incidence.cell]
+    part_mean = np.maximum(graph.part_mean + gain * left, 0.0)
     # A part of a cell's N packets varies at most as a binomial draw of them.
     held = np.maximum(observed[incidence.cell], 1e-9)
     drawn = part_mean * np.clip(1 - part_mean / held, 0.0, 1.0)
-    part_variance = np.minimum(messages.part_variance * (1 - gain), drawn)
+    part_variance = np.minimum(graph.part_variance * (1 - gain), drawn)
     kept = incidence.cell >= 0
     whole = kept & (incidence.share >= FULL)
     part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
     part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
-    explained = _explained(incidence, observed - messages.cell_mean, messages.cell_variance)
+    explained = _explained(incidence, graph.residual(), graph.cell_variance)
     return Sizes(mean, variance, inverse, part_mean, part_variance, bounds.consistent and explained), misfit
 
 
@@ -351,141 +351,62 @@ def _settle(
             variance[f] = 0.0
 
 
-class _SizePrior(NamedTuple):
-    """The prior of sizes as kernels take it: each flow's bounds and the components [first, last) within these."""
-
-    first: Int64Array
-    last: Int64Array
-    low: Int64Array
-    high: Int64Array
-    weight: FloatArray
-    centre: FloatArray
-    width2: FloatArray
-
-
-@inlined
-def _size_moments(
-    f: int, precision: float, product: float, prior: _SizePrior, evidence: FloatArray
-) -> tuple[float, float]:
-    """Mean and variance of a size with this prior and a normal message; ``evidence`` holds the components' shares."""
-    first, last, low, high = prior.first[f], prior.last[f], prior.low[f], prior.high[f]
-    weight, centre, width2 = prior.weight, prior.centre, prior.width2
-    if low == high:
-        return float(low), 0.0
-    said = product / precision if precision > 0 else 0.0
-    nearest = np.inf
-    for k in range(first, last):
-        evidence[k] = 0.5 * precision * (centre[k] - said) ** 2 / (1.0 + width2[k] * precision)
-        nearest = min(nearest, evidence[k])
-    total = mean = square = 0.0
-    for k in range(first, last):
-        distance = evidence[k] - nearest
-        evidence[k] = 0.0
-        if distance < NEGLIGIBLE:
-            spread = 1.0 / (1.0 + width2[k] * precision)
-            share = weight[k] * np.sqrt(spread) * np.exp(-distance)
-            own = spread * (centre[k] + width2[k] * product)
-            evidence[k] = share
-            total += share
-            mean += share * own
-            square += share * (own * own + width2[k] * spread)
-    for k in range(first, last):
-        evidence[k] /= total
-    mean /= total
-    variance = max(square / total - mean * mean, 0.0)
-    clipped = min(max(mean, float(low)), float(high))
-    return clipped, min(variance, 0.25 * float(high - low) ** 2)
+def _size_prior(incidence: Incidence, count: Int64Array, bounds: SizeBounds) -> Prior:
+    """Integers and geometric steps within each flow's bounds, with a power law's weights."""
+    centre, width = _components(int(bounds.high.max(initial=0)))
+    weight = _first_weights(centre, width, _mean_size(incidence, count))
+    none = np.zeros(incidence.flows)
+    low, high = bounds.low.astype(np.float64), bounds.high.astype(np.float64)
+    reach = _reach(bounds, centre)
+    return Prior(weight, centre, width**2, none, none, *reach, low, high, NOISE, np.zeros(len(centre)))
 
 
 @kernel
-def _prior_moments(mean: FloatArray, variance: FloatArray, prior: _SizePrior) -> None:
-    evidence = np.empty(len(prior.centre))
+def _prior_moments(mean: FloatArray, variance: FloatArray, prior: Prior) -> None:
+    scratch = np.empty((2, len(prior.centre)))
     for f in range(len(mean)):
-        mean[f], variance[f] = _size_moments(f, 0.0, 0.0, prior, evidence)
+        mean[f], variance[f] = moments(f, 0.0, 0.0, prior, scratch)
 
 
 @kernel
-def _pass_sizes(
-    cells: Cells,
-    prior: _SizePrior,
-    messages: Messages,
-    mean: FloatArray,
-    variance: FloatArray,
-    inverse: FloatArray,
-    responsibility: FloatArray,
-    last_change: FloatArray,
-    step: float,
-    quiet: float,
-    sampled: bool,
-) -> float:
-    """One pass over the flows that last changed by `quiet` or more; the largest change of a part, in deviations."""
-    own = np.empty((cells.groups, 5))
-    kappa = np.empty(cells.groups)
-    is_single = cells.cell.shape[1] == cells.groups
-    evidence = np.empty(len(prior.centre))
-    largest = 0.0
-    for f in range(cells.cell.shape[0]):
-        if last_change[f] < quiet:
-            continue
-        kappa[:] = max(mean[f], 0.1)
-        precision, product = flow_message(f, cells, kappa, 1.0, messages, own)
-        mean[f], variance[f] = _size_moments(f, precision, product, prior, evidence)
-        inverse[f] = 1.0 / max(mean[f], 1.0)
+def _expected_inverse(graph: Graph, prior: Prior, inverse: FloatArray) -> None:
+    """1/size of each flow, of at least one packet, on average over its components."""
+    scratch = np.empty((2, len(prior.centre)))
+    for f in range(len(inverse)):
+        inverse[f] = 1.0 / max(graph.mean[f], 1.0)
         if prior.low[f] < prior.high[f]:
-            inverse[f] = 0.0
+            precision, product = graph.precision[f], graph.precision[f] * graph.value[f]
+            moments(f, precision, product, prior, scratch)
+            total = expected = 0.0
             for k in range(prior.first[f], prior.last[f]):
-                responsibility[k] += evidence[k]
                 size = (prior.centre[k] + prior.width2[k] * product) / (1.0 + prior.width2[k] * precision)
-                inverse[f] += evidence[k] / max(size, 1.0)
-        elif is_single and not sampled:
-            continue
-        last_change[f] = 0.0
-        for g in range(cells.groups):
-            if is_single:
-                others, others_product = all_but(own, g)
-                outside_mean, outside_variance = _size_moments(f, others, others_product, prior, evidence)
-            else:
-                # Of its group's cells only one is held out, so the prior acts as it does near the flow's size.
-                spread = max(variance[f], NOISE)
-                outside = max(1.0 / spread - own[g, 0], WEAKEST / spread)
-                outside_variance = 1.0 / outside
-                outside_mean = (mean[f] / spread - own[g, 1]) / outside if outside > WEAKEST / spread else mean[f]
-            change = predict_group(f, g, cells, kappa[g], 1.0, messages, own, outside_mean, outside_variance, step)
-            last_change[f] = max(last_change[f], change)
-        largest = max(largest, last_change[f])
-    return largest
+                total += scratch[0, k]
+                expected += scratch[0, k] / max(size, 1.0)
+            inverse[f] = expected / total
 
 
 @kernel
-def _settle_sizes(
-    cells: Cells,
-    prior: _SizePrior,
-    messages: Messages,
-    mean: FloatArray,
-    variance: FloatArray,
-    inverse: FloatArray,
-    step: float,
-    sampled: bool,
-) -> float:
-    """Passes until they settle, which learn the prior's weights and the cells' noise, in place; how far held-out
+def _settle_sizes(graph: Graph, prior: Prior, inverse: FloatArray, step: float) -> float:
+    """Sweeps until they settle, which learn the prior's weights and the cells' noise, in place; how far held-out
     predictions are from the cells in the end."""
-    last_change = np.full(len(mean), np.inf)
     misfit = 0.0
-    for number in range(round(PASSES / step)):
-        responsibility = np.zeros(len(prior.centre))
+    most = round(PASSES / step)
+    for number in range(most):
+        prior.tally[:] = 0.0
+        for f in range(len(graph.mean)):
+            graph.kappa[f] = max(graph.mean[f], LEAST_DRAWN)
         in_full = number % FULL_PASS == 0 or number < FULL_PASS
-        quiet = 0.0 if in_full else QUIET
-        change = _pass_sizes(
-            cells, prior, messages, mean, variance, inverse, responsibility, last_change, step, quiet, sampled
-        )
-        add_up(cells.cell, messages)
+        change = sweep(graph, prior, step, 0.0 if in_full else QUIET)
+        add_up(graph)
         misfit = 0.0
-        for c in range(len(cells.observed)):
-            square = (cells.observed[c] - messages.cell_mean[c]) ** 2 / (messages.cell_variance[c] + NOISE)
-            misfit += min(square, MOST_SQUARE) / len(cells.observed)
-        cells.noise[:] = NOISE + max(misfit - 1.0, 0.0) * messages.cell_variance
-        if in_full and number >= LEARN_FROM:
-            prior.weight[:] = (responsibility + 1e-3) / (np.sum(responsibility) + 1e-3 * len(prior.centre))
-            if change < SETTLED:
-                break
+        for c in range(len(graph.observed)):
+            square = (graph.observed[c] - graph.cell_mean[c]) ** 2 / (graph.cell_variance[c] + NOISE)
+            misfit += min(square, MOST_SQUARE) / len(graph.observed)
+        graph.noise[:] = NOISE + max(misfit - 1.0, 0.0) * graph.cell_variance
+        learns = in_full and number >= LEARN_FROM
+        if number + 1 == most or (learns and change < SETTLED):
+            break
+        if learns:
+            prior.weight[:] = (prior.tally + 1e-3) / (np.sum(prior.tally) + 1e-3 * len(prior.centre))
+    _expected_inverse(graph, prior, inverse)
     return misfit

@@ -37,7 +37,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.counts import FULL
-from sojourn.estimation.joint.messages import Cells, Incidence, Messages, new_messages, pass_normal, pass_single
+from sojourn.estimation.joint.messages import TINY, Graph, Incidence, add_up, new_graph, normal_prior, sweep
 
 # Flows are alike if the cells leave a like share of their prior variance.
 EDGES = np.array([1e-4, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95])
@@ -310,7 +310,6 @@ ROUNDING = 1e-9
 LEAST_UNIT = 1e-3
 POWERS = (0.0, 1.0, 2.0)  # γ of σ² ∝ mean^γ
 SLOWEST = (0.1, 10.0)
-TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -490,10 +489,10 @@ class DelayProblem:
         sums: FloatArray = np.bincount(incidence.cell[kept], parts[kept], incidence.cells).astype(np.float64)
         return sums
 
-    def held_out(self, messages: Messages, excess: FloatArray, noise: FloatArray) -> tuple[float, float]:
+    def held_out(self, graph: Graph) -> tuple[float, float]:
         """How far cells are from their predictions, in units of variance, and −2 log likelihood at that scale."""
-        spread = messages.cell_variance[self.heard] + noise[self.heard] + TINY
-        scale = float(np.mean(messages.residual(excess)[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
+        spread = graph.cell_variance[self.heard] + graph.noise[self.heard] + TINY
+        scale = float(np.mean(graph.residual()[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
         score = float(np.mean(np.log(spread)) + np.log(max(scale, TINY))) if self.heard.any() else 0.0
         return scale, score
 
@@ -517,34 +516,28 @@ class DelayProblem:
         settled: float,
         search: bool,
     ) -> Solved:
-        """Passes until they settle, with shorter steps if they diverge."""
-        incidence = self.cells.incidence
+        """Sweeps until they settle, with shorter steps if they diverge."""
+        incidence, prior = self.cells.incidence, normal_prior(variance)
         for step in STEPS[:1] if search else STEPS:
-            messages = new_messages(incidence, self.cells.packets, np.zeros(incidence.flows), variance)
+            graph = new_graph(
+                incidence,
+                self.cells.packets,
+                excess,
+                noise,
+                kappa=kappa,
+                whole=self.whole,
+                mean=np.zeros(incidence.flows),
+                variance=variance,
+            )
             for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
-                change = self._one_pass(messages, excess, variance, kappa, noise, step)
-                messages.add_up(incidence)
+                change = sweep(graph, prior, step, 0.0)
+                add_up(graph)
                 if change < settled or not change < DIVERGED:
                     break
             if change < CONVERGED:
                 break
-        scale, score = self.held_out(messages, excess, noise)
-        return Solved(messages.value, messages.precision, scale, score)
-
-    def _one_pass(
-        self,
-        messages: Messages,
-        excess: FloatArray,
-        variance: FloatArray,
-        kappa: FloatArray,
-        noise: FloatArray,
-        step: float,
-    ) -> float:
-        """A pass around 0; the largest change."""
-        incidence = self.cells.incidence
-        cells = Cells(incidence.cell, self.cells.packets, incidence.groups, excess, noise)
-        one_pass = pass_single if incidence.group_length == 1 else pass_normal
-        return one_pass(cells, kappa, self.whole, np.zeros(incidence.flows), variance, messages, step)
+        scale, score = self.held_out(graph)
+        return Solved(graph.value, graph.precision, scale, score)
 
 
 def _rescaled(between: float, within: float, scale: float) -> tuple[float, float]:

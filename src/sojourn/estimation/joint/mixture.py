@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -45,7 +44,7 @@ from sojourn.estimation.joint.linear import (
     error_ratios,
     solve_normal,
 )
-from sojourn.estimation.joint.messages import Cells, Messages, all_but, flow_message, new_messages, predict_group
+from sojourn.estimation.joint.messages import NEGLIGIBLE, add_up, mixture_prior, new_graph, sweep
 from sojourn.estimation.order_statistics import quantile_of_sorted
 
 COMPONENTS = 72
@@ -59,7 +58,6 @@ KNOWN, FEWEST_KNOWN = 0.04, 300
 KEPT_FLOWS = 3.0  # flows' worth of weight on one normal: a few messages must not make a peak of their own
 NO_DIFFERENCE = 1e-3  # τ² over σ²: below, all flows have one mean, and a mixture has nothing to learn
 WITHIN_FACTORS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
-NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
 DEVIATIONS = 3.5
 LEVEL = 0.95
 TAIL_STEPS = 12
@@ -327,96 +325,6 @@ def _refined(tail: float, own: FloatArray, first: float, pace: float, deviation:
     return 0.5 * (low + high)
 
 
-WEAKEST = 1e-3
-LEAST_SPREAD = 1e-12
-
-
-@inlined
-def mixture_moments(
-    precision: float,
-    product: float,
-    weight: FloatArray,
-    centre: FloatArray,
-    width2: FloatArray,
-    scatter: float,
-    doubt: float,
-    spread: FloatArray,
-    distance: FloatArray,
-) -> tuple[float, float]:
-    """Mean and variance of a flow's value, given a normal message; ``spread`` and ``distance`` are scratch."""
-    value = product / precision if precision > 0 else 0.0
-    nearest = np.inf
-    for k in range(len(weight)):
-        spread[k] = width2[k] + scatter + doubt * centre[k] * centre[k]
-        distance[k] = 0.5 * precision * (centre[k] - value) ** 2 / (1.0 + spread[k] * precision)
-        nearest = min(nearest, distance[k])
-    total = mean = square = 0.0
-    for k in range(len(weight)):
-        further = distance[k] - nearest
-        if further < NEGLIGIBLE:
-            narrower = 1.0 / (1.0 + spread[k] * precision)
-            share = weight[k] * np.sqrt(narrower) * np.exp(-further)
-            own = narrower * (centre[k] + spread[k] * product)
-            total += share
-            mean += share * own
-            square += share * (own * own + spread[k] * narrower)
-    mean /= total
-    return mean, max(square / total - mean * mean, LEAST_SPREAD * (width2[0] + scatter))
-
-
-class Normals(NamedTuple):
-    """A mixture of normals as a kernel takes it."""
-
-    weight: FloatArray
-    centre: FloatArray
-    width2: FloatArray
-
-
-@kernel
-def pass_mixture(
-    cells: Cells,
-    kappa: FloatArray,
-    whole: FloatArray,
-    normals: Normals,
-    scatter: FloatArray,
-    doubt: FloatArray,
-    messages: Messages,
-    step: float,
-) -> float:
-    """One pass over all flows, each using the latest messages of the others; the largest change in deviations."""
-    weight, centre, width2 = normals
-    own = np.empty((cells.groups, 5))
-    is_single = cells.cell.shape[1] == cells.groups
-    spread, distance = np.empty(len(weight)), np.empty(len(weight))
-    largest = mean = variance = 0.0
-    for f in range(cells.cell.shape[0]):
-        total_precision, total_product = flow_message(f, cells, kappa[f], whole[f], messages, own)
-        messages.precision[f] = total_precision
-        if total_precision > 0:
-            messages.value[f] = total_product / total_precision
-        if not is_single:
-            mean, variance = mixture_moments(
-                total_precision, total_product, weight, centre, width2, scatter[f], doubt[f], spread, distance
-            )
-        for g in range(cells.groups):
-            if is_single:
-                others, product = all_but(own, g)
-                outside_mean, outside_variance = mixture_moments(
-                    others, product, weight, centre, width2, scatter[f], doubt[f], spread, distance
-                )
-            else:
-                # The mixture acts on a group of several cells as the normal that it is near the flow's value.
-                outside = max(1.0 / variance - own[g, 0], WEAKEST / variance)
-                outside_variance = 1.0 / outside
-                is_known = outside > WEAKEST / variance
-                outside_mean = (mean / variance - own[g, 1]) / outside if is_known else mean
-            change = predict_group(
-                f, g, cells, kappa[f, g], whole[f], messages, own, outside_mean, outside_variance, step
-            )
-            largest = max(largest, change)
-    return largest
-
-
 PASSED_COMPONENTS = 10
 RARE = 1e-3
 PASSES = 24
@@ -508,20 +416,26 @@ class _Mixed:
         self.incidence, self.part = cells.incidence, cells.packets
 
     def solve(self, excess: FloatArray, passes: int) -> Solved:
-        """Passes until they settle."""
+        """Sweeps until they settle."""
         prior, problem, incidence = self.prior, self.problem, self.incidence
-        messages = new_messages(incidence, self.part, np.full(incidence.flows, prior.mean), self.variance)
-        equations = Cells(incidence.cell, self.part, incidence.groups, excess, self.noise)
-        normals = Normals(prior.weight, prior.centre, prior.width2)
+        graph = new_graph(
+            incidence,
+            self.part,
+            excess,
+            self.noise,
+            kappa=self.kappa,
+            whole=problem.whole,
+            mean=np.full(incidence.flows, prior.mean),
+            variance=self.variance,
+        )
+        normals = mixture_prior(prior.weight, prior.centre, prior.width2, scatter=prior.scatter, doubt=problem.doubt)
         for _ in range(passes):
-            change = pass_mixture(
-                equations, self.kappa, problem.whole, normals, prior.scatter, problem.doubt, messages, STEP
-            )
-            messages.add_up(incidence)
+            change = sweep(graph, normals, STEP, 0.0)
+            add_up(graph)
             if change < SETTLED:
                 break
-        scale, score = problem.held_out(messages, excess, self.noise)
-        return Solved(messages.value, messages.precision, scale, score)
+        scale, score = problem.held_out(graph)
+        return Solved(graph.value, graph.precision, scale, score)
 
     def calibrated(self, passed: Solved, said: DelayMessages) -> DelayMessages:
         """The messages, corrected by a trial on values that the mixture has drawn."""
