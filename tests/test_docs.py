@@ -28,7 +28,7 @@ def commands(page: Path) -> list[str]:
     return [line[2:] for line in lines if line.startswith("$ ")]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shell_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A PATH on which `sojourn` is this checkout's."""
     folder = tmp_path_factory.mktemp("bin")
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, shared_data: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def query_unit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of whoever asks a query unit that has a node with a metric."""
     running = running_unit(tmp_path_factory.mktemp("unit"))

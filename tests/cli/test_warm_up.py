@@ -30,7 +30,7 @@ def sojourn(*arguments: str, cache: Path, folder: Path, **environment: str) -> s
     return subprocess.run(command, cwd=folder, env={**inherited, **kept}, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the small world, and an empty cache beside them."""
     folder = tmp_path_factory.mktemp("world")
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def warm(folder: Path) -> Path:
     """A cache in which warm-up has kept what `flows` needs."""
     warm = folder / "warm"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,21 +23,29 @@ from sojourn.core.executors.executor import LocalExecutor, open_executor
 from sojourn.core.processors import usable_processors
 
 PATIENCE_S = 120
+Children = Callable[[], list[psutil.Process]]
 
 
-def children() -> list[psutil.Process]:
-    """Worker processes; what other tests of this process have left to start some with later is none."""
-    found = []
+def running_children() -> dict[int, psutil.Process]:
+    """Processes of this one; a fork server and a resource tracker stay to start more with later."""
+    found = {}
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             words = " ".join(child.cmdline())
             if child.status() != psutil.STATUS_ZOMBIE and not re.search("forkserver|resource_tracker", words):
-                found.append(child)
+                found[child.pid] = child
     return found
 
 
+@pytest.fixture
+def children() -> Children:
+    """Worker processes: those that fixtures of other tests still hold, as a server's, are none."""
+    before = running_children()
+    return lambda: [child for pid, child in running_children().items() if pid not in before]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_results_come_in_the_order_of_the_pieces(workers: int) -> None:
+def test_results_come_in_the_order_of_the_pieces(workers: int, children: Children) -> None:
     assert list(LocalExecutor(workers).map(tasks.slow_first, range(12))) == list(range(12))
     assert children() == []
 
@@ -71,7 +80,7 @@ def test_as_many_workers_as_processors_by_default() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_piece_that_fails_raises_its_own_error(workers: int) -> None:
+def test_a_piece_that_fails_raises_its_own_error(workers: int, children: Children) -> None:
     with pytest.raises(InputError) as caught:
         list(LocalExecutor(workers).map(tasks.fails_at_three, range(40)))
     assert str(caught.value) == "piece 3: three is no number; use another"
@@ -94,13 +103,13 @@ def test_the_piece_of_a_lost_worker_is_done_by_another(tmp_path: Path) -> None:
     assert (tmp_path / "died").exists()
 
 
-def test_a_piece_that_kills_every_worker_is_given_up() -> None:
+def test_a_piece_that_kills_every_worker_is_given_up(children: Children) -> None:
     with pytest.raises(WorkerError, match="exit code -9"):
         list(LocalExecutor(2).map(tasks.always_dies, range(4)))
     assert children() == []
 
 
-def test_a_caller_that_stops_early_leaves_no_process() -> None:
+def test_a_caller_that_stops_early_leaves_no_process(children: Children) -> None:
     with closing(LocalExecutor(2).map(tasks.slow_first, range(1, 1000))) as results:
         assert next(results) == 1
         assert len(children()) == 2
