@@ -12,6 +12,7 @@ import pytest
 
 from sojourn.lab.small_world import write_small_world
 
+pytestmark = pytest.mark.xdist_group("warm-up")
 ALL = """flows in.pcap
 rtt in.pcap
 measure in.pcap out.pcap
@@ -51,7 +52,6 @@ def kept_in(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("*.nbc"))
 
 
-@pytest.mark.xdist_group("warm-up")
 def test_a_first_run_says_that_it_compiles_and_where_that_is_kept(folder: Path, warm: Path) -> None:
     cold = folder / "cold"
     shutil.copytree(warm, cold)
@@ -67,14 +67,12 @@ def test_a_first_run_says_that_it_compiles_and_where_that_is_kept(folder: Path, 
     assert again.stdout == found.stdout
 
 
-@pytest.mark.xdist_group("warm-up")
 def test_after_warm_up_a_command_has_nothing_to_compile(folder: Path, warm: Path) -> None:
     kept = kept_in(warm)
     assert sojourn("flows", "in.pcap", cache=warm, folder=folder).returncode == 0
     assert kept_in(warm) == kept
 
 
-@pytest.mark.xdist_group("warm-up")
 def test_after_warm_up_nothing_is_compiled_when_a_live_capture_begins(warm: Path) -> None:
     """While kernels are compiled packets pass unseen."""
     kept = " ".join(kept_in(warm))
@@ -85,7 +83,6 @@ def test_after_warm_up_nothing_is_compiled_when_a_live_capture_begins(warm: Path
 
 
 @pytest.mark.long
-@pytest.mark.xdist_group("warm-up")
 def test_after_warm_up_no_command_has_anything_to_compile(folder: Path) -> None:
     everything = folder / "everything"
     assert sojourn("warm-up", cache=everything, folder=folder).returncode == 0
