@@ -18,6 +18,7 @@ Cost: O(cells).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -186,3 +187,17 @@ def poisson_95(count: int) -> tuple[float, float]:
 
     low = float(gammaincinv(count, 0.025)) if count else 0.0
     return low, float(gammaincinv(count + 1, 0.975))
+
+
+def poisson_most(expected: float) -> int:
+    """The number that is exceeded once in 40 times, where `expected` are.
+
+    >>> poisson_most(0.02), poisson_most(0.1), poisson_most(4.0)
+    (0, 1, 8)
+    """
+    from scipy.special import gammainc
+
+    most = math.floor(expected)
+    while gammainc(most + 1, expected) > 0.025:
+        most += 1
+    return most

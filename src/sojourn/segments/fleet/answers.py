@@ -48,7 +48,7 @@ from sojourn.segments.answer import (
     without_other_way,
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
-from sojourn.segments.fleet.losses import combined_losses, losses_without
+from sojourn.segments.fleet.losses import as_counted, combined_losses, losses_without
 from sojourn.segments.plan import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import recorded_base, shifted
 from sojourn.sketches.sample import Sample
@@ -264,9 +264,10 @@ def _overtaken(pairs: TimedPairs, received: int) -> Estimate | None:
         return None
     arrivals = pairs.received_ns[np.lexsort((pairs.received_ns, pairs.sent_ns))[-MOST_ORDERED:]]
     swapped = _swapped_pairs(arrivals) if (np.diff(arrivals) < 0).any() else 0
+    packets = max(received / len(pairs), 1.0)
     if not swapped:
-        return _NONE
-    value = swapped / len(arrivals) * max(received / len(pairs), 1.0)
+        return Estimate(0.0, 0.0, poisson_95(0)[1] / len(arrivals) * packets, 0, "order", unit="packets")
+    value = swapped / len(arrivals) * packets
     most = poisson_95(math.ceil(value * (1 + 2 / math.sqrt(swapped))))[1]
     return Estimate(value, 0.0, most, swapped, "order", unit="packets")
 
@@ -307,6 +308,8 @@ def combine(
         sent -= round(float(np.nansum(aside.packets)))
         losses = losses_without(losses, aside, flows, answers)
         received = sent - (losses.lost or 0)
+    elif flows is not None:
+        losses = as_counted(losses, flows, sent)
     known = [i for i, clock in enumerate(clocks) if clock.tells_delays]
     delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known])
     tails = _percentiles([answers[i] for i in known], [clocks[i] for i in known], None)

@@ -1,24 +1,28 @@
 """The losses of many runs together: what is missing in them, less what was only late.
 
 A packet that changed places with a marker is missing in one run and extra in another; where runs follow each other, the
-two cancel. What is late at an end, or at a gap, is estimated from the runs beside it.
+two cancel. What is late at an end, or at a gap, is estimated from the runs beside it, and is no more than packets
+overtake each other anywhere: an end is a place like any other. Where flows are counted the value is their sum.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.core.estimates import Estimate, FlowDelays
-from sojourn.estimation.differences import Losses, poisson_95
+from sojourn.estimation.differences import Losses, poisson_95, poisson_most
 
 if TYPE_CHECKING:
     from sojourn.segments.fleet.answers import RunAnswer
+
+# A sum of decoded losses that is so near to a whole number is one.
+SURE_LOSS = 0.01
 
 
 def combined_losses(answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None) -> Losses:
@@ -60,8 +64,9 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
     around = [one.interval.totals.losses for one in (*answers, *([later] if later is not None else []))]
     extra = [answer.extra for answer in answers if answer.extra is not None]
     overtaken = [answer.overtaken for answer in answers if answer.overtaken is not None]
+    at_an_end = _at_a_place(overtaken)
     # Among losses a cell does not show its extra packets: one that was overtaken may be hidden there.
-    is_in_order = not missing or not any(one.value for one in overtaken)
+    is_in_order = not missing or at_an_end is None or at_an_end.high < 1
     is_in_order &= all(one.ahead is None or not one.ahead.value for one in answers)
     if is_in_order and not any(missed) and all(one.is_exact and not one.extra for one in around):
         return _ChainLosses(missing, low=missing, high=missing)
@@ -70,9 +75,14 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
     # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
     late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
     ahead = [answer.ahead for answer in answers if answer.ahead is not None]
-    last = (later.displaced if later is not None else None) or _usual(overtaken or late or extra, late or extra)
+    first = _narrower(extra[0], at_an_end)
+    last = at_an_end or _usual(late or extra)
+    if later is not None and later.displaced is not None:
+        last = _narrower(later.displaced, at_an_end)
     value = missing + sum(one.value for one in extra) - sum(one.value for one in (*late, last, *ahead))
-    unsure = [extra[0], last, *ahead[:1], _rest(extra[1:], [*late, *ahead[2:]])]
+    unsure = [first, last, *(_narrower(one, at_an_end) for one in ahead[:1])]
+    if any(one.samples for one in extra) or any(one.extra for one in around):
+        unsure.append(_rest(extra[1:], [*late, *ahead[2:]]))
     doubt = math.sqrt(sum(map(_variance, unsure)) + _sampled_apart(answers))
     return _ChainLosses(value, doubt, missed, value - doubt - missed[1], value + doubt + missed[0])
 
@@ -94,12 +104,39 @@ def _weight(estimate: Estimate) -> float:
     return estimate.value / estimate.samples if estimate.samples else 0.0
 
 
-def _usual(estimates: Sequence[Estimate], seen: Sequence[Estimate]) -> Estimate:
-    """A number that is not known, given others like it: their mean, from nothing to the most that they, and those that
-    were `seen`, may be."""
-    value = sum(one.value for one in estimates) / len(estimates)
-    most = max(one.high for one in (*estimates, *seen))
-    return Estimate(value, 0.0, max(most, value), 0, "usual", unit="packets")
+def _at_a_place(overtaken: Sequence[Estimate]) -> Estimate | None:
+    """How many packets are late at one place of some runs: on average, and at most in 39 places of 40."""
+    seen = sum(one.samples for one in overtaken)
+    looked = sum(_exposure(one) for one in overtaken)
+    if not looked:
+        return None
+    late = _most_of(seen, looked)
+    return Estimate(seen / looked, 0.0, float(poisson_most(late)), seen, "order", unit="packets")
+
+
+def _exposure(overtaken: Estimate) -> float:
+    """How many pairs a sample would show that changed places if one packet were late at every place."""
+    if overtaken.samples:
+        return overtaken.samples / overtaken.value
+    return poisson_95(0)[1] / overtaken.high if overtaken.high else 0.0
+
+
+def _most_of(seen: int, looked: float) -> float:
+    """The largest rate that is likely. Pairs come in clusters, as a packet that is late by ten places makes ten."""
+    return poisson_95(seen)[1] / looked if not seen else seen / looked * (1 + 2 / math.sqrt(seen))
+
+
+def _narrower(sampled: Estimate, at_an_end: Estimate | None) -> Estimate:
+    """What is late at an end: what was seen there, or no more than is late elsewhere."""
+    if at_an_end is None or sampled.samples or sampled.high <= at_an_end.high:
+        return sampled
+    return replace(sampled, high=max(at_an_end.high, sampled.value))
+
+
+def _usual(seen: Sequence[Estimate]) -> Estimate:
+    """A number that is not known, given others like it: their mean, from nothing to the most that they may be."""
+    value = sum(one.value for one in seen) / len(seen)
+    return Estimate(value, 0.0, max(value, *(one.high for one in seen)), 0, "usual", unit="packets")
 
 
 def _rest(extra: Sequence[Estimate], late: Sequence[Estimate]) -> Estimate:
@@ -113,6 +150,15 @@ def _rest(extra: Sequence[Estimate], late: Sequence[Estimate]) -> Estimate:
 def _variance(estimate: Estimate) -> float:
     """The square of the larger side of an interval."""
     return max(estimate.high - estimate.value, estimate.value - estimate.low) ** 2
+
+
+def as_counted(losses: Losses, flows: FlowDelays, sent: int) -> Losses:
+    """The losses with the sum of flows' as their value, where all packets are those of counted flows."""
+    counted = float(np.sum(np.maximum(flows.lost, 0.0)))
+    if losses.lost is None or not losses.low <= counted <= losses.high:
+        return losses
+    is_all = abs(float(np.sum(flows.packets)) - sent) < 1 and abs(counted - round(counted)) < SURE_LOSS
+    return replace(losses, lost=round(counted)) if is_all else losses
 
 
 def losses_without(losses: Losses, aside: FlowDelays, flows: FlowDelays, answers: Sequence[RunAnswer]) -> Losses:
