@@ -110,8 +110,8 @@ def _at_a_place(overtaken: Sequence[Estimate]) -> Estimate | None:
     looked = sum(_exposure(one) for one in overtaken)
     if not looked:
         return None
-    late = _most_of(seen, looked)
-    return Estimate(seen / looked, 0.0, float(poisson_most(late)), seen, "order", unit="packets")
+    value, most = seen / looked, poisson_most(_most_of(seen, looked))
+    return Estimate(value, 0.0, max(value, most), seen, "order", unit="packets")
 
 
 def _exposure(overtaken: Estimate) -> float:
