@@ -39,6 +39,12 @@ def parser() -> argparse.ArgumentParser:
     add("--against", type=Path, metavar="FILE", help="also print what changed since these results")
     add("--workers", type=int, default=2)
     add("--worst", type=int, default=10, help="how many of the worst to name; 0 prints totals only")
+    add("--no-run", action="store_true", help="only tell of what is in the results")
+    add(
+        "--oracle",
+        action="store_true",
+        help="print what linear estimators could tell at best in a few worlds, and stop",
+    )
     add("--list", action="store_true", help="print the worlds of the set and stop")
     return found
 
@@ -61,17 +67,23 @@ def judge(options: argparse.Namespace) -> None:
     memories = [parse_bytes(size) for size in options.memory or (QUICK_MEMORIES if options.quick else MEMORIES)]
     salts = options.salts or (QUICK_SALTS if options.quick else SALTS)
     seeds = range(FIRST_SEED[options.set], FIRST_SEED[options.set] + salts)
+    if options.oracle:
+        from bench.auto.oracle import WORLDS, table
+
+        print("\n".join(table(worlds_of(options.set, options.world or WORLDS), memories, seeds)))
+        return
     done = {_key(trial): trial for trial in read(options.results)}
     wanted = [(world.name, seed, memory) for seed in seeds for world in worlds for memory in memories]
     tasks = [
         Task(world, seed, left)
         for seed in seeds  # outermost: a run that is interrupted has seen all worlds
         for world in worlds
+        if not options.no_run
         if (left := [memory for memory in memories if (world.name, seed, memory) not in done])
     ]
     peers = {_key(trial): trial["methods"] for trial in read(options.peers)}
     done |= {_key(trial): trial for trial in _run_all(tasks, peers, options.results, options.workers)}
-    trials = [done[key] for key in wanted]
+    trials = [done[key] for key in wanted if key in done]
     print("\n".join(Summary(trials).lines(options.worst)))
     if options.against is not None:
         print("\n" + "\n".join(changes(read(options.against), trials, options.worst)))
