@@ -139,12 +139,10 @@ def best_linear(world: World, drawn: Drawn, plan: SegmentPlan) -> FloatArray:
     return answer
 
 
-def table(worlds: Sequence[World], memories: Sequence[int], seeds: Sequence[int]) -> list[str]:
-    """Median errors in per cent, of each sketch and of the oracle with what that sketch recorded; means over seeds."""
-    lines = [
-        "| world | memory | " + " | ".join(f"{name}, oracle" for name in SKETCHES) + " |",
-        "|---|--:|" + "--:|" * 4,
-    ]
+def table(worlds: Sequence[World], memories: Sequence[int], seeds: Sequence[int]) -> Iterator[str]:
+    """Lines as they are known: median errors in per cent, of each sketch and of the oracle with what it recorded."""
+    yield "| world | memory | " + " | ".join(f"{name}, oracle" for name in SKETCHES) + " |"
+    yield "|---|--:|" + "--:|" * len(SKETCHES)
     for world in worlds:
         draws = [Drawn.of(world, seed) for seed in seeds]
         for memory in memories:
@@ -157,5 +155,4 @@ def table(worlds: Sequence[World], memories: Sequence[int], seeds: Sequence[int]
                     errors.append([100 * drawn.error(mean) for mean in means])
                 ours, best = np.mean(errors, axis=0)
                 cells.append(f"{ours:.2f}, {best:.2f}")
-            lines.append(f"| {world.name} | {format_bytes(memory)} | {' | '.join(cells)} |")
-    return lines
+            yield f"| {world.name} | {format_bytes(memory)} | {' | '.join(cells)} |"

@@ -70,7 +70,8 @@ def judge(options: argparse.Namespace) -> None:
     if options.oracle:
         from bench.auto.oracle import WORLDS, table
 
-        print("\n".join(table(worlds_of(options.set, options.world or WORLDS), memories, seeds)))
+        for line in table(worlds_of(options.set, options.world or WORLDS), memories, seeds):
+            print(line, flush=True)
         return
     done = {_key(trial): trial for trial in read(options.results)}
     wanted = [(world.name, seed, memory) for seed in seeds for world in worlds for memory in memories]
