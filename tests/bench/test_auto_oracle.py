@@ -15,13 +15,13 @@ from sojourn.estimation.differences import cell_difference
 from sojourn.segments.answer import parts_of
 from sojourn.sketches.sample import Sample
 
-WORLD = World(name="oracle", flows=120, packets=9_000, sizes="geometric", means="spread", lost=0.01)
+WORLD = World(name="oracle", flows=60, packets=2_500, sizes="geometric", means="spread", lost=0.01)
 
 
 @pytest.mark.parametrize("sketch", ["auto", "lds", "colate", "sample"])
 def test_the_oracle_is_the_dense_solution(sketch: str) -> None:
     drawn = Drawn.of(WORLD, 3)
-    plan = drawn.plan(sketch, 4_000, 3)
+    plan = drawn.plan(sketch, 2_500, 3)
     traffic = drawn.traffic
     seen = observations(plan, traffic)
     incidence = seen.of_packet.toarray()
