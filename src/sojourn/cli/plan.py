@@ -105,9 +105,32 @@ def plan_iotm(
     spreading: Annotated[
         Literal["round-robin", "hashed-steps", "random"], typer.Option(help="How measurements spread.")
     ] = "round-robin",
+    stat: Annotated[
+        Literal["sum", "mean"], typer.Option(help="What is asked: sums, or means (then epochs are planned).")
+    ] = "sum",
+    buckets: Annotated[int, typer.Option(metavar="N", min=2, help="Means: buckets of the array.")] = 64,
+    per_instance: Annotated[int, typer.Option(metavar="N", min=1, help="Means: buckets of an instance.")] = 4,
+    variation: Annotated[
+        float, typer.Option(metavar="N", help="Means: deviation of an instance's values over their mean.")
+    ] = 1.0,
+    alike: Annotated[
+        str, typer.Option(metavar="TIME", help="Means: how long values stay alike, as a queue does.")
+    ] = "500ms",
 ) -> None:
-    """Size a node's bucket array: sums per process or flow."""
-    wish.run("iotm", instances=instances, period=period, tail=tail, change=change, spreading=spreading)
+    """Size a node's bucket array for sums per process or flow, or choose its epochs and salts for means."""
+    wish.run(
+        "iotm",
+        instances=instances,
+        period=period,
+        tail=tail,
+        change=change,
+        spreading=spreading,
+        stat=stat,
+        buckets=buckets,
+        per_instance=per_instance,
+        variation=variation,
+        alike=alike,
+    )
 
 
 def _add_flow_sketch(name: str, purpose: str, example: str) -> None:

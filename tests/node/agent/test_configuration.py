@@ -49,6 +49,8 @@ def test_a_good_configuration_is_called_good(tmp_path: Path) -> None:
         ('metric = "cpu"', 'metric = "cpu"\nbuckts = 3', "stream a, metric cpu.*'buckts'.*buckets"),
         ('metric = "cpu"', 'metric = "cpu"\nbuckets = "x"', "stream a, bucket_array: buckets is x"),
         ('metric = "cpu"', 'metric = "cpu"\nsalted = "no"', "salted is true or false"),
+        ('metric = "cpu"', 'metric = "cpu"\nsalts = 0', "salts is a whole number in 1 … 1024"),
+        ('metric = "cpu"', 'metric = "cpu"\nsalted = false\nsalts = 4', "not salted"),
         ('metric = "cpu"', 'metric = "cpu"\nsketch = "lds"', "rows and columns of the lds is missing"),
         ('metric = "cpu"', 'metric = "cpu"\nepoch = "1ms"', "100 ms to 7 days"),
         ('metric = "cpu"', 'metric = "cpu"\ninstances = [""]', "pattern"),

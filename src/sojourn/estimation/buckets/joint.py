@@ -13,7 +13,7 @@ others. Each epoch's amounts are the best linear prediction around the rates. κ
 marginal likelihood. Epochs with salts of their own let instances outnumber buckets.
 
 The list of instances may lack some. What they added is then a rate more, spread over all buckets, with a deviation φ
-from bucket to bucket; it is part of the model where that makes the buckets `INCOMPLETE` likelier, and the answers'
+from bucket to bucket; it is part of the model where that makes the buckets much likelier, and the answers'
 method says so.
 
 Guarantee: 95 % intervals that cover 90–98 % where the list is complete; of an incomplete list see docs/maths/iotm.md.
@@ -27,19 +27,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, UInt64Array
-from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
-from sojourn.core.hash_kernels import bucket_matrix
-from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters, shared_steps
+from sojourn.estimation.buckets.equations import METHOD, EpochEquations, EquationStack, equations_of, whitened
+from sojourn.sketches.bucket_array import BucketArray
 
-METHOD = "iotm joint"
 METHOD_INCOMPLETE = "iotm joint, list incomplete"
-MOST_SHARES = 1 << 24
 PASSES = 3
 # A rate's prior deviation in mean rates: wide enough for one instance to hold nearly everything.
 PRIOR_WIDTH = 3.0
@@ -49,22 +45,33 @@ SLACK = 1e-3
 # parts of all that they added.
 MOST_BURSTS, BURST_RATE, BURSTS = 12, 10.0, (0.03, 0.1, 0.3, 1.0)
 EVENNESS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01)
-# Deviations of what unlisted instances added to a bucket, in average buckets.
-UNLISTED = (0.03, 0.1, 0.3, 1.0, 3.0)
-# By how much −2 × the log likelihood must fall before a list counts as incomplete.
-INCOMPLETE = 12.0
-CHANGES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0)
+# Deviations of what unlisted instances added to a bucket, in average buckets: tried first, and beside the best.
+UNLISTED, UNLISTED_BESIDE = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), (0.6, 0.8, 1.0, 1.3, 1.7)
+# Buckets beyond the instances that a test of the list needs: counts have a known spread, that of values is learned.
+SPARE_OF_COUNTS, SPARE_OF_VALUES = 1, 5
+# By how much −2 × the log likelihood must fall before a list counts as incomplete: of 640 complete
+# lists in 16 worlds none fell by even 1 (docs/maths/iotm.md), but values may be spread as no model is.
+INCOMPLETE_BY_COUNTS, INCOMPLETE_BY_VALUES = 4.0, 12.0
+# Beyond that: by so much for each bucket, or a rate of the unlisted of so many deviations.
+FALL_EACH, SIGNIFICANT = 0.05, 3.0
+CHANGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0)
+# Epochs that tell how measurements vary: more of them cost time and say no more.
+MOST_LEARNED = 100
+# Measurements that come at once: the TCP and the MQTT acknowledgement of one message are two.
+BUNCHES = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
 class Scales:
     """How measurements vary: κ, the dispersion of their values; ω, the change of rates between epochs; ρ, how far their
-    choice of bucket is by chance; φ, the deviation of what unlisted instances added, in average buckets."""
+    choice of bucket is by chance; φ, the deviation of what unlisted instances added, in average buckets; β, how many
+    measurements come at once, of which an epoch then has a number that varies β times as much."""
 
     kappa: float = 1.0
     change: float = 0.0
     chance: float = 1.0
     unlisted: float = 0.0
+    bunch: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,99 +111,10 @@ class Amounts:
         return not self.scales.unlisted
 
 
-def shares_of(parameters: BucketArrayParameters, instance_id: UInt64Array) -> FloatArray:
-    """A: buckets × instances, the share of an instance's hash functions that name a bucket."""
-    if parameters.buckets * len(instance_id) > MOST_SHARES:
-        raise ParameterError(
-            f"{len(instance_id)} instances in {parameters.buckets} buckets are too many to decode together",
-            where=METHOD,
-            action="decode fewer, or use the literal estimator",
-        )
-    matrix = bucket_matrix(instance_id, parameters.function_salts, np.uint64(parameters.buckets))
-    shares = np.zeros((parameters.buckets, len(instance_id)))
-    instances = np.broadcast_to(np.arange(len(instance_id))[:, None], matrix.shape)
-    np.add.at(shares, (matrix.ravel(), instances.ravel()), 1.0 / parameters.per_instance)
-    return shares
-
-
-def by_chance(parameters: BucketArrayParameters, instance_id: UInt64Array) -> FloatArray:
-    """1 for instances whose measurements choose their bucket by chance, 0 for those that take turns."""
-    if parameters.spreading == "round-robin" or parameters.per_instance == 1:
-        return np.zeros(len(instance_id))
-    if parameters.spreading == "hashed-steps":
-        return shared_steps(instance_id).astype(np.float64)
-    return np.ones(len(instance_id))
-
-
-@dataclass(frozen=True, eq=False)
-class _Epoch:
-    """One epoch's equations; ``held`` is less the remainders expected, ``remainders`` the covariance of those."""
-
-    held: FloatArray
-    shares: FloatArray
-    weight: float
-    chance: FloatArray
-    remainders: FloatArray
-
-
-class _Stack:
-    """The equations of epochs with equally many buckets, as arrays whose first index is the epoch.
-
-    An instance names few buckets: Σ_f d_f·a_f·a_fᵀ has its few squares for each, kept as a sparse matrix.
-    """
-
-    def __init__(self, epochs: Sequence[_Epoch]) -> None:
-        self.held = np.array([epoch.held for epoch in epochs])
-        self.weight = np.array([epoch.weight for epoch in epochs])
-        self.chance = np.array([epoch.chance for epoch in epochs])
-        self.remainders = np.array([epoch.remainders for epoch in epochs])
-        self._shares = np.array([epoch.shares for epoch in epochs])
-        self.weighted = self._shares * self.weight[:, None, None]
-
-    def of_buckets(self, amount: FloatArray) -> FloatArray:
-        """What each bucket holds if instances added so much in each epoch."""
-        found: FloatArray = np.einsum("enk,ek->en", self._shares, amount)
-        return found
-
-    def summed_squares(self, scale: FloatArray) -> FloatArray:
-        """Σ_f scale_f · a_f·a_fᵀ of each epoch."""
-        epochs, buckets = self.held.shape
-        found: FloatArray = (self._squares @ scale.ravel()).reshape(epochs, buckets, buckets)
-        return found
-
-    @cached_property
-    def _squares(self) -> Any:
-        """(epochs · buckets²) × (epochs · instances), sparse."""
-        from scipy.sparse import csc_array
-
-        epochs, buckets, instances = self._shares.shape
-        epoch, instance, bucket = np.nonzero(self._shares.transpose(0, 2, 1))
-        share, column = self._shares[epoch, bucket, instance], epoch * instances + instance
-        named = np.bincount(column, minlength=epochs * instances)
-        # Each bucket of an instance with each other: those of one instance lie together.
-        left = np.repeat(np.arange(len(column)), named[column])
-        within = np.arange(len(left)) - np.repeat(np.cumsum(named[column]) - named[column], named[column])
-        right = (np.cumsum(named) - named)[column[left]] + within
-        rows = (epoch[left] * buckets + bucket[left]) * buckets + bucket[right]
-        shape = epochs * buckets * buckets, epochs * instances
-        return csc_array((share[left] * share[right], (rows, column[left])), shape=shape)
-
-
-def whitened(factor: FloatArray, columns: FloatArray) -> FloatArray:
-    """L⁻¹ times the columns of each epoch, for its Cholesky factor L."""
-    from scipy.linalg.blas import dtrsm
-
-    white = np.array(columns, order="C")
-    for lower, one in zip(factor, white, strict=True):
-        # By rows what BLAS has by columns: transposed it works in place.
-        dtrsm(1.0, lower.T, one.T, side=1, overwrite_b=1)
-    return white
-
-
 class _Model:
     """All epochs' equations under given scales."""
 
-    def __init__(self, epochs: list[_Epoch], *, single_values: bool, by_number: bool) -> None:
+    def __init__(self, epochs: list[EpochEquations], *, single_values: bool, by_number: bool) -> None:
         self.epochs = epochs
         self.by_number = by_number
         self.instances = int(epochs[0].shares.shape[1])
@@ -223,11 +141,24 @@ class _Model:
         model.own_kappa = np.append(self.own_kappa, np.nan)
         return model
 
+    def thinned(self) -> _Model:
+        """The model of `MOST_LEARNED` epochs, evenly spaced, where there are more."""
+        if len(self.epochs) <= MOST_LEARNED:
+            return self
+        chosen = np.linspace(0, len(self.epochs) - 1, MOST_LEARNED).astype(int)
+        return self.with_epochs([self.epochs[e] for e in chosen])
+
+    def with_epochs(self, epochs: list[EpochEquations]) -> _Model:
+        """The same model of other equations."""
+        model = _Model(epochs, single_values=self.single_values, by_number=self.by_number)
+        model.prior_mean, model.prior_width, model.own_kappa = self.prior_mean, self.prior_width, self.own_kappa
+        return model
+
     def widen(self, rate: FloatArray) -> None:
         """Let no instance's prior be narrower than the rate it seems to have."""
         self.prior_width = np.hypot(PRIOR_WIDTH * self.mean_rate, rate)
 
-    def covariances(self, rate: FloatArray, epoch: _Epoch, scales: Scales) -> tuple[FloatArray, FloatArray]:
+    def covariances(self, rate: FloatArray, epoch: EpochEquations, scales: Scales) -> tuple[FloatArray, FloatArray]:
         """(that of the buckets around A·s, the diagonal of that of s around λ·w)."""
         amount = rate * epoch.weight
         kappa = scales.kappa
@@ -240,12 +171,12 @@ class _Model:
         spread += kappa * kappa * epoch.remainders + (slack + unlisted) * np.eye(len(epoch.held))
         if len(self.epochs) == 1:
             return spread, np.zeros(self.instances)
-        return spread, dispersed + (scales.change * amount) ** 2
+        return spread, scales.bunch * dispersed + (scales.change * amount) ** 2
 
     @cached_property
-    def _stacks(self) -> list[_Stack]:
+    def _stacks(self) -> list[EquationStack]:
         sizes = dict.fromkeys(len(epoch.held) for epoch in self.epochs)
-        return [_Stack([epoch for epoch in self.epochs if len(epoch.held) == size]) for size in sizes]
+        return [EquationStack([epoch for epoch in self.epochs if len(epoch.held) == size]) for size in sizes]
 
     def normal_equations(self, rate: FloatArray, scales: Scales) -> tuple[FloatArray, FloatArray, float]:
         """(stacked whitened matrix, stacked whitened right side, log determinant) of the rates' equations."""
@@ -257,13 +188,14 @@ class _Model:
             sides.append(whitened(factor, stack.held[:, :, None]).ravel())
         return np.concatenate(rows), np.concatenate(sides), log_determinant
 
-    def _around(self, rate: FloatArray, stack: _Stack, scales: Scales) -> FloatArray:
+    def _around(self, rate: FloatArray, stack: EquationStack, scales: Scales) -> FloatArray:
         """The covariances of all epochs' buckets around A·λ·w: those of `covariances`, spread and change together."""
         amount = stack.weight[:, None] * rate
         dispersed = amount * np.where(np.isnan(self.own_kappa), scales.kappa, self.own_kappa)
         chance = scales.chance * stack.chance if self.single_values else np.ones_like(amount)
         scattered = dispersed * chance
-        vary = np.zeros_like(amount) if len(self.epochs) == 1 else dispersed + (scales.change * amount) ** 2
+        alone = len(self.epochs) == 1
+        vary = np.zeros_like(amount) if alone else scales.bunch * dispersed + (scales.change * amount) ** 2
         found = scales.kappa**2 * stack.remainders + stack.summed_squares(vary - scattered)
         slack = SLACK * np.maximum(1.0, stack.of_buckets(amount * chance).mean(axis=1))
         unlisted = (scales.unlisted * stack.held.mean(axis=1)) ** 2
@@ -307,11 +239,15 @@ def decode_amounts(
     instance_id: UInt64Array,
     *,
     field: str = "sum",
+    is_complete: bool | None = None,
 ) -> Amounts:
-    """What each listed instance added to a field of the epochs' arrays; together and in each."""
+    """What each listed instance added to a field of the epochs' arrays; together and in each.
+
+    Whether the list of instances is complete is tested unless it is known.
+    """
     of_ones = field == "count" or all(int(s.column(field).sum()) == s.recorded for s in sketches)
     model = _Model(
-        _equations(sketches, instance_id, field, of_ones),
+        equations_of(sketches, instance_id, field, of_ones),
         single_values=of_ones,
         by_number=sketches[0].parameters.spreading == "sequence",
     )
@@ -325,11 +261,14 @@ def decode_amounts(
         rate = model.solve(rate, scales)
         model.widen(rate)
         _find_bursts(model, rate, scales)
-        scales = _fit(model, rate, guess)
+        if of_ones:
+            model = model.with_epochs(equations_of(sketches, instance_id, field, of_ones, rate))
+        scales = _fit(model.thinned(), rate, guess)
     for _ in range(PASSES):
         rate = model.solve(rate, scales)
-    if (found := _fit_unlisted(model, rate, scales, guess)) is not None:
-        model, rate, scales = found
+    if not is_complete:
+        found = _fit_unlisted(model, rate, scales, guess, known=is_complete is False)
+        model, rate, scales = found or (model, rate, scales)
     return _predict(model, rate, scales, listed=len(instance_id))
 
 
@@ -364,65 +303,49 @@ def _find_bursts(model: _Model, rate: FloatArray, scales: Scales) -> None:
 
 
 def _fit_unlisted(
-    model: _Model, rate: FloatArray, scales: Scales, guess: float
+    model: _Model, rate: FloatArray, scales: Scales, guess: float, *, known: bool
 ) -> tuple[_Model, FloatArray, Scales] | None:
-    """The model with instances that are not listed, its rates and scales, if they make the buckets much likelier."""
-    if model.degrees < 5:
+    """The model with instances that are not listed, its rates and scales, if they make the buckets much likelier.
+
+    Where it is ``known`` that the list lacks some, whatever the buckets say.
+    """
+    spare, fall = SPARE_OF_VALUES, INCOMPLETE_BY_VALUES
+    if model.single_values:
+        spare, fall = SPARE_OF_COUNTS, INCOMPLETE_BY_COUNTS
+    if not known and model.degrees < spare:
         return None
     wider = model.with_unlisted()
-    limit = model.misfit(rate, scales) - INCOMPLETE
+    limit = math.inf if known else model.misfit(rate, scales) - fall
     # Where values vary, κ has taken up what unlisted instances added: with them it may be far smaller.
     kappas = [scales.kappa] if model.single_values else [scales.kappa / part for part in (1, 8, 64)]
     tried = [replace(scales, kappa=kappa, unlisted=share) for share in UNLISTED for kappa in kappas]
     screened = [_solved(wider, np.append(rate, 0.0), one) for one in tried]
     misfit, among, found = min(screened, key=lambda one: one[0])
-    if misfit > limit:
+    if misfit > limit or not (known or _are_seen(wider, among, found, limit + fall - misfit)):
         return None
     for _ in range(PASSES - 1):
-        misfit, among, found = _solved(wider, among, _fit(wider, among, guess, unlisted=found.unlisted))
+        _, among, found = _solved(wider, among, _fit(wider.thinned(), among, guess, unlisted=found.unlisted))
+        beside = [replace(found, unlisted=factor * found.unlisted) for factor in UNLISTED_BESIDE]
+        _, among, found = min((_solved(wider, among, one) for one in beside), key=lambda one: one[0])
     return wider, among, found
+
+
+def _are_seen(model: _Model, rate: FloatArray, scales: Scales, fall: float) -> bool:
+    """Whether what unlisted instances seem to add is more than a deviation φ that makes up for a model of real traffic.
+
+    Over many epochs such a deviation makes the buckets a little likelier each; then their rate has to be significant.
+    """
+    if fall > FALL_EACH * (model.degrees + model.instances):
+        return True
+    matrix, _, _ = model.normal_equations(rate, scales)
+    variance = float(np.linalg.inv(model.precision(matrix))[-1, -1])
+    return float(rate[-1]) > SIGNIFICANT * math.sqrt(variance)
 
 
 def _solved(model: _Model, rate: FloatArray, scales: Scales) -> tuple[float, FloatArray, Scales]:
     """How badly the scales fit, and their rates, which begin near those given."""
     found = model.solve(rate, scales)
     return model.misfit(found, scales), found, scales
-
-
-def _equations(sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str, of_ones: bool) -> list[_Epoch]:
-    if not sketches:
-        raise MismatchError("there are no epochs to decode", where=METHOD)
-    columns = [sketch.column(field).astype(np.float64) for sketch in sketches]
-    # Epochs last as long as their measurements say; changes beyond that are for ω.
-    recorded = np.array([max(sketch.recorded, 1) for sketch in sketches], np.float64)
-    epochs = []
-    for sketch, column, weight in zip(sketches, columns, recorded / recorded.mean(), strict=True):
-        p = sketch.parameters
-        chance = by_chance(p, instance_id)
-        # Values that differ are scattered as if by chance; a turn's remainder may be of any size then.
-        in_turn = chance == 0 if of_ones else np.zeros(len(instance_id), np.bool_)
-        expected, covariance = _remainders(p, instance_id[in_turn])
-        if p.spreading == "sequence":
-            # Numbers that spread evenly still end somewhere within a round.
-            covariance += np.diag(shares_of(p, instance_id).sum(axis=1) * p.per_instance / 4)
-        epochs.append(_Epoch(column - expected, shares_of(p, instance_id), float(weight), chance, covariance))
-    return epochs
-
-
-def _remainders(p: BucketArrayParameters, in_turn: UInt64Array) -> tuple[FloatArray, FloatArray]:
-    """What turns leave over in buckets: its mean and covariance.
-
-    Turns begin with the first hash function, so a remainder of r measurements goes to the first r of m; beyond its
-    share r/m that leaves x_j = [j < r] − r/m, and r is any of 0 … m − 1 alike.
-    """
-    m = p.per_instance
-    left = np.tril(np.ones((m, m)), -1) - np.arange(m)[:, None] / m
-    mean, covariance = left.mean(axis=0), np.cov(left, rowvar=False, bias=True).reshape(m, m)
-    target = bucket_matrix(in_turn, p.function_salts, np.uint64(p.buckets))
-    of_bucket, of_pair = np.zeros(p.buckets), np.zeros((p.buckets, p.buckets))
-    np.add.at(of_bucket, target, np.broadcast_to(mean, target.shape))
-    np.add.at(of_pair, (target[:, :, None], target[:, None, :]), np.broadcast_to(covariance, (len(target), m, m)))
-    return of_bucket, of_pair
 
 
 def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0) -> Scales:
@@ -434,7 +357,8 @@ def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0
     if model.single_values:
         chances = EVENNESS if model.by_number and model.degrees >= 5 else (1.0,)
         choices = [Scales(1.0, change, chance, unlisted) for change in changes for chance in chances]
-        return min(choices, key=lambda scales: model.misfit(rate, scales))
+        found = min(choices, key=lambda scales: model.misfit(rate, scales))
+        return found if len(model.epochs) == 1 else _fit_bunches(model, rate, found)
 
     def scales_of(log_kappa: float, change: float) -> Scales:
         return Scales(guess * float(np.exp(log_kappa)), change, 1.0, unlisted)
@@ -451,6 +375,13 @@ def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0
         )
         best = min(best, (float(found.fun), scales_of(found.x, change)), key=lambda pair: pair[0])
     return best[1]
+
+
+def _fit_bunches(model: _Model, rate: FloatArray, found: Scales) -> Scales:
+    """The scales with the likeliest β, and with the change that is the likeliest beside it."""
+    beside = [change for change in CHANGES if change <= found.change]
+    choices = [replace(found, bunch=bunch, change=change) for bunch in BUNCHES for change in beside]
+    return min(choices, key=lambda scales: model.misfit(rate, scales))
 
 
 def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) -> Amounts:
@@ -476,7 +407,8 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
     total_covariance += carried @ rate_covariance @ carried.T
     predicted = np.array(amounts)[:, :listed]
     by_epoch = np.maximum(predicted, 0.0)
-    degrees = 10**6 if model.single_values else max(model.degrees, 1)
+    # The spread of counts is known; that of values, and of what unlisted instances added, was learned.
+    degrees = 10**6 if model.single_values and not scales.unlisted else max(model.degrees, 1)
     weight = np.array([epoch.weight for epoch in model.epochs])
     return Amounts(
         by_epoch.sum(axis=0),
@@ -505,8 +437,9 @@ def estimate_sums_jointly(
     groups = groups or [[f] for f in range(len(instance_id))]
     if not any(sketch.recorded for sketch in sketches):
         return [Unanswered(Reason.NOTHING_RECORDED)] * len(groups)
-    amounts = decode_amounts(sketches, instance_id)
+    # Counts spread as is known, values as they please: what the list lacks shows in the counts first.
     counts = decode_amounts(sketches, instance_id, field="count") if sketches[0].has("count") else None
+    amounts = decode_amounts(sketches, instance_id, is_complete=None if counts is None else counts.is_complete)
     recorded = sum(sketch.recorded for sketch in sketches)
     method = METHOD if amounts.is_complete else METHOD_INCOMPLETE
     signed = sketches[0].parameters.signed

@@ -31,15 +31,8 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
-from sojourn.estimation.buckets.joint import (
-    METHOD,
-    METHOD_INCOMPLETE,
-    Amounts,
-    Scales,
-    decode_amounts,
-    shares_of,
-    whitened,
-)
+from sojourn.estimation.buckets.equations import METHOD, by_chance, shares_of, whitened
+from sojourn.estimation.buckets.joint import METHOD_INCOMPLETE, MOST_LEARNED, Amounts, Scales, decode_amounts
 from sojourn.sketches.bucket_array import BucketArray
 
 PASSES = 3
@@ -49,9 +42,13 @@ LEARNED, FEWEST_BUCKETS = 3, 15
 SLACK = 1e-3
 # Packets squared by which a bucket's count may be off its even share.
 EDGE = 1.0
+# Variance of what a turn leaves over in one of a flow's buckets: that of x_j = [j < r] − r/m lies below.
+REMAINDER = 1 / 6
+# ν, τ² and ω² to begin with.
+FIRST_SCALES = (0.2, 0.3, 0.1)
 # A flow that seems to send nothing may still send this part of the mean.
 LEAST_RATE = 1e-3
-LOG_LIMIT = 40.0
+LOG_LIMIT = 12.0
 # Deviations between flows that are weighed by their likelihood, in mean round trips.
 BETWEEN = np.geomspace(0.003, 3.0, 16)
 
@@ -85,12 +82,13 @@ def estimate_round_trips(
     if not heard:
         return [Unanswered(Reason.NOTHING_RECORDED)] * len(groups)
     counts = decode_amounts([epoch.sent for epoch in heard], flow_id, field="count")
-    rows = _usable_rows(heard, counts, flow_id)
-    buckets = sum(len(epoch.packets) for _, epoch in rows)
+    usable = _usable_epochs(heard, counts, flow_id)
+    buckets = sum(len(epoch.packets) for epoch in usable)
     if buckets < max(min(FEWEST_BUCKETS, 2 * len(flow_id)), LEARNED + 1):
         return [Unanswered(Reason.NO_USABLE_CELLS)] * len(groups)
-    found = _decode(rows, counts)
-    student = student_95(buckets - LEARNED)
+    found = _decode(usable, counts)
+    # What unlisted flows add is learned from the buckets that the listed ones leave over.
+    student = student_95(buckets - LEARNED if counts.is_complete else min(counts.degrees, buckets - LEARNED))
     method = METHOD if counts.is_complete else METHOD_INCOMPLETE
     answers: list[Answer] = []
     for members in groups:
@@ -107,8 +105,11 @@ def estimate_round_trips(
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Flows' means and then the errors of their rates, the covariance of all these, and the variance of each flow's
-    packets around its mean."""
+    """Flows' means, the errors of their rates, the covariance of all these, and the variance of each flow's packets
+    around its mean.
+
+    ``both`` holds the means of what was recorded first, then the rates' errors.
+    """
 
     both: FloatArray
     covariance: FloatArray
@@ -133,23 +134,20 @@ def _mean_of_group(found: _Found, counts: Amounts, members: Sequence[int]) -> tu
 class _Flows:
     """What flows are expected to send into an epoch's buckets, and how that varies.
 
-    ``unlisted`` is the variance of what the last, which stands for all that are not listed, sends into a bucket.
+    ``scattered`` is the variance of a flow's packets from bucket to bucket, over its share of each; ``common`` that of
+    all its packets, which its buckets share. ``unlisted`` is the variance of what the last, which stands for all that
+    are not listed, sends into each bucket.
     """
 
     shares: FloatArray
     amount: FloatArray
-    scales: Scales
-    unlisted: float
-
-    @property
-    def common(self) -> FloatArray:
-        """The variance of a flow's packets that all its buckets share."""
-        return (1 - self.scales.chance) * self.amount + (self.scales.change * self.amount) ** 2
+    scattered: FloatArray
+    common: FloatArray
+    unlisted: FloatArray
 
     def covariance(self, scale: FloatArray) -> FloatArray:
         """Σ_f scale_f · Cov(c_f): by chance in each bucket, and common to all of a flow's."""
-        chance = self.scales.chance * self.shares @ (scale * self.amount)
-        found: FloatArray = np.diag(chance + self.unlisted * scale[-1])
+        found: FloatArray = np.diag(self.shares @ (scale * self.scattered) + self.unlisted * scale[-1])
         found += (self.shares * (scale * self.common)) @ self.shares.T
         return found
 
@@ -157,107 +155,142 @@ class _Flows:
         """E[c | C], buckets × flows: rows add up to the packets counted."""
         counted = self.covariance(np.ones(len(self.amount))) + EDGE * np.eye(len(packets))
         surprise = np.linalg.solve(counted, packets - self.shares @ self.amount)
-        by_chance = self.scales.chance * self.shares * self.amount * surprise[:, None]
-        parts = self.shares * (self.amount + self.common * (self.shares.T @ surprise)) + by_chance
+        parts = self.shares * (self.amount + self.common * (self.shares.T @ surprise))
+        parts += self.shares * self.scattered * surprise[:, None]
         parts[:, -1] += self.unlisted * surprise
         parts = np.maximum(parts, 0.0)
         scaled: FloatArray = parts * (packets / np.maximum(parts.sum(axis=1), 1e-9))[:, None]
         return scaled
 
     def of(self, rows: BoolArray) -> _Flows:
-        return replace(self, shares=self.shares[rows])
+        return replace(self, shares=self.shares[rows], unlisted=self.unlisted[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class _Epoch:
-    """An epoch's usable buckets: sums, packets, packets expected of each flow."""
+    """An epoch's usable buckets: sums, packets, packets expected of each flow; and what each flow sent in all of it."""
 
     total: FloatArray
     packets: FloatArray
     expected: FloatArray
     flows: _Flows
+    weight: float
+    sent: FloatArray
 
-    def mixing(self, mean: FloatArray) -> FloatArray:
-        """Cov[B | C] if every packet took its flow's mean."""
+    def mixing(self, mean: FloatArray, between: float) -> FloatArray:
+        """Cov[B | C] if every packet took its flow's mean; these have the variance τ²."""
         counted = self.flows.covariance(np.ones(len(mean))) + EDGE * np.eye(len(self.packets))
         cross = self.flows.covariance(mean)
         found: FloatArray = self.flows.covariance(mean**2) - cross @ np.linalg.solve(counted, cross)
-        if self.flows.unlisted:
+        if self.flows.unlisted.any():
             # Other flows in each bucket, so another mean in each, as far off as those of listed flows are.
-            found += np.diag(self.expected[:, -1] ** 2 * float(mean[:-1].var()))
+            found += between * np.diag(self.expected[:, -1] ** 2 + self.flows.unlisted)
         return found
 
-    def of_rates(self, mean: FloatArray, weight: float) -> FloatArray:
+    def of_rates(self, mean: FloatArray) -> FloatArray:
         """How the expected sums move with the rates: more of a flow pulls a bucket towards that flow's mean."""
         shares, amount = self.flows.shares, self.flows.amount
         whole = shares @ amount
         average = (shares @ (amount * mean)) / whole
-        moved: FloatArray = (weight * self.packets / whole)[:, None] * shares * (mean - average[:, None])
+        moved: FloatArray = (self.weight * self.packets / whole)[:, None] * shares * (mean - average[:, None])
         return moved
 
 
-def _usable_rows(epochs: Sequence[SummedEpoch], counts: Amounts, flow_id: UInt64Array) -> list[tuple[float, _Epoch]]:
-    """The usable buckets of each epoch, with its weight."""
-    rows = []
+def _usable_epochs(epochs: Sequence[SummedEpoch], counts: Amounts, flow_id: UInt64Array) -> list[_Epoch]:
+    """The usable buckets of each epoch that has any."""
+    found = []
     rate = np.maximum(counts.rate, LEAST_RATE * counts.rate.mean())
-    for epoch, weight in zip(epochs, counts.weight, strict=True):
+    for epoch, weight, sent in zip(epochs, counts.weight, counts.by_epoch, strict=True):
         packets = epoch.sent.column("count").astype(np.float64)
         shares = shares_of(epoch.sent.parameters, flow_id)
         if not counts.is_complete:
             shares = np.column_stack([shares, np.full(len(packets), 1 / len(packets))])
-        unlisted = (counts.scales.unlisted * float(packets.mean())) ** 2
-        flows = _Flows(shares, rate * weight, counts.scales, unlisted)
+        flows = _expected_flows(epoch.sent, shares, rate * weight, counts.scales, flow_id)
         usable = epoch.usable & (packets > 0) & (flows.shares.sum(axis=1) > 0)
         if usable.any():
             total = epoch.round_trips[usable].astype(np.float64)
             expected = flows.expected(packets)[usable]
-            rows.append((float(weight), _Epoch(total, packets[usable], expected, flows.of(usable))))
-    return rows
+            of_all = np.append(sent, np.zeros(shares.shape[1] - len(sent)))
+            found.append(_Epoch(total, packets[usable], expected, flows.of(usable), float(weight), of_all))
+    return found
+
+
+def _expected_flows(
+    sent: BucketArray, shares: FloatArray, amount: FloatArray, scales: Scales, flow_id: UInt64Array
+) -> _Flows:
+    """How flows' packets vary: those that take turns leave a remainder in a bucket, however many they are."""
+    chance = np.ones(len(amount))
+    chance[: len(flow_id)] = by_chance(sent.parameters, flow_id)
+    even = (1 - chance) * np.minimum(amount, REMAINDER * sent.parameters.per_instance)
+    scattered = scales.chance * chance * amount
+    common = scales.bunch * amount - scattered + (scales.change * amount) ** 2
+    packets = sent.column("count").astype(np.float64)
+    unlisted = np.zeros(len(packets))
+    if scales.unlisted:
+        # Few buckets hold most of what unlisted flows sent: where there is more than expected, all of it may be theirs.
+        unlisted[:] = np.maximum(scales.unlisted * packets.mean(), packets - shares @ amount) ** 2
+    return _Flows(shares, amount, scattered + even, common, unlisted)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How round trips vary: ν, the variance of a packet's around its flow's mean of the epoch, and ω², that of this
+    mean around the flow's own, both over the square of the mean."""
+
+    packets: float
+    drift: float
 
 
 class _Model:
     """The linear model of [δ, the rates' error, μ], with covariances for flows that have about the given means.
 
-    The covariance of a bucket's sums is X + ν·D with a diagonal D. In the eigenvectors of D^-½·X·D^-½ it is diagonal
-    for every ν, so that trying one takes no more than weighing the rows of `turned`.
+    All epochs have equally many rows here: those that an epoch lacks are empty, with a variance of one.
     """
 
-    def __init__(self, rows: list[tuple[float, _Epoch]], rate_precision: FloatArray, mean: FloatArray) -> None:
+    def __init__(self, epochs: list[_Epoch], rate_precision: FloatArray, mean: FloatArray, between: float) -> None:
+        self.epochs, self.mean, self.rate_precision = epochs, mean, rate_precision
         self.flows, self.average = len(mean), float(mean.mean())
-        self.rate_precision = rate_precision
-        turned, spread, self.log_scale = [], [], 0.0
-        for weight, epoch in rows:
-            mixing = epoch.mixing(mean) + np.diag(SLACK * self.average**2 * epoch.packets)
-            columns = np.column_stack([epoch.expected, epoch.of_rates(mean, weight), epoch.packets, epoch.total])
-            scale = np.sqrt(epoch.expected @ mean**2)
-            values, vectors = np.linalg.eigh(mixing / np.outer(scale, scale))
-            turned.append(vectors.T @ (columns / scale[:, None]))
-            spread.append(values)
-            self.log_scale += 2 * float(np.log(scale).sum())
-        self.turned, self.spread = np.concatenate(turned), np.concatenate(spread)
-        self.gram: tuple[float, FloatArray] | None = None
+        rows = max(len(epoch.packets) for epoch in epochs)
+        self.columns = np.zeros((len(epochs), rows, 2 * self.flows + 2))
+        self.mixing = np.zeros((len(epochs), rows, rows))
+        self.mixing[:] = np.eye(rows)
+        self.by_packets = np.zeros((len(epochs), rows))
+        self.by_drift = np.zeros((len(epochs), rows, rows))
+        for e, epoch in enumerate(epochs):
+            used = len(epoch.packets)
+            mixing = epoch.mixing(mean, between) + np.diag(SLACK * self.average**2 * epoch.packets)
+            self.mixing[e, :used, :used] = mixing
+            columns = np.column_stack([epoch.expected, epoch.of_rates(mean), epoch.packets, epoch.total])
+            self.columns[e, :used] = columns
+            self.by_packets[e, :used] = epoch.expected @ mean**2
+            self.by_drift[e, :used, :used] = (epoch.expected * mean**2) @ epoch.expected.T
 
-    def weighed(self, vary: float) -> FloatArray:
-        """The products of all columns under ν; those of the latest ν are kept."""
-        if self.gram is None or self.gram[0] != vary:
-            white = self.turned / np.sqrt(self.spread + vary)[:, None]
-            self.gram = vary, white.T @ white
-        return self.gram[1]
+    def around(self, spread: _Spread) -> FloatArray:
+        """The covariance of the sums of each epoch around what its flows' own means make of them."""
+        found: FloatArray = self.mixing + spread.drift * self.by_drift
+        places = np.arange(found.shape[1])
+        found[:, places, places] += spread.packets * self.by_packets
+        return found
 
-    def equations(self, vary: float, between: float) -> tuple[FloatArray, FloatArray, float]:
-        """(precision, right side, −2 × the marginal log likelihood) of the unknown under ν and τ²."""
-        flows = self.flows
+    def weighed(self, spread: _Spread) -> tuple[FloatArray, float]:
+        """(the products of all columns, the log determinant) under these variances."""
+        factor = np.linalg.cholesky(self.around(spread)).astype(np.float64)
+        white = whitened(factor, self.columns).reshape(-1, self.columns.shape[2])
+        return white.T @ white, 2 * float(np.log(factor.diagonal(axis1=1, axis2=2)).sum())
+
+    def equations(self, weighed: tuple[FloatArray, float], between: float) -> tuple[FloatArray, FloatArray, float]:
+        """(precision, right side, −2 × the marginal log likelihood) of the unknown under τ²."""
+        flows, (gram, log_determinant) = self.flows, weighed
         precision = np.zeros((2 * flows + 1, 2 * flows + 1))
         precision[:flows, :flows] = np.eye(flows) / between
         precision[flows:-1, flows:-1] = self.rate_precision
         precision[-1, -1] = 1e-6 / self.average**2
-        gram = self.weighed(vary)
         precision += gram[:-1, :-1]
         side = gram[:-1, -1].copy()
-        misfit = flows * np.log(between) + gram[-1, -1] + self.log_scale + np.log(self.spread + vary).sum()
         factor = np.linalg.cholesky(precision).astype(np.float64)
         half = whitened(factor[None], side[None, :, None]).ravel()
-        misfit += 2 * float(np.log(np.diag(factor)).sum()) - float(half @ half)
+        misfit = flows * np.log(between) + gram[-1, -1] + log_determinant - float(half @ half)
+        misfit += 2 * float(np.log(np.diag(factor)).sum())
         return precision, side, float(misfit)
 
     def posterior(self, precision: FloatArray, side: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -267,37 +300,85 @@ class _Model:
         to_means[: self.flows, -1] = 1.0
         return to_means @ (covariance @ side), to_means @ covariance @ to_means.T
 
+    def recorded(self, both: FloatArray, covariance: FloatArray, spread: _Spread) -> tuple[FloatArray, FloatArray]:
+        """The same for the means of what was recorded, in which each epoch's differs from the flow's own.
 
-def _decode(rows: list[tuple[float, _Epoch]], counts: Amounts) -> _Found:
-    """Flows' means: three rounds of the model, each with its ν and τ² of the highest likelihood."""
-    from scipy.optimize import minimize
+        An epoch's deviations are best predicted from its residuals; of their error, what depends on the flow's own mean
+        and on the rates comes with those, the rest is the epoch's own.
+        """
+        flows = self.flows
+        sent = np.array([np.maximum(epoch.sent, LEAST_RATE * epoch.flows.amount) for epoch in self.epochs])
+        weight = sent / sent.sum(axis=0)
+        vary = spread.drift * self.mean**2
+        around = self.around(spread)
+        moved, own, shift = np.eye(2 * flows), np.zeros((flows, flows)), np.zeros(flows)
+        for e, epoch in enumerate(self.epochs):
+            used = len(epoch.packets)
+            gain = np.linalg.solve(around[e, :used, :used], epoch.expected * vary).T
+            columns = self.columns[e, :used]
+            shift += weight[e] * (gain @ (epoch.total - columns[:, : 2 * flows] @ both))
+            moved[:flows] -= weight[e][:, None] * (gain @ columns[:, : 2 * flows])
+            own += np.outer(weight[e], weight[e]) * (np.diag(vary) - gain @ (epoch.expected * vary))
+        found = both.copy()
+        found[:flows] += shift
+        covariance = moved @ covariance @ moved.T
+        covariance[:flows, :flows] += own
+        return found, covariance
 
-    packets = sum(float(epoch.packets.sum()) for _, epoch in rows)
-    average = max(sum(float(epoch.total.sum()) for _, epoch in rows) / packets, 1e-9)
+
+def _decode(epochs: list[_Epoch], counts: Amounts) -> _Found:
+    """Flows' means: three rounds of the model, each with its ν, ω² and τ² of the highest likelihood."""
+    packets = sum(float(epoch.packets.sum()) for epoch in epochs)
+    average = max(sum(float(epoch.total.sum()) for epoch in epochs) / packets, 1e-9)
     mean = np.full(len(counts.rate), average)
     rate_precision = np.linalg.inv(counts.rate_covariance).astype(np.float64)
-    logs = np.log([0.2, 0.3])
-
-    def scales(logs: FloatArray) -> tuple[float, float]:
-        vary, between = np.exp(np.clip(logs, -LOG_LIMIT, LOG_LIMIT)).tolist()
-        return vary, between * average**2
-
+    logs = np.log(FIRST_SCALES if len(epochs) > 1 else FIRST_SCALES[:2])
+    # So many, evenly spaced, tell how round trips vary.
+    some = [epochs[i] for i in np.unique(np.linspace(0, len(epochs) - 1, MOST_LEARNED).astype(int))]
     for _ in range(PASSES):
-        model = _Model(rows, rate_precision, np.maximum(mean, 0.02 * average))
-        options = {"maxfev": 60, "xatol": 0.02, "fatol": 0.02}
-        logs = minimize(
-            lambda logs, model=model: model.equations(*scales(logs))[2], logs, method="Nelder-Mead", options=options
-        ).x
-        vary = scales(logs)[0]
-        both, covariance = _averaged(model, vary, average)
-        mean = both[: model.flows]
-    own_packets = vary * mean[: len(counts.total)] ** 2 / np.maximum(counts.total, 1.0)
-    return _Found(both, covariance, own_packets)
+        bounded = np.maximum(mean, 0.02 * average)
+        between = _between(logs, average)
+        logs = _likeliest(_Model(some, rate_precision, bounded, between), logs, average)
+        spread = _spread(logs)
+        model = _Model(epochs, rate_precision, bounded, between)
+        own, covariance = _averaged(model, spread, average)
+        both, of_both = model.recorded(own, covariance, spread)
+        mean = own[: model.flows]
+    found = both[: len(counts.total)]
+    own_packets = spread.packets * np.maximum(found, 0.02 * average) ** 2 / np.maximum(counts.total, 1.0)
+    if not counts.is_complete:
+        # Of packets that are taken for a flow's so many may be an unlisted one's, whose mean differs as flows' do.
+        doubtful = np.diag(counts.total_covariance) / np.maximum(counts.total, 1.0) ** 2
+        own_packets += np.minimum(doubtful, 1.0) * _between(logs, average)
+    return _Found(both, of_both, own_packets)
 
 
-def _averaged(model: _Model, vary: float, average: float) -> tuple[FloatArray, FloatArray]:
+def _spread(logs: FloatArray) -> _Spread:
+    scales = np.exp(np.clip(logs, -LOG_LIMIT, LOG_LIMIT)).tolist()
+    return _Spread(scales[0], scales[2] if len(scales) > 2 else 0.0)
+
+
+def _between(logs: FloatArray, average: float) -> float:
+    """τ²"""
+    return average**2 * math.exp(float(np.clip(logs[1], -LOG_LIMIT, LOG_LIMIT)))
+
+
+def _likeliest(model: _Model, logs: FloatArray, average: float) -> FloatArray:
+    """The logarithms of ν, τ² and, where there are several epochs, ω² of the highest likelihood."""
+    from scipy.optimize import minimize
+
+    def misfit(logs: FloatArray) -> float:
+        return model.equations(model.weighed(_spread(logs)), _between(logs, average))[2]
+
+    options = {"maxfev": 60, "xatol": 0.05, "fatol": 0.05}
+    found: FloatArray = minimize(misfit, logs, method="Nelder-Mead", options=options).x
+    return found
+
+
+def _averaged(model: _Model, spread: _Spread, average: float) -> tuple[FloatArray, FloatArray]:
     """The posterior over all deviations between flows by their likelihood; all are as likely before."""
-    solved = [model.equations(vary, value) for value in (BETWEEN * average) ** 2]
+    weighed = model.weighed(spread)
+    solved = [model.equations(weighed, value) for value in (BETWEEN * average) ** 2]
     misfit = np.array([value for _, _, value in solved])
     weight = BETWEEN * np.exp((misfit.min() - misfit) / 2)
     weight /= weight.sum()

@@ -19,8 +19,9 @@
     per_instance = 5
 
 A stream's table has its metric, the epoch's length, the instances by pattern, options of the source (such as
-``interface``) and, by their names, parameters of the sketch (``sketch = "bucket_array"`` by default). A point of a
-segment (``sketch = "segment"``) has the query unit's ``plan`` instead, and no salt of its own: both ends need one.
+``interface``), the number of ``salts`` that its epochs go round and, by their names, parameters of the sketch
+(``sketch = "bucket_array"`` by default). A point of a segment (``sketch = "segment"``) has the query unit's ``plan``
+instead, and no salt of its own: both ends need one.
 
 Whether a stream can be recorded is checked as far as that can be known before it is opened: kinds, ranges, options,
 memory. The query unit asks it of what it assigns, and the agent of what it is assigned and of its own configuration, so
@@ -66,7 +67,10 @@ DEFAULT_BUCKETS: Mapping[str, object] = {"buckets": 64, "per_instance": 4, "bits
 # What a stream that is planned, as `record` plans, is made for.
 PLANNED = {"memory", "flows", "loss", "salt"}
 DEFAULT_FLOWS, MOST_FLOWS, MOST_MEMORY = 1000, 10**7, 1 << 30
-_OWN = ("metric", "epoch", "instances", "sketch", "salted")
+# Salts that epochs go round: epochs of one salt are added up when they are asked for, so that more salts tell more
+# instances apart and take longer to decode.
+DEFAULT_SALTS, MOST_SALTS = 16, 1024
+_OWN = ("metric", "epoch", "instances", "sketch", "salted", "salts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,7 @@ class StreamConfiguration:
     instances: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
     salted: bool = True
+    salts: int = DEFAULT_SALTS
     flows: int = DEFAULT_FLOWS
     plan: SegmentPlan | None = None
 
@@ -158,9 +163,20 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         instances=tuple(instances),
         options=options,
         salted=salted,
+        salts=_salts(table, salted, place),
         flows=_flows(table, plan) if kind in ("auto", StackParameters.kind) else DEFAULT_FLOWS,
         plan=plan,
     )
+
+
+def _salts(table: Mapping[str, Any], salted: bool, place: str) -> int:
+    """How many salts the epochs of a stream go round."""
+    salts = table.get("salts", DEFAULT_SALTS)
+    if isinstance(salts, bool) or not isinstance(salts, int) or not 1 <= salts <= MOST_SALTS:
+        raise UsageError(f"salts is a whole number in 1 … {MOST_SALTS}", where=place)
+    if "salts" in table and not salted:
+        raise UsageError("salts are given to a stream that is not salted", where=place, action="leave salts out")
+    return salts
 
 
 def _known(kind: str, place: str) -> set[str]:

@@ -1,6 +1,6 @@
 """One stream of an agent: a source, the sketch of its current epoch, and the keys seen in it.
 
-Epochs close when their time is over or their sketch is full. The salt goes round `SALTS` values, so that the same
+Epochs close when their time is over or their sketch is full. The salt goes round a few values, so that the same
 instances collide differently from epoch to epoch, while epochs a round apart can still be merged. Each node has values
 of its own: what several nodes measured of the same instances has independent errors, as those who add it up take them.
 Open epochs can be asked for at any time (`snapshots`), which changes nothing.
@@ -41,8 +41,7 @@ SILENT_SECONDS = 60.0
 # Opening compiles more than anything else.
 OPENING_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
-SALTS = 16
-# Rounds of salts that nodes choose from; a salt then fits 16 bits.
+# Rounds of salts that nodes choose from; of the usual sixteen a salt then fits 16 bits.
 ROUNDS = 4096
 MOST_NAMES = 1 << 18
 
@@ -168,7 +167,8 @@ class AgentStream:
         self.configuration = configuration
         source, self.memory_bytes = checked_source(configuration, most_bytes=most_bytes)
         self.source = WatchedSource(source, name=configuration.name)
-        first_salt = SALTS * (hash_bytes(node.encode()) % ROUNDS)
+        salts = configuration.salts
+        first_salt = salts * (hash_bytes(node.encode()) % ROUNDS)
         self._is_of_values = configuration.parameters.kind == BucketArrayParameters.kind
         self._names: dict[int, Key] = {}
         self._ids: Any = np.empty(0, np.uint64)
@@ -183,7 +183,7 @@ class AgentStream:
             markers=None if plan is None else MarkerCuts(configuration.epoch_ns, share=plan.markers),
             keys=KeyReports(self._keys_at, flows=configuration.flows),
             keys_at=self._keys_at,
-            salt_of=(lambda sequence: first_salt + sequence % SALTS) if configuration.salted else None,
+            salt_of=(lambda sequence: first_salt + sequence % salts) if configuration.salted else None,
             first_sequence=first_sequence,
         )
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.files import FilePath
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share, plural
+
+if TYPE_CHECKING:
+    from sojourn.sketches.sizing.iotm import Workload
 
 DEFAULT_ERROR = 0.05
 MOST_PACKETS = 1e15
@@ -41,11 +44,15 @@ class Traffic(TypedDict, total=False):
     flow_size: int  # the promise is for flows of so many packets or more
     tail: float  # of flow sizes (Pareto) or instances' sizes (Zipf)
     delay: int | str  # mean delay, for COLATE's published equations
-    variation: float  # lda: standard deviation of delays over their mean
+    variation: float  # lda: standard deviation of delays over their mean; iotm's means: of values
     instances: int  # iotm, as the rest
     period: int | str  # the time that one question spans
     change: float  # deviation of an instance's rate between epochs, over its mean
     spreading: str  # how measurements spread over buckets
+    stat: str  # "sum", or "mean": then epochs are planned, for these buckets and for values that stay alike so long
+    buckets: int
+    per_instance: int
+    alike: int | str
 
 
 @dataclass(frozen=True)
@@ -315,6 +322,8 @@ def _plan_iotm(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
         tail=traffic.get("tail", 1.0),
         change=traffic.get("change", 0.5),
     )
+    if traffic.get("stat") == "mean":
+        return _plan_means(sketch, workload, traffic, wish)
     planned = plan_bucket_array(
         workload,
         error=wish.error,
@@ -345,6 +354,49 @@ def _plan_iotm(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     return result._with_published(
         lambda: {"error": error_at(relative, wish.confidence), "median_error": error_at(relative, 0.5)}
     )
+
+
+def _plan_means(sketch: str, workload: Workload, traffic: Traffic, wish: _Wish) -> PlanResult:
+    """The epochs, each with a salt of its own, of an array of given size whose values have means."""
+    from sojourn.sketches.bucket_array import BucketArrayParameters
+    from sojourn.sketches.sizing.means import Variation, plan_epochs
+
+    if wish.memory_bytes is not None:
+        raise UsageError("a memory is not planned for means", where="plan iotm", action="give --buckets instead")
+    n, m = traffic.get("buckets", 64), traffic.get("per_instance", 4)
+    alike_ns = parse_duration(traffic.get("alike", "500ms"), where="--alike")
+    variation = Variation(values=traffic.get("variation", 1.0), alike_ns=alike_ns)
+    planned = plan_epochs(
+        workload.sizes,
+        workload.period_ns,
+        n=n,
+        m=m,
+        variation=variation,
+        error=wish.error,
+        confidence=wish.confidence,
+    )
+    parameters = BucketArrayParameters(buckets=n, per_instance=m, bits=48, count_bits=24)
+    known = {**vars(workload), "variation": variation.values, "alike_ns": alike_ns}
+    measured = workload.measurements / planned.epochs
+    result = PlanResult(sketch, measured, planned.epoch_ns, wish.error, wish.confidence, known)
+    result = result._with_plan(
+        {"bucket_array": parameters.to_mapping()},
+        parameters.memory_bits,
+        {
+            "epochs": planned.epochs,
+            "error": planned.error,
+            "median_error": planned.median_error,
+            "answers_within": planned.share,
+        },
+        kept=planned.is_kept,
+    )
+    if planned.is_kept:
+        return result
+    advice = (
+        f"at best {planned.share:.0%} of answers are within the error; ask for a larger one, ask about a longer time,"
+        " or give more --buckets"
+    )
+    return replace(result, advice=advice)
 
 
 def _plan_flows(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:

@@ -124,7 +124,7 @@ def predicted_deviations(
         own, carried = np.zeros_like(information), np.zeros_like(information)
         for _ in range(epochs):
             target = random.integers(0, n, (len(sizes), m))
-            shares = _shares(target, n)
+            shares = shares_of_targets(target, n)
             spread = _spread(target, shares, amount, _chance(spreading, len(sizes), random))
             solved = np.linalg.solve(spread + (shares * varying) @ shares.T, shares)
             information += shares.T @ solved
@@ -136,7 +136,8 @@ def predicted_deviations(
     return np.array(found)
 
 
-def _shares(target: np.ndarray, n: int) -> FloatArray:
+def shares_of_targets(target: np.ndarray, n: int) -> FloatArray:
+    """A: buckets × instances, from the buckets (instances × m) that hash functions name."""
     instances, m = target.shape
     shares = np.zeros((n, instances))
     np.add.at(shares, (target.ravel(), np.repeat(np.arange(instances), m)), 1.0 / m)
@@ -165,7 +166,7 @@ def _spread(target: np.ndarray, shares: FloatArray, amount: FloatArray, chance: 
     return found
 
 
-def _share_within(relative: FloatArray, error: float) -> float:
+def share_within(relative: FloatArray, error: float) -> float:
     """The share of answers within an error, for normal errors of these relative deviations."""
     return float(np.vectorize(math.erf)(error / (math.sqrt(2) * np.maximum(relative, 1e-12))).mean())
 
@@ -173,11 +174,11 @@ def _share_within(relative: FloatArray, error: float) -> float:
 def error_at(relative: FloatArray, share: float) -> float:
     """The error that a share of answers stays below, by bisection."""
     low, high = 0.0, 1e-6
-    while _share_within(relative, high) < share and high < 1e6:
+    while share_within(relative, high) < share and high < 1e6:
         low, high = high, 2 * high
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (middle, high) if _share_within(relative, middle) < share else (low, middle)
+        low, high = (middle, high) if share_within(relative, middle) < share else (low, middle)
     return high
 
 
@@ -249,7 +250,7 @@ def _predicted(
         sizes, n=buckets, m=m, spreading=spreading, epochs=epochs, change=workload.change, draws=draws
     )
     relative = deviations / sizes
-    share = _share_within(relative, error)
+    share = share_within(relative, error)
     # A rate above its mean by three deviations still fits; beyond that the array is full before its time, no more.
     busiest = sizes / epochs * (1 + 3 * workload.change if epochs > 1 else 1.0)
     return IotmPlan(
@@ -269,6 +270,7 @@ def _bits(amount: FloatArray, buckets: int, m: int) -> int:
     """Bits that the fullest bucket of an epoch needs, with room for a quarter more."""
     random = np.random.default_rng([buckets, m])
     fullest = [
-        float((_shares(random.integers(0, buckets, (len(amount), m)), buckets) @ amount).max()) for _ in range(DRAWS)
+        float((shares_of_targets(random.integers(0, buckets, (len(amount), m)), buckets) @ amount).max())
+        for _ in range(DRAWS)
     ]
     return max(FEWEST_BITS, math.ceil(math.log2(ROOM * max(fullest) + 5 * math.sqrt(max(fullest)) + 2)))
