@@ -25,9 +25,10 @@ from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import ParameterError
 from sojourn.sketches.sizing.iotm import MOST_INSTANCES, error_at, share_within, shares_of_targets
 
-# The shortest epoch of an agent, and as many salts as a query decodes within seconds.
-SHORTEST_NS, MOST_SALTS = 100_000_000, 1024
-CANDIDATES = (1, 2, 5, 10, 16, 25, 40, 64, 100, 160, 250, 400, 600, 1024)
+# The shortest epoch of an agent.
+SHORTEST_NS = 100_000_000
+# At most as many as a query decodes within seconds.
+CANDIDATES = (1, 2, 5, 10, 16, 25, 40, 64, 100, 160, 250, 400, 600)
 # Fewer epochs that keep almost as many answers within the error are taken: each is sent and stored.
 ALMOST = 0.02
 # Arrays drawn for a candidate: information adds up over epochs, so that so many stand for all.
