@@ -28,7 +28,7 @@ from sojourn.sketches.sizing.iotm import MOST_INSTANCES, error_at, share_within,
 # The shortest epoch of an agent.
 SHORTEST_NS = 100_000_000
 # At most as many as a query decodes within seconds.
-CANDIDATES = (1, 2, 5, 10, 16, 25, 40, 64, 100, 160, 250, 400, 600)
+CANDIDATES = (1, 2, 5, 10, 16, 25, 40, 64, 100, 160, 250, 400, 600, 1024)
 # Fewer epochs that keep almost as many answers within the error are taken: each is sent and stored.
 ALMOST = 0.02
 # Arrays drawn for a candidate: information adds up over epochs, so that so many stand for all.
