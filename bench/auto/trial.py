@@ -24,7 +24,8 @@ from sojourn.core.estimates import FlowDelays
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.lab.traffic import Traffic
 from sojourn.segments.answer import answer_interval
-from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.planning.layout import SEGMENT
 from sojourn.segments.record import PointRecorder
 from sojourn.sketches.sketch import AnySketch
 

@@ -11,7 +11,8 @@ from sojourn.epochs.epoch import merge_epochs
 from sojourn.estimation.differences import Parts, count_losses, poisson_95
 from sojourn.estimation.sample import match_samples
 from sojourn.segments.answer import Interval, answer_interval
-from sojourn.segments.plan import SegmentPlan, fit_lda, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.planning.layout import fit_lda
 from sojourn.segments.record import PointRecorder
 from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import MS, World, world

@@ -14,7 +14,7 @@ from sojourn.core.estimates import Reason
 from sojourn.estimation.sample import displaced_packets, estimate_sample, match_samples
 from sojourn.matching.clock.correction import parse_clock
 from sojourn.matching.exact import MeasuredFlows
-from sojourn.segments.plan import fit_sample
+from sojourn.segments.planning.layout import fit_sample
 from sojourn.segments.survey import CaptureOptions, CapturePoint, survey_captures
 from sojourn.sketches.sample import Sample, SampleParameters
 from worlds import DELAYS, recorded, world

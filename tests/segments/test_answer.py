@@ -14,7 +14,8 @@ from sojourn.core.errors import InputError, MismatchError, UsageError
 from sojourn.core.keys import key_id
 from sojourn.epochs.wire import decode, encode
 from sojourn.segments.answer import answer_epochs
-from sojourn.segments.plan import SEGMENT, plan_segment
+from sojourn.segments.plan import plan_segment
+from sojourn.segments.planning.layout import SEGMENT
 from sojourn.segments.record import KeyReports, PointRecorder, epochs_of, every
 
 INTERVAL_NS = 2_000_000_000

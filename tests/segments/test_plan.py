@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.core.errors import ParameterError, WireError
-from sojourn.segments.plan import (
-    LEAST_POINT_SLOTS,
-    SAMPLES,
-    SEGMENT,
-    SegmentPlan,
-    plan_point,
-    plan_segment,
-)
+from sojourn.segments.plan import LEAST_POINT_SLOTS, SegmentPlan, plan_point, plan_segment
+from sojourn.segments.planning.layout import SAMPLES, SEGMENT
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.sample import SampleParameters
 

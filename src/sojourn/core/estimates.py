@@ -159,6 +159,8 @@ class FlowDelays:
     ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing): estimates, of
     which a literal LDS's are never too low. ``methods`` names each flow's own method where flows are answered by
     different ones. ``percentiles`` (flows × `LEVELS` × value, low, high) are there where packets' own delays are known.
+    ``heard_ns`` is what cells say of the flow by themselves, without what flows have in common, with its precision
+    (1/ns²; 0: nothing), where they were decoded for all flows together.
     """
 
     flow_id: UInt64Array
@@ -173,6 +175,8 @@ class FlowDelays:
     method: str
     methods: list[str] | None = None
     percentiles: FloatArray | None = None
+    heard_ns: FloatArray | None = None
+    heard_precision: FloatArray | None = None
 
     @property
     def method_of_flow(self) -> list[str]:

@@ -29,14 +29,14 @@ Cost: O(flows).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.arrays import FloatArray
+from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
+from sojourn.estimation.hierarchy import Evidence, FlowPosterior, flow_posterior
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.sample import MatchedSample
 
@@ -140,63 +140,105 @@ def _of_flows(flows: FlowDelays) -> Estimate | None:
 
 
 PRIOR_ONLY = "prior only"
-LEAST_FLOWS = 8
-# Flows whose means differ by less than this part of the mean do not differ by factors; skewed delays may look like it.
-FACTORS = 0.25
-TAU_ROUNDS = 40
-_TINY = 1e-12
+# Of the posterior's width: cells of whole flows are solved exactly, to which messages of all cells only come near.
+FAR_CLOSER = 0.1
 
 
-@dataclass(frozen=True, eq=False)
-class _Common:
-    """What flows have in common, on a scale: μ and its variance, τ², σ² of one packet."""
-
-    is_log: bool
-    mean: float
-    mean_variance: float
-    between: float
-    within: float
-    likelihood: float
-
-
-def combine(cells: FlowDelays, samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
-    """Every flow's answer from cells, samples or both; sizes and losses are the cells' where they know them."""
+def combine(cells: FlowDelays | None, samples: FlowDelays) -> FlowDelays:
+    """Every flow's answer from cells and samples; sizes and losses are the cells' where they know them."""
+    if cells is None:
+        cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
     known = np.isfinite(cells.packets)
     packets = np.where(known, cells.packets, samples.packets)
     lost = np.where(known, cells.lost, samples.lost)
-    shrunk = shrink_means(replace(samples, packets=packets, lost=lost), grand_mean)
-    both = cells.answered & samples.answered
-    weight = np.where(both, _cell_weight(cells, samples), np.where(cells.answered, 1.0, 0.0))
-    with np.errstate(invalid="ignore"):
-        rest = np.where(weight < 1, (1 - weight) ** 2 * _variance(samples), 0.0)
-        half = NORMAL_95 * np.sqrt(weight**2 * _variance(cells) + rest)
-    mean = np.where(both, weight * cells.mean_ns + (1 - weight) * samples.mean_ns, np.nan)
-    columns = {
-        "mean_ns": np.where(both, mean, np.where(cells.answered, cells.mean_ns, shrunk.mean_ns)),
-        "low_ns": np.where(both, mean - half, np.where(cells.answered, cells.low_ns, shrunk.low_ns)),
-        "high_ns": np.where(both, mean + half, np.where(cells.answered, cells.high_ns, shrunk.high_ns)),
-        "std_ns": np.where(cells.answered & np.isfinite(cells.std_ns), cells.std_ns, shrunk.std_ns),
-        "samples": np.where(cells.answered, np.maximum(cells.samples, shrunk.samples), shrunk.samples),
-    }
-    sure = (weight > 0.5) | ~samples.answered
-    rows = zip(cells.answered.tolist(), sure.tolist(), cells.method_of_flow, shrunk.method_of_flow, strict=True)
-    methods = [cell if by_cells and mainly else sample for by_cells, mainly, cell, sample in rows]
+    weight = _cell_weight(cells, samples)
+    mean, half = _by_precision(cells, samples, weight)
+    posterior = _posterior(cells, samples, packets - np.nan_to_num(lost))
+    if posterior is not None:
+        # What is exact, or nearly, needs no other flow.
+        with np.errstate(invalid="ignore"):
+            leans = ~(half <= np.maximum(EXACT_WITHIN_NS, FAR_CLOSER * (posterior.high - posterior.low) / 2))
+        if cells.heard_ns is None:
+            leans &= ~cells.answered
+        low, high = np.where(leans, posterior.low, mean - half), np.where(leans, posterior.high, mean + half)
+        mean = np.where(leans, posterior.mean, mean)
+    else:
+        low, high = mean - half, mean + half
+    # A flow that sent nothing that was recorded has no mean.
+    absent = np.array([reason in _ABSENT for reason in cells.reason], bool) & ~samples.answered
+    mean, low, high = (np.where(absent, np.nan, column) for column in (mean, low, high))
+    return _told(cells, samples, weight, (mean, low, high), (packets, lost))
+
+
+_ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
+
+
+def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> FlowPosterior | None:
+    """What all flows together say of each."""
+    count = np.where(samples.answered, samples.samples, 0).astype(np.float64)
+    nothing = np.zeros(len(count))
+    heard, precision = cells.heard_ns, cells.heard_precision
+    if heard is None or precision is None:
+        heard, precision = nothing, nothing
+    evidence = Evidence(
+        np.where(precision > 0, heard, 0.0),
+        precision,
+        np.where(count > 0, samples.mean_ns, 0.0),
+        count,
+        np.nan_to_num(samples.std_ns**2 * np.maximum(count - 1, 0.0)),
+        np.maximum(np.nan_to_num(delivered, nan=1.0), 1.0),
+    )
+    return flow_posterior(evidence)
+
+
+def _told(
+    cells: FlowDelays,
+    samples: FlowDelays,
+    weight: FloatArray,
+    interval: tuple[FloatArray, FloatArray, FloatArray],
+    sizes: tuple[FloatArray, FloatArray],
+) -> FlowDelays:
+    """The flows' answers, with what each rests on."""
+    mean, low, high = interval
+    answered = ~np.isnan(mean)
+    by_cells, by_samples = cells.answered, samples.answered
+    rows = zip(by_cells.tolist(), by_samples.tolist(), weight.tolist(), strict=True)
+    names = zip(cells.method_of_flow, samples.method_of_flow, strict=True)
+    methods = [
+        cell if has_cells and (share > 0.5 or not has_samples) else sample if has_samples else PRIOR_ONLY
+        for (has_cells, has_samples, share), (cell, sample) in zip(rows, names, strict=True)
+    ]
     reasons = [
-        None if answered else cell or sample
-        for answered, cell, sample in zip(
-            (~np.isnan(columns["mean_ns"])).tolist(), cells.reason, shrunk.reason, strict=True
-        )
+        None if is_answered else cell or sample
+        for is_answered, cell, sample in zip(answered.tolist(), cells.reason, samples.reason, strict=True)
     ]
     return FlowDelays(
         cells.flow_id,
-        **columns,
-        packets=packets,
-        lost=lost,
+        mean,
+        low,
+        high,
+        std_ns=np.where(by_cells & np.isfinite(cells.std_ns), cells.std_ns, samples.std_ns),
+        samples=np.where(by_cells, np.maximum(cells.samples, samples.samples), samples.samples),
+        packets=sizes[0],
+        lost=sizes[1],
         reason=reasons,
         method="auto",
         methods=methods,
         percentiles=samples.percentiles,
     )
+
+
+def _by_precision(cells: FlowDelays, samples: FlowDelays, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cells' and samples' answers weighed by their precision, and the half-width of the 95 % interval."""
+    both = cells.answered & samples.answered
+    with np.errstate(invalid="ignore"):
+        mean = np.where(both, weight * cells.mean_ns + (1 - weight) * samples.mean_ns, samples.mean_ns)
+        rest = np.where(weight < 1, (1 - weight) ** 2 * _variance(samples), 0.0)
+        half = NORMAL_95 * np.sqrt(weight**2 * _variance(cells) + rest)
+        half = np.where(both, half, (samples.high_ns - samples.low_ns) / 2)
+    alone = cells.answered & ~samples.answered
+    mean = np.where(alone, cells.mean_ns, mean)
+    return mean, np.where(alone, (cells.high_ns - cells.low_ns) / 2, half)
 
 
 def _variance(flows: FlowDelays) -> FloatArray:
@@ -210,110 +252,3 @@ def _cell_weight(cells: FlowDelays, samples: FlowDelays) -> FloatArray:
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = by_samples / (by_cells + by_samples)
     return np.where(np.isfinite(weight), weight, np.where(by_samples == 0, 0.5, 1.0))
-
-
-def shrink_means(samples: FlowDelays, grand_mean: Estimate | None = None) -> FlowDelays:
-    """The sampled means with shrinkage: each towards the common mean, as far as flows hardly differ.
-
-    `grand_mean` is the flow-blind mean of all delivered packets.
-    """
-    count = samples.samples.astype(np.float64)
-    size = np.maximum(np.nan_to_num(samples.packets - samples.lost, nan=1.0), np.maximum(count, 1.0))
-    half = (samples.high_ns - samples.low_ns) / 2
-    with np.errstate(invalid="ignore"):
-        uncertain: BoolArray = samples.answered & (half > 0) & (count > 0)
-    common = _common(samples, uncertain, size, grand_mean)
-    if common is None:
-        return samples
-    # Flows that were active but have no sampled packet that arrived.
-    silent = np.array([reason is Reason.NOT_SAMPLED for reason in samples.reason], bool)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        y, own = (np.log(samples.mean_ns), half / samples.mean_ns) if common.is_log else (samples.mean_ns, half)
-        prior = common.between + common.within / size
-        error = common.within * np.maximum(1 / count - 1 / size, 0.0)
-        kept = np.where(silent, 0.0, prior / np.maximum(prior + error, _TINY))
-        drawn = common.mean + np.where(silent, 0.0, kept * (y - common.mean))
-        guess = 2 / (uncertain.sum() + 1) * (y - common.mean) ** 2
-        rest = (1 - kept) ** 2 * (prior + common.mean_variance + np.where(silent, 0.0, guess))
-        far = np.isinf(own) & (kept < 0.5)
-        sampling = np.where(silent | far, 0.0, kept**2 * own**2) + np.where(far, kept**2 * error * NORMAL_95**2, 0.0)
-        width = np.sqrt(sampling + NORMAL_95**2 * rest)
-    changed = uncertain | silent
-    turn = np.exp if common.is_log else np.asarray
-    columns = {
-        name: np.where(changed, turn(value), getattr(samples, name))
-        for name, value in (("mean_ns", drawn), ("low_ns", drawn - width), ("high_ns", drawn + width))
-    }
-    methods = [PRIOR_ONLY if none else m for none, m in zip(silent.tolist(), samples.method_of_flow, strict=True)]
-    reasons = [None if none else why for why, none in zip(samples.reason, silent.tolist(), strict=True)]
-    return replace(samples, **columns, reason=reasons, methods=methods)  # type: ignore[arg-type]
-
-
-def _common(samples: FlowDelays, telling: BoolArray, size: FloatArray, grand_mean: Estimate | None) -> _Common | None:
-    """What the sampled flows have in common, on the scale on which their means are more likely; None if too few."""
-    mean, count = samples.mean_ns[telling], samples.samples[telling].astype(np.float64)
-    squares = np.nan_to_num(samples.std_ns[telling] ** 2 * (count - 1))
-    degrees = float(np.sum(count - 1))
-    if len(mean) < LEAST_FLOWS or degrees < LEAST_FLOWS or not squares.any():
-        return None
-    share = float(np.sum(size**2) / np.sum(size) ** 2)
-    linear = _fitted(mean, count, float(squares.sum()) / degrees, share, grand_mean, is_log=False)
-    if not (mean > 0).all() or linear.between < (FACTORS * linear.mean) ** 2 or not _surely_differ(mean, count):
-        return linear
-    relative = float(squares.sum() / np.sum(mean**2 * (count - 1)))
-    logarithmic = _fitted(np.log(mean), count, relative, share, grand_mean, is_log=True)
-    better = logarithmic.likelihood - float(np.log(mean).sum()) > linear.likelihood
-    return logarithmic if better else linear
-
-
-def _surely_differ(mean: FloatArray, count: FloatArray) -> bool:
-    """Whether flows with many sampled packets differ as much as those with few, as they do if their means differ."""
-    distance = (mean - float(np.average(mean, weights=count))) ** 2
-    many = count >= np.median(count)
-    if many.all():
-        many = count > np.median(count)
-    if many.sum() < LEAST_FLOWS or (~many).sum() < LEAST_FLOWS:
-        return True
-    fewer = float(np.average(1 / count[~many])) / float(np.average(1 / count[many]))
-    return float(distance[~many].mean()) < math.sqrt(fewer) * float(distance[many].mean())
-
-
-def _fitted(
-    y: FloatArray, count: FloatArray, within: float, share: float, grand_mean: Estimate | None, *, is_log: bool
-) -> _Common:
-    """τ² and μ for given σ²; `share` is ΣN²/(ΣN)²."""
-    if is_log:
-        y = y + within / (2 * count)
-    square = within / count
-    between = _between_flows(y, square)
-    weight = 1 / (square + between)
-    mean, variance = float(np.sum(weight * y) / weight.sum()), float(1 / weight.sum())
-    if grand_mean is not None and (grand_mean.value > 0 or not is_log):
-        blind, own = grand_mean.value, (grand_mean.high - grand_mean.low) / (2 * NORMAL_95)
-        if is_log:
-            blind, own = math.log(blind) - between / 2, own / blind
-        blind_variance = between * share + own**2 + _TINY * abs(blind) ** 2
-        if math.isfinite(blind_variance):
-            mean = (mean / variance + blind / blind_variance) / (1 / variance + 1 / blind_variance)
-            variance = 1 / (1 / variance + 1 / blind_variance)
-    likelihood = 0.5 * float(np.sum(np.log(weight) - weight * (y - mean) ** 2))
-    return _Common(is_log, mean, variance, between, within, likelihood)
-
-
-@inlined
-def _excess(mean: FloatArray, square: FloatArray, tau_square: float) -> float:
-    weight = 1 / (square + tau_square)
-    common = np.sum(weight * mean) / np.sum(weight)
-    return float(np.sum(weight * (mean - common) ** 2)) - (len(mean) - 1)
-
-
-@kernel
-def _between_flows(mean: FloatArray, square: FloatArray) -> float:
-    """τ²: the variance of the flows' true means, by the equation of Paule and Mandel (bisection)."""
-    low, high = 0.0, float(np.var(mean)) * 4 + _TINY
-    if _excess(mean, square, low) <= 0:
-        return 0.0
-    for _ in range(TAU_ROUNDS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _excess(mean, square, middle) > 0 else (low, middle)
-    return (low + high) / 2

@@ -90,8 +90,8 @@ def weighed_percentiles(delay_ns: FloatArray, weight: FloatArray, *, is_whole: b
     count = int(reached[-1] ** 2 / float(np.sum(weight**2)) + 1e-6)
 
     def at(share: float) -> float:
-        # The rounding of sums must not make the next packet of what is reached exactly.
-        place = int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-12), "left"))
+        # The rounding of sums, and of stored weights, must not make the next packet of what is reached exactly.
+        place = int(np.searchsorted(reached, share * reached[-1] * (1 - 1e-6), "left"))
         return float(delays[min(place, len(delays) - 1)])
 
     for number, level in enumerate(LEVELS.values()):

@@ -24,7 +24,8 @@ from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.segments.answer import estimate_streams
-from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.planning.layout import SEGMENT
 from sojourn.sketches.sketch import AnySketch, new_sketch
 
 TITLE = "Accuracy per bit"

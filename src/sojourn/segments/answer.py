@@ -19,11 +19,11 @@ from sojourn.core.errors import InputError, ParameterError, UsageError
 from sojourn.core.estimates import Estimate, FlowDelays, Reason, flow_delays_of, unanswered_flows
 from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
-from sojourn.estimation.auto import combine, segment_delays, shrink_means, with_remainder
+from sojourn.estimation.auto import combine, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.sample import MatchedSample, match_samples
-from sojourn.segments.plan import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
+from sojourn.segments.planning.layout import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
 from sojourn.segments.plausibility import Capture, doubt_negative, judge_epochs, refuse_negative
 from sojourn.segments.ranges import moved, moved_flows, recorded_base, shifted
 from sojourn.sketches.lda import Lda
@@ -137,13 +137,14 @@ def estimate_streams(
             # Flows whose cells are spoiled are known by other means then; leaning to the mean of all packets would
             # draw the others away from where flows are.
             alone = len(sent) == len((FLOWS, SEGMENT))
-            cells = _estimate_jointly(*ends, flow_id, blind.value if alone and blind is not None else None)
+            known = blind.value if alone and blind is not None else None
+            cells = _estimate_jointly(*ends, flow_id, known, beside=SAMPLES in sent)
         else:
             cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes, sample, percentiles=percentiles)
     if SAMPLES not in sent:
         return cells
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
-    return shrink_means(samples, blind) if cells is None else combine(cells, samples, blind)
+    return combine(cells, samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,14 +208,19 @@ def known_losses(lost: FloatArray) -> FloatArray:
 
 
 def _estimate_jointly(
-    senders: list[AnySketch], receivers: list[AnySketch], flow_id: UInt64Array, grand_mean: float | None
+    senders: list[AnySketch],
+    receivers: list[AnySketch],
+    flow_id: UInt64Array,
+    grand_mean: float | None,
+    *,
+    beside: bool,
 ) -> FlowDelays:
-    """All flows at once; `flow_id` must list every recorded one, as a survey does."""
+    """All flows at once; `flow_id` must list every recorded one, as a survey does. A sample may be `beside` them."""
     from sojourn.estimation.joint.segments import estimate_colate_joint, estimate_lds_joint, estimate_stack
 
     sender, receiver = senders[0], receivers[0]
     kind = sender.parameters.kind
-    if len(senders) > 1:
+    if len(senders) > 1 or beside:
         return estimate_stack(senders, receivers, flow_id, grand_mean=grand_mean)  # type: ignore[arg-type]
     if not sender.recorded:
         return unanswered_flows(flow_id, Reason.NOTHING_RECORDED, f"{kind} joint")

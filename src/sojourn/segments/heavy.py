@@ -21,7 +21,7 @@ from sojourn.estimation.heavy_hitters import (
 )
 from sojourn.segments.answer import parts_of
 from sojourn.segments.measure import EpochsSource, epochs_from, flow_keys
-from sojourn.segments.plan import FLOWS
+from sojourn.segments.planning.layout import FLOWS
 from sojourn.sketches.lds import Lds
 
 

@@ -54,7 +54,8 @@ from sojourn.matching.join_table import RECEIVER, SENDER
 from sojourn.matching.pairing import MATCHED, pair_packets
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
 from sojourn.segments.answer import CountedFlows, Interval, answer_interval
-from sojourn.segments.plan import SEGMENT, SegmentPlan
+from sojourn.segments.plan import SegmentPlan
+from sojourn.segments.planning.layout import SEGMENT
 from sojourn.segments.record import PointRecorder
 from sojourn.segments.surveyed import packets_of
 from sojourn.sketches.sketch import AnySketch

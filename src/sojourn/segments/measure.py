@@ -253,7 +253,7 @@ class _KeyLookup:
 
 def _joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
     """A word where there were too many flows to decode jointly."""
-    from sojourn.segments.plan import MOST_JOINT_FLOWS
+    from sojourn.segments.planning.layout import MOST_JOINT_FLOWS
 
     if not plan.joint or flows is None or len(flows.flow_id) <= MOST_JOINT_FLOWS:
         return []

@@ -4,24 +4,7 @@ Both points record flows into what the plan says (cells, spread cells, samples) 
 gives the aggregate: flows that lose nothing keep their cells in a flow sketch, so its usable cells alone would speak
 too well of the segment. All of it is one stream: a `Stack`, or the LDA alone.
 
-Parameters fill a given memory, for traffic that a survey has seen:
-
-- LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning. Where
-  more packets are lost than its rarest bank has room for (or nobody knows how many will be), up to four still rarer
-  banks follow, each an eighth of the one before, so that some cells stay clean whatever is lost.
-- LDS: four rows. Without loss a flow has one cell per row and all rows see everything; with loss it has as many cells
-  as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
-- Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
-- COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
-- Auto: what suits the cells per flow that the memory holds (c) and the packets that a flow loses on average (x).
-  Nothing is lost: exact cells only, one per row and flow. Little is lost: counters, four per flow (eight from x = 0.2
-  on), of which a loss spoils one, and a tenth for cells that sample, in which elephants keep clean ones; from
-  c = 0.4·(x/0.04)^0.75 on up to two exact cells per flow, and the rest for counters and (a quarter) for elephants.
-  Without counters (not decoded jointly; or more than 20 000 flows and cells of all of them, which would take long):
-  exact cells, and the rest spread cells that sample. More than 1.6 packets per flow are lost, cells are fewer than
-  0.11·(x/0.04)^0.4 per flow (0.17 not decoded jointly), or a sample holds eight packets of each flow and an eighth of
-  all (all of most flows): samples, and exact cells beside them where these take less than an eighth. The limits are
-  where the errors cross (docs/maths/auto.md).
+How parameters fill a given memory is told by `planning.layout`.
 """
 
 from __future__ import annotations
@@ -35,8 +18,23 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sojourn.core.errors import ParameterError, UsageError, WireError
+from sojourn.segments.planning.layout import (
+    ELEPHANTS,
+    FLOWS,
+    LEAST_GROUPS,
+    MOST_LOST,
+    SAMPLES,
+    SEGMENT,
+    SPREAD,
+    TooSmallError,
+    fit_auto,
+    fit_blind,
+    fit_colate,
+    fit_lda,
+    fit_lds,
+    fit_sample,
+)
 from sojourn.segments.ranges import DelayRange, widened
-from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
@@ -46,45 +44,7 @@ from sojourn.sketches.stack import StackParameters
 if TYPE_CHECKING:
     from sojourn.segments.survey import Survey
 
-FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
-LADDER = tuple(2.0**-i for i in range(8))
-RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
-MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for some minutes, half of it lost
-LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
-MUCH_LOSS_ROWS = (1.0, 0.25, 0.0625, 0.015625)
-MUCH_LOSS = 0.01
-LDS_ROWS = 4
-MOST_CELLS_PER_FLOW = 64
-LEAST_LOSS = 1e-5
-MOST_JOINT_SPREAD, SPREAD_LOSS = 8, 0.003
-CELLS_PER_FLOW, LEAST_COLUMNS = 2, 32
-JUST_EXACT, NEARLY_ALL, MOST_OF_CELLS, SELDOM_LOST = 1.45, 0.93, 0.8, 0.1
-SPREAD_SHARES = (0.5, 0.125, 0.03125)
-LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
-USUAL_PACKETS_PER_FLOW = 40
-LEAST_CELLS_PER_FLOW = 0.08
-MUCH_LOST_PER_FLOW = 1.6
-CROSSING, COUNTERS_CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.11, 0.04, 0.4
-BESIDE_SAMPLES = 8
-WHOLE_SAMPLE = 8
-SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
-ELEPHANTS_ALONE, ELEPHANTS_BESIDE = 10, 4
-ELEPHANT_SHARES, ELEPHANT_SPREAD = (0.125, 0.015625), 4
-FEW_COUNTERS, MORE_COUNTERS, OFTEN_LOST = 4, 8, 0.2
-WHOLE_CROSSING, WHOLE_POWER = 0.4, 0.75
-COUNTER_BITS, COUNTER_COUNT_BITS = 44, 20
-MOST_JOINT_FLOWS = 1_000_000
-LEAST_JOINT_COUNTERS = 4
-GROUPS_PER_FLOW = 8
-LEAST_GROUPS = 8
-SLOTS_PER_GROUP = 8
-
-
 P = TypeVar("P", bound=Parameters)
-
-
-class TooSmallError(ParameterError):
-    """The memory holds not even the smallest sketch."""
 
 
 def changed(parameters: P, changes: Mapping[str, str]) -> P:
@@ -113,175 +73,6 @@ def _value(text: str, like: object, where: str) -> object:
         return int(text) if isinstance(like, int) else text
     except (ValueError, KeyError):
         raise ParameterError(f"{text!r} is no value for it", where=where, action=f"write it like {like}") from None
-
-
-def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
-    """How many times the memory holds the cells of `one`."""
-    cells = memory_bytes * 8 // one.memory_bits
-    if cells < least:
-        raise TooSmallError(
-            f"{memory_bytes} bytes are too few",
-            where=one.kind,
-            action=f"give at least {-(-least * one.memory_bits // 8)}",
-        )
-    return cells
-
-
-def fit_lda(memory_bytes: int, *, salt: int = 0, lost: float = 0.0) -> LdaParameters:
-    """The LDA that fills the memory, for a number of lost packets.
-
-    >>> fit_lda(16384).rows
-    170
-    >>> fit_lda(16384, lost=1e6).banks
-    10
-    """
-    for rarer in range(len(RARER) + 1):
-        shares = LADDER + RARER[:rarer]
-        rows = _cells(memory_bytes, LdaParameters(rows=1, shares=shares), 2)
-        if lost * shares[-1] <= rows:
-            break
-    return LdaParameters(rows=rows, shares=shares, salt=salt)
-
-
-def fit_blind(memory_bytes: int, *, salt: int = 0, lost: float = 0.0) -> LdaParameters:
-    """The LDA beside a flow sketch: as large as asked for, and as much larger as its rarer banks need."""
-    banks = fit_lda(memory_bytes, lost=lost).banks
-    return fit_lda(memory_bytes * banks // len(LADDER), salt=salt, lost=lost)
-
-
-def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0, joint: bool = False) -> LdsParameters:
-    """The LDS that fills the memory; one decoded jointly needs whole flows more than it fears few losses."""
-    columns = _cells(memory_bytes, LdsParameters(rows=LDS_ROWS, columns=1), 8)
-    if loss < (SPREAD_LOSS if joint else LEAST_LOSS):
-        return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
-    shares = MUCH_LOSS_ROWS if loss >= MUCH_LOSS else LITTLE_LOSS_ROWS
-    most = MOST_JOINT_SPREAD if joint else MOST_CELLS_PER_FLOW
-    spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, most))
-    return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=shares, salt=salt)
-
-
-def fit_auto(
-    memory_bytes: int, *, flows: int, loss: float, packets: int = 0, salt: int = 0, joint: bool = True
-) -> dict[str, Parameters]:
-    """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
-
-    What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
-
-    >>> list(fit_auto(128_000, flows=1000, loss=0.0)), list(fit_auto(128_000, flows=1000, loss=0.2))
-    (['flows'], ['samples'])
-    """
-    flows = max(flows, 1)
-    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
-    per_flow = cells / flows
-    lost = loss * (packets / flows if packets else USUAL_PACKETS_PER_FLOW)
-    exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
-    if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
-        return {FLOWS: _exact_cells(cells, salt)}
-    counted = joint and flows <= MOST_JOINT_FLOWS
-    least = COUNTERS_CROSSING if counted else CROSSING
-    crossing = max(LEAST_CELLS_PER_FLOW, least * (lost / CROSSING_LOST) ** CROSSING_POWER)
-    whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and 0 < packets < cells * WHOLE_SAMPLE
-    if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
-        if BESIDE_SAMPLES * exact > cells:
-            return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
-        beside = _exact_cells(exact, salt)
-        left = memory_bytes - -(-beside.memory_bits // 8)
-        return {FLOWS: beside, SAMPLES: fit_sample(left, flows=flows, salt=salt)}
-    few = per_flow < WHOLE_CROSSING * (lost / CROSSING_LOST) ** WHOLE_POWER
-    if counted and (few or flows <= MANY_FLOWS):
-        return _with_counters(memory_bytes, flows, lost, salt, few=few)
-    if per_flow < CELLS_PER_FLOW + 1:
-        most = NEARLY_ALL if lost < SELDOM_LOST and per_flow > 1 else MOST_OF_CELLS if lost < SELDOM_LOST else 0.5
-        exact = min(round(flows * JUST_EXACT), round(most * cells))
-    rows = LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1
-    return {FLOWS: _exact_cells(exact, salt, rows), SPREAD: _spread_cells(cells - exact, flows, salt)}
-
-
-def _with_counters(memory_bytes: int, flows: int, lost: float, salt: int, *, few: bool) -> dict[str, Parameters]:
-    """Counters, cells that sample for elephants, and, unless cells are too few, those of whole flows."""
-    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
-    counters = FEW_COUNTERS if lost < OFTEN_LOST else MORE_COUNTERS
-    if few:
-        sampled = _elephant_cells(cells // ELEPHANTS_ALONE, salt)
-        left = 8 * memory_bytes - sampled.memory_bits
-        return {FLOWS: sampled, SPREAD: _counters(left, counters, salt)}
-    exact, rows = max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows), LDS_ROWS
-    if cells < (CELLS_PER_FLOW + 1) * flows or cells < exact:
-        most = NEARLY_ALL if lost < SELDOM_LOST and cells > flows else MOST_OF_CELLS
-        exact, rows = min(round(flows * JUST_EXACT), round(most * cells)), LDS_ROWS - 1
-    whole = _exact_cells(exact, salt, rows)
-    sampled = _elephant_cells((cells - exact) // ELEPHANTS_BESIDE, salt)
-    left = 8 * memory_bytes - sampled.memory_bits - whole.memory_bits
-    return {FLOWS: whole, SPREAD: _counters(left, counters, salt), ELEPHANTS: sampled}
-
-
-def _elephant_cells(cells: int, salt: int) -> LdsParameters:
-    columns = max(1, cells // len(ELEPHANT_SHARES))
-    return LdsParameters(
-        rows=len(ELEPHANT_SHARES),
-        columns=columns,
-        spread=min(ELEPHANT_SPREAD, columns),
-        shares=ELEPHANT_SHARES,
-        salt=salt ^ ELEPHANT_SALT,
-    )
-
-
-def _counters(bits: int, per_flow: int, salt: int) -> CounterVectorParameters:
-    """As many counters as the bits hold.
-
-    What is shared is not known to the nanosecond: microseconds save twelve bits, which pay for the digest.
-    """
-    one = CounterVectorParameters(
-        counters=1,
-        per_flow=per_flow,
-        bits=COUNTER_BITS,
-        count_bits=COUNTER_COUNT_BITS,
-        digest_bits=16,
-        resolution_ns=1000,
-        salt=salt ^ SPREAD_SALT,
-    )
-    counter = one.bits + one.count_bits + one.digest_bits
-    return replace(one, counters=max(1, (bits - one.memory_bits + counter) // counter))
-
-
-def _exact_cells(cells: int, salt: int, rows: int = LDS_ROWS) -> LdsParameters:
-    return LdsParameters(rows=rows, columns=max(1, cells // rows), salt=salt)
-
-
-def _spread_cells(cells: int, flows: int, salt: int) -> LdsParameters:
-    columns = max(1, cells // len(SPREAD_SHARES))
-    most = LEAST_SPREAD if flows > MANY_FLOWS else MOST_SPREAD
-    spread = min(columns, max(LEAST_SPREAD, min(most, round(1.5 * cells / flows))))
-    return LdsParameters(
-        rows=len(SPREAD_SHARES), columns=columns, spread=spread, shares=SPREAD_SHARES, salt=salt ^ SPREAD_SALT
-    )
-
-
-def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0, joint: bool = False) -> CounterVectorParameters:
-    """The counter vector that fills the memory; one decoded jointly has several counters per flow even if few."""
-    one = CounterVectorParameters(counters=1, per_flow=1, count_bits=24)
-    counter_bits = one.bits + one.count_bits
-    _cells(memory_bytes, one, 64)
-    counters = (memory_bytes * 8 - (one.memory_bits - counter_bits)) // counter_bits
-    per_flow = max(LEAST_JOINT_COUNTERS if joint else 1, min(16, counters // (2 * max(flows, 1))))
-    return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)
-
-
-def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParameters:
-    """The coordinated sample that fills the memory.
-
-    >>> fit_sample(128_000, flows=100).groups
-    800
-    """
-    bits = memory_bytes * 8
-    slots = 1 << 24
-    while slots > 1:
-        groups = max(1, min(max(LEAST_GROUPS, GROUPS_PER_FLOW * flows), slots // SLOTS_PER_GROUP, 1 << 20))
-        fitted = SampleParameters(slots=slots, groups=groups, salt=salt)
-        if fitted.memory_bits <= bits:
-            return fitted
-        slots = min(slots - 1, slots * bits // fitted.memory_bits)
-    raise TooSmallError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")
 
 
 BLIND_SHARE = 8
@@ -478,13 +269,12 @@ def plan_point(
 
     def planned(size: int) -> SegmentPlan:
         blind, rest = _with_blind(size, packets * loss if packets else MOST_LOST, salt)
-        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt)
+        usual = min(usual_sample_bytes(packets), rest // MOST_BESIDE)
+        aside = max(rest // SAMPLE_SHARE, usual, _sample_bytes(LEAST_POINT_SLOTS))
+        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt, sample_bytes=aside)
         parts = fit(rest)
         if SAMPLES not in parts:
-            usual = min(usual_sample_bytes(packets), rest // MOST_BESIDE)
-            aside = max(rest // SAMPLE_SHARE, usual, _sample_bytes(LEAST_POINT_SLOTS))
-            parts = fit(rest - aside)
-            parts.setdefault(SAMPLES, fit_sample(aside, flows=flows, salt=salt))
+            parts = {**fit(rest - aside), SAMPLES: fit_sample(aside, flows=flows, salt=salt)}
         parts[SEGMENT] = blind
         return SegmentPlan("auto", parts, joint=True, flows=flows, loss=loss, packets=packets, markers=markers)
 

@@ -438,7 +438,7 @@ def rehearse(parameters: Parameters, *, markers: MarkerCuts | None = None) -> No
     from ipaddress import IPv4Address
 
     from sojourn.epochs.wire import encode
-    from sojourn.segments.plan import SEGMENT
+    from sojourn.segments.planning.layout import SEGMENT
 
     made_up, one = FlowKey(IPv4Address(0), 0, IPv4Address(0), 0, 0), np.ones(1, np.uint64)
     packet = PacketBatch(one, one, np.ones(1, np.int64), np.ones(1, np.int64))
@@ -483,7 +483,7 @@ class Recording:
         return self._packets
 
     def _recorded(self, reader: CaptureReader | LiveReader, advance: Advance) -> Iterator[Epoch]:
-        from sojourn.segments.plan import SEGMENT
+        from sojourn.segments.planning.layout import SEGMENT
 
         self._reader = reader
         self._keys = KeyReports(reader.keys_at, flows=self._key_flows) if self._key_flows else None

@@ -18,7 +18,8 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
 from sojourn.estimation.differences import Losses, Parts, with_extra
 from sojourn.segments.answer import Interval, answer_interval
-from sojourn.segments.plan import SAMPLES, SEGMENT, SegmentPlan
+from sojourn.segments.plan import SegmentPlan
+from sojourn.segments.planning.layout import SAMPLES, SEGMENT
 from sojourn.segments.record import PointRecorder, SlotOf
 from sojourn.segments.survey import MOST_INTERVALS, CapturePoint, Survey
 from sojourn.sketches.sketch import AnySketch

@@ -62,7 +62,9 @@ def test_without_keys_a_named_flow_is_answered_the_same(epochs) -> None:
 def test_keys_at_one_point_alone_are_named_as_what_differs(shared_data: Path, tmp_path: Path) -> None:
     for end, flag in (("ingress", "--keys"), ("egress", "--no-keys")):
         capture = shared_data / "two-point" / f"{end}.pcap.gz"
-        assert sojourn("record", capture, "-w", tmp_path / end, flag, "--flows", "50").returncode == 0
+        assert (
+            sojourn("record", capture, "-w", tmp_path / end, flag, "--flows", "5000", "--loss", "0.005").returncode == 0
+        )
     done = sojourn("estimate", tmp_path / "ingress", tmp_path / "egress")
     assert done.returncode == 2
     assert "record both with one --sketch, and both with keys or without" in done.stderr

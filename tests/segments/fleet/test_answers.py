@@ -128,9 +128,9 @@ def test_where_packets_overtake_each_other_no_loss_is_called_exact() -> None:
     whole, losses = combined(found).totals.losses, combined([lossy]).totals.losses
     assert whole.is_exact
     assert whole.lost
-    # The sample of one run alone does not tell that there is none at either end.
+    # The sample of one run alone may be too small to tell that there is none at either end.
     assert losses.lost == lossy.interval.totals.losses.lost
-    assert 0 < losses.high - losses.low <= 4
+    assert losses.high - losses.low <= 4
     overtaken = Estimate(2.0, 0.0, 7.0, 5, "order", unit="packets")
     doubtful = combined([replace(lossy, overtaken=overtaken)]).totals.losses
     assert doubtful.low <= losses.lost - 2 < losses.lost < doubtful.high

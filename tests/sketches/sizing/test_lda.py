@@ -8,7 +8,7 @@ import pytest
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.estimation.lda import estimate_lda
-from sojourn.segments.plan import LADDER
+from sojourn.segments.planning.layout import LADDER
 from sojourn.sketches.lda import Lda, LdaParameters
 from sojourn.sketches.sizing.lda import (
     best_share,

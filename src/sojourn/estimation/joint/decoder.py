@@ -103,7 +103,7 @@ class FlowCounts:
 class JointMeans:
     """Each flow's mean delay with its interval, NaN where no usable cell speaks of it; packets it rests on.
 
-    ``deviation`` is what the mean would be off by if the flow's size were certain.
+    ``deviation`` is what the mean would be off by if the flow's size were certain. ``usable`` cells held packets.
     """
 
     mean: FloatArray
@@ -112,6 +112,7 @@ class JointMeans:
     samples: FloatArray
     deviation: FloatArray
     said: DelayMessages
+    usable: int = 0
 
 
 def unlisted_share(incidence: Incidence, count: FloatArray) -> float:
@@ -174,7 +175,8 @@ def joint_means(
     seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
     samples = np.where(answered, seen, 0.0)
     certain = student_95(max(int(cells.usable.sum()) - 2, 1)) / NORMAL_95
-    return _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
+    answers = _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
+    return replace(answers, usable=int(np.count_nonzero(count)))
 
 
 def _answers(

@@ -196,7 +196,22 @@ def _answered(
     low, high, std = (np.where(silent, np.nan, column * unit) for column in (joint.low, joint.high, deviation))
     samples = np.where(silent, 0, np.rint(joint.samples)).astype(np.int64)
     reasons, sizes = _reasons(silent, present), counts.sent.mean
-    return FlowDelays(flow_id, mean * unit, low, high, std, samples, sizes, counts.lost, reasons, method)
+    flows = FlowDelays(flow_id, mean * unit, low, high, std, samples, sizes, counts.lost, reasons, method)
+    if joint.usable < len(flow_id):
+        # Sizes are doubtful then, and with them how far a mouse's mean may lie from its flow's law.
+        return flows
+    heard, precision = _heard(joint, counts, unit)
+    return replace(flows, heard_ns=heard, heard_precision=precision)
+
+
+def _heard(joint: JointMeans, counts: FlowCounts, unit: int) -> tuple[FloatArray, FloatArray]:
+    """What the cells say of each flow by themselves, and with which precision, in ns; a doubtful size is part of it."""
+    said = joint.said
+    doubt = said.value * np.sqrt(counts.received_variance) / np.maximum(counts.received, 0.5)
+    with np.errstate(divide="ignore"):
+        variance = 1 / said.precision + doubt**2 + 0.25
+    precision = np.where((said.precision > 0) & (joint.samples > 0), 1 / (variance * unit**2), 0.0)
+    return (said.prior_mean + said.value) * unit, precision
 
 
 def _reasons(silent: BoolArray, present: BoolArray) -> list[Reason | None]:

@@ -44,7 +44,7 @@ from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.lds import ALPHA, estimate_lds
 from sojourn.lab.traffic import MS, START_NS, Traffic, draw_flow_sizes, make_traffic, traffic_of
 from sojourn.papers.reproduction import Scale
-from sojourn.segments.plan import fit_lda
+from sojourn.segments.planning.layout import fit_lda
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds, LdsParameters
 from sojourn.sketches.weights import FlowWeights

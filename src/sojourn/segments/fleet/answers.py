@@ -49,7 +49,7 @@ from sojourn.segments.answer import (
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
 from sojourn.segments.fleet.losses import as_counted, combined_losses, losses_without
-from sojourn.segments.plan import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
+from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import recorded_base, shifted
 from sojourn.sketches.sample import Sample
 from sojourn.sketches.sketch import AnySketch, new_sketch

@@ -17,14 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.segments.plan import (
-    MOST_PLANNED_FLOWS,
-    MOST_PLANNED_PACKETS,
-    SAMPLES,
-    SegmentPlan,
-    plan_point,
-    usual_sample_bytes,
-)
+from sojourn.segments.plan import MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS, SegmentPlan, plan_point, usual_sample_bytes
+from sojourn.segments.planning.layout import SAMPLES
 
 FIRST_FLOWS, FIRST_LOSS = 1000, 0.01
 GROWN, SHRUNK = 2.0, 8.0

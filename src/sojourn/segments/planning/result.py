@@ -269,7 +269,7 @@ def _loss(share: float | str) -> float:
 
 def _plan_lda(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     """An LDA with the ladder of banks that `measure` uses; beside it one bank as the paper sizes it."""
-    from sojourn.segments.plan import LADDER, fit_lda
+    from sojourn.segments.planning.layout import LADDER, fit_lda
     from sojourn.sketches.lda import LdaParameters
     from sojourn.sketches.sizing.lda import expected_error, expected_samples, published_lda, smallest_lda
 

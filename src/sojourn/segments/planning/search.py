@@ -29,7 +29,8 @@ from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.segments.answer import answer_interval
-from sojourn.segments.plan import SEGMENT, SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.planning.layout import SEGMENT
 from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw_world, surveyed_delays
 from sojourn.segments.record import PointRecorder
 from sojourn.segments.survey import Survey

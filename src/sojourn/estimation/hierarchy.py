@@ -1,0 +1,420 @@
+"""One posterior of flows' means from all that was recorded of them: cells, samples, and the flows themselves.
+
+Cells (decoded jointly) say of a flow's realised mean M, over its N delivered packets, that it is normal around a value
+with a precision; n sampled packets say that M is normal around their mean with variance σ²·(1/n − 1/N). Both are
+observations of the same M, and M is around its flow's own law: variance σ²/N around a mean m that flows share a
+distribution of. That distribution is learnt from the flows at hand:
+
+- m is distributed as a mixture of components on an even grid of log m (of m itself, where clocks leave delays that are
+  not positive): flows that differ by factors, that are alike, that are of two kinds are all told by its weights, which
+  maximise the likelihood of all observations (expectation maximisation);
+- the grid moves with a flow's size, log m + β·log N, if flows are likelier so by what a parameter must gain (Bayes's
+  information criterion);
+- one packet's variance goes with the mean, σ² = c·m^γ: γ is 0, 1 or 2, by which variances of flows' samples agree best,
+  c is the usual one of these (so that a few outliers do not speak for all).
+
+The answer is the posterior's median, the interval the middle 95 % of it. A flow with neither cells nor samples is
+answered by the distribution alone. Deterministic; O(flows × components), about 10 µs a flow. Efron, "Large-Scale
+Inference", chapter 1, for the idea that flows' own distribution is the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.order_statistics import quantile_of_sorted
+from sojourn.estimation.sample import usual_variance
+
+COMPONENTS = 48
+# Of a component, in steps of the grid: neighbours overlap so that sums of them are smooth.
+WIDTH = 0.6
+PASSES = 15
+MOST_RATIO = 30.0
+# Flows to learn from: more do not tell more.
+LEARN_FLOWS = 2_000
+# Part of the largest weight that every component has to begin with.
+EVEN = 1e-3
+# Flows' worth of weight on what it began with: a few observations must not rule out what they do not show.
+KEPT_FLOWS = 1.0
+# How often the distribution and the law are learnt, each with the other as it was before.
+ROUNDS = 2
+# The part of a finer grid's components that go where flows are, the rest is even.
+MOSTLY = 0.8
+SHAPES = (0.0, 0.1, 0.3, 1.0, 2.0)
+# Parameters' worth of freedom that a mixture of so many components uses.
+FREEDOM = 5
+FEWEST_FLOWS = 8
+POWERS = (0.0, 1.0, 2.0)
+NEGLIGIBLE = 1e-5
+BISECTIONS = 40
+_TINY = 1e-9
+LEAST_EXPONENT = -1e300
+ROOT_HALF = 0.7071067811865476
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What was observed of each flow: the cells' value and precision (0: none), the sampled packets' mean, number and
+    sum of squares around it, and the number of packets delivered."""
+
+    value: FloatArray
+    precision: FloatArray
+    sampled: FloatArray
+    count: FloatArray
+    squares: FloatArray
+    size: FloatArray
+
+    def select(self, rows: Int64Array) -> Evidence:
+        columns = (self.value, self.precision, self.sampled, self.count, self.squares, self.size)
+        return Evidence(*(column[rows] for column in columns))
+
+
+@dataclass(frozen=True)
+class SpreadLaw:
+    """σ² = c·m^γ of one packet around its flow's mean; c is known from so many degrees of freedom."""
+
+    factor: float
+    power: float
+    degrees: float
+
+    def variance(self, mean: FloatArray) -> FloatArray:
+        found: FloatArray = self.factor * np.maximum(mean, 0.0) ** self.power
+        return found
+
+
+class _Prior(NamedTuple):
+    """Components: weight, centre, squared width, σ² there; β and log size around which it turns."""
+
+    weight: FloatArray
+    centre: FloatArray
+    width2: FloatArray
+    within: FloatArray
+    slope: float
+    pivot: float
+    is_log: bool
+
+
+@dataclass(frozen=True, eq=False)
+class FlowPosterior:
+    """Median and 95 % interval of each flow's realised mean."""
+
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def flow_posterior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPosterior | None:
+    """The posterior of all flows; None where too few of them tell anything. `law` where samples do not tell it.
+
+    It is learnt twice, from flows' own means and from one mean for all: where delays are skewed and flows alike, their
+    own means are low just when their packets vary little. The likelier one answers.
+    """
+    law = spread_law(evidence) or law
+    if law is None:
+        return None
+    rough, variance = _rough(evidence, law)
+    telling = np.isfinite(variance) & np.isfinite(rough)
+    if telling.sum() < FEWEST_FLOWS:
+        return None
+    rows = np.flatnonzero(telling)
+    if len(rows) > LEARN_FLOWS:
+        rows = np.random.default_rng(0).choice(rows, LEARN_FLOWS, replace=False)
+    some = evidence.select(rows)
+    weight = 1 / (variance[rows] + np.median(variance[rows]) + _TINY)
+    common = np.full(len(rows), float(np.average(rough[rows], weights=weight)))
+    found = [_learnt(some, law), _learnt(some, _refined(some, law, common))]
+    prior, _ = max(found, key=lambda one: one[1])
+    quantiles = _posterior_quantiles(evidence, prior)
+    return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
+
+
+def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[_Prior, float]:
+    """The distribution that flows share, and the logarithm of its likelihood; law and distribution in turns."""
+    prior, likelihood = None, 0.0
+    for _ in range(ROUNDS):
+        if prior is not None:
+            law = _refined(evidence, law, _posterior_quantiles(evidence, prior)[:, 0])
+        prior, likelihood = _distribution(evidence, law, prior)
+    assert prior is not None
+    return prior, likelihood
+
+
+def _posterior_quantiles(evidence: Evidence, prior: _Prior) -> FloatArray:
+    """Median, low and high of each flow."""
+    quantiles = np.empty((len(evidence.value), 3))
+    _quantiles(evidence.value, evidence.precision, *_sample_columns(evidence), prior, quantiles)
+    return quantiles
+
+
+def spread_law(evidence: Evidence) -> SpreadLaw | None:
+    """How one packet varies, from the flows with at least two sampled ones that differ."""
+    degrees = np.maximum(evidence.count - 1, 0.0)
+    tells = (degrees > 0) & (evidence.squares > 0)
+    if tells.sum() < FEWEST_FLOWS:
+        return None
+    variance, mean, degrees = (
+        (evidence.squares / np.maximum(degrees, 1.0))[tells],
+        evidence.sampled[tells],
+        degrees[tells],
+    )
+    powers = POWERS if (mean > 0).all() else POWERS[:1]
+    found = []
+    for power in powers:
+        ratio = variance / mean**power
+        weight = np.minimum(degrees, 10.0)
+        logs = np.log(ratio)
+        centre = float(np.average(logs, weights=weight))
+        found.append((float(np.average((logs - centre) ** 2, weights=weight)), power, ratio))
+    _, power, ratio = min(found, key=lambda one: one[0])
+    usual = usual_variance(ratio, degrees)
+    return SpreadLaw(usual.variance, power, usual.degrees) if usual.variance > 0 else None
+
+
+def _refined(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
+    """The law with c as all samples together have it, around means that lean on each other: where delays are skewed,
+    a few packets' own mean is low just when they vary little."""
+    degrees = np.maximum(evidence.count - 1, 0.0)
+    usual = law.variance(mean)
+    tells = (degrees > 0) & (usual > 0)
+    if tells.sum() < FEWEST_FLOWS:
+        return law
+    ratio = evidence.squares[tells] / usual[tells]
+    ratio = np.minimum(ratio, MOST_RATIO * degrees[tells])
+    return replace(law, factor=law.factor * float(ratio.sum() / degrees[tells].sum()))
+
+
+def _sample_columns(evidence: Evidence) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Means, the variance of each in units of σ² (infinite without a sample), and 1/N."""
+    size = np.maximum(evidence.size, np.maximum(evidence.count, 1.0))
+    with np.errstate(divide="ignore"):
+        error = np.where(evidence.count > 0, np.maximum(1 / evidence.count - 1 / size, 0.0), np.inf)
+    return np.where(evidence.count > 0, evidence.sampled, 0.0), error, 1 / size
+
+
+def _rough(evidence: Evidence, law: SpreadLaw) -> tuple[FloatArray, FloatArray]:
+    """Each flow's mean from its own observations, and its variance around the flow's law."""
+    sampled, error, each = _sample_columns(evidence)
+    usual = law.variance(np.where(evidence.count > 0, sampled, evidence.value))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_sample = np.where(np.isfinite(error), 1 / np.maximum(error * usual, 1e-12), 0.0)
+        total = by_sample + evidence.precision
+        mean = (by_sample * sampled + evidence.precision * evidence.value) / total
+        variance = 1 / total + usual * each
+    return mean, np.where(total > 0, variance, np.inf)
+
+
+def _distribution(evidence: Evidence, law: SpreadLaw, before: _Prior | None) -> tuple[_Prior, float]:
+    """The likeliest distribution under a law; its grid is finest where it had most flows `before`."""
+    rough, variance = _rough(evidence, law)
+    log_size = np.log(np.maximum(evidence.size, 1.0))
+    pivot = float(log_size.mean())
+    grid = _grid(law, rough, variance, 0.0, pivot) if before is None or before.slope else _finer(law, before)
+    best = _likeliest(evidence, grid, rough, variance)
+    slope = _slope(rough, variance, log_size) if grid.is_log else 0.0
+    if slope:
+        turned = rough / np.exp(slope * (log_size - pivot))
+        grid = _grid(law, turned, variance, slope, pivot)
+        if before is not None and before.slope:
+            grid = _finer(law, before._replace(slope=slope))
+        other, likelihood = _likeliest(evidence, grid, turned, variance)
+        cost = 0.5 * math.log(len(rough))
+        best = max(best, (other, likelihood - cost), key=lambda one: one[1])
+    return best
+
+
+def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, pivot: float) -> _Prior:
+    """Even components over where flows lie, on the scale of logarithms if all of them are positive."""
+    ordered = np.sort(mean)
+    low, high = quantile_of_sorted(ordered, 0.0025), quantile_of_sorted(ordered, 0.9975)
+    sharp = mean[variance <= np.median(variance)]
+    is_log = bool((sharp > 0).all()) and high > 0
+    if is_log:
+        positive = ordered[ordered > 0]
+        low = max(low, quantile_of_sorted(positive, 0.0025))
+        log = np.linspace(math.log(low) - 0.05, math.log(high) + 0.05, COMPONENTS)
+        centre = np.exp(log)
+        width = WIDTH * (log[1] - log[0]) * centre
+    else:
+        room = 0.05 * (high - low) + 1.0
+        centre = np.linspace(low - room, high + room, COMPONENTS)
+        width = np.full(COMPONENTS, WIDTH * (centre[1] - centre[0]))
+    weight = np.full(COMPONENTS, 1 / COMPONENTS)
+    return _Prior(weight, centre, width**2, law.variance(centre), slope, pivot, is_log)
+
+
+def _finer(law: SpreadLaw, prior: _Prior) -> _Prior:
+    """A grid over the same range with most components where most flows are."""
+    place = np.log(prior.centre) if prior.is_log else prior.centre
+    step = np.maximum(np.gradient(place), _TINY)
+    mass = MOSTLY * prior.weight + (1 - MOSTLY) * step / step.sum()
+    edges = np.append(place - step / 2, place[-1] + step[-1] / 2)
+    below = np.append(0.0, np.cumsum(mass / mass.sum()))
+    place = np.interp((np.arange(COMPONENTS) + 0.5) / COMPONENTS, below, edges)
+    width = WIDTH * np.maximum(np.gradient(place), _TINY)
+    centre = np.exp(place) if prior.is_log else place
+    width = width * centre if prior.is_log else width
+    return prior._replace(centre=centre, width2=width**2, within=law.variance(centre))
+
+
+def _normal_shapes(mean: FloatArray, variance: FloatArray, prior: _Prior) -> list[FloatArray]:
+    """Weights of normals, as wide as flows differ beyond what observations do, and narrower and wider ones."""
+    if prior.is_log:
+        known = mean > 0
+        noise = np.log1p(variance[known] / mean[known] ** 2) + _TINY**2
+        y, place = np.log(mean[known]) + noise / 2, np.log(prior.centre)
+    else:
+        y, noise, place = mean, variance + _TINY, prior.centre
+    weight = 1 / (noise + np.median(noise))
+    middle = float(np.average(y, weights=weight))
+    between = float(np.average((y - middle) ** 2 - noise, weights=weight))
+    step = np.gradient(place)
+    least = 0.25 * float(step[np.argmin(np.abs(place - middle))]) ** 2
+    shapes = []
+    for factor in SHAPES:
+        shape = np.exp(-0.5 * (place - middle) ** 2 / max(factor * between, least)) + EVEN
+        shape *= step
+        shapes.append(shape / shape.sum())
+    return shapes
+
+
+def _slope(mean: FloatArray, variance: FloatArray, log_size: FloatArray) -> float:
+    """β of log mean on log size, by the flows whose means are known well enough to have a logarithm."""
+    known = (mean > 0) & (variance < 0.25 * mean**2)
+    if known.sum() < 2 * FEWEST_FLOWS:
+        return 0.0
+    y, x = np.log(mean[known]), log_size[known]
+    x = x - x.mean()
+    square = float(x @ x)
+    return float(x @ (y - y.mean())) / square if square > 0 else 0.0
+
+
+def _likeliest(evidence: Evidence, prior: _Prior, mean: FloatArray, variance: FloatArray) -> tuple[_Prior, float]:
+    """The likeliest weights, and the logarithm of the likelihood less what they cost: a normal's, or freer ones after
+    some passes of expectation maximisation."""
+    columns = evidence.value, evidence.precision, *_sample_columns(evidence)
+    share = np.zeros(COMPONENTS)
+    found = []
+    for shape in _normal_shapes(mean, variance, prior):
+        normal = prior._replace(weight=shape)
+        found.append((_responsibility(*columns, normal, share), normal))
+    likelihood, normal = max(found, key=lambda one: one[0])
+    free = normal
+    for _ in range(PASSES):
+        share = KEPT_FLOWS * normal.weight
+        freer = _responsibility(*columns, free, share)
+        free = free._replace(weight=share / share.sum())
+    cost = 0.5 * FREEDOM * math.log(len(mean))
+    return (free, freer - cost) if freer - cost > likelihood else (normal, likelihood)
+
+
+@inlined
+def _components(
+    value: float,
+    precision: float,
+    sampled: float,
+    error: float,
+    each: float,
+    prior: _Prior,
+    own: FloatArray,
+    mean: FloatArray,
+    variance: FloatArray,
+) -> float:
+    """Fill in a flow's posterior components; the logarithm of its likelihood."""
+    turn = np.exp(prior.slope * (-np.log(each) - prior.pivot)) if prior.slope != 0.0 else 1.0
+    most = -np.inf
+    for k in range(len(own)):
+        # σ² goes with the turned mean by the law's power, as within of a component does with its centre.
+        within = prior.within[k] * (turn * turn)
+        centre, spread = prior.centre[k] * turn, prior.width2[k] * turn * turn + within * each + _TINY
+        exponent = np.log(prior.weight[k] + 1e-300)
+        if precision > 0.0:
+            total = spread + 1.0 / precision
+            exponent -= 0.5 * (np.log(total) + (value - centre) ** 2 / total)
+            centre += spread / total * (value - centre)
+            spread /= 1.0 + spread * precision
+        if error < np.inf:
+            noise = error * within + 1.0
+            total = spread + noise
+            if prior.is_log:
+                # Delays are skewed, and so are means of a few of them: as logarithms of a normal's are.
+                place = max(centre, 1e-6 * prior.centre[k] * turn)
+                relative = max(np.log1p(total / (place * place)), _TINY**2)
+                off = np.log(max(sampled / place, 1e-3)) + 0.5 * relative
+                exponent -= 0.5 * (np.log(relative) + off * off / relative)
+            else:
+                exponent -= 0.5 * (np.log(total) + (sampled - centre) ** 2 / total)
+            centre += spread / total * (sampled - centre)
+            spread *= noise / total
+        # What is out of all range is as unlikely as can be.
+        exponent = exponent if exponent > LEAST_EXPONENT else LEAST_EXPONENT
+        own[k], mean[k], variance[k] = exponent, centre, spread
+        most = max(most, exponent)
+    total = 0.0
+    for k in range(len(own)):
+        own[k] = np.exp(own[k] - most)
+        total += own[k]
+    for k in range(len(own)):
+        own[k] /= total
+    return float(most + np.log(total))
+
+
+@kernel
+def _responsibility(
+    value: FloatArray,
+    precision: FloatArray,
+    sampled: FloatArray,
+    error: FloatArray,
+    each: FloatArray,
+    prior: _Prior,
+    share: FloatArray,
+) -> float:
+    """Flows per component; the logarithm of the likelihood of all."""
+    own, mean, variance = np.empty(len(share)), np.empty(len(share)), np.empty(len(share))
+    likelihood = 0.0
+    for f in range(len(value)):
+        likelihood += _components(value[f], precision[f], sampled[f], error[f], each[f], prior, own, mean, variance)
+        share += own
+    return likelihood
+
+
+@kernel
+def _quantiles(
+    value: FloatArray,
+    precision: FloatArray,
+    sampled: FloatArray,
+    error: FloatArray,
+    each: FloatArray,
+    prior: _Prior,
+    quantiles: FloatArray,
+) -> None:
+    """Median, low and high of each flow."""
+    components = len(prior.weight)
+    own, mean, variance = np.empty(components), np.empty(components), np.empty(components)
+    for f in range(len(value)):
+        _components(value[f], precision[f], sampled[f], error[f], each[f], prior, own, mean, variance)
+        kept = 0
+        low, high = np.inf, -np.inf
+        for k in range(components):
+            if own[k] > NEGLIGIBLE:
+                deviation = np.sqrt(variance[k])
+                own[kept], mean[kept], variance[kept] = own[k], mean[k], deviation
+                low, high = min(low, mean[kept] - 5 * deviation), max(high, mean[kept] + 5 * deviation)
+                kept += 1
+        for number, level in enumerate((0.5, 0.025, 0.975)):
+            below, above = low, high
+            for _ in range(BISECTIONS):
+                middle = 0.5 * (below + above)
+                reached = 0.0
+                for k in range(kept):
+                    reached += own[k] * 0.5 * (1.0 + math.erf((middle - mean[k]) / variance[k] * ROOT_HALF))
+                if reached < level:
+                    below = middle
+                else:
+                    above = middle
+            quantiles[f, number] = 0.5 * (below + above)

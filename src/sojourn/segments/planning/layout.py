@@ -1,0 +1,311 @@
+"""Layout: how a memory is shared out among cells, counters, samples and the flow-blind LDA, for expected traffic.
+
+- LDA: a ladder of eight banks, 1, ½, ¼ …: some bank suits any loss rate up to tens of per cent, without tuning. Where
+  more packets are lost than its rarest bank has room for (or nobody knows how many will be), up to four still rarer
+  banks follow, each an eighth of the one before, so that some cells stay clean whatever is lost.
+- LDS: four rows. Without loss a flow has one cell per row and all rows see everything; with loss it has as many cells
+  as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
+- Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
+- COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
+- Auto, decoded jointly. Nothing is lost: exact cells only, one per row and flow. Otherwise whichever is expected to be
+  closer (`Expected`): counters, of which a lost packet spoils one, with a sample of an eighth beside them (below half a
+  cell per flow, a tenth for cells that sample instead, in which elephants keep clean ones); or samples,
+  where so much is lost that few counters stay clean, or a sample holds most packets. Exact cells of whole flows (two
+  per flow) go beside either where a flow loses one packet or so, or where they take an eighth at most.
+  Not decoded jointly (or for too many flows): exact cells, and the rest spread cells that sample, or samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from sojourn.core.errors import ParameterError
+from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.lda import LdaParameters
+from sojourn.sketches.lds import LdsParameters
+from sojourn.sketches.parameters import Parameters
+from sojourn.sketches.sample import SampleParameters
+
+FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
+LADDER = tuple(2.0**-i for i in range(8))
+RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
+MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for some minutes, half of it lost
+LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
+MUCH_LOSS_ROWS = (1.0, 0.25, 0.0625, 0.015625)
+MUCH_LOSS = 0.01
+LDS_ROWS = 4
+MOST_CELLS_PER_FLOW = 64
+LEAST_LOSS = 1e-5
+MOST_JOINT_SPREAD, SPREAD_LOSS = 8, 0.003
+CELLS_PER_FLOW, LEAST_COLUMNS = 2, 32
+JUST_EXACT, NEARLY_ALL, MOST_OF_CELLS, SELDOM_LOST = 1.45, 0.93, 0.8, 0.1
+SPREAD_SHARES = (0.5, 0.125, 0.03125)
+LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
+USUAL_PACKETS_PER_FLOW = 40
+LEAST_CELLS_PER_FLOW = 0.08
+MUCH_LOST_PER_FLOW = 1.6
+CROSSING, COUNTERS_CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.11, 0.04, 0.4
+BESIDE_SAMPLES = 8
+WHOLE_SAMPLE = 8
+SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
+BESIDE_COUNTERS = 8
+LARGE_FLOW = 150
+FEW_CELLS, ELEPHANTS_SHARE, ELEPHANT_SHARES, ELEPHANT_SPREAD = 0.5, 10, (0.125, 0.015625), 4
+LEAST_COUNTERS, HARDLY_LOST, SAMPLES_LEAN = 0.8, 0.2, 0.9
+USUAL_FLOW = 0.35
+LEAST_SAMPLE_BYTES, FEW_BYTES = 512, 2
+WHOLE_CROSSING, WHOLE_POWER = 0.4, 0.75
+COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
+MOST_JOINT_FLOWS = 1_000_000
+LEAST_JOINT_COUNTERS = 4
+GROUPS_PER_FLOW = 8
+LEAST_GROUPS = 8
+SLOTS_PER_GROUP = 8
+
+
+class TooSmallError(ParameterError):
+    """The memory holds not even the smallest sketch."""
+
+
+def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
+    """How many times the memory holds the cells of `one`."""
+    cells = memory_bytes * 8 // one.memory_bits
+    if cells < least:
+        raise TooSmallError(
+            f"{memory_bytes} bytes are too few",
+            where=one.kind,
+            action=f"give at least {-(-least * one.memory_bits // 8)}",
+        )
+    return cells
+
+
+def fit_lda(memory_bytes: int, *, salt: int = 0, lost: float = 0.0) -> LdaParameters:
+    """The LDA that fills the memory, for a number of lost packets.
+
+    >>> fit_lda(16384).rows
+    170
+    >>> fit_lda(16384, lost=1e6).banks
+    10
+    """
+    for rarer in range(len(RARER) + 1):
+        shares = LADDER + RARER[:rarer]
+        rows = _cells(memory_bytes, LdaParameters(rows=1, shares=shares), 2)
+        if lost * shares[-1] <= rows:
+            break
+    return LdaParameters(rows=rows, shares=shares, salt=salt)
+
+
+def fit_blind(memory_bytes: int, *, salt: int = 0, lost: float = 0.0) -> LdaParameters:
+    """The LDA beside a flow sketch: as large as asked for, and as much larger as its rarer banks need."""
+    banks = fit_lda(memory_bytes, lost=lost).banks
+    return fit_lda(memory_bytes * banks // len(LADDER), salt=salt, lost=lost)
+
+
+def fit_lds(memory_bytes: int, *, flows: int, loss: float, salt: int = 0, joint: bool = False) -> LdsParameters:
+    """The LDS that fills the memory; one decoded jointly needs whole flows more than it fears few losses."""
+    columns = _cells(memory_bytes, LdsParameters(rows=LDS_ROWS, columns=1), 8)
+    if loss < (SPREAD_LOSS if joint else LEAST_LOSS):
+        return LdsParameters(rows=LDS_ROWS, columns=columns, salt=salt)
+    shares = MUCH_LOSS_ROWS if loss >= MUCH_LOSS else LITTLE_LOSS_ROWS
+    most = MOST_JOINT_SPREAD if joint else MOST_CELLS_PER_FLOW
+    spread = max(1, min(columns // (2 * max(flows, 1)), columns // 4, most))
+    return LdsParameters(rows=LDS_ROWS, columns=columns, spread=spread, shares=shares, salt=salt)
+
+
+def fit_auto(
+    memory_bytes: int,
+    *,
+    flows: int,
+    loss: float,
+    packets: int = 0,
+    salt: int = 0,
+    joint: bool = True,
+    sample_bytes: int = 0,
+) -> dict[str, Parameters]:
+    """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
+
+    A sample beside counters has at least `sample_bytes`.
+
+    What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
+
+    >>> list(fit_auto(128_000, flows=1000, loss=0.0)), list(fit_auto(128_000, flows=1000, loss=0.2))
+    (['flows'], ['samples'])
+    """
+    flows = max(flows, 1)
+    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
+    per_flow = cells / flows
+    if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
+        return {FLOWS: _exact_cells(cells, salt)}
+    if loss < LEAST_LOSS:
+        return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
+    expected = Expected(flows, loss, packets or USUAL_PACKETS_PER_FLOW * flows)
+    if not joint or flows > MOST_JOINT_FLOWS:
+        return _without_counters(memory_bytes, expected, salt)
+    parts: dict[str, Parameters] = {}
+    sample_bytes = max(sample_bytes, LEAST_SAMPLE_BYTES)
+    exact = _exact_beside(cells - sample_bytes * cells // memory_bytes, expected)
+    if exact:
+        parts[FLOWS] = _exact_cells(exact, salt, LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1)
+    left = 8 * memory_bytes - sum(part.memory_bits for part in parts.values())
+    if expected.prefers_samples(cells) or (left // 8 < FEW_BYTES * sample_bytes and not exact):
+        return {**parts, SAMPLES: fit_sample(left // 8, flows=flows, salt=salt)}
+    if per_flow < FEW_CELLS:
+        # A sample of so little is none: cells that sample keep some of an elephant's clean, and answer it.
+        sampled = _elephant_cells(cells // ELEPHANTS_SHARE, salt)
+        bits = 8 * memory_bytes - sampled.memory_bits
+        return {FLOWS: sampled, SPREAD: _counters(bits, expected.counters_per_flow(cells), salt)}
+    sample = fit_sample(max(left // 8 // BESIDE_COUNTERS, sample_bytes), flows=flows, salt=salt)
+    counters = _counters(left - sample.memory_bits, expected.counters_per_flow(cells), salt)
+    parts[SPREAD if FLOWS in parts else FLOWS] = counters
+    return {**parts, SAMPLES: sample}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The traffic that a memory is shared out for, and how far off flows' means are then.
+
+    Where flows are small on average, most packets are of a few: the flows that ``count``. What is measured of counters
+    and samples (docs/maths/auto.md) is with cells and losses for each of these.
+    """
+
+    flows: int
+    loss: float
+    packets: float
+
+    @property
+    def lost(self) -> float:
+        """Lost packets per flow."""
+        return self.loss * self.packets / self.flows
+
+    @property
+    def count(self) -> float:
+        """How many flows have most of the packets."""
+        return self.flows * min(1.0, self.packets / (LARGE_FLOW * self.flows))
+
+    def prefers_samples(self, cells: int) -> bool:
+        """Whether samples are expected to be closer than counters with memory for so many cells."""
+        per_flow, lost = cells / self.count, self.lost * self.flows / self.count
+        is_risky = per_flow < LEAST_COUNTERS and lost > HARDLY_LOST
+        return is_risky or SAMPLES_LEAN * self.samples_error(per_flow) <= self.counters_error(per_flow)
+
+    def samples_error(self, per_flow: float) -> float:
+        """What a sample's means of flows are off by, typically."""
+        # Groups share slots out evenly: most flows are far smaller than the mean.
+        share = min(per_flow * self.count / (USUAL_FLOW * self.packets), 1.0)
+        return 0.29 * math.sqrt((1 - share) / per_flow)
+
+    def counters_error(self, per_flow: float) -> float:
+        """The same of counters."""
+        lost, size = self.lost * self.flows / self.count, self.packets / self.count
+        return float(0.065 * (lost / per_flow) ** 0.55 * (LARGE_FLOW / size) ** 0.25 * (1 + 1.3 / per_flow))
+
+    def counters_per_flow(self, cells: int) -> int:
+        """As many as keep some of a flow's counters clean, and no more: each is shared."""
+        most = 64 if self.flows <= MANY_FLOWS else 8
+        wanted = 4 * (self.loss / 0.0045) ** 0.7 * (cells / self.count / 4) ** 0.35
+        return round(min(max(float(wanted), 4.0), most))
+
+
+def _exact_beside(cells: int, expected: Expected) -> int:
+    """Cells of whole flows: two each where losses are few, or where that is little of all."""
+    flows, per_flow = expected.flows, cells / expected.flows
+    exact = max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows)
+    if BESIDE_SAMPLES * exact <= cells:
+        return exact
+    if expected.lost > 1.5 or per_flow < WHOLE_CROSSING * (expected.lost / CROSSING_LOST) ** WHOLE_POWER:
+        return 0
+    if cells < (CELLS_PER_FLOW + 1) * flows or cells < exact:
+        most = NEARLY_ALL if cells > flows else MOST_OF_CELLS
+        return min(round(flows * JUST_EXACT * math.exp(2.5 * expected.lost)), round(most * cells))
+    return min(round(exact * math.exp(expected.lost)), cells // 2)
+
+
+def _without_counters(memory_bytes: int, expected: Expected, salt: int) -> dict[str, Parameters]:
+    """Cells that are not decoded jointly, or of too many flows: exact ones and spread ones that sample, or samples."""
+    flows, lost = expected.flows, expected.lost
+    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
+    per_flow = cells / flows
+    exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
+    crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * (lost / CROSSING_LOST) ** CROSSING_POWER)
+    whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and expected.packets < cells * WHOLE_SAMPLE
+    if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
+        if BESIDE_SAMPLES * exact > cells:
+            return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
+        beside = _exact_cells(exact, salt)
+        left = memory_bytes - -(-beside.memory_bits // 8)
+        return {FLOWS: beside, SAMPLES: fit_sample(left, flows=flows, salt=salt)}
+    if per_flow < CELLS_PER_FLOW + 1:
+        most = NEARLY_ALL if lost < SELDOM_LOST and per_flow > 1 else MOST_OF_CELLS if lost < SELDOM_LOST else 0.5
+        exact = min(round(flows * JUST_EXACT), round(most * cells))
+    rows = LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1
+    return {FLOWS: _exact_cells(exact, salt, rows), SPREAD: _spread_cells(cells - exact, flows, salt)}
+
+
+def _elephant_cells(cells: int, salt: int) -> LdsParameters:
+    columns = max(1, cells // len(ELEPHANT_SHARES))
+    return LdsParameters(
+        rows=len(ELEPHANT_SHARES),
+        columns=columns,
+        spread=min(ELEPHANT_SPREAD, columns),
+        shares=ELEPHANT_SHARES,
+        salt=salt ^ ELEPHANT_SALT,
+    )
+
+
+def _counters(bits: int, per_flow: int, salt: int) -> CounterVectorParameters:
+    """As many counters as the bits hold.
+
+    What is shared is not known to the nanosecond: microseconds save twelve bits, which pay for the digest.
+    """
+    one = CounterVectorParameters(
+        counters=1,
+        per_flow=per_flow,
+        bits=COUNTER_BITS,
+        count_bits=COUNTER_COUNT_BITS,
+        digest_bits=COUNTER_DIGEST_BITS,
+        resolution_ns=1000,
+        salt=salt ^ SPREAD_SALT,
+    )
+    counter = one.bits + one.count_bits + one.digest_bits
+    return replace(one, counters=max(1, (bits - one.memory_bits + counter) // counter))
+
+
+def _exact_cells(cells: int, salt: int, rows: int = LDS_ROWS) -> LdsParameters:
+    return LdsParameters(rows=rows, columns=max(1, cells // rows), salt=salt)
+
+
+def _spread_cells(cells: int, flows: int, salt: int) -> LdsParameters:
+    columns = max(1, cells // len(SPREAD_SHARES))
+    most = LEAST_SPREAD if flows > MANY_FLOWS else MOST_SPREAD
+    spread = min(columns, max(LEAST_SPREAD, min(most, round(1.5 * cells / flows))))
+    return LdsParameters(
+        rows=len(SPREAD_SHARES), columns=columns, spread=spread, shares=SPREAD_SHARES, salt=salt ^ SPREAD_SALT
+    )
+
+
+def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0, joint: bool = False) -> CounterVectorParameters:
+    """The counter vector that fills the memory; one decoded jointly has several counters per flow even if few."""
+    one = CounterVectorParameters(counters=1, per_flow=1, count_bits=24)
+    counter_bits = one.bits + one.count_bits
+    _cells(memory_bytes, one, 64)
+    counters = (memory_bytes * 8 - (one.memory_bits - counter_bits)) // counter_bits
+    per_flow = max(LEAST_JOINT_COUNTERS if joint else 1, min(16, counters // (2 * max(flows, 1))))
+    return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)
+
+
+def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParameters:
+    """The coordinated sample that fills the memory.
+
+    >>> fit_sample(128_000, flows=100).groups
+    800
+    """
+    bits = memory_bytes * 8
+    slots = 1 << 24
+    while slots > 1:
+        groups = max(1, min(max(LEAST_GROUPS, GROUPS_PER_FLOW * flows), slots // SLOTS_PER_GROUP, 1 << 20))
+        fitted = SampleParameters(slots=slots, groups=groups, salt=salt)
+        if fitted.memory_bits <= bits:
+            return fitted
+        slots = min(slots - 1, slots * bits // fitted.memory_bits)
+    raise TooSmallError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")
