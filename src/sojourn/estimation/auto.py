@@ -1,16 +1,9 @@
 """Cells and samples together: each flow is answered from all that was recorded of it.
 
-Cells (LDS, decoded jointly) know flows that lost nothing exactly; a sample knows flows that lost much. `combine` joins
-both by precision: the cells' answer is a posterior, the sample's raw mean one more observation of the same flow.
-
-`shrink_means` improves sampled means by shrinkage towards the common mean. A flow's realised mean M over its N packets
-scatters around the common mean μ by τ² + σ²/N, its sampled mean m over n of them around M by σ²/n·(1 − n/N). The
-answer is μ + B(m − μ), B = (τ² + σ²/N)/(τ² + σ²/n). σ² is pooled over flows: a flow's own variance is small just when
-its mean is, and weighing by it would drag μ down where delays are skewed. τ² follows Paule and Mandel; μ also uses the
-flow-blind mean of all packets, which is τ²·ΣN²/(ΣN)² away from μ. Where the logarithms of the means are the likelier
-normal ones (flows that differ by factors, τ > μ/4), all this is done with them. The interval adds the sampling error by
-the flow's own (moderated) variance, B²·h², to what flows differ by, (1 − B)²·(τ² + σ²/N). A flow of which nothing is
-known is answered by μ, with that interval: its method is ``prior only``.
+Cells (decoded jointly) know flows that lost nothing exactly; a sample knows flows that lost much. `combine` makes both
+observations of one posterior (`hierarchy`), together with what flows have in common. Where they know a mean exactly
+there is nothing to lean on; where cells are fewer than flows, sizes are too doubtful for it, and both are weighed by
+their precision. A flow of which nothing is known is answered by how flows are distributed: ``prior only``.
 
 **The whole segment.** The flow-blind LDA answers, with an interval that is valid whatever the flows do. Two things are
 better:
@@ -142,6 +135,8 @@ def _of_flows(flows: FlowDelays) -> Estimate | None:
 PRIOR_ONLY = "prior only"
 # Of the posterior's width: cells of whole flows are solved exactly, to which messages of all cells only come near.
 FAR_CLOSER = 0.1
+# Decoded numbers of packets below are none.
+LEAST_PACKETS = 0.5
 
 
 def combine(cells: FlowDelays | None, samples: FlowDelays) -> FlowDelays:
@@ -153,20 +148,21 @@ def combine(cells: FlowDelays | None, samples: FlowDelays) -> FlowDelays:
     lost = np.where(known, cells.lost, samples.lost)
     weight = _cell_weight(cells, samples)
     mean, half = _by_precision(cells, samples, weight)
-    posterior = _posterior(cells, samples, packets - np.nan_to_num(lost))
+    low, high = mean - half, mean + half
+    with np.errstate(invalid="ignore"):
+        # A flow that sent nothing, or of which nothing arrived, has no mean.
+        absent = np.array([reason in _ABSENT for reason in cells.reason], bool) | (packets - lost < LEAST_PACKETS)
+        # What is exact needs no other flow.
+        leans = ~(half <= EXACT_WITHIN_NS) & ~(absent & ~samples.answered)
+    if cells.heard_ns is None:
+        leans &= ~cells.answered
+    posterior = _posterior(cells, samples, packets - np.nan_to_num(lost)) if leans.any() else None
     if posterior is not None:
-        # What is exact, or nearly, needs no other flow.
-        with np.errstate(invalid="ignore"):
-            leans = ~(half <= np.maximum(EXACT_WITHIN_NS, FAR_CLOSER * (posterior.high - posterior.low) / 2))
-        if cells.heard_ns is None:
-            leans &= ~cells.answered
-        low, high = np.where(leans, posterior.low, mean - half), np.where(leans, posterior.high, mean + half)
-        mean = np.where(leans, posterior.mean, mean)
-    else:
-        low, high = mean - half, mean + half
-    # A flow that sent nothing that was recorded has no mean.
-    absent = np.array([reason in _ABSENT for reason in cells.reason], bool) & ~samples.answered
-    mean, low, high = (np.where(absent, np.nan, column) for column in (mean, low, high))
+        leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
+        mean, low, high = (
+            np.where(leans, getattr(posterior, name), column)
+            for name, column in (("mean", mean), ("low", low), ("high", high))
+        )
     return _told(cells, samples, weight, (mean, low, high), (packets, lost))
 
 
