@@ -26,6 +26,8 @@ from sojourn.segments.result import SegmentResult
 EPOCH_NS = 5 * SECOND
 WIDE, NARROW = Bottleneck(100_000_000, queue_bytes=200_000), Bottleneck(8_000_000, queue_bytes=60_000)
 BEFORE_SECONDS, ASKED_SECONDS, SHORT_SECONDS, LOAD_SECONDS = 12, 26, 36, 45
+# Late enough for a run between two markers, the second up to two epochs after the first, to be stored before.
+CRASH_SECONDS = 20
 pytestmark = [
     pytest.mark.xdist_group("live"),
     pytest.mark.skipif(
@@ -207,11 +209,11 @@ def test_a_crash_leaves_a_gap_and_nothing_wrong(crashed: str, tmp_path: Path) ->
             process.start()
 
         begun_ns = time.time_ns()
-        timer = threading.Timer(BEFORE_SECONDS, crash)
+        timer = threading.Timer(CRASH_SECONDS, crash)
         timer.start()
         run_load(chain, Load(seconds=LOAD_SECONDS))
         timer.join()
-        result = watch.settle("path", begun_ns + 30 * SECOND)
+        result = watch.settle("path", begun_ns + 35 * SECOND)
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
         watch.truth("path").check(result)
     assert len(result.covered) == (1 if crashed == "query unit" else 2)
