@@ -77,15 +77,25 @@ class Evidence:
 
 @dataclass(frozen=True)
 class SpreadLaw:
-    """σ² = c·m^γ of one packet around its flow's mean; c is known from so many degrees of freedom."""
+    """σ² = c·m^γ of one packet around its flow's mean."""
 
     factor: float
     power: float
-    degrees: float
 
     def variance(self, mean: FloatArray) -> FloatArray:
         found: FloatArray = self.factor * np.maximum(mean, 0.0) ** self.power
         return found
+
+
+class _Observed(NamedTuple):
+    """The evidence as kernels take it: the ``error`` of a sampled mean is in units of σ² (infinite without a sample),
+    ``each`` is 1/N."""
+
+    value: FloatArray
+    precision: FloatArray
+    sampled: FloatArray
+    error: FloatArray
+    each: FloatArray
 
 
 class _Prior(NamedTuple):
@@ -148,7 +158,7 @@ def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[_Prior, float]:
 def _posterior_quantiles(evidence: Evidence, prior: _Prior) -> FloatArray:
     """Median, low and high of each flow."""
     quantiles = np.empty((len(evidence.value), 3))
-    _quantiles(evidence.value, evidence.precision, *_sample_columns(evidence), prior, quantiles)
+    _quantiles(_observed(evidence), prior, quantiles)
     return quantiles
 
 
@@ -158,22 +168,18 @@ def spread_law(evidence: Evidence) -> SpreadLaw | None:
     tells = (degrees > 0) & (evidence.squares > 0)
     if tells.sum() < FEWEST_FLOWS:
         return None
-    variance, mean, degrees = (
-        (evidence.squares / np.maximum(degrees, 1.0))[tells],
-        evidence.sampled[tells],
-        degrees[tells],
-    )
+    mean, degrees = evidence.sampled[tells], degrees[tells]
+    variance, weight = evidence.squares[tells] / degrees, np.minimum(degrees, 10.0)
     powers = POWERS if (mean > 0).all() else POWERS[:1]
     found = []
     for power in powers:
         ratio = variance / mean**power
-        weight = np.minimum(degrees, 10.0)
         logs = np.log(ratio)
         centre = float(np.average(logs, weights=weight))
         found.append((float(np.average((logs - centre) ** 2, weights=weight)), power, ratio))
     _, power, ratio = min(found, key=lambda one: one[0])
     usual = usual_variance(ratio, degrees)
-    return SpreadLaw(usual.variance, power, usual.degrees) if usual.variance > 0 else None
+    return SpreadLaw(usual.variance, power) if usual.variance > 0 else None
 
 
 def _refined(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
@@ -189,17 +195,17 @@ def _refined(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
     return replace(law, factor=law.factor * float(ratio.sum() / degrees[tells].sum()))
 
 
-def _sample_columns(evidence: Evidence) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Means, the variance of each in units of σ² (infinite without a sample), and 1/N."""
+def _observed(evidence: Evidence) -> _Observed:
     size = np.maximum(evidence.size, np.maximum(evidence.count, 1.0))
     with np.errstate(divide="ignore"):
         error = np.where(evidence.count > 0, np.maximum(1 / evidence.count - 1 / size, 0.0), np.inf)
-    return np.where(evidence.count > 0, evidence.sampled, 0.0), error, 1 / size
+    sampled = np.where(evidence.count > 0, evidence.sampled, 0.0)
+    return _Observed(evidence.value, evidence.precision, sampled, error, 1 / size)
 
 
 def _rough(evidence: Evidence, law: SpreadLaw) -> tuple[FloatArray, FloatArray]:
     """Each flow's mean from its own observations, and its variance around the flow's law."""
-    sampled, error, each = _sample_columns(evidence)
+    _, _, sampled, error, each = _observed(evidence)
     usual = law.variance(np.where(evidence.count > 0, sampled, evidence.value))
     with np.errstate(divide="ignore", invalid="ignore"):
         by_sample = np.where(np.isfinite(error), 1 / np.maximum(error * usual, 1e-12), 0.0)
@@ -297,17 +303,17 @@ def _slope(mean: FloatArray, variance: FloatArray, log_size: FloatArray) -> floa
 def _likeliest(evidence: Evidence, prior: _Prior, mean: FloatArray, variance: FloatArray) -> tuple[_Prior, float]:
     """The likeliest weights, and the logarithm of the likelihood less what they cost: a normal's, or freer ones after
     some passes of expectation maximisation."""
-    columns = evidence.value, evidence.precision, *_sample_columns(evidence)
+    observed = _observed(evidence)
     share = np.zeros(COMPONENTS)
     found = []
     for shape in _normal_shapes(mean, variance, prior):
         normal = prior._replace(weight=shape)
-        found.append((_responsibility(*columns, normal, share), normal))
+        found.append((_responsibility(observed, normal, share), normal))
     likelihood, normal = max(found, key=lambda one: one[0])
     free = normal
     for _ in range(PASSES):
         share = KEPT_FLOWS * normal.weight
-        freer = _responsibility(*columns, free, share)
+        freer = _responsibility(observed, free, share)
         free = free._replace(weight=share / share.sum())
     cost = 0.5 * FREEDOM * math.log(len(mean))
     return (free, freer - cost) if freer - cost > likelihood else (normal, likelihood)
@@ -315,21 +321,15 @@ def _likeliest(evidence: Evidence, prior: _Prior, mean: FloatArray, variance: Fl
 
 @inlined
 def _components(
-    value: float,
-    precision: float,
-    sampled: float,
-    error: float,
-    each: float,
-    prior: _Prior,
-    own: FloatArray,
-    mean: FloatArray,
-    variance: FloatArray,
+    f: int, observed: _Observed, prior: _Prior, own: FloatArray, mean: FloatArray, variance: FloatArray
 ) -> float:
     """Fill in a flow's posterior components; the logarithm of its likelihood."""
+    value, precision = observed.value[f], observed.precision[f]
+    sampled, error, each = observed.sampled[f], observed.error[f], observed.each[f]
     turn = np.exp(prior.slope * (-np.log(each) - prior.pivot)) if prior.slope != 0.0 else 1.0
     most = -np.inf
     for k in range(len(own)):
-        # σ² goes with the turned mean by the law's power, as within of a component does with its centre.
+        # As where γ is 2, which it is where flows differ by factors.
         within = prior.within[k] * (turn * turn)
         centre, spread = prior.centre[k] * turn, prior.width2[k] * turn * turn + within * each + _TINY
         exponent = np.log(prior.weight[k] + 1e-300)
@@ -365,39 +365,23 @@ def _components(
 
 
 @kernel
-def _responsibility(
-    value: FloatArray,
-    precision: FloatArray,
-    sampled: FloatArray,
-    error: FloatArray,
-    each: FloatArray,
-    prior: _Prior,
-    share: FloatArray,
-) -> float:
+def _responsibility(observed: _Observed, prior: _Prior, share: FloatArray) -> float:
     """Flows per component; the logarithm of the likelihood of all."""
     own, mean, variance = np.empty(len(share)), np.empty(len(share)), np.empty(len(share))
     likelihood = 0.0
-    for f in range(len(value)):
-        likelihood += _components(value[f], precision[f], sampled[f], error[f], each[f], prior, own, mean, variance)
+    for f in range(len(observed.value)):
+        likelihood += _components(f, observed, prior, own, mean, variance)
         share += own
     return likelihood
 
 
 @kernel
-def _quantiles(
-    value: FloatArray,
-    precision: FloatArray,
-    sampled: FloatArray,
-    error: FloatArray,
-    each: FloatArray,
-    prior: _Prior,
-    quantiles: FloatArray,
-) -> None:
+def _quantiles(observed: _Observed, prior: _Prior, quantiles: FloatArray) -> None:
     """Median, low and high of each flow."""
     components = len(prior.weight)
     own, mean, variance = np.empty(components), np.empty(components), np.empty(components)
-    for f in range(len(value)):
-        _components(value[f], precision[f], sampled[f], error[f], each[f], prior, own, mean, variance)
+    for f in range(len(observed.value)):
+        _components(f, observed, prior, own, mean, variance)
         kept = 0
         low, high = np.inf, -np.inf
         for k in range(components):

@@ -37,7 +37,8 @@ from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.lab.namespaces import PORTS_EACH, Bottleneck, Host, Network, shape_by_port, two_hosts
 from sojourn.node.agent.configuration import DEFAULT_SALTS
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
-from sojourn.sketches.sizing.means import EpochPlan, Variation, plan_epochs
+from sojourn.sketches.sizing.iotm import EpochPlan
+from sojourn.sketches.sizing.means import Variation, plan_epochs
 from sojourn.sources.disk_io import Method
 from sojourn.sources.source import InstancePatterns, SelectedInstances
 from sojourn.sources.traffic import FlowRtt

@@ -21,7 +21,7 @@ from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share, plural
 
 if TYPE_CHECKING:
-    from sojourn.sketches.sizing.iotm import Workload
+    from sojourn.sketches.sizing.iotm import EpochPlan, Workload
 
 DEFAULT_ERROR = 0.05
 MOST_PACKETS = 1e15
@@ -336,12 +336,7 @@ def _plan_iotm(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     result = result._with_plan(
         {"bucket_array": parameters.to_mapping()},
         planned.memory_bits,
-        {
-            "epochs": planned.epochs,
-            "error": planned.error,
-            "median_error": planned.median_error,
-            "answers_within": planned.share,
-        },
+        _of_epochs(planned),
         kept=planned.is_kept or wish.only_memory,
     )
     if not result.is_kept:
@@ -354,6 +349,16 @@ def _plan_iotm(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     return result._with_published(
         lambda: {"error": error_at(relative, wish.confidence), "median_error": error_at(relative, 0.5)}
     )
+
+
+def _of_epochs(planned: EpochPlan) -> Values:
+    """What is expected of answers about a period."""
+    return {
+        "epochs": planned.epochs,
+        "error": planned.error,
+        "median_error": planned.median_error,
+        "answers_within": planned.share,
+    }
 
 
 def _plan_means(sketch: str, workload: Workload, traffic: Traffic, wish: _Wish) -> PlanResult:
@@ -382,12 +387,7 @@ def _plan_means(sketch: str, workload: Workload, traffic: Traffic, wish: _Wish) 
     result = result._with_plan(
         {"bucket_array": parameters.to_mapping()},
         parameters.memory_bits,
-        {
-            "epochs": planned.epochs,
-            "error": planned.error,
-            "median_error": planned.median_error,
-            "answers_within": planned.share,
-        },
+        _of_epochs(planned),
         kept=planned.is_kept,
     )
     if planned.is_kept:

@@ -80,19 +80,23 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IotmPlan:
-    """A sized array: its parameters, how long an epoch lasts, and the error to expect of a question over the period.
+class EpochPlan:
+    """So many epochs of a period; ``error`` is what the wanted share of answers about it stays below, ``share`` the
+    share of them within the wanted error."""
 
-    ``error`` is what the wanted share of answers stays below; ``share`` is the share within the wanted error.
-    """
-
-    parameters: BucketArrayParameters
     epochs: int
     epoch_ns: int
     error: float
     median_error: float
     share: float
     is_kept: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class IotmPlan(EpochPlan):
+    """A sized array, and its epochs."""
+
+    parameters: BucketArrayParameters
 
     @property
     def memory_bits(self) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.errors import ParameterError
-from sojourn.sketches.sizing.iotm import MOST_INSTANCES, error_at, share_within, shares_of_targets
+from sojourn.sketches.sizing.iotm import MOST_INSTANCES, EpochPlan, error_at, share_within, shares_of_targets
 
 # The shortest epoch of an agent.
 SHORTEST_NS = 100_000_000
@@ -56,18 +56,6 @@ class Variation:
         x = max(epoch_ns / self.alike_ns, 1e-6)
         drift = self.values**2 * min(1.0, 2 * (x - 1 + math.exp(-x)) / x**2)
         return drift, self.values**2 - drift
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochPlan:
-    """So many epochs, with as many salts; ``share`` of the answers are within the error that was asked for."""
-
-    epochs: int
-    epoch_ns: int
-    error: float
-    median_error: float
-    share: float
-    is_kept: bool
 
 
 def predicted_mean_deviations(
