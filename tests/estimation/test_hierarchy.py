@@ -60,6 +60,17 @@ def test_samples_lean_on_each_other_as_far_as_flows_are_alike(kind: str) -> None
     assert error(answered(evidence).mean, true, evidence.count) <= 1.1 * min(own, common)
 
 
+@pytest.mark.parametrize(("shape", "room"), [(1.0, 1.25), (0.3, 1.5)])
+def test_flows_that_are_alike_are_seen_to_be_however_skewed_their_delays_are(shape: float, room: float) -> None:
+    """Means of one to three such delays have no shape that a model would know."""
+    for seed in (20, 21, 22):
+        true, evidence = draw("alike", seed=seed, flows=4000, shape=shape)
+        everywhere = np.full(len(true), np.average(evidence.sampled, weights=evidence.count))
+        found = answered(evidence)
+        assert error(found.mean, true, evidence.count) <= room * error(everywhere, true, evidence.count)
+        assert holds(found, true).mean() >= 0.93
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_hold_the_truth_in_every_class_of_sizes(kind: str) -> None:
     """Of at least 300 flows, fewer than 90 % are held by 95 % intervals in one of 10,000 runs."""

@@ -182,9 +182,15 @@ def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) ->
         np.where(count > 0, samples.mean_ns, 0.0),
         count,
         np.nan_to_num(samples.std_ns**2 * np.maximum(count - 1, 0.0)),
-        np.maximum(np.nan_to_num(delivered, nan=1.0), 1.0),
+        np.maximum(np.where(np.isnan(delivered), _unseen_size(count, delivered), delivered), 1.0),
     )
     return flow_posterior(evidence)
+
+
+def _unseen_size(count: FloatArray, delivered: FloatArray) -> float:
+    """What to take for the size of a flow that no sample shows: half of what one sampled packet stands for."""
+    seen = (count > 0) & (delivered > 0)
+    return 0.5 * float(np.median(delivered[seen] / count[seen])) if seen.any() else 1.0
 
 
 def _told(

@@ -50,6 +50,8 @@ SHAPES = (0.0, 0.1, 0.3, 1.0, 2.0)
 # Parameters' worth of freedom that a mixture of so many components uses.
 FREEDOM = 5
 FEWEST_FLOWS = 8
+# By moments: flows that are further apart are known to be; less by this factor is less.
+MOST_ALIKE, CLEARLY = 0.5, 0.75
 POWERS = (0.0, 1.0, 2.0)
 NEGLIGIBLE = 1e-5
 BISECTIONS = 40
@@ -140,8 +142,61 @@ def flow_posterior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPost
     common = np.full(len(rows), float(np.average(rough[rows], weights=weight)))
     found = [_learnt(some, law), _learnt(some, _refined(some, law, common))]
     prior, _ = max(found, key=lambda one: one[1])
-    quantiles = _posterior_quantiles(evidence, prior)
+    quantiles = _posterior_quantiles(evidence, _narrowed(evidence, prior))
     return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
+
+
+def _narrowed(evidence: Evidence, prior: _Prior) -> _Prior:
+    """The prior, or a normal one if flows are clearly less far apart than it says.
+
+    The shape of a few delays' mean is known roughly only, and a likely prior explains what is left as differences
+    between flows. Moments need no shape.
+    """
+    found = _moments(evidence)
+    if found is None or not prior.is_log or not (found.mean > 0 and found.apart <= MOST_ALIKE * found.mean):
+        return prior
+    place = np.log(prior.centre)
+    spread = float(prior.weight @ ((place - prior.weight @ place) ** 2 + prior.width2 / prior.centre**2))
+    deviation = max(found.apart / found.mean, _TINY)
+    if deviation > CLEARLY * math.sqrt(spread):
+        return prior
+    z = np.linspace(-3.0, 3.0, COMPONENTS)
+    weight = np.exp(-0.5 * z**2)
+    relative = np.exp(deviation * z - 0.5 * deviation**2)
+    width = WIDTH * (z[1] - z[0]) * deviation * found.mean * relative
+    within = found.within * relative**2
+    return _Prior(weight / weight.sum(), found.mean * relative, width**2, within, 0.0, prior.pivot, True)
+
+
+class _Moments(NamedTuple):
+    """Of all flows: the mean, how far their means are apart (and half a standard error), a packet's variance."""
+
+    mean: float
+    apart: float
+    within: float
+
+
+def _moments(evidence: Evidence) -> _Moments | None:
+    """By sampled packets: how much their means vary beyond what packets of the same flow do; None if too few tell.
+
+    No flow's weight goes with its values, or the mean of skewed delays would be too low. Flows with many packets count
+    alike, however many these are.
+    """
+    sampled = evidence.count > 0
+    n, mean, squares = evidence.count[sampled], evidence.sampled[sampled], evidence.squares[sampled]
+    degrees = float(np.sum(n - 1))
+    if degrees < FEWEST_FLOWS:
+        return None
+    weight = 1 / (1 / n + 1 / float(np.median(n)))
+    middle = float(np.average(mean, weights=weight))
+    parts = weight**2 * (mean - middle) ** 2 - float(np.sum(weight**2 / n)) / degrees * squares
+    doubt = math.sqrt(float(np.sum((parts - parts.mean()) ** 2)))
+    apart = math.sqrt((max(float(parts.sum()), 0.0) + 0.5 * doubt) / float(np.sum(weight**2)))
+    within = float(squares.sum()) / degrees
+    precision = np.where(evidence.precision > 0, 1 / (1 / np.maximum(evidence.precision, _TINY**2) + apart**2), 0.0)
+    weight *= 1 / within
+    total = float(weight.sum() + precision.sum())
+    return _Moments((middle * float(weight.sum()) + float(precision @ evidence.value)) / total, apart, within)
 
 
 def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[_Prior, float]:

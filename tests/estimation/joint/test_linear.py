@@ -162,6 +162,15 @@ def test_trials_repair_messages_that_are_too_sure_or_too_modest(boast: float) ->
         assert np.mean(squares[claim]) == pytest.approx(1, abs=0.15)
 
 
+def test_messages_that_tell_nearly_nothing_are_not_blown_up() -> None:
+    """They would be that under a wider prior, which another source may call for."""
+    value, precision, variance = np.full(3, 5.0), np.array([1e-6, 1e-3, 1e-1]), np.ones(3)
+    moved, repaired = calibrated_precision(value, precision, variance, np.full(8, 1.1))
+    assert np.all(np.abs(moved) <= 2.001 * value)
+    assert np.all(repaired < precision)
+    assert np.all(repaired >= 0.4 * precision)
+
+
 def test_drawn_cells_have_the_model_s_covariance() -> None:
     """A flow alone in the k cells of a row: parts add up to size × excess, whatever the split."""
     incidence = Incidence(np.array([[0, 1, 2]]), np.full((1, 3), 1 / 3), 1, 3)

@@ -43,7 +43,8 @@ from sojourn.estimation.joint.messages import TINY, Graph, Incidence, add_up, ne
 EDGES = np.array([1e-4, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95])
 FEWEST = 50
 MOST_RATIO = 100.0
-MOST_LEFT = 0.999
+# A message keeps this part at least of what it tells: what nearly nothing tells, trials do not either.
+LEAST_TOLD = 0.5
 
 
 def draw_excess(variance: FloatArray, seed: int) -> FloatArray:
@@ -90,11 +91,15 @@ def error_ratios(truth: FloatArray, value: FloatArray, precision: FloatArray, va
 def calibrated_precision(
     value: FloatArray, precision: FloatArray, variance: FloatArray, ratios: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Messages with the same posterior means, and the variances that trials found."""
+    """Messages with the same posterior means, and the variances that trials found.
+
+    Under another prior they must be as good: so that means are the same, a message that tells less has a larger value,
+    which is bounded.
+    """
     left = 1 / (1 + variance * precision)
     mean = (1 - left) * value
     ratio = ratios[np.searchsorted(EDGES, left)]
-    right = np.minimum(left * ratio, np.clip(left, MOST_LEFT, 1 - 1e-12))
+    right = np.minimum(left * ratio, np.minimum(1 - LEAST_TOLD * (1 - left), 1 - 1e-12))
     heard = precision > 0
     return np.where(heard, mean / (1 - right), 0.0), np.where(heard, (1 / right - 1) / variance, 0.0)
 
