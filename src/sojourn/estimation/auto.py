@@ -137,6 +137,8 @@ PRIOR_ONLY = "prior only"
 FAR_CLOSER = 0.1
 # Decoded numbers of packets below are none.
 LEAST_PACKETS = 0.5
+# Sampled packets that tell a deviation better than a flow's cells, of which eight or so each give one square.
+TELL_DEVIATION = 10
 
 
 def combine(cells: FlowDelays | None, samples: FlowDelays) -> FlowDelays:
@@ -219,7 +221,7 @@ def _told(
         mean,
         low,
         high,
-        std_ns=np.where(by_cells & np.isfinite(cells.std_ns), cells.std_ns, samples.std_ns),
+        std_ns=_deviation(cells, samples),
         samples=np.where(by_cells, np.maximum(cells.samples, samples.samples), samples.samples),
         packets=sizes[0],
         lost=sizes[1],
@@ -228,6 +230,13 @@ def _told(
         methods=methods,
         percentiles=samples.percentiles,
     )
+
+
+def _deviation(cells: FlowDelays, samples: FlowDelays) -> FloatArray:
+    """The standard deviation of each flow's delays, from what has more degrees of freedom."""
+    sampled = np.isfinite(samples.std_ns) & (samples.samples >= TELL_DEVIATION)
+    by_cells = cells.answered & np.isfinite(cells.std_ns) & ~sampled
+    return np.where(by_cells, cells.std_ns, samples.std_ns)
 
 
 def _by_precision(cells: FlowDelays, samples: FlowDelays, weight: FloatArray) -> tuple[FloatArray, FloatArray]:

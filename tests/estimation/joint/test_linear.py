@@ -7,14 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from sojourn.estimation.joint import mixture as delay_prior
-from sojourn.estimation.joint.linear import (
-    DelayMessages,
-    DenseCells,
-    calibrated_precision,
-    draw_cells,
-    draw_excess,
-    error_ratios,
-)
+from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
+from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, DenseCells
 from sojourn.estimation.joint.messages import (
     Incidence,
     add_up,
@@ -220,3 +214,22 @@ def test_two_groups_of_flows_are_learned_as_two_peaks() -> None:
     assert np.mean(np.abs(median - truth) < 0.5) > 0.95
     assert np.mean((low <= truth) & (truth <= high)) > 0.93
     assert len(mixture.centre) == delay_prior.COMPONENTS
+
+
+def test_the_scale_is_that_of_cells_which_others_leave_open() -> None:
+    """Two cells of one flow determine each other, a third is open: passes that end short of the first two say nothing
+    of variances."""
+    packets = np.array([[100.0, 100.0], [100.0, 0.0]])
+    incidence = Incidence(np.array([[0, 1], [2, -1]]), np.array([[1.0, 1.0], [1.0, 0.0]]), 2, 3)
+    size, count = np.full(2, 100.0), np.full(3, 100.0)
+    none = np.zeros_like(packets)
+    problem = DelayProblem(DelayCells(incidence, packets, none, size, np.zeros(2), np.zeros(3), count, np.zeros(3)))
+    variance, kappa, noise = problem._variances(4.0, 9.0)
+    graph = problem._graph(np.array([200.0, 201.0, 300.0]), variance, kappa, noise)
+    alone = graph.cell_variance + noise
+    for _ in range(10):
+        sweep(graph, normal_prior(variance), 1.0, 0.0)
+        add_up(graph)
+    scale, score = problem.held_out(graph, alone)
+    assert scale == pytest.approx(300.0**2 / alone[2])
+    assert score > np.log(1e3)

@@ -52,12 +52,11 @@ class SizeBounds:
 
 def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
     """Bounds from the cells' counts; groups that sample or spread only bound from above."""
-    length = incidence.group_length
     high = _row_bounds(incidence.cell, incidence.share, incidence.groups, count, FULL)
     low = np.zeros(incidence.flows, np.int64)
-    if length > 1:
-        return SizeBounds(low, high, True)
     whole = (incidence.share >= FULL) & (incidence.cell >= 0)
+    if not whole.any():
+        return SizeBounds(low, high, True)
     cell = np.where(whole, incidence.cell, -1)
     if _tighten(cell, count, low, high, MOST_PASSES):
         return SizeBounds(low, high, True)
@@ -249,13 +248,13 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
         mean=mean,
         variance=variance,
     )
-    if incidence.group_length == 1 and not _samples(incidence):
+    if not _samples(incidence):
         # Of a flow whose size is certain so is every part.
         graph.change[bounds.exact] = NEVER
     inverse = np.empty(incidence.flows)
     misfit = _settle_sizes(graph, prior, inverse, step)
     mean, variance = graph.mean, graph.variance
-    if incidence.group_length == 1 and bounds.consistent:
+    if bounds.consistent:
         _settle(incidence.cell, incidence.share, count, mean, variance, NEAR_INTEGER)
         settle_by_rank(incidence, count, mean, variance)
         inverse = np.where(variance == 0, 1 / np.maximum(mean, 1.0), inverse)

@@ -45,6 +45,7 @@ from sojourn.estimation.joint.counts import Sizes, decode_sizes
 from sojourn.estimation.joint.linear import DelayCells, DelayMessages
 from sojourn.estimation.joint.messages import Incidence
 from sojourn.estimation.joint.mixture import learn_mixture, posterior, solve_mixed
+from sojourn.estimation.joint.peeling import SettledSums, settle_sums
 
 BY_SIZE = 0.1
 
@@ -153,6 +154,8 @@ def joint_means(
     packets = np.where(kept, np.maximum(counts.sent.part_mean, 1e-9), 0.0)
     size = counts.received
     inverse = np.minimum(counts.sent.inverse * np.maximum(counts.sent.mean, 0.5) / np.maximum(size, 0.5), 1.0)
+    is_exact = cells.usable & np.broadcast_to(noise_per_packet == np.float64(0), cells.usable.shape)
+    settled = settle_sums(heard, is_exact, cells.delay_sum)
     delay_cells = DelayCells(
         heard,
         packets,
@@ -174,9 +177,19 @@ def joint_means(
     by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
     seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
     samples = np.where(answered, seen, 0.0)
-    certain = student_95(max(int(cells.usable.sum()) - 2, 1)) / NORMAL_95
-    answers = _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
-    return replace(answers, usable=int(np.count_nonzero(count)))
+    certain = student_95(max(said.cells - 2, 1)) / NORMAL_95
+    joint = _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
+    joint = replace(joint, usable=int(np.count_nonzero(count)))
+    return _with_settled(joint, settled, counts, rounding)
+
+
+def _with_settled(joint: JointMeans, settled: SettledSums, counts: FlowCounts, rounding: float) -> JointMeans:
+    """The means of flows whose sums and sizes are known need no estimate."""
+    known = settled.flows & counts.sent.exact & (counts.sent.mean > 0)
+    mean = np.where(known, settled.total / np.maximum(counts.sent.mean, 1.0), joint.mean)
+    low, high = np.where(known, mean - rounding, joint.low), np.where(known, mean + rounding, joint.high)
+    samples = np.where(known, counts.sent.mean, joint.samples)
+    return replace(joint, mean=mean, low=low, high=high, samples=samples)
 
 
 def _answers(

@@ -36,75 +36,14 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.joint.counts import FULL
 from sojourn.estimation.joint.messages import TINY, Graph, Incidence, add_up, new_graph, normal_prior, sweep
 
-# Flows are alike if the cells leave a like share of their prior variance.
-EDGES = np.array([1e-4, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95])
-FEWEST = 50
-MOST_RATIO = 100.0
-# A message keeps this part at least of what it tells: what nearly nothing tells, trials do not either.
-LEAST_TOLD = 0.5
-
-
-def draw_excess(variance: FloatArray, seed: int) -> FloatArray:
-    """Normal values with these variances."""
-    drawn: FloatArray = np.random.default_rng(seed).standard_normal(len(variance)) * np.sqrt(variance)
-    return drawn
-
-
-def draw_cells(
-    incidence: Incidence,
-    weight: FloatArray,
-    excess: FloatArray,
-    kappa: FloatArray,
-    whole: FloatArray,
-    noise: FloatArray,
-    seed: int,
-) -> FloatArray:
-    """The cells' sums that flows of these excesses bring, drawn from the model of `messages`."""
-    random = np.random.default_rng(seed)
-    shape = (incidence.flows, incidence.groups, incidence.group_length)
-    own = np.where(incidence.cell >= 0, weight, 0.0).reshape(shape)
-    scatter = random.standard_normal(shape) * np.sqrt(kappa[:, :, None] * own)
-    unseen = np.sqrt(kappa * np.maximum(whole[:, None] - own.sum(axis=2), 0.0))
-    total = scatter.sum(axis=2) + random.standard_normal(shape[:2]) * unseen
-    parts = own * (excess[:, None] - total / whole[:, None])[:, :, None] + scatter
-    kept = incidence.cell >= 0
-    cells = np.bincount(incidence.cell[kept], parts.reshape(kept.shape)[kept], incidence.cells)
-    sums: FloatArray = cells + random.standard_normal(incidence.cells) * np.sqrt(noise)
-    return sums
-
-
-def error_ratios(truth: FloatArray, value: FloatArray, precision: FloatArray, variance: FloatArray) -> FloatArray:
-    """Mean squared error over predicted variance in each class of flows; 1 where a class is too small to tell."""
-    left = 1 / (1 + variance * precision)
-    squares = (left * variance * precision * value - truth) ** 2 / (left * variance)
-    heard = precision > 0
-    of_flow = np.searchsorted(EDGES, left[heard])
-    flows = np.bincount(of_flow, minlength=len(EDGES) + 1)
-    sums = np.bincount(of_flow, squares[heard], len(EDGES) + 1)
-    ratios: FloatArray = np.where(flows >= FEWEST, sums / np.maximum(flows, 1), 1.0)
-    return np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO)
-
-
-def calibrated_precision(
-    value: FloatArray, precision: FloatArray, variance: FloatArray, ratios: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Messages with the same posterior means, and the variances that trials found.
-
-    Under another prior they must be as good: so that means are the same, a message that tells less has a larger value,
-    which is bounded.
-    """
-    left = 1 / (1 + variance * precision)
-    mean = (1 - left) * value
-    ratio = ratios[np.searchsorted(EDGES, left)]
-    right = np.minimum(left * ratio, np.minimum(1 - LEAST_TOLD * (1 - left), 1 - 1e-12))
-    heard = precision > 0
-    return np.where(heard, mean / (1 - right), 0.0), np.where(heard, (1 / right - 1) / variance, 0.0)
-
-
 LEAST_VARIANCE = 1e-12
+ROUNDING = 1e-9  # of a packet's variance, in every cell
+# What is left of a cell's variance once its flows' other cells have spoken: below, they settle it but for rounding.
+DETERMINED = math.sqrt(ROUNDING)
 # Up to here a plain loop takes less time than calling LAPACK.
 FEW_CELLS = 96
 _INDEFINITE = "the covariance of cells is not positive definite"
@@ -142,6 +81,16 @@ class DenseCells:
         group = np.nonzero(kept)[1] // incidence.group_length
         self._edges = _Edges(start, group, place[incidence.cell[kept]], weight[kept])
         self._heard = np.flatnonzero(heard)
+        self.telling = np.ones(len(self._heard), np.bool_)
+
+    def find_telling(self, variance: FloatArray, kappa: FloatArray, whole: FloatArray, noise: FloatArray) -> None:
+        """Which cells those before them leave open; the others are a combination of these but for rounding."""
+        covariance = _covariance(self._edges, variance, kappa, whole, noise[self._heard])
+        alone = covariance.diagonal().copy()
+        upper = np.linalg.cholesky(covariance + np.tril(covariance, -1).T)
+        telling = upper.diagonal() ** 2 > DETERMINED * alone
+        if telling.any():
+            self.telling = telling
 
     def posterior(
         self,
@@ -158,7 +107,7 @@ class DenseCells:
         covariance = _covariance(edges, variance, kappa, whole, noise[self._heard])
         if len(own) <= FEW_CELLS:
             value, precision = np.zeros((2, len(variance) if variances else 0))
-            scale, score = _posterior_of_few(edges, covariance, own, variance, value, precision)
+            scale, score = _posterior_of_few(edges, covariance, own, self.telling, variance, value, precision)
             if math.isnan(score):
                 raise np.linalg.LinAlgError(_INDEFINITE)
             return Solved(value, precision, scale, score)
@@ -174,8 +123,9 @@ class DenseCells:
         if variances:
             half = dtrtrs(factor, _dense(edges, len(own)).T, lower=0, trans=1, overwrite_b=1)[0]
             _messages(edges, variance, solved, np.einsum("cf,cf->f", half, half), value, precision)
-        scale = float(own @ solved) / len(own)
-        score = 2 * float(np.log(factor.diagonal()).mean()) + float(np.log(max(scale, 1e-300)))
+        off = dtrtrs(factor, own, lower=0, trans=1)[0][self.telling]
+        scale = float(off @ off) / len(off)
+        score = 2 * float(np.log(factor.diagonal()[self.telling]).mean()) + float(np.log(max(scale, TINY)))
         return Solved(value, precision, scale, score)
 
 
@@ -266,6 +216,7 @@ def _posterior_of_few(
     edges: _Edges,
     covariance: FloatArray,
     excess: FloatArray,
+    telling: BoolArray,
     variance: FloatArray,
     value: FloatArray,
     precision: FloatArray,
@@ -278,9 +229,11 @@ def _posterior_of_few(
     half = excess.copy()
     _forward(upper, half)
     scale = score = 0.0
+    told = np.sum(telling)
     for i in range(cells):
-        scale += half[i] * half[i] / cells
-        score += 2 * np.log(upper[i, i]) / cells
+        if telling[i]:
+            scale += half[i] * half[i] / told
+            score += 2 * np.log(upper[i, i]) / told
     if len(value):
         for i in range(cells - 1, -1, -1):
             for k in range(i + 1, cells):
@@ -293,7 +246,7 @@ def _posterior_of_few(
             for i in range(cells):
                 squares[f] += matrix[f, i] * matrix[f, i]
         _messages(edges, variance, half, squares, value, precision)
-    return scale, score + np.log(max(scale, 1e-300))
+    return scale, score + np.log(max(scale, TINY))
 
 
 RATIOS = (1e-5, 1e-3, 0.03, 0.3, 3.0, 30.0)  # of τ² to σ²: decades first, then refined around the best
@@ -310,7 +263,6 @@ DIVERGED = 1e9  # of a cell's deviation: no data is that far off, so the passes 
 CONVERGED = 0.1  # of a cell's deviation; passes that end with larger changes are repeated with shorter steps
 # Ratios whose scores (deviance of all cells together) differ by less are a tie: AIC asks 2 of a parameter.
 TIE = 1.0
-ROUNDING = 1e-9
 # In square units of the recorded times: a variance below is rounding, also where a single cell is heard.
 LEAST_UNIT = 1e-3
 POWERS = (0.0, 1.0, 2.0)  # γ of σ² ∝ mean^γ
@@ -342,7 +294,7 @@ class DelayMessages:
     ``precision`` is 0 where no usable cell has packets of the flow. ``between`` is τ², ``within`` σ², ``scatter`` σ²/p.
     ``shift`` is how far a flow's own prior lies above ``prior_mean`` (survivor bias), known to ± ``shift_deviation``.
     ``doubt`` is the relative variance of the flow's size. ``refinement`` is the factor from the
-    cells' σ² to this one, if how small flows scatter has told it.
+    cells' σ² to this one, if how small flows scatter has told it. ``cells`` is how many told the variances.
     """
 
     value: FloatArray
@@ -355,6 +307,7 @@ class DelayMessages:
     shift_deviation: FloatArray | float = 0.0
     doubt: FloatArray | float = 0.0
     refinement: float | None = None
+    cells: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,6 +328,7 @@ def solve_normal(cells: DelayCells) -> NormalSolution:
         return NormalSolution(None, nothing)
     prior_mean = float(cells.delay_sum.sum()) / max(float(cells.count.sum()), 1.0)
     problem = DelayProblem(cells)
+    problem.find_telling()
     between, within = problem.components(prior_mean, RATIOS)
     said = problem.solve(prior_mean, between, within, SETTLED_ROUGHLY)
     prior_mean += _common_excess(said, between + within * problem.scatter)
@@ -389,7 +343,9 @@ def solve_normal(cells: DelayCells) -> NormalSolution:
     scatter = within * problem.scatter
     return NormalSolution(
         problem,
-        DelayMessages(value, precision, prior_mean, between, within, scatter, doubt=problem.doubt),
+        DelayMessages(
+            value, precision, prior_mean, between, within, scatter, doubt=problem.doubt, cells=problem.telling_cells
+        ),
         said.score,
     )
 
@@ -402,14 +358,43 @@ class DelayProblem:
         incidence = cells.incidence
         by_group = cells.packets.reshape(incidence.flows, incidence.groups, incidence.group_length).sum(axis=2)
         self.size = np.maximum(cells.size, 0.5)
-        self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
+        # Where a cell takes all packets, parts elsewhere that add up to more are decoded too large.
+        entire = ((incidence.share >= FULL) & (incidence.cell >= 0)).any(axis=1)
+        self.whole = np.where(entire, self.size, np.maximum(self.size, by_group.max(axis=1, initial=0.0)))
         self.doubt = cells.size_variance / self.size**2
         doubted = np.where(incidence.share >= FULL, 0.0, cells.split).reshape(by_group.shape[0], by_group.shape[1], -1)
         self.unsplit = np.minimum(doubted.sum(axis=2) / np.maximum(by_group, 1e-9), 1.0)
         self.tone = np.ones(incidence.flows)
         self.heard = cells.count > 0
+        self._telling = self.heard
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
+
+    @property
+    def telling_cells(self) -> int:
+        """The cells, or as many combinations of them, that variances are learned from."""
+        return int((self._telling if self._dense is None else self._dense.telling).sum())
+
+    def find_telling(self) -> None:
+        """Leave out of scales and scores the cells that their flows' other cells determine, whatever τ² and σ² are.
+
+        They agree to rounding, and would make both look small. Which cells these are is a matter of the graph.
+        """
+        variance, kappa, noise = self._variances(1.0, 1.0)
+        if self._dense is not None:
+            self._dense.find_telling(variance, kappa, self.whole, noise)
+            return
+        graph, prior = self._graph(np.zeros(len(noise)), variance, kappa, noise), normal_prior(variance)
+        alone, telling = graph.cell_variance + noise, self.heard
+        for _ in range(PASSES):
+            before = telling
+            # Variances do not oscillate: no need to damp.
+            sweep(graph, prior, 1.0, 0.0)
+            add_up(graph)
+            telling = self.heard & (graph.cell_variance + noise > DETERMINED * alone)
+            if np.array_equal(telling, before):
+                break
+        self._telling = telling if telling.any() else self.heard
 
     def components(self, prior_mean: float, ratios: Sequence[float]) -> tuple[float, float]:
         """τ² and σ² under which what is held out is most likely."""
@@ -421,7 +406,7 @@ class DelayProblem:
             said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
             found.append((ratio, said.scale * unit, said.score))
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
-        open_to = min(score for *_, score in found) + TIE / max(int(self.heard.sum()), 1)
+        open_to = min(score for *_, score in found) + TIE / max(self.telling_cells, 1)
         ratio, scale, _ = min(one for one in found if one[2] <= open_to)
         return _rescaled(ratio, 1.0, scale)
 
@@ -494,12 +479,21 @@ class DelayProblem:
         sums: FloatArray = np.bincount(incidence.cell[kept], parts[kept], incidence.cells).astype(np.float64)
         return sums
 
-    def held_out(self, graph: Graph) -> tuple[float, float]:
-        """How far cells are from their predictions, in units of variance, and −2 log likelihood at that scale."""
-        spread = graph.cell_variance[self.heard] + graph.noise[self.heard] + TINY
-        scale = float(np.mean(graph.residual()[self.heard] ** 2 / spread)) if self.heard.any() else 0.0
-        score = float(np.mean(np.log(spread)) + np.log(max(scale, TINY))) if self.heard.any() else 0.0
-        return scale, score
+    def held_out(self, graph: Graph, alone: FloatArray) -> tuple[float, float]:
+        """How far cells are from their predictions, in units of variance, and −2 log likelihood at that scale.
+
+        The likelihood is of the same cells under all variances, so that it can be compared. The scale leaves out those
+        that are determined under these: passes end before such a cell is as near as it could be. `alone` is what cells
+        vary by where no other speaks.
+        """
+        telling = self._telling
+        if not telling.any():
+            return 0.0, 0.0
+        spread = graph.cell_variance[telling] + graph.noise[telling] + TINY
+        square = graph.residual()[telling] ** 2 / spread
+        score = float(np.mean(np.log(spread)) + np.log(max(float(np.mean(square)), TINY)))
+        is_open = spread > DETERMINED * alone[telling]
+        return float(np.mean(square[is_open])) if is_open.any() else 0.0, score
 
     def solve(
         self, prior_mean: float, between: float, within: float, settled: float, *, search: bool = False
@@ -522,18 +516,10 @@ class DelayProblem:
         search: bool,
     ) -> Solved:
         """Sweeps until they settle, with shorter steps if they diverge."""
-        incidence, prior = self.cells.incidence, normal_prior(variance)
+        prior = normal_prior(variance)
         for step in STEPS[:1] if search else STEPS:
-            graph = new_graph(
-                incidence,
-                self.cells.packets,
-                excess,
-                noise,
-                kappa=kappa,
-                whole=self.whole,
-                mean=np.zeros(incidence.flows),
-                variance=variance,
-            )
+            graph = self._graph(excess, variance, kappa, noise)
+            alone = graph.cell_variance + noise
             for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
                 change = sweep(graph, prior, step, 0.0)
                 add_up(graph)
@@ -541,8 +527,12 @@ class DelayProblem:
                     break
             if change < CONVERGED:
                 break
-        scale, score = self.held_out(graph)
+        scale, score = self.held_out(graph, alone)
         return Solved(graph.value, graph.precision, scale, score)
+
+    def _graph(self, excess: FloatArray, variance: FloatArray, kappa: FloatArray, noise: FloatArray) -> Graph:
+        given = {"kappa": kappa, "whole": self.whole, "mean": np.zeros(len(self.whole)), "variance": variance}
+        return new_graph(self.cells.incidence, self.cells.packets, excess, noise, **given)
 
 
 def _rescaled(between: float, within: float, scale: float) -> tuple[float, float]:

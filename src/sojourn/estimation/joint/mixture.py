@@ -34,16 +34,8 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.joint.linear import (
-    DelayCells,
-    DelayMessages,
-    DelayProblem,
-    Solved,
-    calibrated_precision,
-    draw_cells,
-    error_ratios,
-    solve_normal,
-)
+from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, error_ratios
+from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, Solved, solve_normal
 from sojourn.estimation.joint.messages import NEGLIGIBLE, add_up, mixture_prior, new_graph, sweep
 from sojourn.estimation.order_statistics import quantile_of_sorted
 
@@ -345,8 +337,8 @@ def solve_mixed(cells: DelayCells, lean: Callable[[DelayMessages], DelayMessages
     shift = np.broadcast_to(refined.shift, refined.value.shape)
     excess = cells.delay_sum - said.prior_mean * cells.count - normal.problem.sums_of(shift)
     passed = problem.solve(excess, PASSES)
-    cells_heard = int(normal.problem.heard.sum())
-    cost = len(prior.weight) * np.log(cells_heard) / cells_heard
+    telling = normal.problem.telling_cells
+    cost = len(prior.weight) * np.log(telling) / telling
     if not passed.score < normal.score - cost:
         return said
     return problem.calibrated(passed, refined)
@@ -428,13 +420,14 @@ class _Mixed:
             mean=np.full(incidence.flows, prior.mean),
             variance=self.variance,
         )
+        alone = graph.cell_variance + self.noise
         normals = mixture_prior(prior.weight, prior.centre, prior.width2, scatter=prior.scatter, doubt=problem.doubt)
         for _ in range(passes):
             change = sweep(graph, normals, STEP, 0.0)
             add_up(graph)
             if change < SETTLED:
                 break
-        scale, score = problem.held_out(graph)
+        scale, score = problem.held_out(graph, alone)
         return Solved(graph.value, graph.precision, scale, score)
 
     def calibrated(self, passed: Solved, said: DelayMessages) -> DelayMessages:

@@ -4,9 +4,9 @@ Literal LDS answers each flow from its luckiest cell, and Theorem 2 of COLATE ta
 list of active keys every cell is an equation over known flows, and all equations are solved together: exact with about
 one cell per flow or more, and with fewer still several times closer (docs/maths/joint.md has the figures).
 
-**LDS**: each flow is answered by whichever predicts the smaller variance, joint or literal; the literal one answers all
-flows when the list is not complete (cells that no listed flow owns count packets, counts contradict each other or the
-listed flows do not explain them) or too few cells are usable to learn from; ``method`` then names that.
+**LDS**: flows of which no usable cell tells anything by itself are answered literally; so are all when the list is not
+complete (cells that no listed flow owns count packets, counts contradict each other or the listed flows do not explain
+them) or too few cells are usable to learn from; ``method`` then names that.
 
 **COLATE** needs a count array and j chosen by the packet (``choice="packet"``): counts are decoded first (or given, as
 from flow records), then delays, in which the flow's packets in a counter are a draw; deviations come from variance
@@ -33,7 +33,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError
-from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, unanswered_flows
+from sojourn.core.estimates import FlowDelays, Reason, unanswered_flows
 from sojourn.estimation.differences import CellDifference, cell_difference
 from sojourn.estimation.joint.decoder import (
     FEWEST_CELLS,
@@ -52,7 +52,6 @@ from sojourn.sketches.lds import Lds
 LDS_METHOD = "lds joint"
 INCOMPLETE = "lds (key list incomplete)"
 FEW = "lds (few usable cells)"
-CLEARLY = 3.0
 
 
 def estimate_lds_joint(
@@ -66,11 +65,7 @@ def estimate_lds_joint(
     once, again = np.unique(flow_id, return_inverse=True)
     if len(once) < len(flow_id):
         return estimate_lds_joint(sender, receiver, once, grand_mean=grand_mean).at(again)
-    return _lds_joint(sender, cell_difference(sender, receiver), flow_id, grand_mean)
-
-
-def _lds_joint(sender: Lds, cells: CellDifference, flow_id: UInt64Array, grand_mean: float | None) -> FlowDelays:
-    """The same of flows that are listed once."""
+    cells = cell_difference(sender, receiver)
     literal = estimate_cells(sender, cells, flow_id)
     incidence = lds_incidence(sender.parameters, flow_id)
     if not cells.sent.any():
@@ -100,8 +95,8 @@ def _weights(sender: Lds, flow_id: UInt64Array) -> FloatArray:
 def _chosen(
     literal: FlowDelays, joint: JointMeans, counts: FlowCounts, weight: FloatArray, deviation: FloatArray
 ) -> FlowDelays:
-    """Of each flow's two answers the one with the smaller predicted variance."""
-    by_literal = _literal_is_closer(literal, joint, counts)
+    """The joint answers; the literal ones of flows that only they know."""
+    by_literal = np.isnan(joint.mean) & ~np.isnan(literal.mean_ns)
     mean = np.where(by_literal, literal.mean_ns, joint.mean)
     present = ~(counts.sent.exact & (counts.sent.mean == 0))
     mean[~present] = np.nan
@@ -124,24 +119,6 @@ def _chosen(
         method=LDS_METHOD,
         methods=["lds" if other else LDS_METHOD for other in by_literal.tolist()],
     )
-
-
-def _literal_is_closer(literal: FlowDelays, joint: JointMeans, counts: FlowCounts) -> BoolArray:
-    """Where the literal answer's predicted deviation is the smaller.
-
-    Its own interval does not know the flow's size. With it, strangers' share φ of the chosen cells is known: the error
-    is φ times the difference of two means, each with the variance that flows of such sizes have. Predictions are
-    uncertain too, and the smaller of two tends to be too small: it has to be smaller clearly.
-    """
-    own = (literal.high_ns - literal.low_ns) / (2 * NORMAL_95)
-    said = joint.said
-    with np.errstate(divide="ignore", invalid="ignore"):
-        strangers = np.clip(literal.samples - counts.received, 0.0, None)
-        share = np.hypot(strangers, np.sqrt(counts.received_variance)) / literal.samples
-        spread = 2 * said.between + said.scatter + said.within / np.maximum(strangers, 1.0)
-        deviation = np.maximum(own, np.minimum(share, 1.0) * np.sqrt(spread))
-        closer: BoolArray = CLEARLY * deviation < joint.deviation
-    return closer | (np.isnan(joint.mean) & ~np.isnan(literal.mean_ns))
 
 
 COLATE_METHOD = "colate joint"
@@ -233,11 +210,7 @@ def estimate_stack(
     *,
     grand_mean: float | None = None,
 ) -> FlowDelays:
-    """The mean delay, size and loss of each flow; `flow_id` lists every flow that was recorded.
-
-    A first sketch of whole flows alone is exact where it suffices, which passes over all of them only come near: each
-    flow has the narrower answer of the two.
-    """
+    """The mean delay, size and loss of each flow; `flow_id` lists every flow that was recorded."""
     once, again = np.unique(flow_id, return_inverse=True)
     if len(once) < len(flow_id):
         return estimate_stack(senders, receivers, once, grand_mean=grand_mean).at(again)
@@ -263,27 +236,11 @@ def estimate_stack(
     rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean, noise_per_packet=rounded)
     deviation = flow_deviations(incidence, cells, counts, joint)
-    together = _answered(flow_id, joint, counts, deviation, LDS_METHOD)
-    first = senders[0]
-    if not (isinstance(first, Lds) and first.parameters.spread == 1 and parts[0].usable.any()):
-        return together
-    return _narrower(_lds_joint(first, parts[0], flow_id, grand_mean), together)
+    return _answered(flow_id, joint, counts, deviation, LDS_METHOD)
 
 
 def _unit_ns(sender: FlowSketch) -> int:
     return sender.parameters.resolution_ns if isinstance(sender, CounterVector) else 1
-
-
-def _narrower(alone: FlowDelays, together: FlowDelays) -> FlowDelays:
-    with np.errstate(invalid="ignore"):
-        wider = alone.high_ns - alone.low_ns > together.high_ns - together.low_ns
-    use = alone.answered & ~(together.answered & wider)
-    columns = {
-        name: np.where(use, getattr(alone, name), getattr(together, name))
-        for name in ("mean_ns", "low_ns", "high_ns", "samples")
-    }
-    reasons = [None if first else why for first, why in zip(use.tolist(), together.reason, strict=True)]
-    return replace(together, **columns, reason=reasons)
 
 
 def stacked(parts: Sequence[Incidence]) -> Incidence:
