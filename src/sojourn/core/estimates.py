@@ -13,6 +13,7 @@ nothing else of it (scipy.stats 0.8 s).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -160,7 +161,8 @@ class FlowDelays:
     which a literal LDS's are never too low. ``methods`` names each flow's own method where flows are answered by
     different ones. ``percentiles`` (flows × `LEVELS` × value, low, high) are there where packets' own delays are known.
     ``heard_ns`` is what cells say of the flow by themselves, without what flows have in common, with its precision
-    (1/ns²; 0: nothing), where they were decoded for all flows together.
+    (1/ns²; 0: nothing), where they were decoded for all flows together, ``heard_counts`` the same of packets' numbers.
+    ``packets_low`` … ``lost_high`` are the ends of 95 % intervals, equal where a number is exact, where they are known.
     """
 
     flow_id: UInt64Array
@@ -177,6 +179,11 @@ class FlowDelays:
     percentiles: FloatArray | None = None
     heard_ns: FloatArray | None = None
     heard_precision: FloatArray | None = None
+    heard_counts: FloatArray | None = None
+    packets_low: FloatArray | None = None
+    packets_high: FloatArray | None = None
+    lost_low: FloatArray | None = None
+    lost_high: FloatArray | None = None
 
     @property
     def method_of_flow(self) -> list[str]:
@@ -194,6 +201,22 @@ class FlowDelays:
         reason = [self.reason[row] for row in rows.tolist()]
         methods = None if self.methods is None else [self.methods[row] for row in rows.tolist()]
         return FlowDelays(**columns, reason=reason, method=self.method, methods=methods)
+
+    def counted(self, packets: FloatArray, lost: FloatArray) -> FlowDelays:
+        """The same with numbers of packets that are exact."""
+        return replace(
+            self,
+            packets=packets,
+            packets_low=packets,
+            packets_high=packets,
+            lost=lost,
+            lost_low=lost,
+            lost_high=lost,
+        )
+
+    def with_columns(self, columns: Mapping[str, FloatArray]) -> FlowDelays:
+        """The same with other numbers in some columns."""
+        return replace(self, **columns)  # type: ignore[arg-type]
 
     def largest(self, limit: int | None) -> FlowDelays:
         """The flows with most packets, largest first; all of them without a limit.

@@ -31,6 +31,7 @@ from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
 from sojourn.estimation.hierarchy import Evidence, FlowPosterior, flow_posterior
 from sojourn.estimation.lda import LdaAnswer
+from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.sample import MatchedSample
 
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
@@ -109,9 +110,9 @@ def _is_exact(answer: Answer, received: int) -> bool:
 
 
 def _sizes_are_exact(flows: FlowDelays) -> bool:
-    """Whether no size or loss is an estimate: these are whole numbers by chance only."""
-    sizes = np.concatenate([flows.packets, flows.lost])
-    return bool(np.all(sizes == np.rint(sizes)))
+    """Whether no size or loss is an estimate."""
+    ends = (flows.packets_low, flows.packets_high), (flows.lost_low, flows.lost_high)
+    return all(low is not None and high is not None and bool(np.all(low == high)) for low, high in ends)
 
 
 def _of_flows(flows: FlowDelays) -> Estimate | None:
@@ -141,31 +142,30 @@ LEAST_PACKETS = 0.5
 TELL_DEVIATION = 10
 
 
-def combine(cells: FlowDelays | None, samples: FlowDelays) -> FlowDelays:
-    """Every flow's answer from cells and samples; sizes and losses are the cells' where they know them."""
+def combine(cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts) -> FlowDelays:
+    """Every flow's answer from cells and samples, with sizes and losses as all of them say."""
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
-    known = np.isfinite(cells.packets)
-    packets = np.where(known, cells.packets, samples.packets)
-    lost = np.where(known, cells.lost, samples.lost)
     weight = _cell_weight(cells, samples)
     mean, half = _by_precision(cells, samples, weight)
     low, high = mean - half, mean + half
     with np.errstate(invalid="ignore"):
         # A flow that sent nothing, or of which nothing arrived, has no mean.
-        absent = np.array([reason in _ABSENT for reason in cells.reason], bool) | (packets - lost < LEAST_PACKETS)
+        absent = np.array([reason in _ABSENT for reason in cells.reason], bool) | (
+            counts.packets - counts.lost < LEAST_PACKETS
+        )
         # What is exact needs no other flow.
         leans = ~(half <= EXACT_WITHIN_NS) & ~(absent & ~samples.answered)
     if cells.heard_ns is None:
         leans &= ~cells.answered
-    posterior = _posterior(cells, samples, packets - np.nan_to_num(lost)) if leans.any() else None
+    posterior = _posterior(cells, samples, counts.packets - counts.lost) if leans.any() else None
     if posterior is not None:
         leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
         mean, low, high = (
             np.where(leans, getattr(posterior, name), column)
             for name, column in (("mean", mean), ("low", low), ("high", high))
         )
-    return _told(cells, samples, weight, (mean, low, high), (packets, lost))
+    return counts.applied(_told(cells, samples, weight, (mean, low, high)))
 
 
 _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
@@ -200,7 +200,6 @@ def _told(
     samples: FlowDelays,
     weight: FloatArray,
     interval: tuple[FloatArray, FloatArray, FloatArray],
-    sizes: tuple[FloatArray, FloatArray],
 ) -> FlowDelays:
     """The flows' answers, with what each rests on."""
     mean, low, high = interval
@@ -223,8 +222,8 @@ def _told(
         high,
         std_ns=_deviation(cells, samples),
         samples=np.where(by_cells, np.maximum(cells.samples, samples.samples), samples.samples),
-        packets=sizes[0],
-        lost=sizes[1],
+        packets=cells.packets,
+        lost=cells.lost,
         reason=reasons,
         method="auto",
         methods=methods,

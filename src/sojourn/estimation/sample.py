@@ -38,6 +38,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
 from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.order_statistics import sample_percentiles, weighed_percentiles
+from sojourn.estimation.packets.evidence import SampledPackets
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
 MOST_DEGREES = 1000.0
@@ -172,6 +173,16 @@ class MatchedSample:
         std = np.where(known, std, np.nan)
         tails = np.where(known[:, None, None], self._percentiles(row), np.nan) if percentiles else None
         return FlowDelays(flow_id, mean, low, high, std, samples, packets, lost, reason, METHOD, percentiles=tails)
+
+    def packets(self, flow_id: UInt64Array) -> tuple[SampledPackets, bool]:
+        """What was kept of each flow's packets, and whether all that was kept is of these flows."""
+        row, group, reason = self._rows(flow_id)
+        apart = np.array([why is not Reason.LOST_IN_NOISE for why in reason], bool)
+        kept, arrived = (np.nan_to_num(self._column(column, row)) for column in (self.sampled, self.arrived))
+        share = np.where(self.share >= 1, 1.0, np.minimum(self.fraction, 1 - 1e-9))[group]
+        share, kept, arrived = (np.where(apart, column, 0.0) for column in (share, kept, arrived))
+        is_all = len(np.unique(row[row >= 0])) == len(self.code)
+        return SampledPackets(group, share, kept, kept - arrived), is_all
 
     def mean(self) -> Answer:
         """The mean delay of everything that was delivered, by strata."""

@@ -22,6 +22,7 @@ from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.estimation.auto import combine, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
+from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.sample import MatchedSample, match_samples
 from sojourn.segments.planning.layout import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
 from sojourn.segments.plausibility import Capture, doubt_negative, judge_epochs, refuse_negative
@@ -129,6 +130,7 @@ def estimate_streams(
     the matched sample, where there is one.
     """
     blind = delays.mean if isinstance(delays.mean, Estimate) else None
+    sample = sample or _matched(sent, received)
     cells = None
     if FLOWS in sent:
         streams = [stream for stream in CELLS if stream in sent]
@@ -141,10 +143,38 @@ def estimate_streams(
             cells = _estimate_jointly(*ends, flow_id, known, beside=SAMPLES in sent)
         else:
             cells = estimate_flows(sent[FLOWS], received[FLOWS], flow_id, sizes, sample, percentiles=percentiles)
+    counts = _count_packets(sent, received, flow_id, cells, sample, is_complete=joint)
     if SAMPLES not in sent:
-        return cells
+        return cells if cells is None or counts is None else counts.applied(cells)
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
-    return combine(cells, samples)
+    assert counts is not None
+    return combine(cells, samples, counts)
+
+
+def _count_packets(
+    sent: Mapping[str, AnySketch],
+    received: Mapping[str, AnySketch],
+    flow_id: UInt64Array,
+    cells: FlowDelays | None,
+    sample: MatchedSample | None,
+    *,
+    is_complete: bool,
+) -> PacketCounts | None:
+    """The flows' packets and losses; None where neither a sample nor cells decoded for all flows know of them."""
+    if sample is None and (cells is None or cells.heard_counts is None):
+        return None
+    from sojourn.estimation.packets.answer import count_packets, spoiled_counters
+
+    if cells is None:
+        cells = unanswered_flows(flow_id, Reason.NOT_SAMPLED, "sample")
+    if cells.heard_counts is None and isinstance(sent.get(FLOWS), Lds):
+        cells = replace(cells, heard_counts=_upper_bounds(cells))
+    spoiled = None
+    for stream in CELLS:
+        if stream in sent and sent[stream].parameters.kind == "counter_vector" and cells.heard_counts is not None:
+            spoiled = spoiled_counters(sent[stream], received[stream], flow_id)  # type: ignore[arg-type]
+    recorded = {"sent": sent[SEGMENT].recorded, "received": received[SEGMENT].recorded}
+    return count_packets(cells, sample, spoiled, **recorded, is_complete=is_complete)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,17 +213,14 @@ def answer_streams(
     """
     before, after = sent[SEGMENT], received[SEGMENT]
     blind = estimate_lda(before, after)  # type: ignore[arg-type]
-    stream = SAMPLES if SAMPLES in sent else FLOWS
-    sample = None
-    if stream in sent and isinstance(sent[stream], Sample) and isinstance(received[stream], Sample):
-        sample = match_samples(sent[stream], received[stream])  # type: ignore[arg-type]
+    sample = _matched(sent, received)
     flows = None
     if len(flow_id):
         asked = {"sizes": sizes, "delays": blind, "joint": joint, "sample": sample, "percentiles": not signed}
         flows = estimate_streams(sent, received, flow_id, **asked)  # type: ignore[arg-type]
     if flows is not None and not signed:
         # Where more arrived than was sent, nothing is known of losses.
-        flows = replace(flows, lost=known_losses(flows.lost))
+        flows = without_unknown_losses(flows)
     delays = segment_delays(blind, received=after.recorded, sample=sample, flows=flows)
     if flows is not None:
         flows = with_remainder(flows, delays.mean, after.recorded)
@@ -201,10 +228,33 @@ def answer_streams(
     return StreamAnswers(delays, flows, parts, sample)
 
 
-def known_losses(lost: FloatArray) -> FloatArray:
-    """Losses of flows; NaN where more arrived than was sent, so that they are not known."""
+def _upper_bounds(cells: FlowDelays) -> FloatArray | None:
+    """Of numbers of packets by cells that are read one by one, which never count too little."""
+    if np.isnan(cells.packets).any() or np.isnan(cells.lost).any():
+        return None
+    none = np.zeros(len(cells.packets))
+    lost = np.where(cells.lost < 0, cells.packets, cells.lost)
+    return np.column_stack([none, none, none, np.ceil(cells.packets), none, none, none, np.ceil(lost)])
+
+
+def _matched(sent: Mapping[str, AnySketch], received: Mapping[str, AnySketch]) -> MatchedSample | None:
+    """What both points' samples have in common, where there are any."""
+    stream = SAMPLES if SAMPLES in sent else FLOWS
+    if stream in sent and isinstance(sent[stream], Sample) and isinstance(received[stream], Sample):
+        return match_samples(sent[stream], received[stream])  # type: ignore[arg-type]
+    return None
+
+
+def without_unknown_losses(flows: FlowDelays) -> FlowDelays:
+    """The flows, with NaN for losses where more arrived than was sent, so that they are not known."""
     with np.errstate(invalid="ignore"):
-        return np.where(lost < -ROUNDING, np.nan, np.maximum(lost, 0.0))
+        unknown = ~(flows.lost >= -ROUNDING)
+        columns = {
+            name: np.where(unknown, np.nan, np.maximum(column, 0.0))
+            for name in ("lost", "lost_low", "lost_high")
+            if (column := getattr(flows, name)) is not None
+        }
+    return flows.with_columns(columns)
 
 
 def _estimate_jointly(
@@ -252,7 +302,7 @@ class CountedFlows:
     def applied(self, flows: FlowDelays) -> FlowDelays:
         """The answers of these flows: nothing that was counted has to be estimated."""
         lost = np.where(self.split, np.nan, Parts(self.sent, self.received).lost_of_each)
-        flows = replace(flows.at(np.arange(len(self.sent))), packets=self.sent.astype(np.float64), lost=lost)
+        flows = flows.at(np.arange(len(self.sent))).counted(self.sent.astype(np.float64), lost)
         return without_other_way(flows)
 
     def losses(self, answers: StreamAnswers, sent: int, received: int) -> Losses:
@@ -330,8 +380,8 @@ def answer_epochs(
     recorded[0].parameters.require_equal(recorded[1].parameters)
     parts = parts_of(recorded[0])
     has_cells = FLOWS in parts and not isinstance(parts[FLOWS], Sample)
-    because = _not_joint_because(sender) if method == "joint" and has_cells else ""
-    joint = method == "joint" and not because and has_cells
+    because = _not_joint_because(sender) if method == "joint" and len(parts) > 1 else ""
+    joint = method == "joint" and not because and len(parts) > 1
     reported = _reported(sender, receiver) if len(parts) > 1 and (keys is None or joint) else []
     listed = {key_id(key): key for key in ([*reported, *(keys or [])] if joint else keys or reported)}
     asked = listed if keys is None else {key_id(key): key for key in keys}
@@ -349,7 +399,8 @@ def answer_epochs(
     warnings += doubt_negative(whole.totals.delays.mean)
     parameters = {name: part.parameters for name, part in parts.items()}
     bits = recorded[0].parameters.memory_bits
-    return EpochsAnswer(whole, intervals, asked, bits, _kind(parameters), because, tuple(warnings))
+    why = because if has_cells else ""
+    return EpochsAnswer(whole, intervals, asked, bits, _kind(parameters), why, tuple(warnings))
 
 
 def _one_stream(epochs: list[Epoch], point: str) -> list[Epoch]:

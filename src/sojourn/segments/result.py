@@ -351,7 +351,9 @@ def _flow_rows(
         **({} if start_ns is None else {"start_ns": [start_ns] * len(ids)}),
         **key_columns([key_of(flow_id) for flow_id in ids]),
         "packets": _whole(flows.packets),
+        **_ends(flows, "packets"),
         "lost": _whole(flows.lost),
+        **_ends(flows, "lost"),
         "mean_ns": _whole(flows.mean_ns),
         "std_ns": _whole(flows.std_ns),
         "low_ns": _whole(flows.low_ns),
@@ -362,6 +364,12 @@ def _flow_rows(
         **({} if flows.percentiles is None else _percentile_rows(flows.percentiles)),
         **({} if truth is None or start_ns is not None else _true_columns(ids, truth)),
     }
+
+
+def _ends(flows: FlowDelays, number: str) -> Columns:
+    """The interval of a number of packets, where it has one."""
+    ends = {name: getattr(flows, name) for name in (f"{number}_low", f"{number}_high")}
+    return {name: _whole(column) for name, column in ends.items() if column is not None}
 
 
 def _rounded(columns: Mapping[str, float]) -> dict[str, int | None]:

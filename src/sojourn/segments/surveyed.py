@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sojourn.capture.flows.table import FlowTable, FlowWindows
-from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch, UInt64Array, rows_of
-from sojourn.core.estimates import Estimate
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array, rows_of
+from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
@@ -77,7 +77,11 @@ def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: lis
     """The answer, where the survey knows more: each delay's bounds, losses despite copies, the flows' own counts."""
     totals, flows = whole.totals, whole.flows
     if flows is not None and not plan.joint and SAMPLES not in plan.parts:
-        flows = replace(flows, packets=counts[0].astype(np.float64), lost=np.minimum(flows.lost, counts[0]))
+        sent = counts[0].astype(np.float64)
+        lost = np.minimum(flows.lost, sent)
+        # Of cells that are read one by one it is known that they never count too little.
+        most = {"lost_low": np.zeros_like(lost), "lost_high": lost} if flows.lost_low is None else {}
+        flows = replace(flows.with_columns(most), packets=sent, lost=lost, packets_low=sent, packets_high=sent)
     if survey.is_complete and len(survey.match.packets):
         delays = within(totals.delays, survey.match.aggregate.min_ns, survey.match.aggregate.max_ns)
         totals = replace(totals, delays=delays)
@@ -85,9 +89,7 @@ def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: lis
         totals = replace(totals, losses=with_extra(totals.sent, totals.received, survey.extra))
     if flows is not None:
         # What the sketch does not know of a flow, both points counted.
-        packets = np.where(np.isnan(flows.packets), counts[0], flows.packets)
-        lost = np.where(np.isnan(flows.lost), Parts(counts[0], counts[1]).lost_of_each, flows.lost)
-        flows = replace(flows, packets=packets, lost=lost)
+        flows = _filled(flows, counts[0].astype(np.float64), Parts(counts[0], counts[1]).lost_of_each)
     if len(survey.resegmented):
         split = np.isin(survey.flow_id, survey.resegmented)
         others = Parts(counts[0][~split], counts[1][~split]).lost
@@ -99,8 +101,23 @@ def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: lis
             low, high = (
                 np.where(split, far, bound) for far, bound in ((-np.inf, flows.low_ns), (np.inf, flows.high_ns))
             )
-            flows = replace(flows, lost=np.where(split, np.nan, flows.lost), low_ns=low, high_ns=high)
+            flows = replace(flows, low_ns=low, high_ns=high)
+            flows = _replaced(flows, ("lost", "lost_low", "lost_high"), split, np.full(len(split), np.nan))
     return replace(whole, totals=totals, flows=flows)
+
+
+def _filled(flows: FlowDelays, packets: FloatArray, lost: FloatArray) -> FlowDelays:
+    """The flows with what was counted where they know nothing."""
+    names = ("packets", "packets_low", "packets_high"), ("lost", "lost_low", "lost_high")
+    flows = _replaced(flows, names[0], np.isnan(flows.packets), packets)
+    return _replaced(flows, names[1], np.isnan(flows.lost), lost)
+
+
+def _replaced(flows: FlowDelays, names: tuple[str, ...], rows: BoolArray, values: FloatArray) -> FlowDelays:
+    """The flows with other values in some rows of the columns that they have."""
+    columns = {name: getattr(flows, name) for name in names}
+    known = {name: column for name, column in columns.items() if column is not None}
+    return flows.with_columns({name: np.where(rows, values, column) for name, column in known.items()})
 
 
 @dataclass(frozen=True, eq=False)

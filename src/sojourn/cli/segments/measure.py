@@ -59,7 +59,11 @@ COLUMNS = [
     *RECEIVERS_COLUMNS,
     TableColumn("dscp", "dscp", _number),
     TableColumn("packets", "packets", _number),
+    TableColumn("packets_low", "at least", _number, rank=7),
+    TableColumn("packets_high", "at most", _number, rank=7),
     TableColumn("lost", "lost", _number, style=loss_style),
+    TableColumn("lost_low", "at least", _number, rank=2),
+    TableColumn("lost_high", "at most", _number, rank=2),
     TableColumn("mean_ns", "mean", _time),
     TableColumn("low_ns", "from", rank=1),
     TableColumn("high_ns", "to (95 %)", rank=1),
@@ -82,7 +86,7 @@ def print_result(result: Result, output: Output, columns: Sequence[TableColumn] 
     if not len(result):
         return
     shown = result.select(output.sort, (TABLE_ROWS if output.limit is None else output.limit) or None)
-    blocks = list(map(_with_bounds, shown.blocks()))
+    blocks = _without_exact(list(map(_with_bounds, shown.blocks())))
     table = [column for column in columns if column.name in blocks[0]]
     view = replace(output.view, sort="", limit=None)
     write_rows(blocks, output.how, path=output.output, table=table, view=view)
@@ -96,6 +100,15 @@ def print_segment(result: SegmentResult, output: Output, *, verbose: bool = Fals
         print(harmless(note), file=sys.stderr)
     for text, count in result.ignored.items() if verbose else ():
         print(f"ignored: {count:,} × {text}", file=sys.stderr)
+
+
+def _without_exact(blocks: list[Block]) -> list[Block]:
+    """The blocks without the ends of numbers of packets that are all exact."""
+    for number in ("packets", "lost"):
+        low, high = f"{number}_low", f"{number}_high"
+        if all(list(block.get(low, ())) == list(block.get(high, ())) for block in blocks):
+            blocks = [{name: column for name, column in b.items() if name not in (low, high)} for b in blocks]
+    return blocks
 
 
 def _with_bounds(block: Block) -> Block:

@@ -31,6 +31,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.messages import Graph, Incidence, Prior, add_up, moments, new_graph, sweep
+from sojourn.estimation.packets.evidence import Heard
 
 MOST_PASSES = 200
 FULL = 1 - 1e-9
@@ -194,7 +195,8 @@ FEW_CELLS = 5e-5
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """Each flow's packets: expected number, its variance (0 where exact), expected 1/number (of at least one);
-    each edge's expected packets and their variance. Not ``consistent``: cells hold flows that are not on the list."""
+    each edge's expected packets and their variance. Not ``consistent``: cells hold flows that are not on the list.
+    ``heard`` is what the cells say of each flow by themselves."""
 
     mean: FloatArray
     variance: FloatArray
@@ -202,6 +204,7 @@ class Sizes:
     part_mean: FloatArray
     part_variance: FloatArray
     consistent: bool
+    heard: Heard
 
     @property
     def exact(self) -> BoolArray:
@@ -215,7 +218,8 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
     if bounds.exact.all() and not _samples(incidence):
         mean = bounds.low.astype(np.float64)
         part = np.where(incidence.cell >= 0, mean[:, None], 0.0)
-        return Sizes(mean, np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, np.zeros_like(part), bounds.consistent)
+        sure = np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, np.zeros_like(part)
+        return Sizes(mean, *sure, bounds.consistent, Heard.exactly(mean))
     best, least = None, np.inf
     for step in STEPS:
         decoded, misfit = _attempt(incidence, count, bounds, step)
@@ -271,7 +275,16 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
     part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
     explained = _explained(incidence, graph.residual(), graph.cell_variance)
-    return Sizes(mean, variance, inverse, part_mean, part_variance, bounds.consistent and explained), misfit
+    consistent = bounds.consistent and explained
+    heard = _heard(graph, bounds, mean, variance)
+    return Sizes(mean, variance, inverse, part_mean, part_variance, consistent, heard), misfit
+
+
+def _heard(graph: Graph, bounds: SizeBounds, mean: FloatArray, variance: FloatArray) -> Heard:
+    """The cells' messages and bounds; both bounds are the size where that is exact."""
+    exact = variance == 0
+    low, high = (np.where(exact, mean, bound) for bound in (bounds.low, bounds.high))
+    return Heard(graph.value.copy(), np.where(exact, 0.0, graph.precision), low, high)
 
 
 def _explained(incidence: Incidence, residual: FloatArray, variance: FloatArray) -> bool:

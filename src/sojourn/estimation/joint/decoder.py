@@ -46,6 +46,7 @@ from sojourn.estimation.joint.linear import DelayCells, DelayMessages
 from sojourn.estimation.joint.messages import Incidence
 from sojourn.estimation.joint.mixture import learn_mixture, posterior, solve_mixed
 from sojourn.estimation.joint.peeling import SettledSums, settle_sums
+from sojourn.estimation.packets.evidence import Heard
 
 BY_SIZE = 0.1
 
@@ -90,10 +91,16 @@ class FlowCounts:
     sent: Sizes
     lost: FloatArray
     lost_variance: FloatArray
+    lost_heard: Heard
 
     @property
     def received(self) -> FloatArray:
         return np.maximum(self.sent.mean - self.lost, 0.0)
+
+    @property
+    def heard(self) -> FloatArray:
+        """What cells say of sizes and losses by themselves, as columns."""
+        return np.column_stack([self.sent.heard.columns, self.lost_heard.columns])
 
     @property
     def received_variance(self) -> FloatArray:
@@ -128,13 +135,14 @@ def decode_counts(incidence: Incidence, cells: CellDifference) -> FlowCounts:
     none = np.zeros(incidence.flows)
     missing = cells.sent - cells.received
     if not missing.any():
-        return FlowCounts(sent, none, none)
+        return FlowCounts(sent, none, none, Heard.exactly(none))
     if missing.min() >= 0:
         lost = decode_sizes(incidence, missing)
-        return FlowCounts(sent, lost.mean, lost.variance)
+        return FlowCounts(sent, lost.mean, lost.variance, lost.heard)
     # Packets from across an edge: some cells received more than was sent.
     received = decode_sizes(incidence, cells.received)
-    return FlowCounts(sent, sent.mean - received.mean, sent.variance + received.variance)
+    variance = sent.variance + received.variance
+    return FlowCounts(sent, sent.mean - received.mean, variance, sent.heard.less(received.heard))
 
 
 def joint_means(

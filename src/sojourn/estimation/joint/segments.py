@@ -79,7 +79,8 @@ def estimate_lds_joint(
     if not counts.sent.consistent and not is_uneven:
         return replace(literal, method=INCOMPLETE)
     if cells.usable.sum() < FEWEST_CELLS:
-        return replace(literal, packets=counts.sent.mean / weight, lost=counts.lost / weight, method=FEW)
+        sizes = {"packets": counts.sent.mean / weight, "lost": counts.lost / weight}
+        return replace(literal.with_columns(sizes), method=FEW, heard_counts=_heard_counts(counts, weight))
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean)
     deviation = np.full(len(flow_id), np.nan)
     if sender.parameters.spread > 1:
@@ -115,10 +116,16 @@ def _chosen(
         samples=np.where(silent, 0, samples),
         packets=counts.sent.mean / weight,
         lost=counts.lost / weight,
+        heard_counts=_heard_counts(counts, weight),
         reason=_reasons(silent, present),
         method=LDS_METHOD,
         methods=["lds" if other else LDS_METHOD for other in by_literal.tolist()],
     )
+
+
+def _heard_counts(counts: FlowCounts, weight: FloatArray) -> FloatArray | None:
+    """What cells say of numbers of packets, where these are what they count."""
+    return counts.heard if (weight == 1).all() else None
 
 
 COLATE_METHOD = "colate joint"
@@ -154,7 +161,7 @@ def estimate_colate_joint(
         return unanswered_flows(flow_id, Reason.INCOMPLETE_LIST, COLATE_METHOD)
     if cells.usable.sum() < FEWEST_CELLS:
         none = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, COLATE_METHOD)
-        return replace(none, packets=counts.sent.mean, lost=counts.lost)
+        return replace(none, packets=counts.sent.mean, lost=counts.lost, heard_counts=counts.heard)
     unit = parameters.resolution_ns
     noise = ROUNDING_VARIANCE if unit > 1 else 0.0
     blind = None if grand_mean is None else grand_mean / unit
@@ -173,7 +180,8 @@ def _answered(
     low, high, std = (np.where(silent, np.nan, column * unit) for column in (joint.low, joint.high, deviation))
     samples = np.where(silent, 0, np.rint(joint.samples)).astype(np.int64)
     reasons, sizes = _reasons(silent, present), counts.sent.mean
-    flows = FlowDelays(flow_id, mean * unit, low, high, std, samples, sizes, counts.lost, reasons, method)
+    columns = mean * unit, low, high, std, samples, sizes, counts.lost
+    flows = FlowDelays(flow_id, *columns, reasons, method, heard_counts=counts.heard)
     if joint.usable < len(flow_id):
         # Sizes are doubtful then, and with them how far a mouse's mean may lie from its flow's law.
         return flows
@@ -230,7 +238,7 @@ def estimate_stack(
     counts = decode_counts(incidence, cells)
     if not cells.usable.any():
         unheard = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, LDS_METHOD)
-        return replace(unheard, packets=counts.sent.mean, lost=counts.lost)
+        return replace(unheard, packets=counts.sent.mean, lost=counts.lost, heard_counts=counts.heard)
     # Time stamps are rounded down to a unit, which makes delays vary.
     noise = [ROUNDING_VARIANCE * unit**2 if unit > 1 else 0.0 for unit in units]
     rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])

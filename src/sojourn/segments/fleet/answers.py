@@ -43,9 +43,9 @@ from sojourn.segments.answer import (
     Interval,
     SegmentTotals,
     answer_interval,
-    known_losses,
     parts_of,
     without_other_way,
+    without_unknown_losses,
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
 from sojourn.segments.fleet.losses import as_counted, combined_losses, losses_without
@@ -164,7 +164,7 @@ def answer_run(
     keys = _keys([*sent, *received])
     flow_id = np.array(list(keys), np.uint64)
     complete = all(epoch.keys is not None for epoch in (*sent, *received))
-    is_joint = complete and 0 < len(flow_id) <= MOST_JOINT_FLOWS and FLOWS in parts_of(sender)
+    is_joint = complete and 0 < len(flow_id) <= MOST_JOINT_FLOWS
     if offset_ns is None:
         offset_ns = _far_apart(sender, receiver)
     interval = _answered(sender, receiver, flow_id, is_joint, offset_ns)
@@ -380,12 +380,14 @@ class _Sums:
     above: FloatArray
     samples: Int64Array
     silent: FloatArray
+    ends: FloatArray
+    has_ends: bool = True
 
     @classmethod
     def of(cls, count: int) -> _Sums:
         packets, lost, weight, means, squares, below, above, silent = np.zeros((8, count))
         unknown, samples = np.zeros(count, bool), np.zeros(count, np.int64)
-        return cls(packets, lost, unknown, weight, means, squares, below, above, samples, silent)
+        return cls(packets, lost, unknown, weight, means, squares, below, above, samples, silent, np.zeros((4, count)))
 
     def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt, late_ns: float) -> None:
         """Add a run; `late_ns` is how far the delays of packets that are missing in it may lie from the others'."""
@@ -393,6 +395,11 @@ class _Sums:
         # A packet that changed places with a marker is missing in one run, and too much in another.
         self.lost[at] += np.nan_to_num(flows.lost)
         self.unknown_lost[at] |= np.isnan(flows.lost)
+        ends = flows.packets_low, flows.packets_high, flows.lost_low, flows.lost_high
+        self.has_ends &= all(end is not None for end in ends)
+        for total, end in zip(self.ends, ends, strict=True):
+            # As if all runs erred alike: what a flow has that others do not have, it has in all of them.
+            total[at] += 0.0 if end is None else np.nan_to_num(end)
         delivered = _whole(np.maximum(np.nan_to_num(flows.packets) - np.nan_to_num(flows.lost), 0.0))
         known = flows.answered & clock.tells_delays
         weight = np.where(known, np.maximum(delivered, 1.0), 0.0)
@@ -443,17 +450,20 @@ def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> 
         "std_ns": np.where(known, std, np.nan),
     }
     reasons = [None if is_known else why for is_known, why in zip(known.tolist(), reason, strict=True)]
-    return FlowDelays(
+    ends = dict(zip(("packets_low", "packets_high", "lost_low", "lost_high"), sums.ends, strict=True))
+    found = FlowDelays(
         flow_id,
         **columns,
         samples=sums.samples,
         packets=sums.packets,
-        lost=known_losses(np.where(sums.unknown_lost, np.nan, sums.lost)),
+        lost=np.where(sums.unknown_lost, np.nan, sums.lost),
         reason=reasons,
         method="auto",
         methods=method,
         percentiles=_percentiles([a for a, *_ in told], [clock for *_, clock in told], flow_id),
+        **(ends if sums.has_ends else {}),
     )
+    return without_unknown_losses(found)
 
 
 def _late(around: Sequence[RunAnswer]) -> float:

@@ -158,6 +158,7 @@ def as_counted(losses: Losses, flows: FlowDelays, sent: int) -> Losses:
     if losses.lost is None or not losses.low <= counted <= losses.high:
         return losses
     is_all = abs(float(np.sum(flows.packets)) - sent) < 1 and abs(counted - round(counted)) < SURE_LOSS
+    is_all &= flows.lost_low is None or np.array_equal(flows.lost_low, flows.lost_high)  # type: ignore[arg-type]
     return replace(losses, lost=round(counted)) if is_all else losses
 
 

@@ -2,7 +2,7 @@
 
 Guarantee: what is read back answers every question as what was written did; percentiles are not stored, as sampled
 delays are. What the clock needs of a run is apart (`clock_bytes`), so that following the clocks reads no more than
-that. Size: some 50 bytes a flow and 12 a sampled delay before compression, which halves it.
+that. Size: some 85 bytes a flow and 12 a sampled delay before compression, which halves it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ _FLOWS = {
     "samples": "<i4",
     "packets": "<f8",
     "lost": "<f8",
+    # Not in answers that were stored before these had intervals, nor where there are none.
+    "packets_low": "<f8",
+    "packets_high": "<f8",
+    "lost_low": "<f8",
+    "lost_high": "<f8",
 }
 _REASONS: tuple[Reason | None, ...] = (None, *Reason)
 
@@ -117,10 +122,11 @@ def _answer_of(items: list[Any]) -> Answer:
 
 
 def _flow_items(flows: FlowDelays) -> list[object]:
+    columns = [(kind, getattr(flows, name)) for name, kind in _FLOWS.items()]
     methods = sorted(set(flows.method_of_flow))
     number = {method: i for i, method in enumerate(methods)}
     return [
-        [getattr(flows, name).astype(kind).tobytes() for name, kind in _FLOWS.items()],
+        [column.astype(kind).tobytes() for kind, column in columns if column is not None],
         bytes(_REASONS.index(reason) for reason in flows.reason),
         methods,
         np.array([number[method] for method in flows.method_of_flow], "<u2").tobytes(),
@@ -130,7 +136,7 @@ def _flow_items(flows: FlowDelays) -> list[object]:
 def _flows_of(items: list[Any]) -> FlowDelays:
     columns, reasons, methods, used = items
     found: dict[str, Any] = {}
-    for (name, kind), data in zip(_FLOWS.items(), columns, strict=True):
+    for (name, kind), data in zip(_FLOWS.items(), columns, strict=False):
         column = np.frombuffer(data, kind)
         found[name] = column.astype({"u": np.uint64, "i": np.int64, "f": np.float64}[column.dtype.kind])
     reason = [_REASONS[number] for number in reasons]

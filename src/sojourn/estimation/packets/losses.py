@@ -1,0 +1,579 @@
+"""How many packets each flow lost: by cells, by which sampled packets are missing, and by what its group leaves for it.
+
+A flow of loss rate r of which n packets were sampled, l of them missing, lost L = l + B packets, with B binomial of the
+N − n others; l of n has probability r^l·(1 − r)^(n − l). Cells say that L is normal around a value, and so does the
+group's loss (what both ends counted) less what the other flows of the group are expected to have lost.
+
+**Rates** are distributed as flows' rates are here: weights of rates on a geometric grid, of none and of all, which
+maximise the likelihood of all flows' evidence (expectation maximisation). All flows alike, a few that lose all that is
+lost, flows that lose everything: the weights tell. That makes L a mixture, a beta-binomial with a free shape.
+
+**Counters** that a flow's packets are spread over count what is missing one lost packet at a time. Losses of rate r put
+r·N·a of them on average into a counter that takes the part a of the flow, beside B of the other flows: it is d with
+Poisson's probability, and of these d each is the flow's own with probability r·N·a/(r·N·a + B). So its spoiled counters
+weigh the rates, and say how many losses it has given each; flows that meet in counters are visited in turn until their
+expected losses settle.
+
+A sample's groups, where no counters are, serve as counters that take whole flows.
+
+**Sizes are not certain**, so that only mean and variance of L are known for each rate: it has the distribution with
+these of Panjer's class, binomial where N is certain, negative binomial where it is not (or Poisson's between them).
+The ends of the interval use the size's moments as its own ends do (`sizes`), so that they hold for flows of all sizes.
+
+Deterministic; about 10 µs a flow that is not exact. H. H. Panjer, "Recursive Evaluation of a Family of Compound
+Distributions", ASTIN Bulletin 12 (1981).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
+from sojourn.estimation.packets.sizes import HIGH_TAIL, LEARN_FLOWS, LEAST, LOW_TAIL, SizePosterior, smoothed
+
+RATES = 24
+LOWEST_RATE, HIGHEST_RATE = 0.01, 0.8  # the lowest as a part of all packets' rate
+PASSES = 60
+SWEEPS = 25
+CHANGED = 1e-3
+LEAST_STRANGERS = 1e-9
+KEPT_FLOWS = 1.0
+# Numbers of packets up to which every one is looked at; beyond, components are normal.
+INTEGERS = 256
+NEGLIGIBLE = 1e-7
+BISECTIONS = 30
+DEVIATIONS = 6.0
+ROOT_HALF = 0.7071067811865476
+# Of whole numbers that are taken for a normal's.
+ROUNDING_VARIANCE = 1 / 12
+
+
+@dataclass(frozen=True, eq=False)
+class LossPosterior:
+    """Each flow's lost packets: mean, variance, the ends of the interval, and ``sure`` bounds."""
+
+    mean: FloatArray
+    variance: FloatArray
+    low: FloatArray
+    high: FloatArray
+    sure: tuple[FloatArray, FloatArray]
+
+
+class _Known(NamedTuple):
+    """Of each flow: bounds, one normal message, sampled packets and those missing; the others' mean and variance.
+
+    ``cell`` and ``part`` are its counters and what they take of it (no columns: there are none).
+    """
+
+    low: FloatArray
+    high: FloatArray
+    value: FloatArray
+    precision: FloatArray
+    kept: FloatArray
+    missing: FloatArray
+    others: FloatArray
+    variance: FloatArray
+    cell: Int64Array
+    part: FloatArray
+
+    def at(self, rows: Int64Array) -> _Known:
+        low, high, value, precision, kept, missing, others, variance, cell, part = self
+        numbers = (column[rows] for column in (low, high, value, precision, kept, missing, others, variance))
+        return _Known(*numbers, cell[rows], part[rows])  # type: ignore[call-arg, arg-type]
+
+
+class _Cells(NamedTuple):
+    """What is missing in each counter, and what is expected to be, with its variance beyond chance; the losses that are
+    expected of each flow, with theirs."""
+
+    missing: FloatArray
+    expected: FloatArray
+    doubt: FloatArray
+    of_flow: FloatArray
+    of_flow_doubt: FloatArray
+
+
+class _Rates(NamedTuple):
+    """Rates, the squares of their widths, their weights, and logarithms of rate and of 1 − rate."""
+
+    rate: FloatArray
+    width2: FloatArray
+    weight: FloatArray
+    log: FloatArray
+    log_rest: FloatArray
+
+
+def loss_posterior(evidence: PacketEvidence, sizes: SizePosterior) -> LossPosterior:
+    """The packets that every flow lost."""
+    sampled, heard = evidence.sampled, evidence.of_lost
+    low, high = _bounds(evidence, sizes)
+    if (low == high).all():
+        return LossPosterior(low, np.zeros_like(low), low, high, (low, high))
+    counters = evidence.counters or _groups(evidence)
+    if counters is not None:
+        # They say what their messages say, and more.
+        heard = heard._replace(precision=np.zeros_like(heard.precision))
+    known = _known(evidence, heard, (low, high), sizes, counters)
+    overall = _overall_rate(evidence, sizes, low)
+    if counters is not None:
+        cells = _cells(known, counters.missing, overall)
+        rates = _settled(known, cells, overall)
+    else:
+        none = np.zeros(0)
+        cells = _Cells(none, none, none, none, none)
+        rates = _learnt(known, cells, evidence, overall)
+    if evidence.lost is not None and (evidence.counters is not None or counters is None):
+        value, precision = joined(heard, sampled.group, evidence.lost, *_alone(known, cells, rates))
+        known = known._replace(value=value, precision=precision)
+    found = _answers(known, cells, rates)
+    least, most = (
+        _answers(known._replace(others=np.maximum(mean - sampled.kept, 0.0), variance=variance), cells, rates)
+        for mean, variance in (sizes.least, sizes.most)
+    )
+    mean = found[:, 0]
+    lower, upper = np.minimum(least[:, 2], found[:, 2]), np.maximum(most[:, 3], found[:, 3])
+    ends = np.minimum(lower, np.floor(mean)), np.maximum(upper, np.ceil(mean))
+    return LossPosterior(mean, found[:, 1], *ends, (low, high))
+
+
+def _groups(evidence: PacketEvidence) -> SpoiledCounters | None:
+    """The sample's groups as counters of whole flows, where all that is missing in them is known and no cell knows
+    more."""
+    group, lost = evidence.sampled.group, evidence.lost
+    if lost is None or lost.noise.any() or evidence.of_lost.precision.any():
+        return None
+    return SpoiledCounters(group[:, None], np.ones((len(group), 1)), lost.total)
+
+
+def _known(
+    evidence: PacketEvidence,
+    heard: Heard,
+    bounds: tuple[FloatArray, FloatArray],
+    sizes: SizePosterior,
+    counters: SpoiledCounters | None,
+) -> _Known:
+    sampled = evidence.sampled
+    others = np.maximum(sizes.mean - sampled.kept, 0.0)
+    cell, part = np.zeros((len(others), 0), np.int64), np.zeros((len(others), 0))
+    if counters is not None:
+        cell, part = counters.cell, counters.part
+    return _Known(
+        *bounds, heard.value, heard.precision, sampled.kept, sampled.missing, others, sizes.variance, cell, part
+    )
+
+
+def _answers(known: _Known, cells: _Cells, rates: _Rates) -> FloatArray:
+    found = np.empty((len(known.low), 4))
+    _answer(known, cells, rates, found)
+    return found
+
+
+def _cells(known: _Known, missing: FloatArray, overall: float) -> _Cells:
+    """The counters, with every flow's losses expected at the rate of all."""
+    of_flow = np.where(known.low == known.high, known.low, overall * (known.others + known.kept))
+    kept = known.cell >= 0
+    parts = (known.part * of_flow[:, None])[kept]
+    expected: FloatArray = np.bincount(known.cell[kept], parts, len(missing)).astype(np.float64)
+    return _Cells(missing, expected, np.zeros(len(missing)), of_flow, np.zeros(len(of_flow)))
+
+
+def _settled(known: _Known, cells: _Cells, overall: float) -> _Rates:
+    """The likeliest weights, and with them the losses that are expected of each flow, in place."""
+    rates = _first_rates(overall)
+    first = KEPT_FLOWS * rates.weight
+    for _ in range(SWEEPS):
+        tally = first.copy()
+        change = _sweep(known, cells, rates, tally)
+        tally[1:-1] = smoothed(tally[1:-1])
+        rates = rates._replace(weight=tally / tally.sum())
+        if change < CHANGED * cells.of_flow.sum():
+            break
+    return rates
+
+
+def _bounds(evidence: PacketEvidence, sizes: SizePosterior) -> tuple[FloatArray, FloatArray]:
+    """At least the sampled packets that are missing; at most what others than those that arrived can be."""
+    sampled, heard = evidence.sampled, evidence.of_lost
+    exact = heard.low == heard.high
+    low = np.maximum(heard.low, sampled.missing)
+    high = np.minimum(heard.high, sizes.high - (sampled.kept - sampled.missing))
+    whole = sampled.share >= 1
+    low, high = np.where(whole, sampled.missing, low), np.where(whole, sampled.missing, high)
+    low, high = np.where(exact, heard.low, low), np.where(exact, heard.low, high)
+    if evidence.lost is not None and not evidence.lost.noise.any():
+        group, total = sampled.group, evidence.lost.total
+        low, high = squeezed(low, np.minimum(high, np.maximum(total[group], low)), group, total)
+    return low, np.maximum(high, low)
+
+
+def _overall_rate(evidence: PacketEvidence, sizes: SizePosterior, low: FloatArray) -> float:
+    """Of all packets, roughly: by the groups' totals, else by what samples and cells say."""
+    if evidence.sent is not None and evidence.lost is not None:
+        lost, sent = float(evidence.lost.total.sum()), float(evidence.sent.total.sum())
+    else:
+        sampled, heard = evidence.sampled, evidence.of_lost
+        lost, sent = float(sampled.missing.sum()), float(sampled.kept.sum())
+        if not sent:
+            lost, sent = float(np.maximum(np.where(heard.precision > 0, heard.value, low), 0.0).sum()), sizes.mean.sum()
+    return min(max(lost / max(sent, 1.0), 1e-6), 0.9)
+
+
+def _first_rates(overall: float) -> _Rates:
+    """All rates around that of all packets, and none and all."""
+    between = np.geomspace(LOWEST_RATE * overall, max(HIGHEST_RATE, overall), RATES)
+    rate = np.concatenate([[0.0], between, [1.0]])
+    with np.errstate(divide="ignore"):
+        shape = np.exp(-0.5 * (np.log(rate / overall) / 1.5) ** 2) + 0.02
+        shape[0], shape[-1] = shape[1:-1].sum() / 4, shape[1:-1].sum() / 100
+        width2 = (rate * math.log(between[1] / between[0])) ** 2 / 12
+        width2[0] = width2[-1] = 0.0
+        return _Rates(rate, width2, shape / shape.sum(), np.log(rate), np.log1p(-rate))
+
+
+def _learnt(known: _Known, cells: _Cells, evidence: PacketEvidence, overall: float) -> _Rates:
+    """The likeliest weights; whole groups are learnt from, as their flows add up."""
+    rates = _first_rates(overall)
+    rows = _learning_rows(evidence, len(known.low))
+    some = known.at(rows)
+    group = evidence.sampled.group[rows]
+    heard = evidence.of_lost._replace(value=some.value, precision=some.precision)
+    first = KEPT_FLOWS * rates.weight
+    for _ in range(PASSES):
+        one = some
+        if evidence.lost is not None:
+            mean, variance = _alone(some, cells, rates)
+            value, precision = joined(heard, group, evidence.lost, mean, variance)
+            one = some._replace(value=value, precision=precision)
+        tally = first.copy()
+        _add_shares(one, cells, rates, tally)
+        tally[1:-1] = smoothed(tally[1:-1])
+        moved = tally / tally.sum()
+        change = float(np.abs(moved - rates.weight).sum())
+        rates = rates._replace(weight=moved)
+        if change < 1e-3:
+            break
+    return rates
+
+
+def _learning_rows(evidence: PacketEvidence, flows: int) -> Int64Array:
+    """Some flows, those of a group all or none."""
+    group = evidence.sampled.group
+    if flows <= LEARN_FLOWS:
+        return np.arange(flows)
+    random = np.random.default_rng(0)
+    if evidence.lost is None:
+        return np.sort(random.choice(flows, LEARN_FLOWS, replace=False))
+    shuffled = random.permutation(len(evidence.lost.total))
+    flows_of = np.bincount(group, minlength=len(shuffled))[shuffled]
+    chosen = shuffled[: 1 + int(np.searchsorted(np.cumsum(flows_of), LEARN_FLOWS))]
+    return np.flatnonzero(np.isin(group, chosen))
+
+
+def _alone(known: _Known, cells: _Cells, rates: _Rates) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance of each flow's losses by its own evidence."""
+    found = np.empty((len(known.low), 2))
+    _add_up(known, cells, rates, found)
+    return found[:, 0], found[:, 1]
+
+
+@inlined
+def _log_mass(number: float, mean: float, variance: float) -> float:
+    """The logarithm of Panjer's distribution of a mean and a variance at a number."""
+    if mean <= 0.0:
+        return 0.0 if number == 0.0 else -np.inf
+    if variance > mean * (1 + 1e-6):
+        size = mean * mean / (variance - mean)
+        found = math.lgamma(number + size) - math.lgamma(size) - math.lgamma(number + 1.0)
+        return found + size * math.log(size / (size + mean)) + number * math.log(mean / (size + mean))
+    if variance > mean * (1 - 1e-6):
+        return number * math.log(mean) - mean - math.lgamma(number + 1.0)
+    rate = 1.0 - variance / mean
+    size = mean / rate
+    if number > size + 1e-6:
+        return -np.inf
+    found = math.lgamma(size + 1.0) - math.lgamma(number + 1.0) - math.lgamma(max(size - number, 0.0) + 1.0)
+    rest = (size - number) * math.log1p(-rate) if rate < 1.0 else (0.0 if size - number < 0.5 else -np.inf)
+    return found + number * math.log(rate) + rest
+
+
+class _Mixture(NamedTuple):
+    """A flow's losses: the logarithm of each rate's share, then the share, and their mean and variance at it."""
+
+    own: FloatArray
+    mean: FloatArray
+    variance: FloatArray
+
+
+@inlined
+def _fill(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) -> float:
+    """What rates, samples and counters say; the number of losses that means are counted from."""
+    lost, arrived = known.missing[f], known.kept[f] - known.missing[f]
+    has_counters, is_single = known.cell.shape[1] > 0, known.cell.shape[1] == 1
+    size = known.others[f] + known.kept[f]
+    for k in range(len(rates.rate)):
+        rate = rates.rate[k]
+        own = math.log(rates.weight[k] + 1e-300)
+        if lost > 0.0:
+            own += lost * rates.log[k]
+        if arrived > 0.0:
+            own += arrived * rates.log_rest[k]
+        mean = variance = 0.0
+        if has_counters:
+            # How far the losses at a rate are off as size and rate are not certain, in all counters alike.
+            doubt = known.variance[f] * rate * rate + size * size * rates.width2[k]
+            slope = 0.0
+            own -= 0.0 if is_single else rate * size
+            for e in range(known.cell.shape[1]):
+                c = known.cell[f, e]
+                if c >= 0 and (cells.missing[c] > 0 or is_single):
+                    missing, taken = cells.missing[c], known.part[f, e]
+                    part = rate * size * taken
+                    strangers = max(cells.expected[c] - cells.of_flow[f] * taken, 0.0) + LEAST_STRANGERS
+                    unsure = max(cells.doubt[c] - cells.of_flow_doubt[f] * taken * taken, 0.0)
+                    both = part + strangers
+                    if is_single:
+                        own += _log_mass(missing, both, both + doubt + unsure)
+                    else:
+                        own += missing * math.log(both)
+                    mean += missing * part / both
+                    slope += missing * taken * strangers / (both * both)
+                    variance += (
+                        missing * part * strangers / (both * both) + unsure * (missing * part / (both * both)) ** 2
+                    )
+            variance += doubt * slope * slope
+        else:
+            others = known.others[f]
+            mean = others * rate
+            variance = mean * (1.0 - rate) + known.variance[f] * rate * rate + others * others * rates.width2[k]
+        mix.own[k], mix.mean[k], mix.variance[k] = own, mean, variance
+    return 0.0 if has_counters else lost
+
+
+@inlined
+def _norm(own: FloatArray) -> None:
+    """Shares from their logarithms, in place."""
+    most = -np.inf
+    for k in range(len(own)):
+        most = max(most, own[k])
+    total = 0.0
+    for k in range(len(own)):
+        own[k] = math.exp(max(own[k] - most, LEAST)) if own[k] > -np.inf else 0.0
+        total += own[k]
+    for k in range(len(own)):
+        own[k] /= total
+
+
+@inlined
+def _weigh(f: int, start: float, known: _Known, mix: _Mixture) -> None:
+    """Shares, means and variances given the message or the exact number, rates' numbers taken for normal ones."""
+    is_exact = known.low[f] == known.high[f]
+    for k in range(len(mix.own)):
+        if is_exact:
+            number = max(known.low[f] - start, 0.0)
+            if known.cell.shape[1] == 0 and mix.own[k] > -np.inf:
+                mix.own[k] += _log_mass(number, mix.mean[k], mix.variance[k])
+            mix.mean[k], mix.variance[k] = number, 0.0
+        elif known.precision[f] > 0.0:
+            noise = 1.0 / known.precision[f] + ROUNDING_VARIANCE
+            total = mix.variance[k] + noise
+            off = known.value[f] - start - mix.mean[k]
+            mix.own[k] -= 0.5 * (math.log(total) + off * off / total)
+            mix.mean[k] += mix.variance[k] / total * off
+            mix.variance[k] *= noise / total
+    _norm(mix.own)
+
+
+@inlined
+def _new_mixture(count: int) -> _Mixture:
+    return _Mixture(np.empty(count), np.empty(count), np.empty(count))
+
+
+@kernel
+def _sweep(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) -> float:
+    """Visit flow after flow with what is expected of the others, and add up rates' shares; how far losses moved."""
+    mix = _new_mixture(len(rates.rate))
+    change = 0.0
+    for f in range(len(known.low)):
+        size = known.others[f] + known.kept[f]
+        if size <= 0.0:
+            continue
+        _fill(f, known, cells, rates, mix)
+        expected = square = 0.0
+        if known.low[f] == known.high[f]:
+            for k in range(len(rates.rate)):
+                mix.own[k] = math.log(rates.weight[k] + 1e-300) + _log_mass(
+                    max(known.low[f], 0.0), size * rates.rate[k], size * rates.rate[k] * (1.0 - rates.rate[k])
+                )
+        _norm(mix.own)
+        for k in range(len(rates.rate)):
+            tally[k] += mix.own[k]
+            expected += mix.own[k] * rates.rate[k] * size
+            square += mix.own[k] * rates.rate[k] ** 2 * (size * size + known.variance[f])
+        if known.low[f] < known.high[f]:
+            moved, wider = expected - cells.of_flow[f], square - expected**2 - cells.of_flow_doubt[f]
+            cells.of_flow[f] += moved
+            cells.of_flow_doubt[f] += wider
+            change += abs(moved)
+            for e in range(known.cell.shape[1]):
+                if known.cell[f, e] >= 0:
+                    cells.expected[known.cell[f, e]] += moved * known.part[f, e]
+                    cells.doubt[known.cell[f, e]] += wider * known.part[f, e] ** 2
+    return change
+
+
+@kernel
+def _add_up(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> None:
+    """Mean and variance of each flow's losses."""
+    mix = _new_mixture(len(rates.rate))
+    for f in range(len(known.low)):
+        low, high = known.low[f], known.high[f]
+        found[f, 0], found[f, 1] = low, 0.0
+        if low < high:
+            start = _fill(f, known, cells, rates, mix)
+            _weigh(f, start, known, mix)
+            centre = square = 0.0
+            for k in range(len(rates.rate)):
+                centre += mix.own[k] * mix.mean[k]
+                square += mix.own[k] * (mix.variance[k] + mix.mean[k] * mix.mean[k])
+            found[f, 0] = min(max(start + centre, low), high)
+            found[f, 1] = min(max(square - centre * centre, 0.0), 0.25 * (high - low) ** 2)
+
+
+@kernel
+def _add_shares(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) -> None:
+    """Add each rate's shares of all flows."""
+    mix = _new_mixture(len(rates.rate))
+    for f in range(len(known.low)):
+        if known.others[f] + known.kept[f] > 0.0:
+            start = _fill(f, known, cells, rates, mix)
+            _weigh(f, start, known, mix)
+            tally += mix.own
+
+
+@kernel
+def _answer(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> None:
+    """Mean, variance, low and high of each flow."""
+    mix = _new_mixture(len(rates.rate))
+    mass = np.empty(INTEGERS + 1)
+    for f in range(len(known.low)):
+        low, high = known.low[f], known.high[f]
+        if low >= high:
+            found[f, 0], found[f, 1], found[f, 2], found[f, 3] = low, 0.0, low, low
+            continue
+        start = _fill(f, known, cells, rates, mix)
+        last = min(high - start, _reach(f, start, known, mix))
+        if last <= INTEGERS:
+            _by_numbers(f, start, int(last), known, mix, mass)
+            _sum_up(f, start, int(last), known, mass, found[f])
+        else:
+            _weigh(f, start, known, mix)
+            _by_normals(start, low, high, mix, found[f])
+
+
+@inlined
+def _reach(f: int, start: float, known: _Known, mix: _Mixture) -> float:
+    """Losses beyond `start` that are out of all likelihood."""
+    most = -np.inf
+    for k in range(len(mix.own)):
+        most = max(most, mix.own[k])
+    reach = 0.0
+    for k in range(len(mix.own)):
+        if mix.own[k] - most > math.log(NEGLIGIBLE):
+            mean, variance = mix.mean[k], mix.variance[k]
+            reach = max(reach, mean + DEVIATIONS * math.sqrt(variance) + 10.0 * max(1.0, variance / (mean + 1e-9)))
+    if known.precision[f] > 0.0:
+        above = known.value[f] - start + DEVIATIONS / math.sqrt(known.precision[f]) + 3.0
+        reach = min(reach, max(above, 3.0))
+    last: float = math.ceil(max(reach, known.low[f] - start))
+    return last
+
+
+@inlined
+def _by_numbers(f: int, start: float, last: int, known: _Known, mix: _Mixture, mass: FloatArray) -> None:
+    """The probability of each number of losses beyond `start`, by every rate's recursion."""
+    most = -np.inf
+    for k in range(len(mix.own)):
+        most = max(most, mix.own[k])
+    mass[: last + 1] = 0.0
+    for k in range(len(mix.own)):
+        if mix.own[k] - most < math.log(NEGLIGIBLE):
+            continue
+        share, mean = math.exp(mix.own[k] - most), mix.mean[k]
+        if mean <= 1e-12:
+            mass[0] += share
+            continue
+        variance = max(mix.variance[k], 1e-3 * mean)
+        a = 1.0 - mean / variance
+        b = mean * mean / variance - a
+        here = math.log1p(-a) * (a + b) / a if abs(a) > 1e-9 else -mean
+        for number in range(last + 1):
+            if number > 0:
+                step = a + b / number
+                if step <= 0.0:
+                    break
+                here += math.log(step)
+            mass[number] += share * math.exp(max(here, LEAST))
+    for number in range(last + 1):
+        lost = start + number
+        if lost < known.low[f] or lost > known.high[f]:
+            mass[number] = 0.0
+        elif known.precision[f] > 0.0:
+            mass[number] *= math.exp(max(-0.5 * known.precision[f] * (lost - known.value[f]) ** 2, LEAST))
+
+
+@inlined
+def _sum_up(f: int, start: float, last: int, known: _Known, mass: FloatArray, found: FloatArray) -> None:
+    """Mean, variance and quantiles from the masses of numbers."""
+    low, high = known.low[f], known.high[f]
+    total = mean = square = 0.0
+    for number in range(last + 1):
+        total += mass[number]
+        mean += mass[number] * number
+        square += mass[number] * number * number
+    if total <= 0.0:
+        # The evidence contradicts itself: all that is left are the bounds.
+        found[0] = min(max(known.value[f], low), high)
+        found[1], found[2], found[3] = 0.25 * (high - low) ** 2, low, high
+        return
+    mean /= total
+    found[0], found[1] = start + mean, max(square / total - mean * mean, 0.0)
+    found[2], found[3] = low, high
+    below, is_above = 0.0, False
+    for number in range(last + 1):
+        below += mass[number] / total
+        if not is_above and below > LOW_TAIL:
+            found[2], is_above = start + number, True
+        if below >= HIGH_TAIL:
+            found[3] = start + number
+            break
+
+
+@inlined
+def _by_normals(start: float, low: float, high: float, mix: _Mixture, found: FloatArray) -> None:
+    """Mean, variance and quantiles of a mixture of normals within the bounds."""
+    own, mean, variance = mix.own, mix.mean, mix.variance
+    centre = square = 0.0
+    for k in range(len(own)):
+        centre += own[k] * mean[k]
+        square += own[k] * (variance[k] + mean[k] * mean[k])
+    found[0], found[1] = min(max(start + centre, low), high), max(square - centre * centre, 0.0)
+    for number, level in enumerate((LOW_TAIL, HIGH_TAIL)):
+        below, above = low - 1.0, high + 1.0
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (below + above)
+            reached = 0.0
+            for k in range(len(own)):
+                if own[k] > NEGLIGIBLE:
+                    away = (middle - start - mean[k]) / math.sqrt(variance[k] + ROUNDING_VARIANCE)
+                    reached += own[k] * 0.5 * (1.0 + math.erf(away * ROOT_HALF))
+            if reached < level:
+                below = middle
+            else:
+                above = middle
+        found[2 + number] = min(max(math.floor(below) if number == 0 else math.ceil(above), low), high)

@@ -1,0 +1,308 @@
+"""How many packets each flow sent: by cells, by how many of them were sampled, and by what its group leaves for it.
+
+Of N packets n are sampled with probability C(N, n)·pⁿ·(1 − p)^(N − n); cells say that N is normal around a value. The
+group's counter less what the other flows of the group are expected to be is another such value. All are multiplied on
+points within the sure bounds of N, every integer where these are few.
+
+**The value** is the mean under the distribution that flows' sizes have here, learnt from the same evidence: weights of
+integers and of geometric steps, which maximise the likelihood (expectation maximisation, from a power law).
+
+**The interval** leans on no other flow's size: else the few elephants of which nothing was sampled would be called
+mice, and an interval that holds for most flows would hold for hardly any of these. Its upper end is the 97.5 % quantile
+with all N equally likely beforehand, its lower end the 2.5 % quantile with all log N equally likely; with a sample
+alone these are the exact ends of Clopper and Pearson (in their Poisson form, Garwood's). So it holds for large flows
+as for small ones.
+
+Deterministic; about 5 µs a flow that is not exact. C. J. Clopper and E. S. Pearson, "The Use of Confidence or Fiducial
+Limits", Biometrika 26 (1934); F. Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28 (1936).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.packets.evidence import PacketEvidence, joined, squeezed
+
+POINTS = 64
+# Above this part of the upper end of a range its points are even, below they are denser towards the lower end.
+EVEN_FROM = 0.2
+DEVIATIONS = 7.0
+INTEGERS = 8
+RATIO = 1.35
+POINTS_OF_BIN = 4
+LEARN_FLOWS = 3_000
+PASSES = 40
+KEPT_FLOWS = 1.0
+SMOOTHING = 0.2
+LOW_TAIL, HIGH_TAIL = 0.025, 0.975
+LEAST = -700.0
+
+
+@dataclass(frozen=True, eq=False)
+class SizePosterior:
+    """Each flow's packets: mean and variance, the ends of the interval, and with each end the moments under the prior
+    that it comes from; ``sure`` bounds."""
+
+    mean: FloatArray
+    variance: FloatArray
+    low: FloatArray
+    high: FloatArray
+    least: tuple[FloatArray, FloatArray]
+    most: tuple[FloatArray, FloatArray]
+    sure: tuple[FloatArray, FloatArray]
+
+
+class Known(NamedTuple):
+    """What the kernels take of each flow: bounds, one normal message, and its sampled packets."""
+
+    low: FloatArray
+    high: FloatArray
+    value: FloatArray
+    precision: FloatArray
+    kept: FloatArray
+    share: FloatArray
+
+
+def size_posterior(evidence: PacketEvidence) -> SizePosterior:
+    """The packets of every flow."""
+    sampled, heard = evidence.sampled, evidence.of_sent
+    low, high = _bounds(evidence)
+    known = Known(low, high, heard.value, heard.precision, sampled.kept, sampled.share)
+    rows = _learning_rows(len(low))
+    weight = _learnt(_at(known, rows), None)
+    if evidence.sent is not None:
+        alone = _moments(known, weight)
+        value, precision = joined(heard, sampled.group, evidence.sent, alone[:, 0], alone[:, 1])
+        known = known._replace(value=value, precision=precision)
+        weight = _learnt(_at(known, rows), weight)
+    found = _moments(known, weight)
+    mean, variance, least, most = found[:, 0], found[:, 1], found[:, 2], found[:, 3]
+    return SizePosterior(
+        mean,
+        variance,
+        np.minimum(least, np.floor(mean)),
+        np.maximum(most, np.ceil(mean)),
+        (found[:, 4], found[:, 5]),
+        (found[:, 6], found[:, 7]),
+        (low, high),
+    )
+
+
+def _bounds(evidence: PacketEvidence) -> tuple[FloatArray, FloatArray]:
+    """At least what was sampled, and one packet of every flow that is listed where there are as many."""
+    sampled, heard = evidence.sampled, evidence.of_sent
+    low, high = np.maximum(heard.low, sampled.kept), heard.high
+    whole = sampled.share >= 1
+    low, high = np.where(whole, sampled.kept, low), np.where(whole, sampled.kept, high)
+    low = np.where((high >= 1) & ~whole, np.maximum(low, 1.0), low)
+    if evidence.sent is not None:
+        group, total = sampled.group, evidence.sent.total
+        short = np.bincount(group, low, len(total)) > total
+        low = np.where(short[group] & ~whole, np.maximum(heard.low, sampled.kept), low)
+        low, high = squeezed(low, np.minimum(high, total[group]), group, total)
+    # Cells that contradict the sample are not believed.
+    return low, np.maximum(high, low)
+
+
+def _learning_rows(flows: int) -> Int64Array:
+    if flows <= LEARN_FLOWS:
+        return np.arange(flows)
+    return np.sort(np.random.default_rng(0).choice(flows, LEARN_FLOWS, replace=False))
+
+
+def _at(known: Known, rows: Int64Array) -> Known:
+    return Known(*(column[rows] for column in known))
+
+
+def _learnt(known: Known, start: FloatArray | None) -> FloatArray:
+    """Weights of the bins of sizes."""
+    edges = bin_edges(float(known.high.max(initial=1.0)))
+    likelihood = _bin_likelihood(known, edges)
+    weight = _power_law(edges, likelihood) if start is None or len(start) != len(edges) - 1 else start
+    kept = KEPT_FLOWS * weight
+    for _ in range(PASSES):
+        each = likelihood * weight
+        total = each.sum(axis=1, keepdims=True)
+        weight = smoothed((each / np.where(total > 0, total, 1.0)).sum(axis=0) + kept)
+        weight = weight / weight.sum()
+    return weight
+
+
+def smoothed(weight: FloatArray) -> FloatArray:
+    """Each weight with parts of its neighbours': likeliest weights of many bins by few flows would be spikes."""
+    padded = np.concatenate([weight[:1], weight, weight[-1:]])
+    found: FloatArray = (1 - 2 * SMOOTHING) * weight + SMOOTHING * (padded[:-2] + padded[2:])
+    return found
+
+
+def bin_edges(largest: float) -> FloatArray:
+    """Integers, then geometric steps up to the largest possible size."""
+    last = INTEGERS + 0.5
+    steps = max(1, math.ceil(math.log(max(largest, last) / last) / math.log(RATIO)) + 1)
+    return np.concatenate([np.arange(INTEGERS) + 0.5, last * RATIO ** np.arange(steps + 1)])
+
+
+def _power_law(edges: FloatArray, likelihood: FloatArray) -> FloatArray:
+    """The power law that makes the evidence likeliest."""
+    centre, width = np.sqrt(edges[1:] * np.maximum(edges[:-1], 1.0)), np.diff(edges)
+    best, most = np.ones(len(centre)), -np.inf
+    for exponent in np.linspace(0.0, 3.0, 13):
+        weight = width / centre**exponent
+        weight /= weight.sum()
+        reached = float(np.log(np.maximum(likelihood @ weight, 1e-300)).sum())
+        if reached > most:
+            best, most = weight, reached
+    return best
+
+
+@inlined
+def _log_likelihood(size: float, f: int, known: Known) -> float:
+    """Of a size, but for what does not depend on it."""
+    found: float = -0.5 * known.precision[f] * (size - known.value[f]) ** 2
+    if known.share[f] > 0.0:
+        kept = known.kept[f]
+        found += (size - kept) * math.log1p(-min(known.share[f], 1.0 - 1e-12))
+        if kept > 0.0:
+            found += math.lgamma(size + 1.0) - math.lgamma(size - kept + 1.0)
+    return found
+
+
+@kernel
+def _bin_likelihood(known: Known, edges: FloatArray) -> FloatArray:
+    """Flows × bins: the mean likelihood over a bin's points, the largest of each flow 1."""
+    bins = len(edges) - 1
+    found = np.zeros((len(known.low), bins))
+    for f in range(len(known.low)):
+        low, high = known.low[f], known.high[f]
+        most = -np.inf
+        for j in range(bins):
+            points = 1 if j < INTEGERS else POINTS_OF_BIN
+            best = -np.inf
+            for i in range(points):
+                size = edges[j] + (edges[j + 1] - edges[j]) * (i + 0.5) / points
+                if edges[j + 1] <= low or edges[j] >= high + 1.0:
+                    continue
+                best = max(best, _log_likelihood(min(max(size, low), high), f, known))
+            found[f, j] = best
+            most = max(most, best)
+        for j in range(bins):
+            found[f, j] = math.exp(max(found[f, j] - most, LEAST)) if found[f, j] > -np.inf else 0.0
+    return found
+
+
+def _moments(known: Known, weight: FloatArray) -> FloatArray:
+    """Mean, variance, low, high; mean and variance with all log N equally likely, and with all N."""
+    edges = bin_edges(float(known.high.max(initial=1.0)))
+    density = np.log(np.maximum(weight, 1e-300) / np.diff(edges)) if len(weight) == len(edges) - 1 else None
+    if density is None:
+        # Those to learn from were smaller than others may be: their power law goes on.
+        tail = np.full(len(edges) - 1 - len(weight), weight[-1])
+        density = np.log(np.maximum(np.concatenate([weight, tail]), 1e-300) / np.diff(edges))
+    found = np.empty((len(known.low), 8))
+    _integrate(known, density, found)
+    return found
+
+
+@inlined
+def _bin_of(size: float) -> int:
+    if size < INTEGERS + 0.5:
+        return max(int(size + 0.5) - 1, 0)
+    return INTEGERS + int(math.log(size / (INTEGERS + 0.5)) / math.log(RATIO))
+
+
+@inlined
+def _range(f: int, known: Known) -> tuple[float, float]:
+    """Where the evidence lets the size be, within its bounds."""
+    low, high = known.low[f], known.high[f]
+    if known.share[f] > 0.0:
+        kept, odds = known.kept[f], (1.0 - known.share[f]) / known.share[f]
+        deviation = math.sqrt((kept + 1.0) * odds / known.share[f])
+        low = max(low, kept * (1.0 + odds) - DEVIATIONS * deviation)
+        high = min(high, (kept + 1.0) * (1.0 + odds) + DEVIATIONS * deviation + 5.0 * odds)
+    if known.precision[f] > 0.0:
+        deviation = 1.0 / math.sqrt(known.precision[f]) + 0.5
+        below, above = known.value[f] - DEVIATIONS * deviation, known.value[f] + DEVIATIONS * deviation
+        if below <= high and above >= low:
+            low, high = max(low, below), min(high, above)
+    low = math.floor(low)
+    return low, max(math.ceil(high), low)
+
+
+@inlined
+def _spread_points(low: float, high: float, place: FloatArray, width: FloatArray) -> int:
+    """Points of a range and how many integers each stands for: all of them, even ones, or denser to the lower end."""
+    span = high - low
+    if span < POINTS:
+        count = int(span) + 1
+        for j in range(count):
+            place[j], width[j] = low + j, 1.0
+        return count
+    scale = math.log(span + 1.0) / (POINTS - 1)
+    for j in range(POINTS):
+        if low > EVEN_FROM * high:
+            width[j] = span / (POINTS - 1)
+            place[j] = low + j * width[j]
+        else:
+            place[j] = low + math.exp(j * scale) - 1.0
+            width[j] = scale * (place[j] - low + 1.0)
+    return POINTS
+
+
+@inlined
+def _sum_up(place: FloatArray, weight: FloatArray, count: int) -> tuple[float, float]:
+    """Norm the weights in place; mean and variance."""
+    total = mean = square = 0.0
+    for j in range(count):
+        total += weight[j]
+        mean += weight[j] * place[j]
+    mean /= total
+    for j in range(count):
+        weight[j] /= total
+        square += weight[j] * (place[j] - mean) ** 2
+    return mean, square
+
+
+@kernel
+def _integrate(known: Known, density: FloatArray, found: FloatArray) -> None:
+    place, width, logs = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
+    learnt, by_log, even = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
+    for f in range(len(known.low)):
+        own = found[f]
+        if known.low[f] >= known.high[f]:
+            own[:] = known.low[f]
+            own[1] = own[5] = own[7] = 0.0
+            continue
+        low, high = _range(f, known)
+        count = _spread_points(low, high, place, width)
+        most, most_learnt = -np.inf, -np.inf
+        for j in range(count):
+            place[j] = min(max(place[j], known.low[f]), known.high[f])
+            logs[j] = _log_likelihood(place[j], f, known)
+            learnt[j] = logs[j] + density[min(_bin_of(place[j]), len(density) - 1)]
+            most, most_learnt = max(most, logs[j]), max(most_learnt, learnt[j])
+        for j in range(count):
+            even[j] = width[j] * math.exp(max(logs[j] - most, LEAST))
+            by_log[j] = even[j] / max(place[j], 1.0)
+            learnt[j] = width[j] * math.exp(max(learnt[j] - most_learnt, LEAST))
+        own[0], own[1] = _sum_up(place, learnt, count)
+        own[4], own[5] = _sum_up(place, by_log, count)
+        own[6], own[7] = _sum_up(place, even, count)
+        own[2], own[3] = known.low[f], known.high[f]
+        below = 0.0
+        for j in range(count):
+            below += by_log[j]
+            if below > LOW_TAIL:
+                own[2] = max(math.floor(place[j] - 0.5 * (width[j] - 1.0)), known.low[f])
+                break
+        below = 0.0
+        for j in range(count):
+            below += even[j]
+            if below >= HIGH_TAIL:
+                own[3] = min(math.ceil(place[j] + 0.5 * (width[j] - 1.0)), known.high[f])
+                break
