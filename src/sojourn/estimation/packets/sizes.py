@@ -268,6 +268,18 @@ def _sum_up(place: FloatArray, weight: FloatArray, count: int) -> tuple[float, f
     return mean, square
 
 
+@inlined
+def _quantile(level: float, place: FloatArray, width: FloatArray, weight: FloatArray, count: int) -> float:
+    """Where the weights reach a level: a point, or between the integers that it stands for."""
+    below = 0.0
+    for j in range(count):
+        if below + weight[j] >= level:
+            passed = (level - below) / weight[j] - 0.5
+            return float(place[j] + passed * (width[j] - 1.0))
+        below += weight[j]
+    return float(place[count - 1])
+
+
 @kernel
 def _integrate(known: Known, density: FloatArray, found: FloatArray) -> None:
     place, width, logs = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
@@ -293,16 +305,5 @@ def _integrate(known: Known, density: FloatArray, found: FloatArray) -> None:
         own[0], own[1] = _sum_up(place, learnt, count)
         own[4], own[5] = _sum_up(place, by_log, count)
         own[6], own[7] = _sum_up(place, even, count)
-        own[2], own[3] = known.low[f], known.high[f]
-        below = 0.0
-        for j in range(count):
-            below += by_log[j]
-            if below > LOW_TAIL:
-                own[2] = max(math.floor(place[j] - 0.5 * (width[j] - 1.0)), known.low[f])
-                break
-        below = 0.0
-        for j in range(count):
-            below += even[j]
-            if below >= HIGH_TAIL:
-                own[3] = min(math.ceil(place[j] + 0.5 * (width[j] - 1.0)), known.high[f])
-                break
+        low, high = _quantile(LOW_TAIL, place, width, by_log, count), _quantile(HIGH_TAIL, place, width, even, count)
+        own[2], own[3] = max(math.floor(low), known.low[f]), min(math.ceil(high), known.high[f])
