@@ -58,7 +58,7 @@ class SegmentResult(Result):
     ``direction`` names the two points and how many packets travel the other way; ``covered`` are the stretches of time
     that an answer about a range rests on; ``warnings`` say what is doubtful;
     ``notes`` what else a reader may want to know. A flow's ``lost`` is exact after exact matching, never too low from a
-    literal LDS, and else an estimate (docs/commands/measure.md).
+    literal LDS, and else an estimate from ``lost_low`` to ``lost_high`` (docs/commands/measure.md).
     """
 
     aggregate: Mapping[str, Any]
