@@ -15,7 +15,18 @@ from pathlib import Path
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-TABLES = ("agent", "captures", "fleet-segments", "ingest", "live", "memory", "queries", "recording", "tomography")
+TABLES = (
+    "agent",
+    "captures",
+    "decoding",
+    "fleet-segments",
+    "ingest",
+    "live",
+    "memory",
+    "queries",
+    "recording",
+    "tomography",
+)
 UNTIMED = ("coverage", "tomography-intervals")
 
 

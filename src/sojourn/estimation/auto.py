@@ -27,7 +27,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray
+from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
 from sojourn.estimation.hierarchy import Evidence, FlowPosterior, flow_posterior
 from sojourn.estimation.lda import LdaAnswer
@@ -158,9 +158,10 @@ def combine(cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts)
         leans = ~(half <= EXACT_WITHIN_NS) & ~(absent & ~samples.answered)
     if cells.heard_ns is None:
         leans &= ~cells.answered
-    posterior = _posterior(cells, samples, counts.packets - counts.lost) if leans.any() else None
+    posterior = _posterior(cells, samples, counts.packets - counts.lost, leans) if leans.any() else None
     if posterior is not None:
-        leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
+        with np.errstate(invalid="ignore"):
+            leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
         mean, low, high = (
             np.where(leans, getattr(posterior, name), column)
             for name, column in (("mean", mean), ("low", low), ("high", high))
@@ -171,8 +172,8 @@ def combine(cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts)
 _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 
-def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> FlowPosterior | None:
-    """What all flows together say of each."""
+def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray, asked: BoolArray) -> FlowPosterior | None:
+    """What all flows together say of those asked for."""
     count = np.where(samples.answered, samples.samples, 0).astype(np.float64)
     nothing = np.zeros(len(count))
     heard, precision = cells.heard_ns, cells.heard_precision
@@ -186,7 +187,7 @@ def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) ->
         np.nan_to_num(samples.std_ns**2 * np.maximum(count - 1, 0.0)),
         np.maximum(np.where(np.isnan(delivered), _unseen_size(count, delivered), delivered), 1.0),
     )
-    return flow_posterior(evidence)
+    return flow_posterior(evidence, asked=asked)
 
 
 def _unseen_size(count: FloatArray, delivered: FloatArray) -> float:

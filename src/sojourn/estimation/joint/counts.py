@@ -241,12 +241,12 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     prior = _size_prior(incidence, count, bounds)
     mean, variance = np.empty((2, incidence.flows))
     _prior_moments(mean, variance, prior)
-    observed, noise = count.astype(np.float64), np.full(incidence.cells, NOISE)
+    observed = count.astype(np.float64)
     graph = new_graph(
         incidence,
         incidence.share,
         observed,
-        noise,
+        np.full(incidence.cells, NOISE),
         kappa=np.empty((incidence.flows, incidence.groups)),
         whole=np.ones(incidence.flows),
         mean=mean,
@@ -262,7 +262,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
         _settle(incidence.cell, incidence.share, count, mean, variance, NEAR_INTEGER)
         settle_by_rank(incidence, count, mean, variance)
         inverse = np.where(variance == 0, 1 / np.maximum(mean, 1.0), inverse)
-    total = graph.cell_variance + noise
+    total = graph.cell_variance + graph.noise
     gain = graph.part_variance / total[incidence.cell]
     left = graph.residual()[incidence.cell]
     part_mean = np.maximum(graph.part_mean + gain * left, 0.0)

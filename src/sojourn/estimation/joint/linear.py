@@ -254,6 +254,7 @@ REFINEMENTS = (0.3, 1.0, 3.0)
 SPLIT_SHARES = (1.0, 0.5, 0.2, 0.05)
 SEARCH_PASSES = 12
 PASSES = 80
+ADD_UP_EVERY = 4  # sweeps: rounding errors are far smaller than what they settle to
 # The largest change of a part, in deviations of its cell: for answers, and while variance components are searched.
 SETTLED, SETTLED_ROUGHLY = 1e-4, 1e-2
 # Problems up to here are solved by a dense matrix: cells³ operations, 5 MB.
@@ -401,14 +402,20 @@ class DelayProblem:
         excess = (self.cells.delay_sum - prior_mean * self.cells.count)[self.heard]
         unit = float(np.mean(excess**2 / self.cells.count[self.heard])) if len(excess) else 0.0
         unit = max(unit, LEAST_UNIT)
-        found = []
-        for ratio in ratios:
-            said = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
-            found.append((ratio, said.scale * unit, said.score))
+        found: dict[float, Solved] = {}
+        tie = TIE / max(self.telling_cells, 1)
+        middle = len(ratios) // 2
+        # From the middle both ways, as far as it does not get worse.
+        for way in (ratios[middle::-1], ratios[middle:]):
+            for ratio in way:
+                if ratio not in found:
+                    found[ratio] = self.solve(prior_mean, ratio * unit, unit, SETTLED_ROUGHLY, search=True)
+                if found[ratio].score > min(one.score for one in found.values()) + tie:
+                    break
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
-        open_to = min(score for *_, score in found) + TIE / max(self.telling_cells, 1)
-        ratio, scale, _ = min(one for one in found if one[2] <= open_to)
-        return _rescaled(ratio, 1.0, scale)
+        least = min(one.score for one in found.values())
+        ratio = min(ratio for ratio, one in found.items() if one.score <= least + tie)
+        return _rescaled(ratio, 1.0, found[ratio].scale * unit)
 
     def adapt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:
         """Let slow flows vary more, σ²_f ∝ mean^γ, by the γ that makes the cells likeliest; rescales τ² and σ²."""
@@ -417,12 +424,14 @@ class DelayProblem:
         said = self.solve(prior_mean, between, within, SETTLED_ROUGHLY)
         excess = said.value / (1 + 1 / np.maximum((between + within * self.scatter) * said.precision, TINY))
         slower = np.clip(1 + excess / prior_mean, *SLOWEST)
-        found = []
-        for power in POWERS:
+        found = [(said.score, self.tone, said.scale)]
+        for power in POWERS[1:]:
             tone = slower**power
             self.tone = tone / np.average(tone, weights=self.size)
             outcome = self.solve(prior_mean, between, within, SETTLED_ROUGHLY, search=True)
             found.append((outcome.score, self.tone, outcome.scale))
+            if found[-1][0] > found[-2][0]:
+                break
         _, self.tone, scale = min(found, key=lambda one: one[0])
         return _rescaled(between, within, scale)
 
@@ -435,7 +444,9 @@ class DelayProblem:
         for share in SPLIT_SHARES:
             self.unsplit = share * said
             outcome = self.solve(prior_mean, between, within, SETTLED_ROUGHLY, search=True)
-            best = min(best, (outcome.score, share, outcome.scale))
+            if outcome.score > best[0]:
+                break
+            best = outcome.score, share, outcome.scale
         self.unsplit = best[1] * said
         return _rescaled(between, within, best[2])
 
@@ -520,11 +531,13 @@ class DelayProblem:
         for step in STEPS[:1] if search else STEPS:
             graph = self._graph(excess, variance, kappa, noise)
             alone = graph.cell_variance + noise
-            for _ in range(SEARCH_PASSES if search else round(PASSES / step)):
+            for number in range(SEARCH_PASSES if search else round(PASSES / step)):
                 change = sweep(graph, prior, step, 0.0)
-                add_up(graph)
+                if number % ADD_UP_EVERY == 0:
+                    add_up(graph)
                 if change < settled or not change < DIVERGED:
                     break
+            add_up(graph)
             if change < CONVERGED:
                 break
         scale, score = self.held_out(graph, alone)

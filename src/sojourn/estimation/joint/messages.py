@@ -249,20 +249,22 @@ def new_graph(
     variance: FloatArray,
 ) -> Graph:
     """Parts as the flows' means and variances predict them without any cell; every flow waits for a visit."""
-    parts, cells = np.zeros((2, *incidence.cell.shape)), np.zeros((2, incidence.cells))
+    # A cell's four numbers lie side by side: a visit touches one cache line for each of a flow's cells.
+    parts, cells = np.zeros((2, *incidence.cell.shape)), np.zeros((incidence.cells, 4))
+    cells[:, 0], cells[:, 1] = observed, noise
     messages = np.zeros((2, incidence.flows))
     graph = Graph(
         incidence.cell,
         weight,
         incidence.groups,
-        observed,
-        noise,
+        cells[:, 0],
+        cells[:, 1],
         kappa,
         whole,
         part_mean=parts[0],
         part_variance=parts[1],
-        cell_mean=cells[0],
-        cell_variance=cells[1],
+        cell_mean=cells[:, 2],
+        cell_variance=cells[:, 3],
         precision=messages[0],
         value=messages[1],
         mean=mean.copy(),
