@@ -20,7 +20,7 @@ A sample's groups, where no counters are, serve as counters that take whole flow
 these of Panjer's class, binomial where N is certain, negative binomial where it is not (or Poisson's between them).
 The ends of the interval use the size's moments as its own ends do (`sizes`), so that they hold for flows of all sizes.
 
-Deterministic; about 10 µs a flow that is not exact. H. H. Panjer, "Recursive Evaluation of a Family of Compound
+Deterministic; O(flows × rates × counters of a flow). H. H. Panjer, "Recursive Evaluation of a Family of Compound
 Distributions", ASTIN Bulletin 12 (1981).
 """
 

@@ -13,7 +13,7 @@ with all N equally likely beforehand, its lower end the 2.5 % quantile with all 
 alone these are the exact ends of Clopper and Pearson (in their Poisson form, Garwood's). So it holds for large flows
 as for small ones.
 
-Deterministic; about 5 µs a flow that is not exact. C. J. Clopper and E. S. Pearson, "The Use of Confidence or Fiducial
+Deterministic; O(flows). C. J. Clopper and E. S. Pearson, "The Use of Confidence or Fiducial
 Limits", Biometrika 26 (1934); F. Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28 (1936).
 """
 
