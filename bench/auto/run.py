@@ -2,6 +2,8 @@
 
 A file of results belongs to one state of the estimators: what is in it is not run again. ``--peers`` takes the figures
 of the peers from such a file of an earlier state, which leaves only `auto` to run: four times as quick.
+``--guess-flows`` and ``--guess-loss`` plan by a guess instead of a survey, right (1) or wrong, into results of
+their own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.auto.summary import Summary, changes
-from bench.auto.trial import AUTO, SKETCHES, Figures, Task, Trial, run
+from bench.auto.trial import AUTO, SKETCHES, Figures, Guess, Task, Trial, run
 from bench.auto.worlds import FIRST_SEED, QUICK, worlds_of
 from sojourn.core.errors import InputError, SojournError
 from sojourn.core.executors.executor import open_executor
@@ -37,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
     add("--results", type=Path, metavar="FILE", help="JSON lines to add to; what is there is not run again")
     add("--peers", type=Path, metavar="FILE", help="take the peers' figures from these results where they are there")
     add("--against", type=Path, metavar="FILE", help="also print what changed since these results")
+    add("--guess-flows", type=float, metavar="FACTOR", help="plan by a guess of the flows that is wrong by this factor")
+    add("--guess-loss", type=float, metavar="FACTOR", help="the same of the loss; a guess knows no number of packets")
     add("--workers", type=int, default=2)
     add("--worst", type=int, default=10, help="how many of the worst to name; 0 prints totals only")
     add("--no-run", action="store_true", help="only tell of what is in the results")
@@ -73,10 +77,13 @@ def judge(options: argparse.Namespace) -> None:
         for line in table(worlds_of(options.set, options.world or WORLDS), memories, seeds):
             print(line, flush=True)
         return
+    guess = None
+    if options.guess_flows is not None or options.guess_loss is not None:
+        guess = Guess(options.guess_flows or 1.0, options.guess_loss or 1.0)
     done = {_key(trial): trial for trial in read(options.results)}
     wanted = [(world.name, seed, memory) for seed in seeds for world in worlds for memory in memories]
     tasks = [
-        Task(world, seed, left)
+        Task(world, seed, left, guess)
         for seed in seeds  # outermost: a run that is interrupted has seen all worlds
         for world in worlds
         if not options.no_run

@@ -60,6 +60,14 @@ class Trial(TypedDict):
     methods: dict[str, Figures]
 
 
+@dataclass(frozen=True)
+class Guess:
+    """By which factors the flows and the loss that a plan is made for are wrong."""
+
+    flows: float = 1.0
+    loss: float = 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """A drawn world, and which of its flows errors are counted of."""
@@ -67,19 +75,22 @@ class Drawn:
     traffic: Traffic
     counted: BoolArray
     grand_mean: float
+    guess: Guess | None = None
 
     @classmethod
-    def of(cls, world: World, seed: int) -> Drawn:
+    def of(cls, world: World, seed: int, guess: Guess | None = None) -> Drawn:
         traffic = world.draw(seed)
         truth = traffic.truth
-        return cls(traffic, (truth.sent >= LARGE) & (truth.received > 0), truth.mean_of_all_ns)
+        return cls(traffic, (truth.sent >= LARGE) & (truth.received > 0), truth.mean_of_all_ns, guess)
 
     def plan(self, sketch: str, memory: int, salt: int) -> SegmentPlan:
-        """As a survey of the traffic plans it."""
+        """As a survey of the traffic plans it, or whoever guesses flows and loss and does not know the packets."""
         truth = self.traffic.truth
-        packets = int(truth.sent.sum())
-        known: dict[str, Any] = {"loss": int(truth.lost.sum()) / packets, "packets": packets}
-        return plan_segment(sketch, memory, flows=len(truth.flow_id), salt=salt, joint=True, **known)
+        flows, packets = len(truth.flow_id), int(truth.sent.sum())
+        loss = int(truth.lost.sum()) / packets
+        if self.guess is not None:
+            flows, loss, packets = max(1, round(flows * self.guess.flows)), min(0.9, loss * self.guess.loss), 0
+        return plan_segment(sketch, memory, flows=flows, loss=loss, packets=packets, salt=salt, joint=True)
 
     def error(self, mean_ns: FloatArray) -> float:
         """The median relative error; NaN where no flow is large."""
@@ -171,16 +182,17 @@ def _count_figures(flows: FlowDelays, name: str, true: np.ndarray[Any, Any], row
 
 @dataclass(frozen=True)
 class Task:
-    """A world, a seed (of its packets and of the sketches), and the memories to try."""
+    """A world, a seed (of its packets and of the sketches), the memories to try, and a guess to plan by."""
 
     world: World
     seed: int
     memories: Sequence[int]
+    guess: Guess | None = None
 
 
 def run(task: Task, names: Sequence[str] = tuple(SKETCHES)) -> list[Trial]:
     """A trial of `auto` and the others named in each memory, in the same traffic."""
-    drawn = Drawn.of(task.world, task.seed)
+    drawn = Drawn.of(task.world, task.seed, task.guess)
     grand = drawn.error(np.full(len(drawn.counted), np.nan))
     trials = []
     for memory in task.memories:

@@ -84,6 +84,8 @@ SAMPLE_SHARE, LEAST_WITH_SAMPLE = 16, 16 << 10
 LEAST_POINT_SLOTS = 64
 # Percentiles come from the sample: one packet in 16 tells those of all, and of large flows, up to some thousand.
 USUAL_POINT_SLOTS, PACKETS_PER_SLOT, MOST_BESIDE = 2048, 16, 4
+# By which factor traffic may differ from a guess, and from what a point saw before (`replanning` allows as much).
+DOUBT_GUESSED, DOUBT_SEEN = 10.0, 4.0
 POINT_KINDS = ("auto",)
 MOST_PLAN_TEXT = 16 << 10
 MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS = 10**7, 10**12
@@ -271,7 +273,8 @@ def plan_point(
         blind, rest = _with_blind(size, packets * loss if packets else MOST_LOST, salt)
         usual = min(usual_sample_bytes(packets), rest // MOST_BESIDE)
         aside = max(rest // SAMPLE_SHARE, usual, _sample_bytes(LEAST_POINT_SLOTS))
-        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt, sample_bytes=aside)
+        doubt = DOUBT_SEEN if packets else DOUBT_GUESSED
+        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt, sample_bytes=aside, doubt=doubt)
         parts = fit(rest)
         if SAMPLES not in parts:
             parts = {**fit(rest - aside), SAMPLES: fit_sample(aside, flows=flows, salt=salt)}
@@ -336,7 +339,8 @@ def _plan(
     if name == "auto":
         # Where nothing is known beforehand, a small sample answers if loss spoils the cells.
         aside = 0 if packets or rest < LEAST_WITH_SAMPLE else rest // SAMPLE_SHARE
-        parts = fit_auto(rest - aside, flows=flows, loss=loss, packets=packets, salt=salt, joint=joint)
+        known = {"flows": flows, "loss": loss, "packets": packets, "doubt": 1.0 if packets else DOUBT_GUESSED}
+        parts = fit_auto(rest - aside, salt=salt, joint=joint, **known)  # type: ignore[arg-type]
         if aside and SAMPLES not in parts:
             parts[SAMPLES] = fit_sample(aside, flows=flows, salt=salt)
         if wanted:

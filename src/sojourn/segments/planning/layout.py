@@ -21,6 +21,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sojourn.core.errors import ParameterError
+from sojourn.segments.planning.regret import CELL_BITS, Case, Split, least_regret, plausible_cases
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
@@ -42,7 +43,7 @@ CELLS_PER_FLOW, LEAST_COLUMNS = 2, 32
 JUST_EXACT, NEARLY_ALL, MOST_OF_CELLS, SELDOM_LOST = 1.45, 0.93, 0.8, 0.1
 SPREAD_SHARES = (0.5, 0.125, 0.03125)
 LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
-USUAL_PACKETS_PER_FLOW = 40
+USUAL_PACKETS_PER_FLOW = 150
 LEAST_CELLS_PER_FLOW = 0.08
 MUCH_LOST_PER_FLOW = 1.6
 CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
@@ -122,10 +123,12 @@ def fit_auto(
     salt: int = 0,
     joint: bool = True,
     sample_bytes: int = 0,
+    doubt: float = 1.0,
 ) -> dict[str, Parameters]:
     """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
 
-    A sample beside counters has at least `sample_bytes`.
+    Flows, loss and packets may be wrong by the factor `doubt`: then the layout is that which costs least in the worst
+    case (`regret`). A sample beside counters has at least `sample_bytes`.
 
     What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
 
@@ -134,21 +137,54 @@ def fit_auto(
     """
     flows = max(flows, 1)
     cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
-    per_flow = cells / flows
-    if loss < LEAST_LOSS and per_flow >= LEAST_CELLS_PER_FLOW:
+    if loss < LEAST_LOSS and cells / flows >= LEAST_CELLS_PER_FLOW:
         return {FLOWS: _exact_cells(cells, salt)}
     if loss < LEAST_LOSS:
         return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
     expected = Expected(flows, loss, packets or USUAL_PACKETS_PER_FLOW * flows)
     if not joint or flows > MOST_JOINT_FLOWS:
         return _without_counters(memory_bytes, expected, salt)
+    is_wanted, sample_bytes = sample_bytes > 0, max(sample_bytes, LEAST_SAMPLE_BYTES)
+    if doubt <= 1:
+        return _decoded_jointly(memory_bytes, expected, salt, sample_bytes, samples=expected.prefers_samples(cells))
+    cases = plausible_cases(Case(flows, loss, expected.packets / flows), doubt)
+    layouts = [
+        _decoded_jointly(memory_bytes, Expected.of(case), salt, sample_bytes, samples=samples)
+        for case in cases
+        for samples in ((True,) if Expected.of(case).is_risky(cells) else (False, True))
+    ]
+    splits = [_split_of(parts) for parts in layouts]
+    # Cells of whole flows also tell sizes and losses: where enough of them take little they are always there.
+    needed = splits[0].cells if BESIDE_SAMPLES * splits[0].cells <= 8 * memory_bytes else 0
+    kept = [n for n, split in enumerate(splits) if split.cells >= needed and (split.sample or not is_wanted)]
+    return layouts[kept[least_regret([splits[number] for number in kept], cases)]]
+
+
+def _split_of(parts: dict[str, Parameters]) -> Split:
+    """What a layout gives to each kind of part."""
+    split = Split()
+    for part in parts.values():
+        if isinstance(part, CounterVectorParameters):
+            split = split._replace(counters=part.memory_bits, per_flow=part.per_flow)
+        elif isinstance(part, SampleParameters):
+            split = split._replace(sample=part.memory_bits)
+        elif isinstance(part, LdsParameters) and part.shares == (1.0,):
+            split = split._replace(cells=part.memory_bits)
+    return split
+
+
+def _decoded_jointly(
+    memory_bytes: int, expected: Expected, salt: int, sample_bytes: int, *, samples: bool
+) -> dict[str, Parameters]:
+    """The layout for traffic that is known: samples, or counters with a sample beside them."""
+    flows, per_flow = expected.flows, 8 * memory_bytes / CELL_BITS / expected.flows
+    cells = 8 * memory_bytes // CELL_BITS
     parts: dict[str, Parameters] = {}
-    sample_bytes = max(sample_bytes, LEAST_SAMPLE_BYTES)
     exact = _exact_beside(cells - sample_bytes * cells // memory_bytes, expected)
     if exact:
         parts[FLOWS] = _exact_cells(exact, salt, LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1)
     left = 8 * memory_bytes - sum(part.memory_bits for part in parts.values())
-    if expected.prefers_samples(cells) or (left // 8 < FEW_BYTES * sample_bytes and not exact):
+    if samples or (left // 8 < FEW_BYTES * sample_bytes and not exact):
         return {**parts, SAMPLES: fit_sample(left // 8, flows=flows, salt=salt)}
     if per_flow < FEW_CELLS:
         # A sample of so little is none: cells that sample keep some of an elephant's clean, and answer it.
@@ -173,6 +209,10 @@ class Expected:
     loss: float
     packets: float
 
+    @classmethod
+    def of(cls, case: Case) -> Expected:
+        return cls(round(case.flows), case.loss, case.size * case.flows)
+
     @property
     def lost(self) -> float:
         """Lost packets per flow."""
@@ -185,9 +225,12 @@ class Expected:
 
     def prefers_samples(self, cells: int) -> bool:
         """Whether samples are expected to be closer than counters with memory for so many cells."""
-        per_flow, lost = cells / self.count, self.lost * self.flows / self.count
-        is_risky = per_flow < LEAST_COUNTERS and lost > HARDLY_LOST
-        return is_risky or SAMPLES_LEAN * self.samples_error(per_flow) <= self.counters_error(per_flow)
+        per_flow = cells / self.count
+        return self.is_risky(cells) or SAMPLES_LEAN * self.samples_error(per_flow) <= self.counters_error(per_flow)
+
+    def is_risky(self, cells: int) -> bool:
+        """Whether counters would be so few, and so many of them spoiled, that they mislead."""
+        return cells / self.count < LEAST_COUNTERS and self.lost * self.flows / self.count > HARDLY_LOST
 
     def samples_error(self, per_flow: float) -> float:
         """What a sample's means of flows are off by, typically."""
