@@ -112,6 +112,31 @@ def test_loss_too_high_for_cells_recommends_samples() -> None:
     assert "sojourn plan sample" in told["advice"]
 
 
+def test_two_captures_are_planned_for_as_they_are_measured(shared_data: Path) -> None:
+    ends = [str(shared_data / "two-point" / f"{name}.pcap.gz") for name in ("ingress", "egress")]
+    wish = ["--error", "10%", "--confidence", "90%"]
+    told = answer("plan", "auto", "--from", ends[0], "--to", ends[1], *wish)
+    measured = answer("measure", *ends, *wish, "--truth")["sketch"]["planned"]
+    assert told["plan"]["memory_bytes"] == measured["memory_bytes"]
+    assert told["expected"]["share_within"] == measured["expected_share"] >= 0.9
+    assert told["traffic"]["loss"] == pytest.approx(0.19, abs=0.01)
+    assert measured["achieved_share"] >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--to", "b.pcap"], "the receiver's capture is alone"),
+        (["--from", "a.pcap", "--to", "b.pcap", "--loss", "1%"], "the captures tell the loss"),
+        (["--from", "a.pcap", "--to", "b.pcap", "--epoch", "1s"], "the captures tell the epoch"),
+    ],
+)
+def test_two_captures_leave_nothing_to_be_told(arguments: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, ["plan", "auto", *arguments])
+    assert isinstance(result.exception, UsageError)
+    assert text in str(result.exception)
+
+
 def test_a_capture_tells_flows_and_rate(shared_data: Path) -> None:
     capture = str(shared_data / "two-point" / "ingress.pcap.gz")
     told = answer("plan", "lds", "--from", capture, "--epoch", "1s", "--memory", "64KB")

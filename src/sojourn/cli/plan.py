@@ -22,6 +22,10 @@ _TABLE = [*columns("quantity", left=True), *columns("planned", published="as pub
 
 EpochOption = Annotated[str | None, typer.Option("--epoch", metavar="TIME", help="How long one sketch records.")]
 LossOption = Annotated[str, typer.Option(metavar="SHARE", help="Share of packets expected to be lost.")]
+FlowLossOption = Annotated[
+    str | None,
+    typer.Option("--loss", metavar="SHARE", help="Share of packets expected to be lost; auto: 1%, else none."),
+]
 MethodOption = Annotated[
     Literal["joint", "published"],
     typer.Option(help="joint: from simulation, with the paper's sizing beside; published: the paper's alone."),
@@ -148,10 +152,14 @@ def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
             str | None,
             typer.Option("--from", metavar="CAPTURE", help="Take flows, their sizes and the rate from a capture."),
         ] = None,
-        loss: LossOption = "0%",
+        receiver: Annotated[
+            str | None,
+            typer.Option("--to", metavar="CAPTURE", help="The same traffic at the other point: loss and delays, too."),
+        ] = None,
+        loss: FlowLossOption = None,
         flow_size: Annotated[
-            int, typer.Option(metavar="N", help="The promise is for flows of N packets or more.")
-        ] = 100,
+            int | None, typer.Option(metavar="N", help="The promise is for flows of N packets or more, 100.")
+        ] = None,
         tail: Annotated[
             float, typer.Option(metavar="N", help="Pareto tail of flow sizes; smaller means larger elephants.")
         ] = 0.9,
@@ -161,7 +169,7 @@ def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
         method: MethodOption = "joint",
     ) -> None:
         count = None if flows is None else round(flows)
-        known = {"flows": count, "epoch": epoch, "capture": capture, "loss": loss}
+        known = {"flows": count, "epoch": epoch, "capture": capture, "receiver": receiver, "loss": loss}
         wish.run(name, method, **known, flow_size=flow_size, tail=tail, delay=delay)
 
     app.command(name, help=purpose, epilog=f"Example:  sojourn plan {name} {example}")(command)

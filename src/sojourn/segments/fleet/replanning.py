@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.segments.plan import MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS, SegmentPlan, plan_point, usual_sample_bytes
-from sojourn.segments.planning.layout import SAMPLES
+from sojourn.segments.plan import MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS, SegmentPlan, plan_point
 
 FIRST_FLOWS, FIRST_LOSS = 1000, 0.01
 GROWN, SHRUNK = 2.0, 8.0
@@ -112,7 +111,7 @@ def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     """The bytes by which flows' means are within a share of the truth, with a confidence, in such traffic.
 
     Those of flows with 100 packets or more count; where none has as many, those of the largest.
-    What is tried has no sample beside its cells, which a point always has: it comes on top.
+    What is tried is what a point records, with the sample that it always has.
     Cost: seconds.
     """
     from sojourn.segments.planning.search import Wish, plan_memory
@@ -125,6 +124,5 @@ def sized_memory(seen: Seen, *, error: float, confidence: float) -> int:
     wish = Wish(error, confidence)
     if sizes.max() < wish.least_packets:
         wish = replace(wish, least_packets=int(sizes.max()))
-    found = plan_memory("auto", ExpectedTraffic(sizes, lost, flows), wish)
-    beside = 0 if SAMPLES in found.plan.parts else usual_sample_bytes(packets)
-    return max(LEAST_SIZED_BYTES, found.budget_bytes + beside)
+    found = plan_memory("auto", ExpectedTraffic(sizes, lost, flows), wish, point=True)
+    return max(LEAST_SIZED_BYTES, found.budget_bytes)

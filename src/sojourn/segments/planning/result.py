@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sojourn.sketches.sizing.iotm import EpochPlan, Workload
 
 DEFAULT_ERROR = 0.05
+USUAL_LOSS = 0.01
+LARGE_FLOW = 100
 MOST_PACKETS = 1e15
 MOST_FLOWS = 100_000_000
 PUBLISHED_PER_FLOW = 20
@@ -41,6 +43,7 @@ class Traffic(TypedDict, total=False):
     loss: float | str
     flows: int  # in an epoch
     capture: FilePath  # instead of flows and rate
+    receiver: FilePath  # the capture at the other point: instead of loss and delays, too
     flow_size: int  # the promise is for flows of so many packets or more
     tail: float  # of flow sizes (Pareto) or instances' sizes (Zipf)
     delay: int | str  # mean delay, for COLATE's published equations
@@ -401,18 +404,20 @@ def _plan_means(sketch: str, workload: Workload, traffic: Traffic, wish: _Wish) 
 
 def _plan_flows(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
     """A sketch that answers per flow, by simulation unless only the published sizing is asked for."""
-    from sojourn.segments.planning.search import Wish, plan_memory, predict_error
+    from sojourn.segments.planning.search import Wish, plan_memory, predict_error, surveyed_wish
     from sojourn.sketches.sizing.lds import fit_pareto
 
-    asked = Wish(wish.error, wish.confidence, traffic.get("flow_size", 100))
     delay_ns = int(_positive(parse_duration(traffic.get("delay", "10ms"), where="--delay"), "--delay"))
     expected, epoch_ns, rate = _expected_traffic(sketch, traffic, wish.advance)
+    asked = Wish(wish.error, wish.confidence, traffic.get("flow_size", LARGE_FLOW))
+    if "receiver" in traffic and "flow_size" not in traffic:
+        asked = surveyed_wish(expected, wish.error, wish.confidence)
     known: Values = {
         "rate": rate,
         "packets": expected.total_packets,
         "flows": expected.flows,
         "largest_flow": int(expected.packets.max()),
-        "loss": _loss(traffic.get("loss", 0.0)),
+        "loss": expected.loss,
         "flow_size": asked.least_packets,
     }
     result = PlanResult(sketch, expected.total_packets, epoch_ns, wish.error, wish.confidence, known)
@@ -444,8 +449,11 @@ def _expected_traffic(sketch: str, traffic: Traffic, advance: Advance) -> tuple[
     """The flows of an epoch, its length, and packets per second."""
     from sojourn.segments.planning.world import ExpectedTraffic, pareto_sizes
 
-    loss = _loss(traffic.get("loss", 0.0))
+    # Cells that are decoded by themselves are planned as published, for no loss; auto as `record` does by default.
+    loss = _loss(traffic.get("loss", USUAL_LOSS if sketch == "auto" else 0.0))
     epoch_ns = parse_duration(traffic["epoch"], where="--epoch") if "epoch" in traffic else None
+    if "receiver" in traffic:
+        return _surveyed(sketch, traffic, advance)
     if "capture" in traffic:
         packets, flows, epoch_ns, rate = _captured(traffic, epoch_ns, advance)
     else:
@@ -461,6 +469,26 @@ def _expected_traffic(sketch: str, traffic: Traffic, advance: Advance) -> tuple[
             raise ParameterError(f"--tail is {tail:g}", where="plan", action="use 0.3 … 10")
         packets = pareto_sizes(flows, _packets(rate, epoch_ns), tail=tail)
     return ExpectedTraffic(packets, np.full(len(packets), loss), flows), epoch_ns, rate
+
+
+def _surveyed(sketch: str, traffic: Traffic, advance: Advance) -> tuple[Any, int, float]:
+    """The flows of two captures as `measure --error` plans for them: both are one epoch."""
+    from sojourn.matching.clock.correction import ClockMode
+    from sojourn.segments.planning.search import expect_surveyed
+    from sojourn.segments.record import decode_options
+    from sojourn.segments.survey import CaptureOptions, CapturePoint, share_wire_sizes, survey_captures
+
+    if "capture" not in traffic:
+        action = "give the sender's capture, too, as --from"
+        raise UsageError("the receiver's capture is alone", where=f"plan {sketch}", action=action)
+    if told := [name for name in ("flows", "rate", "loss", "epoch") if name in traffic]:
+        raise UsageError(f"the captures tell the {told[0]}", where="plan", action=f"leave --{told[0]} out")
+    options = CaptureOptions(decode_options("five-tuple", inner=False))
+    points = CapturePoint(os.fspath(traffic["capture"]), options), CapturePoint(os.fspath(traffic["receiver"]), options)
+    share_wire_sizes(points)
+    survey = survey_captures(points, clock=ClockMode(), advance=advance)
+    length = max(survey.sender.last_ns - survey.sender.first_ns, 1)
+    return expect_surveyed(survey), length, survey.packets * 1e9 / length
 
 
 def _captured(traffic: Traffic, epoch_ns: int | None, advance: Advance) -> tuple[Int64Array, int, int, float]:

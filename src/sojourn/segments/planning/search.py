@@ -17,8 +17,9 @@ delays vary (from a sample in long captures). `plan_surveyed` tries worlds drawn
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -29,9 +30,10 @@ from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.segments.answer import answer_interval
-from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_point, plan_segment
 from sojourn.segments.planning.layout import SEGMENT
 from sojourn.segments.planning.world import Delays, ExpectedTraffic, World, draw_world, surveyed_delays
+from sojourn.segments.ranges import IN_RANGE_NS
 from sojourn.segments.record import PointRecorder
 from sojourn.segments.survey import Survey
 from sojourn.sketches.counter_vector import CounterVectorParameters
@@ -108,10 +110,12 @@ def plan_memory(
     wish: Wish,
     *,
     joint: bool = True,
+    point: bool = False,
     advance: Advance = silent,
 ) -> MemoryPlan:
     """The smallest plan that keeps the wish, or (`is_kept` false) the best that memory can buy.
 
+    `plan`, `measure --error` and the control unit (which plans a fleet's `point`) all find their memory here.
     Memory is stepped up or down until the wish is just kept, then halved to within a seventh.
     """
     worlds = _Worlds(traffic, wish)
@@ -122,7 +126,7 @@ def plan_memory(
     while LEAST_MEMORY <= memory <= most and high > LAST_STEP * low:
         trials += 1
         advance(f"trying {format_bytes(memory)}", 1 - 0.8**trials)
-        tried = _try_memory(name, memory, traffic, worlds, joint=joint)
+        tried = _try_memory(partial(_plan, name, traffic=traffic, joint=joint, point=point), memory, worlds)
         kept = tried is not None and tried.prediction.is_kept
         if tried is not None and (
             kept or best is None or (not best.prediction.is_kept and tried.prediction.rank > best.prediction.rank)
@@ -144,12 +148,16 @@ def _next_memory(low: float, high: float, most: float) -> float:
 
 def predict_error(name: str, memory_bytes: int, traffic: ExpectedTraffic, wish: Wish) -> MemoryPlan:
     """What a given memory buys; the wish names the flows and the confidence."""
-    plan = _plan(name, memory_bytes, traffic, joint=True)
-    return MemoryPlan(plan, _predict(plan, traffic, _Worlds(traffic, wish), to_the_end=True), memory_bytes)
+    plan = _plan(name, memory_bytes, traffic=traffic)
+    return MemoryPlan(plan, _predict(plan, _Worlds(traffic, wish), to_the_end=True), memory_bytes)
 
 
-def _plan(name: str, memory_bytes: int, traffic: ExpectedTraffic, *, joint: bool) -> SegmentPlan:
+def _plan(
+    name: str, memory_bytes: int, *, traffic: ExpectedTraffic, joint: bool = True, point: bool = False
+) -> SegmentPlan:
     packets = round(traffic.total_packets)
+    if point:
+        return plan_point(memory_bytes, flows=traffic.flows, loss=traffic.loss, packets=packets)
     return plan_segment(name, memory_bytes, flows=traffic.flows, loss=traffic.loss, packets=packets, joint=joint)
 
 
@@ -176,21 +184,19 @@ class _Worlds:
                 return
 
 
-def _try_memory(
-    name: str, memory: float, traffic: ExpectedTraffic, worlds: _Worlds, *, joint: bool
-) -> MemoryPlan | None:
+def _try_memory(planned: Callable[[int], SegmentPlan], memory: float, worlds: _Worlds) -> MemoryPlan | None:
     """The plan for a memory, or None where the memory is too small to plan with."""
     try:
-        plan = _plan(name, int(memory), traffic, joint=joint)
+        plan = planned(int(memory))
     except ParameterError:
         return None
-    return MemoryPlan(plan, _predict(plan, traffic, worlds, to_the_end=False), int(memory))
+    return MemoryPlan(plan, _predict(plan, worlds, to_the_end=False), int(memory))
 
 
-def _predict(plan: SegmentPlan, traffic: ExpectedTraffic, worlds: _Worlds, *, to_the_end: bool) -> Prediction:
+def _predict(plan: SegmentPlan, worlds: _Worlds, *, to_the_end: bool) -> Prediction:
     """The worst prediction over all kinds of delays; the first that clearly fails unless `to_the_end`."""
     worst: Prediction | None = None
-    for delays in traffic.delays:
+    for delays in worlds.traffic.delays:
         tried = _predict_in(plan, worlds, delays, to_the_end=to_the_end)
         if worst is None or tried.rank < worst.rank:
             worst = tried
@@ -277,29 +283,35 @@ def _shrunk(parameters: Parameters, share: float) -> Parameters:
 
 SIZES_TO_PROMISE = (100, 10, 1)
 LEAST_FLOWS = 5
-MOST_VARIATION = 10.0
 
 
 def expect_surveyed(survey: Survey) -> ExpectedTraffic:
-    """The traffic that a survey has seen: its flows' sizes, losses, means and deviations."""
+    """The traffic that a survey has seen: its flows' sizes, losses and delays."""
     match, table = survey.match.flows, survey.sender.flows
     rows = rows_of(table.ids, match.flow_id)
     heard = (match.received > 0) & (rows >= 0)
     if not heard.any():
         raise ParameterError("no packet was matched", where="plan", action="give --memory instead of --error")
-    mean = np.maximum(match.mean_ns[heard], 1.0)
-    variation = np.where(match.received[heard] > 1, match.std_ns[heard] / mean, 0.0)
+    packets = survey.match.packets
+    count = np.diff(packets.start)
+    # What is beyond is taken off, or counters are widened, when it is recorded.
+    delays = np.clip(packets.delay_ns[np.repeat(heard, count)], 0, IN_RANGE_NS)
     return ExpectedTraffic(
         np.maximum(table.packets[rows[heard]], 1),
         match.lost[heard] / np.maximum(match.packets[heard], 1),
         len(survey.flow_id),
-        (surveyed_delays(mean, np.minimum(variation, MOST_VARIATION)),),
+        (surveyed_delays(np.append(0, np.cumsum(count[heard])), delays),),
     )
 
 
 def promised_size(packets: Int64Array) -> int:
     """From which size on flows are promised an error: 100 packets, or fewer where hardly a flow has as many."""
     return next((size for size in SIZES_TO_PROMISE if np.count_nonzero(packets >= size) >= LEAST_FLOWS), 1)
+
+
+def surveyed_wish(traffic: ExpectedTraffic, error: float, confidence: float) -> Wish:
+    """The wish for surveyed flows: that of the largest size of which there are some."""
+    return Wish(error, confidence, promised_size(traffic.packets))
 
 
 def plan_surveyed(
@@ -313,7 +325,7 @@ def plan_surveyed(
 ) -> tuple[Wish, MemoryPlan]:
     """The smallest plan that keeps the error for the survey's flows; a `ParameterError` where none does."""
     traffic = expect_surveyed(survey)
-    wish = Wish(error, confidence, promised_size(traffic.packets))
+    wish = surveyed_wish(traffic, error, confidence)
     chosen = plan_memory(name, traffic, wish, joint=joint, advance=advance)
     if not chosen.prediction.is_kept:
         other = "--memory instead of --error" if name in ("auto", "sample") else "--sketch auto"

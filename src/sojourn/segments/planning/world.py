@@ -7,7 +7,8 @@ budget of packets allows.
 
 How delays differ is rarely known, and it decides the error. Without better knowledge three kinds are drawn and the
 worst counts: two paths (a flow is on the fast or the slow one), flows spread widely around a common mean, and flows
-that are all alike while packets vary strongly. A survey knows each flow's mean and deviation (`surveyed_delays`).
+that are all alike while packets vary strongly. A survey knows flows' delays, however they are distributed
+(`surveyed_delays`).
 
 Cost: O(packets), at most `PACKET_BUDGET` of them per world; the same seed gives the same world.
 
@@ -34,37 +35,64 @@ MOST_SIZES = 1 << 20
 START_NS = 1_700_000_000_000_000_000
 MEAN_NS = 10_000_000.0
 NO_BYTES = 64
-
-
-Drawn = tuple[FloatArray, FloatArray]
+ENOUGH_SEEN = 8  # of a flow's packets, to go by its own delays
 
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """A law of delays: draws each flow's mean in ns, and the variation (deviation over mean) of its packets."""
+    """A law of delays: `draw` gives packets their delays in ns, from the flows' rows and each packet's flow, sorted."""
 
     name: str
-    draw: Callable[[np.random.Generator, Int64Array], Drawn]
+    draw: Callable[[np.random.Generator, Int64Array, Int64Array], FloatArray]
 
 
-def _two_paths(random: np.random.Generator, flow: Int64Array) -> Drawn:
+def _gamma(random: np.random.Generator, mean: FloatArray, variation: float, owner: Int64Array) -> FloatArray:
+    """Delays around each flow's mean, with this deviation over the mean."""
+    shape = variation**-2
+    drawn: FloatArray = random.standard_gamma(shape, len(owner)) * (mean / shape)[owner]
+    return drawn
+
+
+def _two_paths(random: np.random.Generator, flow: Int64Array, owner: Int64Array) -> FloatArray:
     """A third of the flows takes a path that is ten times slower."""
     slow = random.uniform(size=len(flow)) < 1 / 3
-    return np.where(slow, 10.0, 1.0) * MEAN_NS / 4, np.full(len(flow), 0.3)
+    return _gamma(random, np.where(slow, 10.0, 1.0) * MEAN_NS / 4, 0.3, owner)
 
 
-def _log_normal(random: np.random.Generator, flow: Int64Array) -> Drawn:
-    return random.lognormal(np.log(MEAN_NS), 0.7, len(flow)), np.full(len(flow), 0.4)
+def _log_normal(random: np.random.Generator, flow: Int64Array, owner: Int64Array) -> FloatArray:
+    return _gamma(random, random.lognormal(np.log(MEAN_NS), 0.7, len(flow)), 0.4, owner)
 
 
 def equal_delays(variation: float) -> Delays:
     """All flows have one mean; packets vary."""
-    return Delays("packets differ", lambda _, flow: (np.full(len(flow), MEAN_NS), np.full(len(flow), variation)))
+    return Delays(
+        "packets differ", lambda random, flow, owner: _gamma(random, np.full(len(flow), MEAN_NS), variation, owner)
+    )
 
 
-def surveyed_delays(mean_ns: FloatArray, variation: FloatArray) -> Delays:
-    """Each flow's own mean and variation, as a survey found them."""
-    return Delays("as surveyed", lambda _, flow: (mean_ns[flow], variation[flow]))
+def surveyed_delays(start: Int64Array, delay_ns: Int64Array) -> Delays:
+    """The delays that a survey has seen: those of row r are ``delay_ns[start[r]:start[r + 1]]``, at least one.
+
+    A flow's packets take its own delays, in turn, whatever their law; where few were seen of it (a survey samples long
+    captures), those of flows of which more were, moved to its mean.
+    """
+    seen = np.diff(start)
+    mean = np.maximum(np.add.reduceat(delay_ns.astype(np.float64), start[:-1]) / seen, 1.0)
+    row = np.repeat(np.arange(len(seen)), seen)
+    ratio = np.maximum(delay_ns, 0.0) / mean[row]
+    well_seen = ratio[seen[row] >= ENOUGH_SEEN]
+    common = well_seen if len(well_seen) else ratio
+
+    def draw(random: np.random.Generator, flow: Int64Array, owner: Int64Array) -> FloatArray:
+        of_flow = flow[owner]
+        first = np.searchsorted(owner, np.arange(len(flow)))
+        turn = (np.arange(len(owner)) - first[owner]) % seen[of_flow]
+        own = ratio[start[of_flow] + turn]
+        others = common[random.integers(0, len(common), len(owner))]
+        drawn: FloatArray = np.where(seen[of_flow] >= ENOUGH_SEEN, own, others) * mean[of_flow]
+        return drawn
+
+    return Delays("as surveyed", draw)
 
 
 UNKNOWN_DELAYS = Delays("two paths", _two_paths), Delays("flows differ", _log_normal), equal_delays(1.5)
@@ -145,10 +173,8 @@ def draw_world(traffic: ExpectedTraffic, delays: Delays, *, least_packets: int, 
     """Packets of a sample of the expected flows; those of `least_packets` or more are promised something."""
     random = np.random.default_rng(seed)
     flow, sizes = _choose_flows(traffic, least_packets, random)
-    mean, variation = delays.draw(random, flow)
     owner = np.repeat(np.arange(len(flow)), sizes)
-    shape = 1 / np.maximum(variation, 1e-6) ** 2
-    delay = np.maximum(np.rint(random.standard_gamma(shape[owner]) * (mean / shape)[owner]), 0).astype(np.int64)
+    delay = np.rint(delays.draw(random, flow, owner)).astype(np.int64)
     delivered = random.random(len(owner)) >= traffic.lost_share[flow][owner]
     flow_id = random.integers(0, 2**64, len(flow), dtype=np.uint64)
     packet_id = random.integers(0, 2**64, len(owner), dtype=np.uint64)
