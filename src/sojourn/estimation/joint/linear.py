@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -514,7 +515,9 @@ class DelayProblem:
         excess = cells.delay_sum - prior_mean * cells.count
         variance, kappa, noise = self._variances(between, within)
         if self._dense is not None:
-            return self._dense.posterior(excess, variance, kappa, self.whole, noise, variances=not search)
+            # Cells that repeat one another, beside some that hold far more: singular to the last digit. Sweeps are not.
+            with suppress(np.linalg.LinAlgError):
+                return self._dense.posterior(excess, variance, kappa, self.whole, noise, variances=not search)
         return self._pass(excess, variance, kappa, noise, settled, search)
 
     def _pass(
