@@ -144,7 +144,7 @@ def fit_auto(
     expected = Expected(flows, loss, packets or USUAL_PACKETS_PER_FLOW * flows)
     if not joint or flows > MOST_JOINT_FLOWS:
         return _without_counters(memory_bytes, expected, salt)
-    is_wanted, sample_bytes = sample_bytes > 0, max(sample_bytes, LEAST_SAMPLE_BYTES)
+    sample_bytes = max(sample_bytes, LEAST_SAMPLE_BYTES)
     if doubt <= 1:
         return _decoded_jointly(memory_bytes, expected, salt, sample_bytes, samples=expected.prefers_samples(cells))
     cases = plausible_cases(Case(flows, loss, expected.packets / flows), doubt)
@@ -156,7 +156,7 @@ def fit_auto(
     splits = [_split_of(parts) for parts in layouts]
     # Cells of whole flows also tell sizes and losses: where enough of them take little they are always there.
     needed = splits[0].cells if BESIDE_SAMPLES * splits[0].cells <= 8 * memory_bytes else 0
-    kept = [n for n, split in enumerate(splits) if split.cells >= needed and (split.sample or not is_wanted)]
+    kept = [n for n, split in enumerate(splits) if split.cells >= needed and split.sample]
     return layouts[kept[least_regret([splits[number] for number in kept], cases)]]
 
 

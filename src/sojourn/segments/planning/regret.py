@@ -79,9 +79,7 @@ def predicted_errors(splits: Sequence[Split], cases: Sequence[Case]) -> FloatArr
     lost = loss * TYPICAL_FLOW * np.maximum(size / LARGE_FLOW, 1.0) ** TYPICAL_POWER  # of a large flow
     spread = _spread_error(counters / COUNTER_BITS / large, per_flow, lost / per_flow, lost)
     drawn = _sample_error(sample / SLOT_BITS / large, np.maximum(size, LARGE_FLOW))
-    lossy: FloatArray = (1 / PRIOR**2 + 1 / spread**2 + 1 / drawn**2) / _misleading(
-        counters / COUNTER_BITS / large, lost
-    )
+    lossy: FloatArray = 1 / PRIOR**2 + 1 / spread**2 + 1 / drawn**2
     # Cells of whole flows tell nothing of a flow that lost packets.
     rows, none = np.full((1, 1), ROWS), np.zeros((1, 1))
     whole: FloatArray = lossy + 1 / _spread_error(exact / CELL_BITS / large, rows, none, lost) ** 2
@@ -112,12 +110,6 @@ def _spread_error(per_flow: FloatArray, used: FloatArray, own: FloatArray, lost:
     spoiled = (1 + 1.2 * own + 0.8 * own**1.5) * (1 + 0.085 * lost / per_flow)
     error: FloatArray = 0.02 * (used / per_flow) ** 0.5 * (1 + 1.4 / per_flow) * spoiled
     return error
-
-
-def _misleading(per_flow: FloatArray, lost: FloatArray) -> FloatArray:
-    """By which factor few counters, many of them spoiled, make things worse than if there were none."""
-    factor: FloatArray = np.where(per_flow > 0, 1 + 0.2 * np.minimum(lost, 1.0) / np.maximum(per_flow, 0.05) ** 2, 1.0)
-    return factor
 
 
 def _sample_error(per_flow: FloatArray, size: FloatArray) -> FloatArray:
