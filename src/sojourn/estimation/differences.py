@@ -189,6 +189,20 @@ def poisson_95(count: int) -> tuple[float, float]:
     return low, float(gammaincinv(count + 1, 0.975))
 
 
+def weighed_poisson_95(value: float, squares: float, unseen: float) -> tuple[float, float]:
+    """The 95 % interval of a sum of Poisson numbers, each with a weight: its value, Σ n·w² of what was seen, and the
+    weight of one that was not. Fay and Feuer, "Confidence Intervals for Directly Standardized Rates" (1997).
+
+    >>> [round(bound, 2) for bound in weighed_poisson_95(0.0, 0.0, 10.0)], weighed_poisson_95(3, 3, 1) == poisson_95(3)
+    ([0.0, 36.89], True)
+    """
+    from scipy.special import gammaincinv
+
+    low = squares / value * float(gammaincinv(value**2 / squares, 0.025)) if value else 0.0
+    above, beyond = value + unseen, squares + unseen**2
+    return low, beyond / above * float(gammaincinv(above**2 / beyond, 0.975))
+
+
 def poisson_most(expected: float) -> int:
     """The number that is exceeded once in 40 times, where `expected` are.
 

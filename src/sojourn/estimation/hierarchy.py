@@ -53,6 +53,8 @@ FREEDOM = 5
 FEWEST_FLOWS = 8
 # By moments: flows that are further apart are known to be; less by this factor is less.
 MOST_ALIKE, CLEARLY = 0.5, 0.75
+# Means of more are as good as normal, whatever the shape of one delay.
+FEW_PACKETS = 8
 POWERS = (0.0, 1.0, 2.0)
 NEGLIGIBLE = 1e-5
 MOST_STEPS = 60
@@ -187,7 +189,9 @@ class _Moments(NamedTuple):
 
 
 def _moments(evidence: Evidence) -> _Moments | None:
-    """By sampled packets: how much their means vary beyond what packets of the same flow do; None if too few tell.
+    """By sampled packets: how much their means vary beyond what packets of the same flow do.
+
+    None if too few tell, or nobody needs them.
 
     No flow's weight goes with its values, or the mean of skewed delays would be too low. Flows with many packets count
     alike, however many these are.
@@ -195,7 +199,7 @@ def _moments(evidence: Evidence) -> _Moments | None:
     sampled = evidence.count > 0
     n, mean, squares = evidence.count[sampled], evidence.sampled[sampled], evidence.squares[sampled]
     degrees = float(np.sum(n - 1))
-    if degrees < FEWEST_FLOWS:
+    if degrees < FEWEST_FLOWS or np.median(n) > FEW_PACKETS:
         return None
     weight = 1 / (1 / n + 1 / float(np.median(n)))
     middle = float(np.average(mean, weights=weight))

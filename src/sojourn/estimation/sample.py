@@ -8,7 +8,7 @@ of the group's packets in the sample:
   moderated deviation (below) and t for its degrees of freedom; exact where nothing was cut (p = 1) and all that
   arrived is paired, else p is less by the share that is not;
 - loss: the share (n − m)/n of its packets; exact where nothing was cut;
-- extra packets: what the receiver's sample has beyond the sender's, by the group's share (Poisson's interval);
+- extra packets: what the receiver's sample has beyond the sender's, by the group's share (weighed Poisson numbers);
 - size: the group's packet counter times the flow's share of the group's sample; a flow alone in its group has the
   counters' exact size and loss;
 - the whole: groups are strata, each weighed by the packets that its counter says were delivered.
@@ -36,7 +36,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
-from sojourn.estimation.differences import poisson_95
+from sojourn.estimation.differences import weighed_poisson_95
 from sojourn.estimation.order_statistics import sample_percentiles, weighed_percentiles
 from sojourn.estimation.packets.evidence import SampledPackets
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
@@ -384,18 +384,19 @@ def displaced_packets(earlier: Sample, sender: Sample, receiver: Sample) -> Esti
 
 
 def _all_packets(seen_of: Int64Array, share: FloatArray, packets: Int64Array) -> Estimate:
-    """Packets of a kind, of which some of each group were seen in its sampled share; Poisson's interval.
+    """Packets of a kind, of which some of each group were seen in its sampled share.
 
-    Where none was seen, `packets` tell what one would have stood for.
+    Groups have shares of their own: what many of one group's show says little of another's. `packets` tell what one
+    that was not seen would have stood for.
     """
     seen = int(seen_of.sum())
     if (share >= 1).all():
         return Estimate(seen, seen, seen, seen, METHOD, unit="packets")
     weight = 1 / np.where(share > 0, share, 1.0)
     value = float(np.sum(seen_of * weight))
-    scale = value / seen if seen else float(np.average(weight, weights=np.maximum(packets, 1)))
-    low, high = (scale * bound for bound in poisson_95(seen))
-    return Estimate(value, low, high, seen, METHOD, unit="packets")
+    unseen = float(np.average(weight, weights=np.maximum(packets, 1)))
+    low, high = weighed_poisson_95(value, float(np.sum(seen_of * weight**2)), unseen)
+    return Estimate(value, min(low, value), max(high, value), seen, METHOD, unit="packets")
 
 
 def _presence(samples: Sequence[KeptPackets]) -> tuple[Int64Array, BoolArray]:

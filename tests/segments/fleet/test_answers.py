@@ -117,7 +117,7 @@ def test_packets_that_overtake_one_other_are_not_lost(seed: int) -> None:
     assert losses.lost is not None
     assert losses.lost <= 1  # at an end one may be missing
     assert losses.low == 0
-    assert losses.high <= 40
+    assert losses.high <= 80
 
 
 def test_where_packets_overtake_each_other_no_loss_is_called_exact() -> None:
@@ -225,6 +225,55 @@ def jittery(world: TwoPointWorld) -> TwoPointWorld:
     received = replace(world.sender, time_ns=world.sender.time_ns + delay).select(arrived)
     received = received.select(np.argsort(received.time_ns, kind="stable"))
     return TwoPointWorld(world.sender, received, delay, world.keys, world.seed)
+
+
+def test_nothing_is_called_exact_that_packets_which_changed_places_with_a_marker_make_wrong() -> None:
+    """Every packet is sampled, but for these. Of some thirty intervals of 95 %, fewer than 85 % hold the truth in one
+    of 1,000 runs; means that have no width, and percentiles, are looked at by themselves."""
+    plan = plan_point(1_000_000, flows=40, loss=0.05)
+    held: dict[str, list[bool]] = {"lost": [], "mean": [], "flows": []}
+    for seed in range(3):
+        world = jittery(make_two_point_world(seed=seed, flows=40, packets=24_000, duration_ns=60 * SECOND, load=0.3))
+        found = answers(record(world.sender, plan, world), record(world.receiver, plan, world, node="b"))[1]
+        for run in found:
+            if not sum(one.samples for one in (run.extra, run.displaced, run.ahead) if one is not None):
+                continue
+            alone = combined([run])
+            truth, delay = truth_between(world, alone.first_ns, alone.last_ns)
+            mean, losses, flows = alone.totals.delays.mean, alone.totals.losses, alone.flows
+            assert isinstance(mean, Estimate)
+            assert flows is not None
+            held["lost"].append(losses.low <= int((delay == LOST).sum()) <= losses.high)
+            held["mean"].append(mean.low <= delay[delay != LOST].mean() <= mean.high)
+            rows = np.searchsorted(flows.flow_id, truth.flow_id)
+            known = flows.answered[rows] & (truth.received > 0)
+            low, high = flows.low_ns[rows][known], flows.high_ns[rows][known]
+            assert np.all(high - low > 0)
+            held["flows"] += ((low <= truth.mean_ns[known]) & (truth.mean_ns[known] <= high)).tolist()
+    assert len(held["mean"]) >= 20
+    assert {name: np.mean(one) >= (0.9 if name == "flows" else 0.85) for name, one in held.items()} == dict.fromkeys(
+        held, True
+    )
+
+
+def test_a_number_of_losses_that_cannot_be_is_not_exact() -> None:
+    """Copies make more packets arrive than are missing; cells prove that many are extra."""
+    world = in_order(make_two_point_world(seed=3, flows=60, packets=30_000, duration_ns=40 * SECOND, load=0.2))
+    random = np.random.default_rng(3)
+    kept = random.random(len(world.receiver)) >= 0.002
+    order = np.sort(np.concatenate([np.flatnonzero(kept), np.flatnonzero(kept & (random.random(len(kept)) < 0.02))]))
+    received = world.receiver.select(order)
+    plan = plan_point(8_000, flows=60, loss=0.002)
+    found = answers(record(world.sender, plan, world), record(received, plan, world, node="b"))[1]
+    lost = np.isin(world.sender.packet_id, received.packet_id, invert=True)
+    inside = []
+    for run in found:
+        alone = combined([run])
+        here = (world.sender.time_ns >= alone.first_ns) & (world.sender.time_ns <= alone.last_ns)
+        truth, losses = int(lost[here].sum()), alone.totals.losses
+        assert not losses.is_exact or losses.lost == truth
+        inside.append(losses.low <= truth <= losses.high)
+    assert np.mean(inside) >= 0.8
 
 
 def test_packets_that_overtake_a_marker_are_not_lost() -> None:

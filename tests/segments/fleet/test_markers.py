@@ -72,6 +72,18 @@ def test_a_burst_is_not_cut_to_pieces() -> None:
     assert len(names(cuts, [packets(200_000, seed=99, start_ns=30 * SECOND)])) <= 20
 
 
+@pytest.mark.parametrize("poll_ns", [10_000_000, 100_000_000, SECOND])
+def test_neither_the_beginning_nor_a_burst_is_cut_to_pieces_however_short_polls_are(poll_ns: int) -> None:
+    """By chance twenty cuts of ten seconds come in less than one of 10⁴ runs: some five are expected."""
+    cuts = MarkerCuts(10 * SECOND)
+    for rate, start in ((1_000, 0), (50_000, 10)):
+        found = 0
+        for number in range(3 * SECOND // poll_ns):
+            at = start * SECOND + number * poll_ns
+            found += len(cuts.places(packets(rate * poll_ns // SECOND, seed=at // 1000, start_ns=at, span_ns=poll_ns)))
+        assert found <= 20
+
+
 @pytest.mark.parametrize("silence", [3600 * SECOND, 86_400 * SECOND, 30 * 365 * 86_400 * SECOND])
 def test_traffic_that_resumes_or_a_clock_that_is_set_ahead_is_not_cut_to_pieces(silence: int) -> None:
     cuts = MarkerCuts(10 * SECOND)

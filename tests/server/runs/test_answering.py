@@ -11,6 +11,7 @@ from tests.segments.fleet.fleet_world import SECOND, record
 from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Cut, Epoch
 from sojourn.lab.two_point import make_two_point_world
+from sojourn.segments.fleet.markers import SILENCE_NS
 from sojourn.segments.fleet.runs import PlacedEpoch
 from sojourn.segments.plan import plan_point
 from sojourn.server.runs import answering
@@ -34,12 +35,12 @@ class CountingStore:
         return self.store.numbered(node, stream, sequences, **how)  # type: ignore[arg-type]
 
 
-def stored(folder: Path, count: int) -> tuple[CountingStore, list[PlacedEpoch]]:
+def stored(folder: Path, count: int, *, apart_ns: int = 2 * SILENCE_NS) -> tuple[CountingStore, list[PlacedEpoch]]:
     cuts = [Cut(begins=n, ends=n + 1, continues=n > 0) for n in range(count)]
     epochs = []
     for number, cut in enumerate(cuts):
         sketch = Lda(PARAMETERS)
-        sketch.record(1, 100 + number, 10**9 + number)
+        sketch.record(1, 10**9 + number * apart_ns, 100)
         epochs.append(Epoch(NODE, STREAM, number, sketch.snapshot(), None, cut))
     store = open_store(folder)
     store.add(epochs)
@@ -61,6 +62,14 @@ def test_epochs_of_following_runs_are_read_together_as_far_as_there_is_room(
         assert [e.sequence for e in reader.before(one)] == [one.sequence - 1] * (one.sequence > 0)
     assert len(store.asked) == reads
     assert sorted(number for some in store.asked for number in some) == [one.sequence for one in placed]
+
+
+def test_of_short_epochs_as_many_are_looked_at_as_packets_can_be_late(tmp_path: Path) -> None:
+    store, placed = stored(tmp_path, 6, apart_ns=SILENCE_NS * 2 // 5)
+    reader = Reader(store, NODE, STREAM, 1 << 20)  # type: ignore[arg-type]
+    assert [e.sequence for e in reader.before(placed[5])] == [2, 3, 4]
+    assert [e.sequence for e in reader.before(placed[1])] == [0]
+    assert reader.before(placed[0]) == []
 
 
 def test_an_epoch_that_is_gone_ends_its_own_run_alone(tmp_path: Path) -> None:

@@ -360,9 +360,7 @@ class DelayProblem:
         incidence = cells.incidence
         by_group = cells.packets.reshape(incidence.flows, incidence.groups, incidence.group_length).sum(axis=2)
         self.size = np.maximum(cells.size, 0.5)
-        # Where a cell takes all packets, parts elsewhere that add up to more are decoded too large.
-        entire = ((incidence.share >= FULL) & (incidence.cell >= 0)).any(axis=1)
-        self.whole = np.where(entire, self.size, np.maximum(self.size, by_group.max(axis=1, initial=0.0)))
+        self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
         doubted = np.where(incidence.share >= FULL, 0.0, cells.split).reshape(by_group.shape[0], by_group.shape[1], -1)
         self.unsplit = np.minimum(doubted.sum(axis=2) / np.maximum(by_group, 1e-9), 1.0)
@@ -371,6 +369,11 @@ class DelayProblem:
         self._telling = self.heard
         small = int(self.heard.sum()) <= DENSE_CELLS and incidence.flows <= DENSE_FLOWS
         self._dense = DenseCells(incidence, cells.packets, self.heard) if small and self.heard.any() else None
+        if self._dense is None:
+            # Where a cell takes all packets, parts elsewhere that add up to more are decoded too large. (A matrix of
+            # such parts would not be positive definite.)
+            entire = ((incidence.share >= FULL) & (incidence.cell >= 0)).any(axis=1)
+            self.whole = np.where(entire, self.size, self.whole)
 
     @property
     def telling_cells(self) -> int:

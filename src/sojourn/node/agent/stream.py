@@ -220,11 +220,15 @@ class AgentStream:
         self._learn(found.keys)
         self._ids = found.batch.flow_id if isinstance(found.batch, PacketBatch) else found.batch.instance_id
         self.until_ns = now_ns
+        missed = 0
         if self.configuration.plan is not None:
-            missed = self.source.missed
-            self._recorder.note(missed=missed - self._missed, clock=kernel_clock())
-            self._missed = missed
-        return [*self._recorder.record(found.batch), *self._recorder.close_before(now_ns)]
+            missed, self._missed = self.source.missed - self._missed, self.source.missed
+            self._recorder.note(missed=missed, clock=kernel_clock())
+        closed = self._recorder.record(found.batch)
+        if closed and missed:
+            # Whether they passed before a marker or behind it, nobody knows.
+            self._recorder.note(missed=missed, clock=kernel_clock())
+        return [*closed, *self._recorder.close_before(now_ns)]
 
     def _learn(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -14,8 +14,9 @@ whole's means, which are sampled anew in each run, are independent. What the clo
 beyond its run is looked for in the sender's run before (``displaced``), and taken off the losses of that; what a sender
 has beyond its run, in the receiver's run before (``ahead``), where a marker was held up. Only the packets that were
 late at the end of the last run have to be guessed, from the next run or from how the sampled packets of these overtook
-each other (``overtaken``): where they did, no loss is called exact. Where a run shows late packets,
-what is missing of a flow may be one of them: its delay is then as uncertain as packets differ.
+each other (``overtaken``): where they did, no loss is called exact. The delays of packets that changed places are those
+of no run: where a run shows any, a mean is as uncertain as its part of them may differ from the others, and nothing is
+called exact.
 
 Cost: O(flows + samples) for each run.
 """
@@ -48,7 +49,7 @@ from sojourn.segments.answer import (
     without_unknown_losses,
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
-from sojourn.segments.fleet.losses import as_counted, combined_losses, losses_without
+from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without
 from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import recorded_base, shifted
 from sojourn.sketches.sample import Sample
@@ -63,6 +64,10 @@ MOST_ORDERED = 4096
 # Beyond these no clock and no packet counter of a run is believed: differences and sums of such numbers stay whole.
 LAST_NS = (1 << 62) - (1 << 41)
 MOST_PACKETS = 1 << 40
+# Deviations by which packets that changed places with a marker may differ from others.
+LATER = 2.0
+# Packets for each sampled one, up to which a sample shows how many are late at one place, and not only on average.
+DENSE = 2.0
 _NONE = Estimate(0.0, 0.0, 0.0, 0, "counted", unit="packets")
 
 
@@ -138,6 +143,11 @@ class RunAnswer:
     kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
     missed: tuple[int, int] = (0, 0)
     overtaken: Estimate | None = None
+
+    def with_some_elsewhere(self) -> RunAnswer:
+        """The same, knowing that some of its packets are in no sample: they changed places with a marker."""
+        sampled = self.sampled
+        return replace(self, sampled=replace(sampled, whole=np.zeros_like(sampled.whole), is_whole=False))
 
     @property
     def frame(self) -> RunFrame:
@@ -263,26 +273,29 @@ def _overtaken(pairs: TimedPairs, received: int) -> Estimate | None:
     if not len(pairs):
         return None
     arrivals = pairs.received_ns[np.lexsort((pairs.received_ns, pairs.sent_ns))[-MOST_ORDERED:]]
-    swapped = _swapped_pairs(arrivals) if (np.diff(arrivals) < 0).any() else 0
-    packets = max(received / len(pairs), 1.0)
+    late = _late_at_each(arrivals) if (np.diff(arrivals) < 0).any() else np.zeros(1, np.int64)
+    packets, swapped = max(received / len(pairs), 1.0), int(late.sum())
     if not swapped:
         return Estimate(0.0, 0.0, poisson_95(0)[1] / len(arrivals) * packets, 0, "order", unit="packets")
     value = swapped / len(arrivals) * packets
-    most = poisson_95(math.ceil(value * (1 + 2 / math.sqrt(swapped))))[1]
-    return Estimate(value, 0.0, most, swapped, "order", unit="packets")
+    if packets < DENSE:
+        most = packets * float(np.quantile(late, 0.975))
+    else:
+        most = poisson_95(math.ceil(value * (1 + 2 / math.sqrt(swapped))))[1]
+    return Estimate(value, 0.0, max(value, most), swapped, "order", unit="packets")
 
 
-def _swapped_pairs(numbers: Int64Array) -> int:
-    """The pairs of numbers of which the later is the smaller one.
+def _late_at_each(arrivals: Int64Array) -> Int64Array:
+    """How many packets before each arrive behind it.
 
-    >>> _swapped_pairs(np.array([3, 1, 2, 2, 5, 4]))
-    4
+    >>> _late_at_each(np.array([3, 1, 2, 2, 5, 4]))
+    array([0, 1, 1, 1, 0, 1])
     """
-    swapped, seen = 0, list[int]()
-    for number in numbers.tolist():
-        swapped += len(seen) - bisect_right(seen, number)
-        insort(seen, number)
-    return swapped
+    late, seen = [], list[int]()
+    for time in arrivals.tolist():
+        late.append(len(seen) - bisect_right(seen, time))
+        insort(seen, time)
+    return np.array(late, np.int64)
 
 
 def combine(
@@ -298,7 +311,11 @@ def combine(
     Before the runs that `gaps` count something is missing. `later` is the run after these, if it is known. Packets of
     `foreign` flows, which one of the points never sees, are not part of it.
     """
-    flows = _combined_flows(answers, clocks)
+    crossed = crossed_shares(answers, gaps, later)
+    answers = [
+        answer if not share else answer.with_some_elsewhere() for answer, share in zip(answers, crossed, strict=True)
+    ]
+    flows = _combined_flows(answers, clocks, crossed)
     whole = [answer.interval.totals for answer in answers]
     sent, received = (sum(getattr(one, name) for one in whole) for name in ("sent", "received"))
     losses = combined_losses(answers, gaps, later)
@@ -311,20 +328,17 @@ def combine(
     elif flows is not None:
         losses = as_counted(losses, flows, sent)
     known = [i for i, clock in enumerate(clocks) if clock.tells_delays]
-    delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known])
+    delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known], [crossed[i] for i in known])
     tails = _percentiles([answers[i] for i in known], [clocks[i] for i in known], None)
     first, last = answers[0].interval.first_ns, answers[-1].interval.last_ns
     totals = SegmentTotals(sent, received, delays, losses, tails)
     return Interval(first, last, totals, None if flows is None else without_other_way(flows))
 
 
-def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) -> LdaAnswer:
-    """The mean and deviation of all delivered packets."""
-    told = [
-        (part.delays.mean, part.delays.deviation, max(part.received, 1), clock)
-        for part, clock in zip(parts, clocks, strict=True)
-        if isinstance(part.delays.mean, Estimate)
-    ]
+def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt], crossed: Sequence[float]) -> LdaAnswer:
+    """The mean and deviation of all delivered packets; the part that `crossed` markers may differ from the others."""
+    rows = [row for row, part in enumerate(parts) if isinstance(part.delays.mean, Estimate)]
+    told = [(parts[i].delays.mean, parts[i].delays.deviation, max(parts[i].received, 1), clocks[i]) for i in rows]
     nothing = Unanswered(Reason.NOTHING_RECORDED)
     if not told:
         why: Answer = parts[0].delays.mean if parts else nothing
@@ -338,6 +352,7 @@ def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt]) 
     spreads = [one.value if isinstance(one, Estimate) else 0.0 for _, one, *_ in told]
     half = _bounded(half, math.sqrt(float(weight @ (np.square(spreads) + (value - mean) ** 2))))
     spread = math.sqrt(float(np.sum((weight * half) ** 2)))
+    spread += LATER * float(weight @ (np.array([crossed[i] for i in rows]) * spreads))
     below, above = _clock_room([clock for *_, clock in told], weight)
     samples = sum(one.samples for one in means)
     methods = [one.method for one in means]
@@ -389,8 +404,11 @@ class _Sums:
         unknown, samples = np.zeros(count, bool), np.zeros(count, np.int64)
         return cls(packets, lost, unknown, weight, means, squares, below, above, samples, silent, np.zeros((4, count)))
 
-    def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt, late_ns: float) -> None:
-        """Add a run; `late_ns` is how far the delays of packets that are missing in it may lie from the others'."""
+    def add(self, flows: FlowDelays, at: Int64Array, clock: ClockAt, crossed: float, late_ns: float) -> None:
+        """Add a run; the delays of the part of its packets that `crossed` a marker may lie `late_ns` from the others'.
+
+        Of few packets that is none, or by chance more than one.
+        """
         self.packets[at] += np.nan_to_num(flows.packets)
         # A packet that changed places with a marker is missing in one run, and too much in another.
         self.lost[at] += np.nan_to_num(flows.lost)
@@ -405,9 +423,8 @@ class _Sums:
         weight = np.where(known, np.maximum(delivered, 1.0), 0.0)
         mean = np.where(known, flows.mean_ns - clock.offset_ns, 0.0)
         half = np.where(known, (flows.high_ns - flows.low_ns) / 2, 0.0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            missing = np.where(np.isnan(flows.lost), 1.0, np.abs(flows.lost)) / np.maximum(flows.packets, 1.0)
-        half += np.where(known, np.clip(np.nan_to_num(missing), 0.0, 1.0) * late_ns, 0.0)
+        sizes = np.maximum(np.nan_to_num(flows.packets), 1.0)
+        half += np.where(known, np.minimum(crossed + 2 * np.sqrt(crossed / sizes), 1.0) * late_ns, 0.0)
         below, above = _clock_room([clock], np.ones(1))
         self.weight[at] += weight
         self.means[at] += weight * mean
@@ -415,26 +432,34 @@ class _Sums:
         self.below[at] += weight * (half + below)
         self.above[at] += weight * (half + above)
         self.samples[at] += np.where(known, flows.samples, 0)
-        self.silent[at] += np.where(known, 0.0, delivered)
+        is_sure = _is_whole(flows.packets) & _is_whole(flows.lost)
+        self.silent[at] += np.where(known, 0.0, np.where(is_sure, delivered, np.nan_to_num(flows.packets)))
 
 
 def _whole(sizes: FloatArray) -> FloatArray:
     """Sizes, exact where decoding came so near to a whole number: a run's part in a mean is as exact as the mean."""
-    nearest = np.rint(sizes)
-    return np.where(np.abs(sizes - nearest) < SURE_SIZE, nearest, sizes)
+    return np.where(_is_whole(sizes), np.rint(sizes), sizes)
 
 
-def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> FlowDelays | None:
-    told = [(a, a.interval.flows, clock) for a, clock in zip(answers, clocks, strict=True) if a.interval.flows]
+def _is_whole(sizes: FloatArray) -> BoolArray:
+    found: BoolArray = np.abs(sizes - np.rint(sizes)) < SURE_SIZE
+    return found
+
+
+def _combined_flows(
+    answers: Sequence[RunAnswer], clocks: Sequence[ClockAt], crossed: Sequence[float]
+) -> FlowDelays | None:
+    rows = [row for row, answer in enumerate(answers) if answer.interval.flows]
+    told = [(a, a.interval.flows, clocks[i]) for i in rows if (a := answers[i]).interval.flows is not None]
     if not told:
         return None
     flow_id = np.unique(np.concatenate([flows.flow_id for _, flows, _ in told]))
     sums = _Sums.of(len(flow_id))
     reason: list[Reason | None] = [None] * len(flow_id)
     method = [""] * len(flow_id)
-    for number, (_, flows, clock) in enumerate(told):
+    for row_of, (answer, flows, clock) in zip(rows, told, strict=True):
         at = np.searchsorted(flow_id, flows.flow_id)
-        sums.add(flows, at, clock, _late([answer for answer, *_ in told[number : number + 2]]))
+        sums.add(flows, at, clock, crossed[row_of], _late(answer))
         for row, why, how in zip(at.tolist(), flows.reason, flows.method_of_flow, strict=True):
             reason[row], method[row] = why or reason[row], method[row] if why else how
     known = sums.weight > 0
@@ -466,12 +491,10 @@ def _combined_flows(answers: Sequence[RunAnswer], clocks: Sequence[ClockAt]) -> 
     return without_unknown_losses(found)
 
 
-def _late(around: Sequence[RunAnswer]) -> float:
-    """How far packets that came too late for a run may lie from its others, if the run or the next shows late ones."""
-    if not any(answer.interval.totals.losses.extra for answer in around):
-        return 0.0
-    deviation = around[0].interval.totals.delays.deviation
-    return 2 * deviation.value if isinstance(deviation, Estimate) else 0.0
+def _late(answer: RunAnswer) -> float:
+    """How far packets that changed places with a marker may lie from the others of a run."""
+    deviation = answer.interval.totals.delays.deviation
+    return LATER * deviation.value if isinstance(deviation, Estimate) else 0.0
 
 
 def _percentiles(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # A sum of decoded losses that is so near to a whole number is one.
 SURE_LOSS = 0.01
+# Pairs that changed places, from which on how they are spread is known.
+MANY = 30
 
 
 def combined_losses(answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None) -> Losses:
@@ -40,10 +42,10 @@ def combined_losses(answers: Sequence[RunAnswer], gaps: Sequence[int], later: Ru
     # Packets that a kernel had no room for are all there may be; the rest errs independently from gap to gap.
     doubt = math.sqrt(sum(part.doubt**2 for part in parts))
     above, below = (doubt + sum(part.missed[end] for part in parts) for end in (0, 1))
-    lost, least, most = (
-        min(max(number, 0), sent) for number in (round(value), math.floor(value - below), math.ceil(value + above))
-    )
-    return Losses(lost, least, most, surely)
+    # A value that cannot be is as unsure as any: what bounds it makes nothing exact.
+    possible = min(max(value, 0.0), float(sent))
+    least, most = math.floor(min(value, possible) - below), math.ceil(max(value, possible) + above)
+    return Losses(round(possible), int(max(least, 0)), int(min(most, sent)), surely)
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,11 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
     missing = sent - sum(answer.interval.totals.received for answer in answers)
     missed = sum(answer.missed[0] for answer in answers), sum(answer.missed[1] for answer in answers)
     around = [one.interval.totals.losses for one in (*answers, *([later] if later is not None else []))]
-    extra = [answer.extra for answer in answers if answer.extra is not None]
+    extra = [_proven(answer.extra, answer) for answer in answers if answer.extra is not None]
     overtaken = [answer.overtaken for answer in answers if answer.overtaken is not None]
     at_an_end = _at_a_place(overtaken)
     # Among losses a cell does not show its extra packets: one that was overtaken may be hidden there.
-    is_in_order = not missing or at_an_end is None or at_an_end.high < 1
+    is_in_order = not missing or at_an_end is None or (at_an_end.high < 1 and not at_an_end.samples)
     is_in_order &= all(one.ahead is None or not one.ahead.value for one in answers)
     if is_in_order and not any(missed) and all(one.is_exact and not one.extra for one in around):
         return _ChainLosses(missing, low=missing, high=missing)
@@ -74,7 +76,8 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
         return _ChainLosses(None, low=missing - missed[1], high=sent)
     # Late packets of the run before are in the first run's extra ones, and in no loss of these runs.
     late = [answer.displaced for answer in answers[1:] if answer.displaced is not None]
-    ahead = [answer.ahead for answer in answers if answer.ahead is not None]
+    # Behind a gap nobody knows which packets were ahead of the first marker: as many as are late elsewhere.
+    ahead = [one for one in (answers[0].ahead or at_an_end, *(one.ahead for one in answers[1:])) if one is not None]
     first = _narrower(extra[0], at_an_end)
     last = at_an_end or _usual(late or extra)
     if later is not None and later.displaced is not None:
@@ -85,6 +88,36 @@ def _chain_losses(answers: Sequence[RunAnswer], later: RunAnswer | None) -> _Cha
         unsure.append(_rest(extra[1:], [*late, *ahead[2:]]))
     doubt = math.sqrt(sum(map(_variance, unsure)) + _sampled_apart(answers))
     return _ChainLosses(value, doubt, missed, value - doubt - missed[1], value + doubt + missed[0])
+
+
+def _proven(extra: Estimate, answer: RunAnswer) -> Estimate:
+    """Extra packets, of which cells may prove more than a sample shows."""
+    surely = answer.interval.totals.losses.extra
+    if extra.low >= surely:
+        return extra
+    return replace(extra, value=max(extra.value, surely), low=surely, high=max(extra.high, surely))
+
+
+def crossed_shares(answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None) -> list[float]:
+    """Of each run's packets, which part changed places with the markers at its ends, at most.
+
+    Their delays are those of no run. 0 where neither cells nor samples show any.
+    """
+    at_an_end = _seen(_at_a_place([one.overtaken for one in answers if one.overtaken is not None]))
+    shares = []
+    for place, answer in enumerate(answers):
+        following = [*answers[place + 1 : place + 2], *([later] if later is not None else [])][:1]
+        following = [] if place + 1 in gaps else following
+        count = max(_seen(answer.extra), answer.interval.totals.losses.extra)
+        count += at_an_end if answer.ahead is None else _seen(answer.ahead)
+        count += _seen(following[0].displaced) if following else at_an_end
+        shares.append(min(count / max(answer.interval.totals.sent, 1), 1.0))
+    return shares
+
+
+def _seen(estimate: Estimate | None) -> float:
+    """The most of what was seen; nothing seen is nothing here."""
+    return estimate.high if estimate is not None and estimate.samples else 0.0
 
 
 def _sampled_apart(answers: Sequence[RunAnswer]) -> float:
@@ -105,13 +138,17 @@ def _weight(estimate: Estimate) -> float:
 
 
 def _at_a_place(overtaken: Sequence[Estimate]) -> Estimate | None:
-    """How many packets are late at one place of some runs: on average, and at most in 39 places of 40."""
+    """How many packets are late at one place of some runs: on average, and at most in 39 places of 40.
+
+    They are no Poisson number: behind a packet that was held up itself there are fewer, and ahead of it more.
+    """
     seen = sum(one.samples for one in overtaken)
     looked = sum(_exposure(one) for one in overtaken)
     if not looked:
         return None
     value, most = seen / looked, poisson_most(_most_of(seen, looked))
-    return Estimate(value, 0.0, max(value, most), seen, "order", unit="packets")
+    highest = max((one.high for one in overtaken if one.samples > MANY), default=0.0)
+    return Estimate(value, 0.0, max(value, most, highest), seen, "order", unit="packets")
 
 
 def _exposure(overtaken: Estimate) -> float:

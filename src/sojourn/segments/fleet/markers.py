@@ -36,7 +36,7 @@ SILENCE_NS = 1_000_000_000
 LONGEST = 4
 # So many epochs after a marker others are looked for, of a level lower by so much: about ten an epoch.
 LATE, LOWER = 1.5, 4
-# A burst is known by the batch that it comes in; from one to the next the level may lag behind by so much.
+# A burst is known by what came in the last second or so; the level may lag behind that by so much.
 LAG = 2
 MOST_LEVEL = 40
 _AFTER = hashing.salt_for(MARKER_FUNCTION + 1, 0)
@@ -93,6 +93,7 @@ class MarkerCuts:
         self._level = -1  # not known yet
         self._due_ns: int | None = None
         self._window_ns = self._packets = 0
+        self._recent_ns = self._recent = 0
         self._last_ns = self._last_id = 0
         self._begun_ns: int | None = None
 
@@ -113,7 +114,10 @@ class MarkerCuts:
         """Set the level by what came in the last epoch's time, at once where far more comes now."""
         first, last = int(batch.time_ns[0]), int(batch.time_ns[-1])
         since = self._last_ns or first
-        level = self._level_of(len(batch), max(last - since, SILENCE_NS))
+        if not 0 <= first - self._recent_ns < SILENCE_NS:
+            self._recent_ns, self._recent = since, 0
+        self._recent += len(batch)
+        level = self._level_of(self._recent, max(last - self._recent_ns, SILENCE_NS))
         if self._level < 0:
             self._level, self._window_ns = level, first
         if first < self._window_ns:  # the clock was set back

@@ -23,6 +23,7 @@ from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelays, answer_run
+from sojourn.segments.fleet.markers import SILENCE_NS
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align, joined
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
 from sojourn.store.epochs import EpochStore, read_store
@@ -32,6 +33,8 @@ from sojourn.store.runs import AnsweredRuns, KnownPair, RunRow, RunStore
 MOST_PLACES = 4000
 MOST_EPOCHS = 500
 AHEAD_BYTES = 1 << 20  # of counters, decoded
+# Epochs that are looked at for packets that came late from them, where epochs are short.
+MOST_BEFORE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +133,23 @@ class Reader:
         numbers = [epoch.sequence for epoch in placed]
         found = self._known(numbers, self._after(numbers[-1]))
         around = placed[0].number_before
-        self._at_hand = {n: epoch for n, epoch in self._at_hand.items() if n == around or n >= numbers[-1]}
+        kept = [n for n in self._at_hand if around - MOST_BEFORE < n <= around or n >= numbers[-1]]
+        self._at_hand = {number: self._at_hand[number] for number in kept}
         if len(found) < len(numbers):
             raise UsageError("some of its epochs cannot be decoded, or are gone")
         return [found[number] for number in numbers]
 
     def before(self, placed: PlacedEpoch) -> list[Epoch]:
-        """The epoch that one follows, if there is one."""
-        return list(self._known([placed.number_before]).values()) if placed.cut.continues else []
+        """The epochs that one follows, back as far as packets can be late; none behind a gap."""
+        found: list[Epoch] = []
+        number, continues, until_ns = placed.number_before, placed.cut.continues, placed.first_ns
+        while continues and len(found) < MOST_BEFORE and number in self._known([number]):
+            epoch = self._at_hand[number]
+            found.insert(0, epoch)
+            if epoch.cut is None or until_ns is None or (epoch.first_ns or 0) <= until_ns - SILENCE_NS:
+                break
+            number, continues = number - epoch.cut.sequences, epoch.cut.continues
+        return found
 
     def _known(self, numbers: list[int], ahead: Sequence[int] = ()) -> dict[int, Epoch]:
         missing = [number for number in numbers if number not in self._at_hand]

@@ -168,11 +168,13 @@ def _parts(
     notes = [f"{plural(len(unanswered), 'run')} without an answer: {unanswered[0].reason}"] if unanswered else []
     by_pair: dict[int, list[_Part]] = {pair.number: [] for pair in known}
     each = MOST_SAMPLED // max(len(found), 1)
+    is_broken = dict.fromkeys(by_pair, False)
     for number, row in found:
         if row.reason is None:
             answer = read_answer(row.data, row.clock)
             thinner = replace(answer, sampled=answer.sampled.thinned(each))
-            by_pair[number].append(_Part(row.follows, thinner, row.size_bytes))
+            by_pair[number].append(_Part(row.follows and not is_broken[number], thinner, row.size_bytes))
+        is_broken[number] = row.reason is not None
     for pair in known:
         # A run that is answered while the question is may be among both, there together with others.
         stored = [_span(part) for part in by_pair[pair.number]]
