@@ -258,7 +258,7 @@ class Parameters(ABC):
             raise MismatchError(
                 f"parameters differ: {', '.join(different)}",
                 where=self.kind,
-                action="record both with the same parameters and salt",
+                action="record both with the same parameters and salt, and both with keys or without",
             )
 
     def to_mapping(self) -> dict[str, object]:
