@@ -56,7 +56,8 @@ def test_bytes_fall_with_packets() -> None:
     sizes = [len(encode(epoch(packets, Cut()))) for packets in (0, 10, 100, 100_000)]
     assert sizes[0] < 600
     assert sizes == sorted(sizes)
-    assert sizes[1] < sizes[3] / 10
+    # Each of ten packets is in some ten counters of a sketch that is full with 11 KB.
+    assert sizes[1] < sizes[3] / 8
 
 
 def test_an_epoch_without_a_cut_has_the_version_that_everybody_reads() -> None:
