@@ -35,7 +35,15 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
-from sojourn.estimation.packets.sizes import HIGH_TAIL, LEARN_FLOWS, LEAST, LOW_TAIL, SizePosterior, smoothed
+from sojourn.estimation.packets.sizes import (
+    HIGH_TAIL,
+    LEARN_FLOWS,
+    LEAST,
+    LOW_TAIL,
+    SizePosterior,
+    learning_rows,
+    smoothed,
+)
 
 RATES = 24
 LOWEST_RATE, HIGHEST_RATE = 0.01, 0.8  # the lowest as a part of all packets' rate
@@ -263,13 +271,10 @@ def _learnt(known: _Known, cells: _Cells, evidence: PacketEvidence, overall: flo
 
 def _learning_rows(evidence: PacketEvidence, flows: int) -> Int64Array:
     """Some flows, those of a group all or none."""
+    if evidence.lost is None or flows <= LEARN_FLOWS:
+        return learning_rows(flows)
     group = evidence.sampled.group
-    if flows <= LEARN_FLOWS:
-        return np.arange(flows)
-    random = np.random.default_rng(0)
-    if evidence.lost is None:
-        return np.sort(random.choice(flows, LEARN_FLOWS, replace=False))
-    shuffled = random.permutation(len(evidence.lost.total))
+    shuffled = np.random.default_rng(0).permutation(len(evidence.lost.total))
     flows_of = np.bincount(group, minlength=len(shuffled))[shuffled]
     chosen = shuffled[: 1 + int(np.searchsorted(np.cumsum(flows_of), LEARN_FLOWS))]
     return np.flatnonzero(np.isin(group, chosen))

@@ -74,7 +74,7 @@ def size_posterior(evidence: PacketEvidence) -> SizePosterior:
     sampled, heard = evidence.sampled, evidence.of_sent
     low, high = _bounds(evidence)
     known = Known(low, high, heard.value, heard.precision, sampled.kept, sampled.share)
-    rows = _learning_rows(len(low))
+    rows = learning_rows(len(low))
     weight = _learnt(_at(known, rows), None)
     if evidence.sent is not None:
         alone = _moments(known, weight)
@@ -110,7 +110,8 @@ def _bounds(evidence: PacketEvidence) -> tuple[FloatArray, FloatArray]:
     return low, np.maximum(high, low)
 
 
-def _learning_rows(flows: int) -> Int64Array:
+def learning_rows(flows: int) -> Int64Array:
+    """Some flows, in order: more than `LEARN_FLOWS` tell no more."""
     if flows <= LEARN_FLOWS:
         return np.arange(flows)
     return np.sort(np.random.default_rng(0).choice(flows, LEARN_FLOWS, replace=False))
