@@ -101,12 +101,13 @@ def test_a_step_costs_its_run_alone() -> None:
             assert clock.low_ns <= (SECOND if i > 20 else 0) <= clock.high_ns
 
 
-def test_without_packets_back_nothing_is_known() -> None:
-    ahead = pairs(CLOCKS["3 s behind"], back=False, seed=1, floor_ns=3_000_000, jitter_ns=1_000_000)
+@pytest.mark.parametrize("name", ["3 s behind", "years ahead"])
+def test_without_packets_back_nothing_is_known(name: str) -> None:
+    ahead = pairs(CLOCKS[name], back=False, seed=1, floor_ns=3_000_000, jitter_ns=1_000_000)
     found = follow(frames(), ahead, TimedPairs(np.empty(0, np.int64), np.empty(0, np.int64)))
     assert {clock.source for clock in found} == {UNKNOWN}
     assert all(clock.uncertainty_ns is None for clock in found)
-    # Delays are not negative then, and what varies is not the correction.
+    # Delays are neither negative nor years then, and what varies is not the correction.
     assert {clock.offset_ns for clock in found} == {float(ahead.raw_delay_ns.min())}
 
 

@@ -34,6 +34,8 @@ from sojourn.matching.clock.correction import MAX_SKEW_PPM, TimedPairs
 from sojourn.matching.clock.lines import Corridor, lower_hull
 
 BLOCKS = 8
+# No packet is on its way for longer: then clocks are apart, and one of them was never set.
+LONGEST_NS = 3_600_000_000_000
 REACH_NS = 120_000_000_000
 _STEEPEST = MAX_SKEW_PPM * 1e-6
 _ANY_RATE = -_STEEPEST, _STEEPEST
@@ -224,8 +226,9 @@ def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None],
         return [replace(one, offset_ns=0.0) for one in joined]
     if known:
         return joined
-    # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise.
-    return [replace(one, offset_ns=min(least_raw_ns, 0.0)) for one in joined]
+    # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise, or hours.
+    apart = 0.0 if 0.0 <= least_raw_ns <= LONGEST_NS else least_raw_ns
+    return [replace(one, offset_ns=apart) for one in joined]
 
 
 def _joined(packets: _Bounds, kernels: tuple[float, float] | None) -> ClockAt:

@@ -401,7 +401,8 @@ def _clock_fields(clocks: Sequence[ClockAt]) -> dict[str, Any]:
 
 def _explained(clock: ClockAt, doubt: int | None) -> str:
     if clock.source == UNKNOWN:
-        return f"Offset of the receiver's clock {UNKNOWN}."
+        moved = "; delays are counted from the smallest" if clock.offset_ns else ""
+        return f"Offset of the receiver's clock {UNKNOWN}{moved}."
     if clock.source == SAME:
         return "Both points are of one node, and have one clock."
     ahead = format_duration(abs(clock.offset_ns))
