@@ -29,7 +29,8 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
-from sojourn.estimation.hierarchy import Evidence, FlowPosterior, flow_posterior
+from sojourn.estimation.held_out import Halves, judge
+from sojourn.estimation.hierarchy import Evidence, FlowPosterior, learnt_prior, posterior_under
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.sample import MatchedSample
@@ -142,8 +143,13 @@ LEAST_PACKETS = 0.5
 TELL_DEVIATION = 10
 
 
-def combine(cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts) -> FlowDelays:
-    """Every flow's answer from cells and samples, with sizes and losses as all of them say."""
+def combine(
+    cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts, halves: Halves | None = None
+) -> FlowDelays:
+    """Every flow's answer from cells and samples, with sizes and losses as all of them say.
+
+    Where the samples are given in `halves`, too, one of them checks what is said of the other.
+    """
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
     weight = _cell_weight(cells, samples)
@@ -158,7 +164,7 @@ def combine(cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts)
         leans = ~(half <= EXACT_WITHIN_NS) & ~(absent & ~samples.answered)
     if cells.heard_ns is None:
         leans &= ~cells.answered
-    posterior = _posterior(cells, samples, counts.packets - counts.lost, leans) if leans.any() else None
+    posterior = _posterior(cells, samples, counts.packets - counts.lost, leans, halves) if leans.any() else None
     if posterior is not None:
         with np.errstate(invalid="ignore"):
             leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
@@ -172,7 +178,9 @@ def combine(cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts)
 _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 
-def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray, asked: BoolArray) -> FlowPosterior | None:
+def _posterior(
+    cells: FlowDelays, samples: FlowDelays, delivered: FloatArray, asked: BoolArray, halves: Halves | None
+) -> FlowPosterior | None:
     """What all flows together say of those asked for."""
     count = np.where(samples.answered, samples.samples, 0).astype(np.float64)
     nothing = np.zeros(len(count))
@@ -187,7 +195,11 @@ def _posterior(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray, as
         np.nan_to_num(samples.std_ns**2 * np.maximum(count - 1, 0.0)),
         np.maximum(np.where(np.isnan(delivered), _unseen_size(count, delivered), delivered), 1.0),
     )
-    return flow_posterior(evidence, asked=asked)
+    prior = learnt_prior(evidence)
+    if prior is None:
+        return None
+    found = posterior_under(prior, evidence, asked=asked)
+    return found if halves is None else judge(prior, evidence, halves).applied(found, evidence)
 
 
 def _unseen_size(count: FloatArray, delivered: FloatArray) -> float:

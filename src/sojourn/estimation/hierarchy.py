@@ -107,7 +107,7 @@ class _Observed(NamedTuple):
     each: FloatArray
 
 
-class _Prior(NamedTuple):
+class FlowPrior(NamedTuple):
     """Components: weight, centre, squared width, σ² there; β and log size around which it turns."""
 
     weight: FloatArray
@@ -131,11 +131,17 @@ class FlowPosterior:
 def flow_posterior(
     evidence: Evidence, law: SpreadLaw | None = None, *, asked: BoolArray | None = None
 ) -> FlowPosterior | None:
-    """The posterior of all flows, or of those `asked` for (NaN for the others); None where too few of them tell
-    anything. `law` where samples do not tell it.
+    """The posterior of all flows, or of those `asked` for; None where too few of them tell anything. `law` where
+    samples do not tell it."""
+    prior = learnt_prior(evidence, law)
+    return None if prior is None else posterior_under(prior, evidence, asked=asked)
+
+
+def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior | None:
+    """What flows have in common; None where too few of them tell anything.
 
     It is learnt twice, from flows' own means and from one mean for all: where delays are skewed and flows alike, their
-    own means are low just when their packets vary little. The likelier one answers.
+    own means are low just when their packets vary little. The likelier one is taken.
     """
     law = spread_law(evidence) or law
     if law is None:
@@ -152,13 +158,18 @@ def flow_posterior(
     common = np.full(len(rows), float(np.average(rough[rows], weights=weight)))
     found = [_learnt(some, law), _learnt(some, _refined(some, law, common))]
     prior, _ = max(found, key=lambda one: one[1])
-    quantiles = np.full((len(rough), 3), np.nan)
-    rows = np.arange(len(rough)) if asked is None else np.flatnonzero(asked)
-    quantiles[rows] = _posterior_quantiles(evidence.select(rows), _narrowed(evidence, prior))
+    return _narrowed(evidence, prior)
+
+
+def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | None = None) -> FlowPosterior:
+    """The posterior of all flows, or of those `asked` for (NaN for the others)."""
+    quantiles = np.full((len(evidence.value), 3), np.nan)
+    rows = np.arange(len(quantiles)) if asked is None else np.flatnonzero(asked)
+    quantiles[rows] = _posterior_quantiles(evidence.select(rows), prior)
     return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
 
 
-def _narrowed(evidence: Evidence, prior: _Prior) -> _Prior:
+def _narrowed(evidence: Evidence, prior: FlowPrior) -> FlowPrior:
     """The prior, or a normal one if flows are clearly less far apart than it says.
 
     The shape of a few delays' mean is known roughly only, and a likely prior explains what is left as differences
@@ -177,7 +188,7 @@ def _narrowed(evidence: Evidence, prior: _Prior) -> _Prior:
     relative = np.exp(deviation * z - 0.5 * deviation**2)
     width = WIDTH * (z[1] - z[0]) * deviation * found.mean * relative
     within = found.within * relative**2
-    return _Prior(weight / weight.sum(), found.mean * relative, width**2, within, 0.0, prior.pivot, True)
+    return FlowPrior(weight / weight.sum(), found.mean * relative, width**2, within, 0.0, prior.pivot, True)
 
 
 class _Moments(NamedTuple):
@@ -213,7 +224,7 @@ def _moments(evidence: Evidence) -> _Moments | None:
     return _Moments((middle * float(weight.sum()) + float(precision @ evidence.value)) / total, apart, within)
 
 
-def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[_Prior, float]:
+def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[FlowPrior, float]:
     """The distribution that flows share, and the logarithm of its likelihood; law and distribution in turns."""
     prior, likelihood = None, 0.0
     for _ in range(ROUNDS):
@@ -224,7 +235,7 @@ def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[_Prior, float]:
     return prior, likelihood
 
 
-def _posterior_quantiles(evidence: Evidence, prior: _Prior) -> FloatArray:
+def _posterior_quantiles(evidence: Evidence, prior: FlowPrior) -> FloatArray:
     """Median, low and high of each flow."""
     quantiles = np.empty((len(evidence.value), 3))
     _quantiles(_observed(evidence), prior, quantiles)
@@ -284,7 +295,7 @@ def _rough(evidence: Evidence, law: SpreadLaw) -> tuple[FloatArray, FloatArray]:
     return mean, np.where(total > 0, variance, np.inf)
 
 
-def _distribution(evidence: Evidence, law: SpreadLaw, before: _Prior | None) -> tuple[_Prior, float]:
+def _distribution(evidence: Evidence, law: SpreadLaw, before: FlowPrior | None) -> tuple[FlowPrior, float]:
     """The likeliest distribution under a law; its grid is finest where it had most flows `before`."""
     rough, variance = _rough(evidence, law)
     log_size = np.log(np.maximum(evidence.size, 1.0))
@@ -303,7 +314,7 @@ def _distribution(evidence: Evidence, law: SpreadLaw, before: _Prior | None) -> 
     return best
 
 
-def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, pivot: float) -> _Prior:
+def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, pivot: float) -> FlowPrior:
     """Even components over where flows lie, on the scale of logarithms if all of them are positive."""
     ordered = np.sort(mean)
     low, high = quantile_of_sorted(ordered, 0.0025), quantile_of_sorted(ordered, 0.9975)
@@ -320,10 +331,10 @@ def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, 
         centre = np.linspace(low - room, high + room, COMPONENTS)
         width = np.full(COMPONENTS, WIDTH * (centre[1] - centre[0]))
     weight = np.full(COMPONENTS, 1 / COMPONENTS)
-    return _Prior(weight, centre, width**2, law.variance(centre), slope, pivot, is_log)
+    return FlowPrior(weight, centre, width**2, law.variance(centre), slope, pivot, is_log)
 
 
-def _finer(law: SpreadLaw, prior: _Prior) -> _Prior:
+def _finer(law: SpreadLaw, prior: FlowPrior) -> FlowPrior:
     """A grid over the same range with most components where most flows are."""
     place = np.log(prior.centre) if prior.is_log else prior.centre
     step = np.maximum(np.gradient(place), _TINY)
@@ -337,7 +348,7 @@ def _finer(law: SpreadLaw, prior: _Prior) -> _Prior:
     return prior._replace(centre=centre, width2=width**2, within=law.variance(centre))
 
 
-def _normal_shapes(mean: FloatArray, variance: FloatArray, prior: _Prior) -> list[FloatArray]:
+def _normal_shapes(mean: FloatArray, variance: FloatArray, prior: FlowPrior) -> list[FloatArray]:
     """Weights of normals, as wide as flows differ beyond what observations do, and narrower and wider ones."""
     if prior.is_log:
         known = mean > 0
@@ -369,7 +380,7 @@ def _slope(mean: FloatArray, variance: FloatArray, log_size: FloatArray) -> floa
     return float(x @ (y - y.mean())) / square if square > 0 else 0.0
 
 
-def _likeliest(evidence: Evidence, prior: _Prior, mean: FloatArray, variance: FloatArray) -> tuple[_Prior, float]:
+def _likeliest(evidence: Evidence, prior: FlowPrior, mean: FloatArray, variance: FloatArray) -> tuple[FlowPrior, float]:
     """The likeliest weights, and the logarithm of the likelihood less what they cost: a normal's, or freer ones after
     some passes of expectation maximisation."""
     observed = _observed(evidence)
@@ -390,7 +401,7 @@ def _likeliest(evidence: Evidence, prior: _Prior, mean: FloatArray, variance: Fl
 
 @inlined
 def _components(
-    f: int, observed: _Observed, prior: _Prior, own: FloatArray, mean: FloatArray, variance: FloatArray
+    f: int, observed: _Observed, prior: FlowPrior, own: FloatArray, mean: FloatArray, variance: FloatArray
 ) -> float:
     """Fill in a flow's posterior components; the logarithm of its likelihood."""
     value, precision = observed.value[f], observed.precision[f]
@@ -434,7 +445,7 @@ def _components(
 
 
 @kernel
-def _responsibility(observed: _Observed, prior: _Prior, share: FloatArray) -> float:
+def _responsibility(observed: _Observed, prior: FlowPrior, share: FloatArray) -> float:
     """Flows per component; the logarithm of the likelihood of all."""
     own, mean, variance = np.empty(len(share)), np.empty(len(share)), np.empty(len(share))
     likelihood = 0.0
@@ -445,7 +456,7 @@ def _responsibility(observed: _Observed, prior: _Prior, share: FloatArray) -> fl
 
 
 @kernel
-def _quantiles(observed: _Observed, prior: _Prior, quantiles: FloatArray) -> None:
+def _quantiles(observed: _Observed, prior: FlowPrior, quantiles: FloatArray) -> None:
     """Median, low and high of each flow."""
     components = len(prior.weight)
     own, mean, variance = np.empty(components), np.empty(components), np.empty(components)

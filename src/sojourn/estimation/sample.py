@@ -246,6 +246,22 @@ class MatchedSample:
         whole: BoolArray = self._column(self.paired, row) == self._column(self.arrived, row)
         return np.repeat(flow_of_row, self.paired), whole & (row >= 0) & (self.share[group] >= 1)
 
+    def halves(self, flow_id: UInt64Array) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The known delays of each flow in two halves, by chance: how many, mean, and squares around it (2 × flows)."""
+        row, _, reason = self._rows(flow_id)
+        known = np.array([why is None for why in reason], bool)
+        of_row = np.repeat(np.arange(len(self.code)), self.paired)
+        order = np.lexsort((np.random.default_rng(0).random(len(of_row)), of_row))
+        rank = np.arange(len(of_row)) - self.start[:-1][of_row]
+        half = 2 * of_row + (rank + of_row) % 2
+        delay, length = self.delay_ns[order], 2 * len(self.code)
+        count = np.bincount(half, minlength=length).astype(np.float64)
+        mean = np.bincount(half, delay, length) / np.maximum(count, 1.0)
+        squares = np.bincount(half, (delay - mean[half]) ** 2, length).astype(np.float64)
+        columns = (np.where(known, [self._column(c[i::2], row) for i in (0, 1)], 0.0) for c in (count, mean, squares))
+        count, mean, squares = (np.nan_to_num(column) for column in columns)
+        return count, mean, squares
+
     def _percentiles(self, row: Int64Array) -> FloatArray:
         """Of each flow; NaN without a row."""
         if not len(self.code):

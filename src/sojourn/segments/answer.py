@@ -21,6 +21,7 @@ from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.estimation.auto import combine, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
+from sojourn.estimation.held_out import Halves
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.sample import MatchedSample, match_samples
@@ -148,7 +149,7 @@ def estimate_streams(
         return cells if cells is None or counts is None else counts.applied(cells)
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
     assert counts is not None
-    return combine(cells, samples, counts)
+    return combine(cells, samples, counts, None if sample is None else Halves(*sample.halves(flow_id)))
 
 
 def _count_packets(
