@@ -61,6 +61,7 @@ class SpinModel:
         start = other.edge if both else mine.edge
         is_edge = value != mine.value
         soon = start is not None and now - start < mine.smoothed // (8 if both else 4)
+        soon = soon and not (both and other.smoothed >= mine.smoothed)
         if is_edge and (soon or not in_turn):
             self.add(mine, round(math.log(2 * 0.02) * 1024))
             return

@@ -7,8 +7,9 @@ edges are a whole round trip, host to host and back (``QUIC_WHOLE``).
 
 **Turns.** With both directions in view, exactly one may change: the client's while both values are equal, the server's
 while they differ. A packet that changes out of turn is a straggler (reordered across an edge) and changes nothing; so
-is one that changes within an eighth of the smoothed time after the edge that it would answer (a quarter, where only one
-direction is in view and may always change).
+is one that changes within an eighth of the smoothed time after the edge that it would answer, if the other side answers
+sooner than its own does: a straggler is late by at least the other side's time. (A quarter, where only one direction is
+in view and may always change.)
 
 **Trust.** An endpoint may set the bit at random, packet by packet, and on one connection in sixteen it must not spin.
 Each packet is weighed as evidence, *spinning* against *random*, and the sum of the log likelihood ratios must reach
@@ -286,6 +287,8 @@ def _take_value(
     may_change = not has_both or are_equal != is_server
     start = times[row ^ 1 if has_both else row, _EDGE_TIME]
     is_soon = start != EMPTY and now - start < times[row, _SMOOTHED] // (8 if has_both else 4)
+    # A host close by answers in no time, or takes as long as it is busy.
+    is_soon = is_soon and not (has_both and times[row ^ 1, _SMOOTHED] >= times[row, _SMOOTHED])
     if is_edge and (is_soon or not may_change):
         tables.counts[Count.QUIC_STRAGGLER] += 1
         _weigh(tables, row, _OUT_OF_TURN)
