@@ -164,18 +164,18 @@ def _count_packets(
     """The flows' packets and losses; None where neither a sample nor cells decoded for all flows know of them."""
     if sample is None and (cells is None or cells.heard_counts is None):
         return None
-    from sojourn.estimation.packets.answer import count_packets, spoiled_counters
+    from sojourn.estimation.packets.answer import count_packets, counted_packets
 
     if cells is None:
         cells = unanswered_flows(flow_id, Reason.NOT_SAMPLED, "sample")
     if cells.heard_counts is None and isinstance(sent.get(FLOWS), Lds):
         cells = replace(cells, heard_counts=_upper_bounds(cells))
-    spoiled = None
+    counters = None
     for stream in CELLS:
         if stream in sent and sent[stream].parameters.kind == "counter_vector" and cells.heard_counts is not None:
-            spoiled = spoiled_counters(sent[stream], received[stream], flow_id)  # type: ignore[arg-type]
+            counters = counted_packets(sent[stream], received[stream], flow_id)  # type: ignore[arg-type]
     recorded = {"sent": sent[SEGMENT].recorded, "received": received[SEGMENT].recorded}
-    return count_packets(cells, sample, spoiled, **recorded, is_complete=is_complete)
+    return count_packets(cells, sample, counters, **recorded, is_complete=is_complete)
 
 
 @dataclass(frozen=True, eq=False)

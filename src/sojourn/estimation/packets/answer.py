@@ -21,11 +21,11 @@ from sojourn.core.estimates import FlowDelays
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.joint.messages import counter_incidence
 from sojourn.estimation.packets.evidence import (
+    CountedPackets,
     GroupTotals,
     Heard,
     PacketEvidence,
     SampledPackets,
-    SpoiledCounters,
     rounded_within,
 )
 from sojourn.estimation.packets.losses import loss_posterior
@@ -52,17 +52,19 @@ class PacketCounts:
 def count_packets(
     flows: FlowDelays,
     sample: MatchedSample | None,
-    counters: SpoiledCounters | None = None,
+    counters: CountedPackets | None = None,
     *,
     sent: int,
     received: int,
     is_complete: bool,
 ) -> PacketCounts:
-    """The packets of flows by what cells said of them (`flows`), by a sample and by what counters miss.
+    """The packets of flows by what cells said of them (`flows`), by a sample and by what counters hold and miss.
 
     `sent` and `received` are of all flows, which the list has if it `is_complete`.
     """
-    evidence = replace(_evidence(flows, sample, sent, is_complete=is_complete), counters=counters)
+    evidence = _evidence(flows, sample, sent, is_complete=is_complete)
+    if counters is not None:
+        evidence = _with_counters(evidence, counters, is_complete=is_complete)
     sizes = size_posterior(evidence)
     losses = loss_posterior(evidence, sizes)
     group, totals = _adding_up(evidence, sent, received, is_complete=is_complete)
@@ -99,6 +101,15 @@ def _evidence(flows: FlowDelays, sample: MatchedSample | None, sent: int, *, is_
     return PacketEvidence(*heard, sampled, *_group_totals(sample))
 
 
+def _with_counters(evidence: PacketEvidence, counters: CountedPackets, *, is_complete: bool) -> PacketEvidence:
+    bounds = counters.bounds(counters.sent, is_complete=is_complete)
+    evidence = replace(evidence, counters=counters.spoiled, of_sent=evidence.of_sent.within(*bounds))
+    if not counters.clean or (evidence.lost is not None and evidence.lost.noise.any()):
+        return evidence
+    bounds = counters.bounds(counters.missing, is_complete=is_complete)
+    return replace(evidence, of_lost=evidence.of_lost.within(*bounds))
+
+
 def _group_totals(sample: MatchedSample) -> tuple[GroupTotals, GroupTotals]:
     """Packets sent and lost of each group."""
     none = np.zeros(len(sample.sent))
@@ -114,15 +125,16 @@ def _group_totals(sample: MatchedSample) -> tuple[GroupTotals, GroupTotals]:
     return GroupTotals(sample.sent.astype(np.float64), none), GroupTotals(missing + expected, noise)
 
 
-def spoiled_counters(sender: CounterVector, receiver: CounterVector, flow_id: UInt64Array) -> SpoiledCounters | None:
-    """The counters of a vector that takes every packet; None where extra packets hide what is missing."""
+def counted_packets(sender: CounterVector, receiver: CounterVector, flow_id: UInt64Array) -> CountedPackets | None:
+    """The counters of a vector that takes every packet; None of several vectors."""
+    if sender.parameters.vectors > 1:
+        return None
     cells = cell_difference(sender, receiver)
     missing = (cells.sent - cells.received).astype(np.float64)
     swapped = (missing == 0) & (cells.sent > 0) & ~cells.usable
-    if sender.parameters.vectors > 1 or (missing < 0).any() or swapped.any():
-        return None
     incidence = counter_incidence(sender.parameters, flow_id)
-    return SpoiledCounters(incidence.cell, incidence.share, missing)
+    clean = not ((missing < 0).any() or swapped.any())
+    return CountedPackets(incidence.cell, incidence.share, cells.sent.astype(np.float64), missing, clean)
 
 
 Totals = tuple[FloatArray, FloatArray]

@@ -57,6 +57,12 @@ class Heard(NamedTuple):
         """The inverse of `columns`."""
         return cls(*(np.ascontiguousarray(column) for column in columns.T))
 
+    def within(self, low: FloatArray, high: FloatArray) -> Heard:
+        """The same, with bounds that are sure as well; those of flows that contradict them are left alone."""
+        lower, upper = np.maximum(self.low, low), np.minimum(self.high, high)
+        fits = lower <= upper
+        return self._replace(low=np.where(fits, lower, self.low), high=np.where(fits, upper, self.high))
+
     @property
     def columns(self) -> FloatArray:
         """Flows × four."""
@@ -87,6 +93,30 @@ class SpoiledCounters(NamedTuple):
     cell: Int64Array
     part: FloatArray
     missing: FloatArray
+
+
+class CountedPackets(NamedTuple):
+    """Counters as above, with the packets that each holds at the sender; ``missing`` is of no use where it is not
+    ``clean``: extra packets hide what is missing."""
+
+    cell: Int64Array
+    part: FloatArray
+    sent: FloatArray
+    missing: FloatArray
+    clean: bool
+
+    @property
+    def spoiled(self) -> SpoiledCounters | None:
+        return SpoiledCounters(self.cell, self.part, self.missing) if self.clean else None
+
+    def bounds(self, held: FloatArray, *, is_complete: bool) -> tuple[FloatArray, FloatArray]:
+        """The fewest and the most of some packets that each flow can have: in counters that it shares with no other
+        flow of a complete list they are all its own."""
+        of_cell = np.append(held, 0.0)  # behind them, what no cell holds
+        users = np.append(np.bincount(self.cell[self.cell >= 0], minlength=len(held)), 0)
+        own = users[self.cell] == 1 if is_complete else np.zeros(self.cell.shape, bool)
+        parts: FloatArray = of_cell[self.cell]
+        return np.where(own, parts, 0.0).sum(axis=1), parts.sum(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
