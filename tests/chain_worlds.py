@@ -186,7 +186,7 @@ class Truth:
             # Exact, or inside the interval.
             for name, true in (("packets", sent), ("lost", lost)):
                 low, high = row[f"{name}_low"], row[f"{name}_high"]
-                assert row[name] in true or (low < high and low < true.stop and high >= true.start), row
+                assert row[name] in true or (low < high and low < true.stop and high >= true.start), (name, true, row)
         sent, lost = self.counts(None, result.covered)
         others = [row for row in result if row not in flows]
         whole = result.aggregate

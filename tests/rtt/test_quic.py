@@ -161,6 +161,18 @@ def test_a_pause_of_the_host_that_asks_gives_no_sample() -> None:
     assert ignored["quic spin edges after a pause of the host that they answer"] == 1
 
 
+def test_a_host_close_by_may_answer_sooner_than_usual() -> None:
+    """The client takes 3 ms for its turns, once 0.1 ms: its edge counts, and no round trip is too short."""
+    packets = conversation(40)
+    at = next(i for i, p in enumerate(packets) if i > 180 and p.src == CLIENT and packets[i - 1].src == SERVER)
+    first = replace(packets[at], time_ns=packets[at - 3].time_ns + MS // 10)
+    assert packets[at - 3].src == SERVER
+    sooner = [*packets[: at - 2], first, *packets[at - 2 : at], *packets[at + 1 :]]
+    found, _ = measured(sooner, frozenset({Kind.QUIC}))
+    assert min(times(found, Kind.QUIC, TO_CLIENT)) == 20 * MS
+    assert MS // 10 in times(found, Kind.QUIC, TO_SERVER)
+
+
 def test_an_answer_after_long_silence_is_noted() -> None:
     found, _ = measured(conversation(30, pause_after=20, pause_ns=2 * DELAYED_ACK_NS, by_server=True))
     noted = [s for s in found if s.note is Note.DELAYED]

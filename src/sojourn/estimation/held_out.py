@@ -7,7 +7,7 @@ Halves change places, so that every packet is used.
 **Choice.** Simpler candidates answer from the same half: each flow by its own cells and samples alone, by its samples
 alone, and one mean for all. Their squared errors towards b are compared flow by flow, in units of what the model
 expects. Where a candidate is closer beyond doubt (`SURE` standard errors: for a candidate that is as good as the model
-a chance of 10⁻⁴) in flows of one class of sizes, it answers there.
+a chance of 10⁻⁴) and nearer to most flows (`MOSTLY`) in one class of sizes, it answers there.
 
 **Calibration.** (m − b)² less b's own noise is, on average, the square of the model's error. Where that is beyond doubt
 larger than what was claimed, intervals of the class are wider by the root of the ratio. They are never made narrower.
@@ -34,6 +34,7 @@ CLASSES = (10, 100, 1_000, 10_000)
 # Flows that are enough for a verdict.
 FEWEST = 50
 SURE = 3.7
+MOSTLY = 2.0
 MODEL, OWN, SAMPLES, COMMON = range(4)
 NAMES = ("all", "own cells and samples", "own samples", "one mean")
 
@@ -98,10 +99,12 @@ def judge(prior: FlowPrior, evidence: Evidence, halves: Halves) -> Verdict:
 
 
 class _Scored(NamedTuple):
-    """A candidate's answers from one half against the other: the squared error less that one's noise, the variance that
-    was claimed, and the weight of the flow, which is the same for all candidates."""
+    """A candidate's answers from one half against the other: the squared error less that one's noise, how far it is
+    off with that noise, the variance that was claimed, and the weight of the flow, which is the same for all
+    candidates."""
 
     square: FloatArray
+    off: FloatArray
     claimed: FloatArray
     weight: FloatArray
 
@@ -115,18 +118,20 @@ def _trial(prior: FlowPrior, evidence: Evidence, halves: Halves, kept: int) -> l
     law = spread_law(evidence)
     guesses = [Guess(model.mean, claimed), *_simple(seen, law)[1:]]
     other = 1 - kept
-    # Of one packet: its flow's own samples and what is usual, as if that came from as many.
-    usual = np.zeros(len(count)) if law is None else law.variance(model.mean)
     total, size = evidence.count, np.maximum(evidence.size, evidence.count)
-    one = (evidence.squares + total * usual) / np.maximum(2 * total - 1, 1.0)
-    noise = one * np.maximum(1 / halves.number[other] - 1 / size, 0.0)
-    weight = 1 / np.maximum(noise + claimed, 1e-12)
+    one = evidence.squares / np.maximum(total - 1, 1.0)
+    of_mean = np.maximum(1 / halves.number[other] - 1 / size, 0.0)
+    noise = one * of_mean
+    # Own squares would weigh flows more just when their delays happen to be low.
+    usual = one if law is None else law.variance(model.mean)
+    weight = 1 / np.maximum(usual * of_mean + claimed, 1e-12)
     scored = []
-    for guess in guesses:
+    for number, guess in enumerate(guesses):
         # What one half has too much of a flow's packets the other has too little: as far as the guess leans on it.
         leaning = np.clip(guess.variance / np.maximum(one * (1 / count - 1 / size), 1e-12), 0.0, 1.0)
-        square = (guess.mean - halves.mean[other]) ** 2 - noise - 2 * leaning * one / size
-        scored.append(_Scored(square, guess.variance, weight))
+        leaning = np.zeros(len(count)) if number == COMMON else leaning
+        off = guess.mean - halves.mean[other]
+        scored.append(_Scored(off**2 - noise - 2 * leaning * one / size, np.abs(off), guess.variance, weight))
     return scored
 
 
@@ -168,7 +173,8 @@ def _choice(trials: list[list[_Scored]], rows: BoolArray, usual: int) -> int:
     flows speak against it."""
     found = {number: _gain(trials, rows, number) for number in (OWN, SAMPLES, COMMON)}
     best = max(found, key=lambda number: _sureness(found[number]))
-    if _sureness(found[best]) > SURE:
+    # A few flows with far outliers must not decide for the many.
+    if _sureness(found[best]) > SURE and _sureness(_nearer(trials, rows, best)) > MOSTLY:
         return best
     return usual if usual in found and (not rows.any() or found[usual].sum() > 0) else MODEL
 
@@ -180,6 +186,14 @@ def _gain(trials: list[list[_Scored]], rows: BoolArray, number: int) -> FloatArr
         part = trial[MODEL].weight * (trial[MODEL].square - trial[number].square)
         gain += np.where(np.isfinite(part), part, 0.0)[rows]
     return gain
+
+
+def _nearer(trials: list[list[_Scored]], rows: BoolArray, number: int) -> FloatArray:
+    """1 for each flow to which a candidate is nearer than the model, −1 where it is farther."""
+    nearer = np.zeros(int(rows.sum()))
+    for trial in trials:
+        nearer += np.nan_to_num(np.sign(trial[MODEL].off - trial[number].off))[rows]
+    return nearer
 
 
 def _sureness(parts: FloatArray) -> float:
