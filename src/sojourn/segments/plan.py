@@ -274,7 +274,8 @@ def plan_point(
         usual = min(usual_sample_bytes(packets), rest // MOST_BESIDE)
         aside = max(rest // SAMPLE_SHARE, usual, _sample_bytes(LEAST_POINT_SLOTS))
         doubt = DOUBT_SEEN if packets else DOUBT_GUESSED
-        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt, sample_bytes=aside, doubt=doubt)
+        fit = partial(fit_auto, flows=flows, loss=loss, packets=packets, salt=salt)
+        fit = partial(fit, sample_bytes=aside, doubt=doubt, exact_counts=True)
         parts = fit(rest)
         if SAMPLES not in parts:
             parts = {**fit(rest - aside), SAMPLES: fit_sample(aside, flows=flows, salt=salt)}

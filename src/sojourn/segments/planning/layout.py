@@ -48,6 +48,7 @@ LEAST_CELLS_PER_FLOW = 0.08
 MUCH_LOST_PER_FLOW = 1.6
 CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
 BESIDE_SAMPLES = 8
+FOR_COUNTS = 5
 WHOLE_SAMPLE = 8
 SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
 BESIDE_COUNTERS = 8
@@ -124,11 +125,13 @@ def fit_auto(
     joint: bool = True,
     sample_bytes: int = 0,
     doubt: float = 1.0,
+    exact_counts: bool = False,
 ) -> dict[str, Parameters]:
     """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
 
     Flows, loss and packets may be wrong by the factor `doubt`: then the layout is that which costs least in the worst
-    case (`regret`). A sample beside counters has at least `sample_bytes`.
+    case (`regret`). With `exact_counts` as many cells of whole flows as tell packets and losses exactly are part of it,
+    if they take a fifth at most. A sample beside counters has at least `sample_bytes`.
 
     What is not decoded jointly has no counters: they say nothing of a single flow whose size is not known.
 
@@ -148,8 +151,10 @@ def fit_auto(
     if doubt <= 1:
         return _decoded_jointly(memory_bytes, expected, salt, sample_bytes, samples=expected.prefers_samples(cells))
     cases = plausible_cases(Case(flows, loss, expected.packets / flows), doubt)
+    whole = round(JUST_EXACT * flows)
+    whole = whole if exact_counts and FOR_COUNTS * whole <= cells else 0
     layouts = [
-        _decoded_jointly(memory_bytes, Expected.of(case), salt, sample_bytes, samples=samples)
+        _decoded_jointly(memory_bytes, Expected.of(case), salt, sample_bytes, samples=samples, whole=whole)
         for case in cases
         for samples in ((True,) if Expected.of(case).is_risky(cells) else (False, True))
     ]
@@ -174,15 +179,17 @@ def _split_of(parts: dict[str, Parameters]) -> Split:
 
 
 def _decoded_jointly(
-    memory_bytes: int, expected: Expected, salt: int, sample_bytes: int, *, samples: bool
+    memory_bytes: int, expected: Expected, salt: int, sample_bytes: int, *, samples: bool, whole: int = 0
 ) -> dict[str, Parameters]:
-    """The layout for traffic that is known: samples, or counters with a sample beside them."""
+    """The layout for traffic that is known: samples, or counters with a sample beside them; `whole` cells of whole
+    flows at least."""
     flows, per_flow = expected.flows, 8 * memory_bytes / CELL_BITS / expected.flows
     cells = 8 * memory_bytes // CELL_BITS
     parts: dict[str, Parameters] = {}
-    exact = _exact_beside(cells - sample_bytes * cells // memory_bytes, expected)
+    exact = max(_exact_beside(cells - sample_bytes * cells // memory_bytes, expected), whole)
     if exact:
-        parts[FLOWS] = _exact_cells(exact, salt, LDS_ROWS if exact > JUST_EXACT * flows else LDS_ROWS - 1)
+        few = exact == whole or exact <= JUST_EXACT * flows
+        parts[FLOWS] = _exact_cells(exact, salt, LDS_ROWS - 1 if few else LDS_ROWS)
     left = 8 * memory_bytes - sum(part.memory_bits for part in parts.values())
     if samples or (left // 8 < FEW_BYTES * sample_bytes and not exact):
         return {**parts, SAMPLES: fit_sample(left // 8, flows=flows, salt=salt)}
