@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.lda import estimate_lda
+from sojourn.estimation.lda import _estimate_deviation, _Variance, estimate_lda
 from sojourn.lab.traffic import Red, Traffic, make_queue_traffic, make_traffic
 from sojourn.sketches.lda import Lda, LdaParameters, tuned_share
 from worlds import DELAYS, World, recorded, world
@@ -202,3 +202,11 @@ def test_time_stamps_wrap_without_harm() -> None:
     narrow = LdaParameters(rows=64, sum_bits=48, max_delay_ns=100_000_000)
     answer = estimate_lda(*recorded(truth, lambda: Lda(narrow)))
     assert answer.mean.value == pytest.approx(truth.true_mean, rel=1e-12)
+
+
+@pytest.mark.parametrize("degrees", [0.001, 0.05, 0.3, 2.0, 100.0])
+def test_a_deviation_is_inside_its_interval_however_few_degrees_are_left(degrees: float) -> None:
+    """Of delays with a tail of 1.1 a twentieth of a degree was left: both ends of the interval lay above the value."""
+    deviation = _estimate_deviation(_Variance(1e15, degrees), 10)
+    assert isinstance(deviation, Estimate)
+    assert deviation.low <= deviation.value <= deviation.high
