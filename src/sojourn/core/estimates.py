@@ -128,7 +128,8 @@ def student_95(degrees: int) -> float:
 def spread_95(degrees: float) -> tuple[float, float]:
     """What a variance estimated with so many degrees of freedom is multiplied by for its 95 % interval.
 
-    The degrees need not be whole; the upper factor is infinite where they are too few.
+    The degrees need not be whole; the upper factor is infinite where they are too few, and the lower one 0 where the
+    approximation by Wilson and Hilferty ends.
 
     >>> [round(factor, 3) for factor in spread_95(100)]
     [0.772, 1.347]
@@ -137,7 +138,7 @@ def spread_95(degrees: float) -> tuple[float, float]:
         return 0.0, math.inf
     width = 2 / (9 * degrees)
     lower, upper = (max(0.0, 1 - width + sign * NORMAL_95 * math.sqrt(width)) ** 3 for sign in (-1, 1))
-    return 1 / upper, 1 / lower if lower > 0 else math.inf
+    return 1 / upper if upper >= 1 else 0.0, 1 / lower if lower > 0 else math.inf
 
 
 def percentile_columns(found: FloatArray) -> dict[str, Any]:

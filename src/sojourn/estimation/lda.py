@@ -108,10 +108,8 @@ def _degrees(weight: FloatArray, relative: FloatArray, variance: FloatArray) -> 
 def _estimate_deviation(variance: _Variance, samples: int) -> Answer:
     if variance.degrees == 0:
         return Unanswered(Reason.LOST_IN_NOISE if variance.value == 0 else Reason.NO_USABLE_CELLS)
-    value = math.sqrt(variance.value)
-    # Of heavy tails so few degrees are left that both ends lie above the value.
-    low, high = (value * math.sqrt(factor) for factor in spread_95(variance.degrees))
-    return Estimate(value, min(low, value), high, samples, "lda centred")
+    low, high = (math.sqrt(variance.value * factor) for factor in spread_95(variance.degrees))
+    return Estimate(math.sqrt(variance.value), low, high, samples, "lda centred")
 
 
 def _published_deviation(sender: Lda, cells: CellDifference, mean: float) -> Answer:
@@ -133,8 +131,7 @@ def _published_deviation(sender: Lda, cells: CellDifference, mean: float) -> Ans
         return Unanswered(Reason.LOST_IN_NOISE)
     factors = spread_95(_degrees(counts, square / (counts * moment), np.full(len(counts), 2.0)))
     low, high = (math.sqrt(max(0.0, moment * factor - mean**2)) for factor in factors)
-    value = math.sqrt(variance)
-    return Estimate(value, min(low, value), max(high, value), int(samples), "lda published")
+    return Estimate(math.sqrt(variance), low, high, int(samples), "lda published")
 
 
 def _estimate_loss(cells: CellDifference) -> Answer:
