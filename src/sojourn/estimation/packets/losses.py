@@ -20,8 +20,7 @@ A sample's groups, where no counters are, serve as counters that take whole flow
 these of Panjer's class, binomial where N is certain, negative binomial where it is not (or Poisson's between them).
 The ends of the interval use the size's moments as its own ends do (`sizes`), so that they hold for flows of all sizes.
 
-Deterministic; O(flows × rates × counters of a flow). H. H. Panjer, "Recursive Evaluation of a Family of Compound
-Distributions", ASTIN Bulletin 12 (1981).
+Deterministic; O(flows × rates × counters of a flow).
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
+from sojourn.estimation.packets.panjer import LARGE_PRODUCT, LEAST, add_masses, log_mass
 from sojourn.estimation.packets.sizes import (
     HIGH_TAIL,
-    LEARN_FLOWS,
-    LEAST,
     LOW_TAIL,
     SizePosterior,
-    learning_rows,
+    learning_groups,
     smoothed,
 )
 
@@ -49,12 +47,14 @@ RATES = 24
 LOWEST_RATE, HIGHEST_RATE = 0.01, 0.8  # the lowest as a part of all packets' rate
 PASSES = 60
 SWEEPS = 25
-CHANGED = 1e-3
+CHANGED, ROUGHLY = 1e-3, 2e-2  # of all losses
 LEAST_STRANGERS = 1e-9
 KEPT_FLOWS = 1.0
 # Numbers of packets up to which every one is looked at; beyond, components are normal.
 INTEGERS = 256
 NEGLIGIBLE = 1e-7
+# Missing packets up to here are multiplied one by one.
+FEW_MISSING = 6.0
 BISECTIONS = 30
 DEVIATIONS = 6.0
 ROOT_HALF = 0.7071067811865476
@@ -131,7 +131,7 @@ def loss_posterior(evidence: PacketEvidence, sizes: SizePosterior) -> LossPoster
     overall = _overall_rate(evidence, sizes, low)
     if counters is not None:
         cells = _cells(known, counters.missing, overall)
-        rates = _settled(known, cells, overall)
+        rates = _settled(known, cells, overall, learning_groups(evidence, len(low)))
     else:
         none = np.zeros(0)
         cells = _Cells(none, none, none, none, none)
@@ -191,17 +191,22 @@ def _cells(known: _Known, missing: FloatArray, overall: float) -> _Cells:
     return _Cells(missing, expected, np.zeros(len(missing)), of_flow, np.zeros(len(of_flow)))
 
 
-def _settled(known: _Known, cells: _Cells, overall: float) -> _Rates:
-    """The likeliest weights, and with them the losses that are expected of each flow, in place."""
+def _settled(known: _Known, cells: _Cells, overall: float, some: Int64Array) -> _Rates:
+    """The likeliest weights, and with them the losses that are expected of each flow, in place.
+
+    Weights go on changing when losses hardly do: then some flows tell them, and in the end all have their losses.
+    """
     rates = _first_rates(overall)
-    first = KEPT_FLOWS * rates.weight
-    for _ in range(SWEEPS):
-        tally = first.copy()
-        change = _sweep(known, cells, rates, tally)
-        tally[1:-1] = smoothed(tally[1:-1])
-        rates = rates._replace(weight=tally / tally.sum())
-        if change < CHANGED * cells.of_flow.sum():
-            break
+    first, everything = KEPT_FLOWS * rates.weight, np.arange(len(known.low))
+    for rows, settled, learns in ((everything, ROUGHLY, True), (some, CHANGED, True), (everything, CHANGED, False)):
+        for _ in range(SWEEPS):
+            tally = first.copy()
+            change = _sweep(known, cells, rates, tally, rows)
+            if learns:
+                tally[1:-1] = smoothed(tally[1:-1])
+                rates = rates._replace(weight=tally / tally.sum())
+            if change < settled * cells.of_flow[rows].sum():
+                break
     return rates
 
 
@@ -247,7 +252,7 @@ def _first_rates(overall: float) -> _Rates:
 def _learnt(known: _Known, cells: _Cells, evidence: PacketEvidence, overall: float) -> _Rates:
     """The likeliest weights; whole groups are learnt from, as their flows add up."""
     rates = _first_rates(overall)
-    rows = _learning_rows(evidence, len(known.low))
+    rows = learning_groups(evidence, len(known.low))
     some = known.at(rows)
     group = evidence.sampled.group[rows]
     heard = evidence.of_lost._replace(value=some.value, precision=some.precision)
@@ -269,17 +274,6 @@ def _learnt(known: _Known, cells: _Cells, evidence: PacketEvidence, overall: flo
     return rates
 
 
-def _learning_rows(evidence: PacketEvidence, flows: int) -> Int64Array:
-    """Some flows, those of a group all or none."""
-    if evidence.lost is None or flows <= LEARN_FLOWS:
-        return learning_rows(flows)
-    group = evidence.sampled.group
-    shuffled = np.random.default_rng(0).permutation(len(evidence.lost.total))
-    flows_of = np.bincount(group, minlength=len(shuffled))[shuffled]
-    chosen = shuffled[: 1 + int(np.searchsorted(np.cumsum(flows_of), LEARN_FLOWS))]
-    return np.flatnonzero(np.isin(group, chosen))
-
-
 def _alone(known: _Known, cells: _Cells, rates: _Rates) -> tuple[FloatArray, FloatArray]:
     """Mean and variance of each flow's losses by its own evidence."""
     found = np.empty((len(known.low), 2))
@@ -287,77 +281,106 @@ def _alone(known: _Known, cells: _Cells, rates: _Rates) -> tuple[FloatArray, Flo
     return found[:, 0], found[:, 1]
 
 
-@inlined
-def _log_mass(number: float, mean: float, variance: float) -> float:
-    """The logarithm of Panjer's distribution of a mean and a variance at a number."""
-    if mean <= 0.0:
-        return 0.0 if number == 0.0 else -np.inf
-    if variance > mean * (1 + 1e-6):
-        size = mean * mean / (variance - mean)
-        found = math.lgamma(number + size) - math.lgamma(size) - math.lgamma(number + 1.0)
-        return found + size * math.log(size / (size + mean)) + number * math.log(mean / (size + mean))
-    if variance > mean * (1 - 1e-6):
-        return number * math.log(mean) - mean - math.lgamma(number + 1.0)
-    rate = 1.0 - variance / mean
-    size = mean / rate
-    if number > size + 1e-6:
-        return -np.inf
-    found = math.lgamma(size + 1.0) - math.lgamma(number + 1.0) - math.lgamma(max(size - number, 0.0) + 1.0)
-    rest = (size - number) * math.log1p(-rate) if rate < 1.0 else (0.0 if size - number < 0.5 else -np.inf)
-    return found + number * math.log(rate) + rest
-
-
 class _Mixture(NamedTuple):
-    """A flow's losses: the logarithm of each rate's share, then the share, and their mean and variance at it."""
+    """A flow's losses: the logarithm of each rate's share, then the share, and their mean and variance at it. Before,
+    the logarithms of rates' weights, and of each counter that tells of the flow what is missing in it, the part of the
+    flow that it takes, what is expected of strangers, the variance of that, and 1/what is expected of all."""
 
     own: FloatArray
     mean: FloatArray
     variance: FloatArray
+    log_weight: FloatArray
+    spoiled: FloatArray
+
+
+@inlined
+def _gather(f: int, known: _Known, cells: _Cells, mix: _Mixture) -> int:
+    """Fill in a flow's counters that miss packets (or its only one); how many these are."""
+    is_single, number = known.cell.shape[1] == 1, 0
+    for e in range(known.cell.shape[1]):
+        c = known.cell[f, e]
+        if c >= 0 and (cells.missing[c] > 0 or is_single):
+            taken, own = known.part[f, e], mix.spoiled[number]
+            own[0], own[1] = cells.missing[c], taken
+            own[2] = max(cells.expected[c] - cells.of_flow[f] * taken, 0.0) + LEAST_STRANGERS
+            own[3] = max(cells.doubt[c] - cells.of_flow_doubt[f] * taken * taken, 0.0)
+            own[4] = 1.0 / (own[2] + cells.of_flow[f] * taken)
+            number += 1
+    return number
+
+
+@inlined
+def _doubt(f: int, k: int, known: _Known, rates: _Rates) -> float:
+    """How far the losses at a rate are off as size and rate are not certain, in all counters alike."""
+    size = known.others[f] + known.kept[f]
+    return float(known.variance[f] * rates.rate[k] ** 2 + size * size * rates.width2[k])
+
+
+@inlined
+def _likelihood(f: int, k: int, number: int, known: _Known, rates: _Rates, mix: _Mixture) -> float:
+    """The logarithm of what a flow's counters say of a rate, but for what is the same for all rates."""
+    mean = rates.rate[k] * (known.others[f] + known.kept[f])
+    if known.cell.shape[1] == 1:
+        missing, taken, strangers, unsure = mix.spoiled[0, 0], mix.spoiled[0, 1], mix.spoiled[0, 2], mix.spoiled[0, 3]
+        both = mean * taken + strangers
+        return log_mass(missing, both, both + _doubt(f, k, known, rates) + unsure)
+    found, product = -mean, 1.0
+    for i in range(number):
+        missing, ratio = mix.spoiled[i, 0], (mean * mix.spoiled[i, 1] + mix.spoiled[i, 2]) * mix.spoiled[i, 4]
+        if missing > FEW_MISSING:
+            found += missing * math.log(ratio)
+            continue
+        # One logarithm of a product takes less time than the logarithms of its factors.
+        for _ in range(int(missing)):
+            product *= ratio
+        if not 1.0 / LARGE_PRODUCT < product < LARGE_PRODUCT:
+            found += math.log(product)
+            product = 1.0
+    total: float = found + math.log(product)
+    return total
+
+
+@inlined
+def _weigh_rates(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) -> int:
+    """The logarithm of each rate's share by samples and counters; how many counters tell of the flow."""
+    lost, arrived = known.missing[f], known.kept[f] - known.missing[f]
+    number = _gather(f, known, cells, mix)
+    for k in range(len(rates.rate)):
+        own = mix.log_weight[k]
+        if lost > 0.0:
+            own += lost * rates.log[k]
+        if arrived > 0.0:
+            own += arrived * rates.log_rest[k]
+        if known.cell.shape[1] > 0:
+            own += _likelihood(f, k, number, known, rates, mix)
+        mix.own[k] = own
+    return number
 
 
 @inlined
 def _fill(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) -> float:
     """What rates, samples and counters say; the number of losses that means are counted from."""
-    lost, arrived = known.missing[f], known.kept[f] - known.missing[f]
-    has_counters, is_single = known.cell.shape[1] > 0, known.cell.shape[1] == 1
-    size = known.others[f] + known.kept[f]
+    number = _weigh_rates(f, known, cells, rates, mix)
+    has_counters, others = known.cell.shape[1] > 0, known.others[f]
     for k in range(len(rates.rate)):
-        rate = rates.rate[k]
-        own = math.log(rates.weight[k] + 1e-300)
-        if lost > 0.0:
-            own += lost * rates.log[k]
-        if arrived > 0.0:
-            own += arrived * rates.log_rest[k]
-        mean = variance = 0.0
+        rate, doubt = rates.rate[k], _doubt(f, k, known, rates)
+        mean = variance = slope = 0.0
+        for i in range(number):
+            missing, taken, strangers = mix.spoiled[i, 0], mix.spoiled[i, 1], mix.spoiled[i, 2]
+            part = rate * (others + known.kept[f]) * taken
+            each = missing / (part + strangers)
+            own = part * each
+            scatter = strangers / (part + strangers)
+            mean += own
+            slope += taken * each * scatter
+            variance += own * scatter + mix.spoiled[i, 3] * (own / (part + strangers)) ** 2
         if has_counters:
-            # How far the losses at a rate are off as size and rate are not certain, in all counters alike.
-            doubt = known.variance[f] * rate * rate + size * size * rates.width2[k]
-            slope = 0.0
-            own -= 0.0 if is_single else rate * size
-            for e in range(known.cell.shape[1]):
-                c = known.cell[f, e]
-                if c >= 0 and (cells.missing[c] > 0 or is_single):
-                    missing, taken = cells.missing[c], known.part[f, e]
-                    part = rate * size * taken
-                    strangers = max(cells.expected[c] - cells.of_flow[f] * taken, 0.0) + LEAST_STRANGERS
-                    unsure = max(cells.doubt[c] - cells.of_flow_doubt[f] * taken * taken, 0.0)
-                    both = part + strangers
-                    if is_single:
-                        own += _log_mass(missing, both, both + doubt + unsure)
-                    else:
-                        own += missing * math.log(both)
-                    mean += missing * part / both
-                    slope += missing * taken * strangers / (both * both)
-                    variance += (
-                        missing * part * strangers / (both * both) + unsure * (missing * part / (both * both)) ** 2
-                    )
             variance += doubt * slope * slope
         else:
-            others = known.others[f]
             mean = others * rate
             variance = mean * (1.0 - rate) + known.variance[f] * rate * rate + others * others * rates.width2[k]
-        mix.own[k], mix.mean[k], mix.variance[k] = own, mean, variance
-    return 0.0 if has_counters else lost
+        mix.mean[k], mix.variance[k] = mean, variance
+    return 0.0 if has_counters else known.missing[f]
 
 
 @inlined
@@ -382,7 +405,7 @@ def _weigh(f: int, start: float, known: _Known, mix: _Mixture) -> None:
         if is_exact:
             number = max(known.low[f] - start, 0.0)
             if known.cell.shape[1] == 0 and mix.own[k] > -np.inf:
-                mix.own[k] += _log_mass(number, mix.mean[k], mix.variance[k])
+                mix.own[k] += log_mass(number, mix.mean[k], mix.variance[k])
             mix.mean[k], mix.variance[k] = number, 0.0
         elif known.precision[f] > 0.0:
             noise = 1.0 / known.precision[f] + ROUNDING_VARIANCE
@@ -395,26 +418,28 @@ def _weigh(f: int, start: float, known: _Known, mix: _Mixture) -> None:
 
 
 @inlined
-def _new_mixture(count: int) -> _Mixture:
-    return _Mixture(np.empty(count), np.empty(count), np.empty(count))
+def _new_mixture(known: _Known, rates: _Rates) -> _Mixture:
+    count = len(rates.rate)
+    spoiled = np.empty((known.cell.shape[1], 5))
+    return _Mixture(np.empty(count), np.empty(count), np.empty(count), np.log(rates.weight + 1e-300), spoiled)
 
 
 @kernel
-def _sweep(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) -> float:
+def _sweep(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray, rows: Int64Array) -> float:
     """Visit flow after flow with what is expected of the others, and add up rates' shares; how far losses moved."""
-    mix = _new_mixture(len(rates.rate))
+    mix = _new_mixture(known, rates)
     change = 0.0
-    for f in range(len(known.low)):
+    for f in rows:
         size = known.others[f] + known.kept[f]
         if size <= 0.0:
             continue
-        _fill(f, known, cells, rates, mix)
         expected = square = 0.0
         if known.low[f] == known.high[f]:
             for k in range(len(rates.rate)):
-                mix.own[k] = math.log(rates.weight[k] + 1e-300) + _log_mass(
-                    max(known.low[f], 0.0), size * rates.rate[k], size * rates.rate[k] * (1.0 - rates.rate[k])
-                )
+                mean = size * rates.rate[k]
+                mix.own[k] = mix.log_weight[k] + log_mass(max(known.low[f], 0.0), mean, mean * (1.0 - rates.rate[k]))
+        else:
+            _weigh_rates(f, known, cells, rates, mix)
         _norm(mix.own)
         for k in range(len(rates.rate)):
             tally[k] += mix.own[k]
@@ -435,7 +460,7 @@ def _sweep(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) -> fl
 @kernel
 def _add_up(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> None:
     """Mean and variance of each flow's losses."""
-    mix = _new_mixture(len(rates.rate))
+    mix = _new_mixture(known, rates)
     for f in range(len(known.low)):
         low, high = known.low[f], known.high[f]
         found[f, 0], found[f, 1] = low, 0.0
@@ -453,7 +478,7 @@ def _add_up(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> N
 @kernel
 def _add_shares(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) -> None:
     """Add each rate's shares of all flows."""
-    mix = _new_mixture(len(rates.rate))
+    mix = _new_mixture(known, rates)
     for f in range(len(known.low)):
         if known.others[f] + known.kept[f] > 0.0:
             start = _fill(f, known, cells, rates, mix)
@@ -464,7 +489,7 @@ def _add_shares(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) 
 @kernel
 def _answer(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> None:
     """Mean, variance, low and high of each flow."""
-    mix = _new_mixture(len(rates.rate))
+    mix = _new_mixture(known, rates)
     mass = np.empty(INTEGERS + 1)
     for f in range(len(known.low)):
         low, high = known.low[f], known.high[f]
@@ -501,7 +526,7 @@ def _reach(f: int, start: float, known: _Known, mix: _Mixture) -> float:
 
 @inlined
 def _by_numbers(f: int, start: float, last: int, known: _Known, mix: _Mixture, mass: FloatArray) -> None:
-    """The probability of each number of losses beyond `start`, by every rate's recursion."""
+    """The probability of each number of losses beyond `start`."""
     most = -np.inf
     for k in range(len(mix.own)):
         most = max(most, mix.own[k])
@@ -513,17 +538,7 @@ def _by_numbers(f: int, start: float, last: int, known: _Known, mix: _Mixture, m
         if mean <= 1e-12:
             mass[0] += share
             continue
-        variance = max(mix.variance[k], 1e-3 * mean)
-        a = 1.0 - mean / variance
-        b = mean * mean / variance - a
-        here = math.log1p(-a) * (a + b) / a if abs(a) > 1e-9 else -mean
-        for number in range(last + 1):
-            if number > 0:
-                step = a + b / number
-                if step <= 0.0:
-                    break
-                here += math.log(step)
-            mass[number] += share * math.exp(max(here, LEAST))
+        add_masses(share, mean, max(mix.variance[k], 1e-3 * mean), mass[: last + 1])
     for number in range(last + 1):
         lost = start + number
         if lost < known.low[f] or lost > known.high[f]:

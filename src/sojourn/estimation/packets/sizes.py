@@ -28,6 +28,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.packets.evidence import PacketEvidence, joined, squeezed
+from sojourn.estimation.packets.panjer import LEAST, log_rising
 
 POINTS = 64
 # Above this part of the upper end of a range its points are even, below they are denser towards the lower end.
@@ -41,7 +42,6 @@ PASSES = 40
 KEPT_FLOWS = 1.0
 SMOOTHING = 0.2
 LOW_TAIL, HIGH_TAIL = 0.025, 0.975
-LEAST = -700.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,8 @@ class SizePosterior:
 
 
 class Known(NamedTuple):
-    """What the kernels take of each flow: bounds, one normal message, and its sampled packets."""
+    """What the kernels take of each flow: bounds, one normal message, its sampled packets, and the logarithm of the
+    probability that one is not."""
 
     low: FloatArray
     high: FloatArray
@@ -67,13 +68,15 @@ class Known(NamedTuple):
     precision: FloatArray
     kept: FloatArray
     share: FloatArray
+    log_rest: FloatArray
 
 
 def size_posterior(evidence: PacketEvidence) -> SizePosterior:
     """The packets of every flow."""
     sampled, heard = evidence.sampled, evidence.of_sent
     low, high = _bounds(evidence)
-    known = Known(low, high, heard.value, heard.precision, sampled.kept, sampled.share)
+    log_rest = np.log1p(-np.minimum(sampled.share, 1 - 1e-12))
+    known = Known(low, high, heard.value, heard.precision, sampled.kept, sampled.share, log_rest)
     rows = learning_rows(len(low))
     weight = _learnt(_at(known, rows), None)
     if evidence.sent is not None:
@@ -115,6 +118,17 @@ def learning_rows(flows: int) -> Int64Array:
     if flows <= LEARN_FLOWS:
         return np.arange(flows)
     return np.sort(np.random.default_rng(0).choice(flows, LEARN_FLOWS, replace=False))
+
+
+def learning_groups(evidence: PacketEvidence, flows: int) -> Int64Array:
+    """Some flows, those of a group all or none."""
+    if evidence.lost is None or flows <= LEARN_FLOWS:
+        return learning_rows(flows)
+    group = evidence.sampled.group
+    shuffled = np.random.default_rng(0).permutation(len(evidence.lost.total))
+    flows_of = np.bincount(group, minlength=len(shuffled))[shuffled]
+    chosen = shuffled[: 1 + int(np.searchsorted(np.cumsum(flows_of), LEARN_FLOWS))]
+    return np.flatnonzero(np.isin(group, chosen))
 
 
 def _at(known: Known, rows: Int64Array) -> Known:
@@ -168,9 +182,9 @@ def _log_likelihood(size: float, f: int, known: Known) -> float:
     found: float = -0.5 * known.precision[f] * (size - known.value[f]) ** 2
     if known.share[f] > 0.0:
         kept = known.kept[f]
-        found += (size - kept) * math.log1p(-min(known.share[f], 1.0 - 1e-12))
+        found += (size - kept) * known.log_rest[f]
         if kept > 0.0:
-            found += math.lgamma(size + 1.0) - math.lgamma(size - kept + 1.0)
+            found += log_rising(size - kept + 1.0, kept)
     return found
 
 
