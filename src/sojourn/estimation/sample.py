@@ -171,7 +171,7 @@ class MatchedSample:
         low, high = (np.where(known, mean + sign * half, np.nan) for sign in (-1, 1))
         samples = np.where(known, paired, 0).astype(np.int64)
         std = np.where(known, std, np.nan)
-        tails = np.where(known[:, None, None], self._percentiles(row), np.nan) if percentiles else None
+        tails = self._percentiles(np.where(known, row, -1)) if percentiles else None
         return FlowDelays(flow_id, mean, low, high, std, samples, packets, lost, reason, METHOD, percentiles=tails)
 
     def packets(self, flow_id: UInt64Array) -> tuple[SampledPackets, bool]:
@@ -267,8 +267,9 @@ class MatchedSample:
         if not len(self.code):
             return np.full((len(row), len(LEVELS), 3), np.nan)
         whole = (self.share[self.group] >= 1) & (self.paired == self.arrived)
-        found = sample_percentiles(self.start, self.delay_ns, whole)[np.maximum(row, 0)]
-        return np.where((row >= 0)[:, None, None], found, np.nan)
+        found: FloatArray = sample_percentiles(self.start, self.delay_ns, whole)[np.maximum(row, 0)]
+        found[row < 0] = np.nan
+        return found
 
     @property
     def is_whole(self) -> bool:
@@ -348,7 +349,7 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
     end = np.repeat([0, 1], [len(ends[0]), len(ends[1])])
     names = ("group", "hash", "flow", "time")
     group, hashed, flow, time = (np.concatenate([getattr(kept, name) for kept in ends]) for name in names)
-    order = np.lexsort((end, flow, hashed, group))
+    order = np.lexsort(((flow << 1) | end, (group << p.hash_bits) | hashed))
     code = ((group << _TAG_BITS) | flow)[order]
     end, hashed, time = end[order], hashed[order], time[order]
     first = np.r_[True, (code[1:] != code[:-1]) | (hashed[1:] != hashed[:-1])][: len(code)]
@@ -461,7 +462,7 @@ def _delays(
     run: Int64Array, end: Int64Array, since: Int64Array, bits: int
 ) -> tuple[Int64Array, FloatArray, Int64Array]:
     """The delay of every packet in runs with as many at either end, the k-th with the k-th; and when it was sent."""
-    order = np.lexsort((since, end, run))
+    order = np.lexsort((since, 2 * run + end))
     run, end, since = run[order], end[order], since[order]
     delay = _centred(since[end == 1] - since[end == 0], bits)
     return run[end == 0], delay.astype(np.float64), since[end == 0]
