@@ -8,10 +8,12 @@ from scipy.stats import norm
 
 from sojourn.estimation.joint import mixture as delay_prior
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
-from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, DenseCells
+from sojourn.estimation.joint.dense import DenseCells
+from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem
 from sojourn.estimation.joint.messages import (
     Incidence,
     add_up,
+    hold,
     lds_incidence,
     mixture_prior,
     new_graph,
@@ -100,12 +102,12 @@ def textbook(incidence, weight, size, variance, kappa, noise, observed):
     cells = incidence.cells
     covariance = np.diag(noise.copy())
     cross = np.zeros((FLOWS, cells))
-    length = incidence.group_length
+    starts = incidence.starts
     for f in range(FLOWS):
         whole = np.zeros(cells)
         for g in range(incidence.groups):
             own = np.zeros(cells)
-            for e in range(g * length, (g + 1) * length):
+            for e in range(starts[g], starts[g + 1]):
                 own[incidence.cell[f, e]] += weight[f, e]
             covariance += kappa[f, g] * (np.diag(own) - np.outer(own, own) / size[f])
             whole += own
@@ -233,3 +235,37 @@ def test_the_scale_is_that_of_cells_which_others_leave_open() -> None:
     scale, score = problem.held_out(graph, alone)
     assert scale == pytest.approx(300.0**2 / alone[2])
     assert score > np.log(1e3)
+
+
+def test_groups_of_unequal_lengths_are_heard_as_equal_ones_with_spare_edges_are() -> None:
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
+    unequal = Incidence(incidence.cell, incidence.share, 3, incidence.cells, lengths=(1, 2, 1))
+    spare = np.array([0, -1, 1, 2, 3, -1])
+    cell, own = np.where(spare < 0, -1, incidence.cell[:, spare]), np.where(spare < 0, 0.0, weight[:, spare])
+    padded = Incidence(cell, np.where(cell < 0, 0.0, 1.0), 3, incidence.cells)
+    weight, own, kappa = weight / 2, own / 2, kappa[:, :3]
+    short, change = passed(unequal, weight, size, variance, kappa, noise, observed, 5)
+    long, same_change = passed(padded, own, size, variance, kappa, noise, observed, 5)
+    assert unequal.by_group(weight) == pytest.approx(padded.by_group(own))
+    assert change == pytest.approx(same_change, rel=1e-6)
+    for name in ("cell_mean", "cell_variance", "precision", "value"):
+        assert getattr(short, name) == pytest.approx(getattr(long, name), rel=1e-6, abs=1e-9)
+
+
+def test_flows_that_are_held_keep_their_values_and_others_are_closer() -> None:
+    """The means of three flows of four are known; the equations of the others have fewer unknowns."""
+    incidence, weight, size, variance, kappa, noise, truth, observed = small_problem(1, 50)
+    held = np.flatnonzero(np.arange(FLOWS) % 4)
+    graphs = []
+    for known in (held[:0], held):
+        prior = normal_prior(variance)
+        given = {"kappa": kappa, "whole": size, "mean": np.zeros(FLOWS), "variance": variance}
+        graph = new_graph(incidence, weight, observed, noise, **given)
+        hold(graph, prior, known, truth[known])
+        for _ in range(100):
+            sweep(graph, prior, 0.5, 0.0)
+        graphs.append(graph)
+    alone, beside = (m.precision * m.value / (1 / variance + m.precision) for m in graphs)
+    assert np.array_equal(graphs[1].value[held], truth[held])
+    rest = np.arange(FLOWS) % 4 == 0
+    assert np.mean((beside - truth)[rest] ** 2) < 0.5 * np.mean((alone - truth)[rest] ** 2)

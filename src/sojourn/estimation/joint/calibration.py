@@ -38,14 +38,13 @@ def draw_cells(
 ) -> FloatArray:
     """The cells' sums that flows of these excesses bring, drawn from the model of `messages`."""
     random = np.random.default_rng(seed)
-    shape = (incidence.flows, incidence.groups, incidence.group_length)
-    own = np.where(incidence.cell >= 0, weight, 0.0).reshape(shape)
-    scatter = random.standard_normal(shape) * np.sqrt(kappa[:, :, None] * own)
-    unseen = np.sqrt(kappa * np.maximum(whole[:, None] - own.sum(axis=2), 0.0))
-    total = scatter.sum(axis=2) + random.standard_normal(shape[:2]) * unseen
-    parts = own * (excess[:, None] - total / whole[:, None])[:, :, None] + scatter
     kept = incidence.cell >= 0
-    cells = np.bincount(incidence.cell[kept], parts.reshape(kept.shape)[kept], incidence.cells)
+    own, lengths = np.where(kept, weight, 0.0), np.diff(incidence.starts)
+    scatter = random.standard_normal(own.shape) * np.sqrt(np.repeat(kappa, lengths, axis=1) * own)
+    unseen = np.sqrt(kappa * np.maximum(whole[:, None] - incidence.by_group(own), 0.0))
+    total = incidence.by_group(scatter) + random.standard_normal(unseen.shape) * unseen
+    parts = own * np.repeat(excess[:, None] - total / whole[:, None], lengths, axis=1) + scatter
+    cells = np.bincount(incidence.cell[kept], parts[kept], incidence.cells)
     sums: FloatArray = cells + random.standard_normal(incidence.cells) * np.sqrt(noise)
     return sums
 

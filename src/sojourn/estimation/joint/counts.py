@@ -30,7 +30,17 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.joint.messages import Graph, Incidence, Prior, add_up, moments, new_graph, sweep
+from sojourn.estimation.joint.messages import (
+    FEW_MOVING,
+    NEVER,
+    Graph,
+    Incidence,
+    Prior,
+    add_up,
+    moments,
+    new_graph,
+    sweep,
+)
 from sojourn.estimation.packets.evidence import Heard
 
 MOST_PASSES = 200
@@ -53,7 +63,7 @@ class SizeBounds:
 
 def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
     """Bounds from the cells' counts; groups that sample or spread only bound from above."""
-    high = _row_bounds(incidence.cell, incidence.share, incidence.groups, count, FULL)
+    high = _row_bounds(incidence.cell, incidence.share, incidence.starts, count, FULL)
     low = np.zeros(incidence.flows, np.int64)
     whole = (incidence.share >= FULL) & (incidence.cell >= 0)
     if not whole.any():
@@ -62,20 +72,19 @@ def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
     if _tighten(cell, count, low, high, MOST_PASSES):
         return SizeBounds(low, high, True)
     return SizeBounds(
-        np.zeros_like(low), _row_bounds(incidence.cell, incidence.share, incidence.groups, count, FULL), False
+        np.zeros_like(low), _row_bounds(incidence.cell, incidence.share, incidence.starts, count, FULL), False
     )
 
 
 @kernel
-def _row_bounds(cell: Int64Array, share: FloatArray, groups: int, count: Int64Array, full: float) -> Int64Array:
+def _row_bounds(cell: Int64Array, share: FloatArray, starts: Int64Array, count: Int64Array, full: float) -> Int64Array:
     """The smallest sum of a group's cells, over the groups that take all packets."""
-    length = cell.shape[1] // groups
     high = np.full(cell.shape[0], count.sum())
     for f in range(cell.shape[0]):
-        for g in range(groups):
+        for g in range(len(starts) - 1):
             total = np.int64(0)
             taken = 0.0
-            for e in range(g * length, (g + 1) * length):
+            for e in range(starts[g], starts[g + 1]):
                 if cell[f, e] >= 0:
                     total += count[cell[f, e]]
                     taken += share[f, e]
@@ -176,7 +185,7 @@ INTEGERS = 9
 RATIO = 1.35
 INTEGER_WIDTH = 0.15
 PASSES = 30
-LEARN_FROM = 2
+LEARN_FROM, LEARN_PASSES = 2, 16
 SETTLED = 0.07
 STEPS = (0.5, 0.25)
 FITS = 2.0  # mean square of held-out errors in variances; above, passes oscillate, and the shorter step is tried
@@ -184,7 +193,6 @@ MOST_SQUARE = 100.0  # ten deviations: one cell with a flow not listed must not 
 NOISE = 1e-3
 NEAR_INTEGER = 0.2
 FULL_PASS = 4
-NEVER = -1.0  # the change of a flow that is not visited
 LEAST_DRAWN = 0.1
 QUIET = 0.01  # flows that changed by less than a hundredth of a deviation wait for the next full pass
 FAR = 5.0
@@ -241,11 +249,10 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
     prior = _size_prior(incidence, count, bounds)
     mean, variance = np.empty((2, incidence.flows))
     _prior_moments(mean, variance, prior)
-    observed = count.astype(np.float64)
     graph = new_graph(
         incidence,
         incidence.share,
-        observed,
+        count.astype(np.float64),
         np.full(incidence.cells, NOISE),
         kappa=np.empty((incidence.flows, incidence.groups)),
         whole=np.ones(incidence.flows),
@@ -262,22 +269,30 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
         _settle(incidence.cell, incidence.share, count, mean, variance, NEAR_INTEGER)
         settle_by_rank(incidence, count, mean, variance)
         inverse = np.where(variance == 0, 1 / np.maximum(mean, 1.0), inverse)
-    total = graph.cell_variance + graph.noise
-    gain = graph.part_variance / total[incidence.cell]
-    left = graph.residual()[incidence.cell]
-    part_mean = np.maximum(graph.part_mean + gain * left, 0.0)
-    # A part of a cell's N packets varies at most as a binomial draw of them.
-    held = np.maximum(observed[incidence.cell], 1e-9)
-    drawn = part_mean * np.clip(1 - part_mean / held, 0.0, 1.0)
-    part_variance = np.minimum(graph.part_variance * (1 - gain), drawn)
-    kept = incidence.cell >= 0
-    whole = kept & (incidence.share >= FULL)
-    part_mean = np.where(whole, mean[:, None], np.where(kept, part_mean, 0.0))
-    part_variance = np.where(whole, variance[:, None], np.where(kept, part_variance, 0.0))
     explained = _explained(incidence, graph.residual(), graph.cell_variance)
     consistent = bounds.consistent and explained
     heard = _heard(graph, bounds, mean, variance)
-    return Sizes(mean, variance, inverse, part_mean, part_variance, consistent, heard), misfit
+    _settle_parts(graph, incidence.share)
+    return Sizes(mean, variance, inverse, graph.part_mean, graph.part_variance, consistent, heard), misfit
+
+
+@kernel
+def _settle_parts(graph: Graph, share: FloatArray) -> None:
+    """Each flow's part of its cells, given these, in place of the prediction; all of the flow where they take all."""
+    for f in range(graph.cell.shape[0]):
+        for e in range(graph.cell.shape[1]):
+            c = graph.cell[f, e]
+            if c < 0:
+                continue
+            if share[f, e] >= FULL:
+                graph.part_mean[f, e], graph.part_variance[f, e] = graph.mean[f], graph.variance[f]
+                continue
+            gain = graph.part_variance[f, e] / (graph.cell_variance[c] + graph.noise[c])
+            mean = max(graph.part_mean[f, e] + gain * (graph.observed[c] - graph.cell_mean[c]), 0.0)
+            # A part of a cell's N packets varies at most as a binomial draw of them.
+            drawn = mean * max(1 - mean / max(graph.observed[c], 1e-9), 0.0)
+            graph.part_mean[f, e] = mean
+            graph.part_variance[f, e] = min(graph.part_variance[f, e] * (1 - gain), drawn)
 
 
 def _heard(graph: Graph, bounds: SizeBounds, mean: FloatArray, variance: FloatArray) -> Heard:
@@ -407,8 +422,8 @@ def _settle_sizes(graph: Graph, prior: Prior, inverse: FloatArray, step: float) 
         prior.tally[:] = 0.0
         for f in range(len(graph.mean)):
             graph.kappa[f] = max(graph.mean[f], LEAST_DRAWN)
-        in_full = number % FULL_PASS == 0 or number < FULL_PASS
-        change = sweep(graph, prior, step, 0.0 if in_full else QUIET)
+        in_full = number % FULL_PASS == 0 or number < LEARN_PASSES
+        sweep(graph, prior, step, 0.0 if in_full else QUIET)
         add_up(graph)
         misfit = 0.0
         for c in range(len(graph.observed)):
@@ -416,7 +431,8 @@ def _settle_sizes(graph: Graph, prior: Prior, inverse: FloatArray, step: float) 
             misfit += min(square, MOST_SQUARE) / len(graph.observed)
         graph.noise[:] = NOISE + max(misfit - 1.0, 0.0) * graph.cell_variance
         learns = in_full and number >= LEARN_FROM
-        if number + 1 == most or (learns and change < SETTLED):
+        is_settled = np.sum(graph.change >= SETTLED) <= FEW_MOVING * len(graph.change)
+        if number + 1 == most or (in_full and number + 1 >= LEARN_PASSES and is_settled):
             break
         if learns:
             prior.weight[:] = (prior.tally + 1e-3) / (np.sum(prior.tally) + 1e-3 * len(prior.centre))

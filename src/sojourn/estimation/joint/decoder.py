@@ -163,7 +163,7 @@ def joint_means(
     size = counts.received
     inverse = np.minimum(counts.sent.inverse * np.maximum(counts.sent.mean, 0.5) / np.maximum(size, 0.5), 1.0)
     is_exact = cells.usable & np.broadcast_to(noise_per_packet == np.float64(0), cells.usable.shape)
-    settled = settle_sums(heard, is_exact, cells.delay_sum)
+    exact = _exact_means(settle_sums(heard, is_exact, cells.delay_sum), counts)
     delay_cells = DelayCells(
         heard,
         packets,
@@ -173,6 +173,7 @@ def joint_means(
         np.where(cells.usable, cells.delay_sum, 0).astype(np.float64),
         count,
         noise_per_packet * count,
+        exact,
     )
     recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
     unheard = np.maximum(1 - packets.sum(axis=1) / recorded, 0.0)
@@ -182,19 +183,24 @@ def joint_means(
         delay_cells, lambda said: correct_survivor_bias(said, size, unheard, grand_mean) if sizes_tell else said
     )
     answered = kept.any(axis=1) & (said.precision > 0)
-    by_group = packets.reshape(heard.flows, heard.groups, heard.group_length).sum(axis=2)
-    seen = np.minimum(by_group.max(axis=1, initial=0.0), size)
+    seen = np.minimum(heard.by_group(packets).max(axis=1, initial=0.0), size)
     samples = np.where(answered, seen, 0.0)
     certain = student_95(max(said.cells - 2, 1)) / NORMAL_95
     joint = _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
     joint = replace(joint, usable=int(np.count_nonzero(count)))
-    return _with_settled(joint, settled, counts, rounding)
+    return _with_exact(joint, exact, counts, rounding)
 
 
-def _with_settled(joint: JointMeans, settled: SettledSums, counts: FlowCounts, rounding: float) -> JointMeans:
-    """The means of flows whose sums and sizes are known need no estimate."""
+def _exact_means(settled: SettledSums, counts: FlowCounts) -> FloatArray:
+    """The means of flows whose sums and sizes are known; NaN for the others."""
     known = settled.flows & counts.sent.exact & (counts.sent.mean > 0)
-    mean = np.where(known, settled.total / np.maximum(counts.sent.mean, 1.0), joint.mean)
+    return np.where(known, settled.total / np.maximum(counts.sent.mean, 1.0), np.nan)
+
+
+def _with_exact(joint: JointMeans, exact: FloatArray, counts: FlowCounts, rounding: float) -> JointMeans:
+    """What is known needs no estimate."""
+    known = ~np.isnan(exact)
+    mean = np.where(known, exact, joint.mean)
     low, high = np.where(known, mean - rounding, joint.low), np.where(known, mean + rounding, joint.high)
     samples = np.where(known, counts.sent.mean, joint.samples)
     return replace(joint, mean=mean, low=low, high=high, samples=samples)

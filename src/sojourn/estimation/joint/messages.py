@@ -34,7 +34,7 @@ bytes an edge, 170 a flow.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -54,29 +54,38 @@ MOST_EDGES = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class Incidence:
-    """``cell[f, e]`` (−1: none) and ``share[f, e]`` of flow f's edge e; ``groups`` groups of equal length."""
+    """``cell[f, e]`` (−1: none) and ``share[f, e]`` of flow f's edge e; ``groups`` groups of these ``lengths``, equal
+    ones if none are given."""
 
     cell: Int64Array
     share: FloatArray
     groups: int
     cells: int
+    lengths: tuple[int, ...] = ()
 
     @property
     def flows(self) -> int:
         return len(self.cell)
 
     @property
-    def group_length(self) -> int:
-        return int(self.cell.shape[1]) // self.groups
+    def starts(self) -> Int64Array:
+        """The first edge of each group, and where the last ends."""
+        equal = (self.cell.shape[1] // self.groups,) * self.groups
+        return np.cumsum((0, *(self.lengths or equal)))
+
+    def by_group(self, values: FloatArray) -> FloatArray:
+        """Edges' values added up, flows × groups."""
+        totals: FloatArray = np.add.reduceat(values, self.starts[:-1], axis=1)
+        return totals
 
     def without(self, unusable: BoolArray) -> Incidence:
         """The same without the cells marked."""
         gone = (self.cell < 0) | unusable[self.cell]
-        return Incidence(np.where(gone, -1, self.cell), np.where(gone, 0.0, self.share), self.groups, self.cells)
+        return replace(self, cell=np.where(gone, -1, self.cell), share=np.where(gone, 0.0, self.share))
 
     def of(self, flows: BoolArray) -> Incidence:
         """The same for some of the flows."""
-        return Incidence(self.cell[flows], self.share[flows], self.groups, self.cells)
+        return replace(self, cell=self.cell[flows], share=self.share[flows])
 
     def spread(self, values: FloatArray) -> FloatArray:
         """What each cell holds of flows' values: share × value, added up."""
@@ -143,15 +152,30 @@ def _neighbours(first: Int64Array, spread: int, columns: int) -> Int64Array:
 
 @kernel
 def _join_twins(cell: Int64Array, share: FloatArray) -> None:
-    """Give the share of a repeated cell to one of its edges; O(m log m) per flow."""
+    """Give the share of a repeated cell to the last of its edges; O(m²) per flow, less than sorting 64 takes."""
     for f in range(cell.shape[0]):
-        order = np.argsort(cell[f])
-        for i in range(1, len(order)):
-            before, after = order[i - 1], order[i]
-            if cell[f, before] == cell[f, after]:
-                share[f, after] += share[f, before]
-                share[f, before] = 0.0
-                cell[f, before] = -1
+        for before in range(cell.shape[1]):
+            for after in range(before + 1, cell.shape[1]):
+                if cell[f, before] == cell[f, after]:
+                    share[f, after] += share[f, before]
+                    share[f, before] = 0.0
+                    cell[f, before] = -1
+                    break
+
+
+def variance_alone(incidence: Incidence, weight: FloatArray, variance: FloatArray, noise: FloatArray) -> FloatArray:
+    """Each cell's variance where no other cell speaks of its flows."""
+    totals = noise.copy()
+    _spread_variances(totals, incidence.cell, weight, variance)
+    return totals
+
+
+@kernel
+def _spread_variances(totals: FloatArray, cell: Int64Array, weight: FloatArray, variance: FloatArray) -> None:
+    for f in range(cell.shape[0]):
+        for e in range(cell.shape[1]):
+            if cell[f, e] >= 0:
+                totals[cell[f, e]] += weight[f, e] ** 2 * variance[f]
 
 
 @kernel
@@ -167,20 +191,24 @@ ROUNDED = 1e-14  # what is left of 1 by rounding, where sums cancel
 # Of the flow's own precision, the least that one group leaves for the others: the prior's pull is then taken as none.
 WEAKEST = 1e-3
 NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
+FEW_MOVING, FURTHEST = 0.01, 30.0  # of flows, and times what the others change
+NEVER = -1.0  # the change of a flow that is not visited
+SURE = 1e6  # times the prior's precision: what is known of a flow whose value is
 LEAST_SPREAD = 1e-12  # of a component's variance: below, a posterior's is rounding
 
 
 class Graph(NamedTuple):
     """The equations and the messages between flows and cells: the one state that sweeps change.
 
-    Given: each edge's cell and weight a, each cell's total and its noise, each flow's κ in each group and its t. Found:
-    each edge's predicted part, each cell's sum of these, each flow's message from all its cells, its posterior (kept up
-    to date only where a sweep needs it), and by how much its parts changed when it was last visited.
+    Given: each edge's cell and weight a, where groups start, each cell's total and its noise, each flow's κ in each
+    group and its t. Found: each edge's predicted part, each cell's sum of these, each flow's message from all its
+    cells, its posterior (kept up to date only where a sweep needs it), and by how much its parts changed when it was
+    last visited.
     """
 
     cell: Int64Array
     weight: FloatArray
-    groups: int
+    starts: Int64Array
     observed: FloatArray
     noise: FloatArray
     kappa: FloatArray
@@ -198,6 +226,15 @@ class Graph(NamedTuple):
     def residual(self) -> FloatArray:
         """Each cell's held-out error."""
         return self.observed - self.cell_mean
+
+    def is_settled(self, change: float) -> bool:
+        """Whether hardly any flow changed by so much or more when it was last visited, and none by many times that: of
+        many flows, a few go on changing for long and tell the others nothing new."""
+        moving, visited = np.count_nonzero(self.change >= change), np.count_nonzero(self.change > NEVER)
+        return bool(moving <= FEW_MOVING * visited and self.change.max(initial=0.0) < FURTHEST * change)
+
+
+Parts = tuple[FloatArray, FloatArray]
 
 
 class Prior(NamedTuple):
@@ -247,22 +284,25 @@ def new_graph(
     whole: FloatArray,
     mean: FloatArray,
     variance: FloatArray,
+    parts: Parts | None = None,
 ) -> Graph:
-    """Parts as the flows' means and variances predict them without any cell; every flow waits for a visit."""
+    """Means and variances of `parts` to begin with, changed in place, or as flows' means and variances predict them
+    without any cell; every flow waits for a visit."""
+    part_mean, part_variance = np.zeros((2, *incidence.cell.shape)) if parts is None else parts
     # A cell's four numbers lie side by side: a visit touches one cache line for each of a flow's cells.
-    parts, cells = np.zeros((2, *incidence.cell.shape)), np.zeros((incidence.cells, 4))
+    cells = np.zeros((incidence.cells, 4))
     cells[:, 0], cells[:, 1] = observed, noise
     messages = np.zeros((2, incidence.flows))
     graph = Graph(
         incidence.cell,
         weight,
-        incidence.groups,
+        incidence.starts,
         cells[:, 0],
         cells[:, 1],
         kappa,
         whole,
-        part_mean=parts[0],
-        part_variance=parts[1],
+        part_mean=part_mean,
+        part_variance=part_variance,
         cell_mean=cells[:, 2],
         cell_variance=cells[:, 3],
         precision=messages[0],
@@ -271,7 +311,8 @@ def new_graph(
         variance=variance.copy(),
         change=np.full(incidence.flows, np.inf),
     )
-    _predict_alone(graph)
+    if parts is None:
+        _predict_alone(graph)
     add_up(graph)
     return graph
 
@@ -298,6 +339,22 @@ def add_up(graph: Graph) -> None:
                 graph.cell_variance[c] += graph.part_variance[f, e]
 
 
+@kernel
+def hold(graph: Graph, prior: Prior, flows: Int64Array, value: FloatArray) -> None:
+    """Fix the values of some flows, and do not visit them: their parts vary as packets do and no more."""
+    for i in range(len(flows)):
+        f = flows[i]
+        prior.low[f] = prior.high[f] = graph.value[f] = value[i]
+        graph.precision[f], graph.change[f] = SURE / graph.variance[f], NEVER
+        for g in range(len(graph.starts) - 1):
+            for e in range(graph.starts[g], graph.starts[g + 1]):
+                if graph.cell[f, e] >= 0:
+                    a = graph.weight[f, e]
+                    graph.part_mean[f, e] = a * value[i]
+                    graph.part_variance[f, e] = graph.kappa[f, g] * a * max(1.0 - a / graph.whole[f], 0.0)
+    add_up(graph)
+
+
 @borrowing_inlined
 def _left_for(f: int, e: int, graph: Graph) -> tuple[float, float]:
     """What a cell leaves for one of its flows, r, and the variance s of that: its total less the others' parts."""
@@ -306,51 +363,61 @@ def _left_for(f: int, e: int, graph: Graph) -> tuple[float, float]:
     return left, graph.noise[c] + max(graph.cell_variance[c] - graph.part_variance[f, e], 0.0)
 
 
+class _Scratch(NamedTuple):
+    """Of the flow that is visited: each group's message, its Q, P and 1 − κQ/t; of each edge r and a/(s + κa); the
+    components' shares and variances."""
+
+    group: FloatArray
+    edge: FloatArray
+    component: FloatArray
+
+
 @borrowing_inlined
 def _single_message(f: int, g: int, graph: Graph) -> tuple[float, float]:
     """Precision and precision × mean of a group of one cell: a²/(s + κa(1 − a/t)), half the work of a sum."""
-    a = graph.weight[f, g]
-    r, s = _left_for(f, g, graph)
+    e = graph.starts[g]
+    if graph.cell[f, e] < 0:
+        return 0.0, 0.0
+    a = graph.weight[f, e]
+    r, s = _left_for(f, e, graph)
     drawn = graph.kappa[f, g] * a
     gain = a / max(s + drawn * max(1.0 - a / graph.whole[f], 0.0), ROUNDED * (s + drawn) + TINY)
     return a * gain, r * gain
 
 
 @borrowing_inlined
-def _group_message(f: int, g: int, graph: Graph, own: FloatArray) -> tuple[float, float]:
-    """Precision and precision × mean of a group; ``own`` keeps its Q, P and 1 − κQ/t, the last added up so that
-    nothing cancels."""
-    length = graph.cell.shape[1] // graph.groups
+def _group_message(f: int, g: int, graph: Graph, scratch: _Scratch) -> tuple[float, float]:
+    """Precision and precision × mean of a group; its Q, P and 1 − κQ/t are kept, the last added up so that nothing
+    cancels."""
     whole, kappa = graph.whole[f], graph.kappa[f, g]
     q = p = free = taken = 0.0
-    for e in range(g * length, (g + 1) * length):
+    for e in range(graph.starts[g], graph.starts[g + 1]):
         if graph.cell[f, e] < 0:
             continue
         a = graph.weight[f, e]
         r, s = _left_for(f, e, graph)
-        d = s + kappa * a
-        q += a * a / d
-        p += a * r / d
-        taken += a / whole
-        free += a / whole * s / d
-    free += max(1.0 - taken, 0.0)
-    own[g, 2], own[g, 3], own[g, 4] = q, p, free
-    free = max(free, ROUNDED)
-    return q / free, p / free
+        gain = a / (s + kappa * a)
+        scratch.edge[e, 0], scratch.edge[e, 1] = r, gain
+        q += a * gain
+        p += r * gain
+        taken += a
+        free += s * gain
+    free = (free + max(whole - taken, 0.0)) / whole
+    scratch.group[g, 2], scratch.group[g, 3], scratch.group[g, 4] = q, p, free
+    free = 1.0 / max(free, ROUNDED)
+    return q * free, p * free
 
 
 @borrowing_inlined
-def _flow_message(f: int, graph: Graph, own: FloatArray) -> tuple[float, float]:
-    """Precision and precision × mean of all groups' messages to a flow; a row of ``own`` keeps each group's."""
-    is_single = graph.cell.shape[1] == graph.groups
+def _flow_message(f: int, graph: Graph, scratch: _Scratch) -> tuple[float, float]:
+    """Precision and precision × mean of all groups' messages to a flow; each group's are kept."""
+    own = scratch.group
     precision = product = 0.0
-    for g in range(graph.groups):
-        if not is_single:
-            own[g, 0], own[g, 1] = _group_message(f, g, graph, own)
-        elif graph.cell[f, g] >= 0:
+    for g in range(len(own)):
+        if graph.starts[g + 1] - graph.starts[g] == 1:
             own[g, 0], own[g, 1] = _single_message(f, g, graph)
         else:
-            own[g, 0] = own[g, 1] = 0.0
+            own[g, 0], own[g, 1] = _group_message(f, g, graph, scratch)
         precision += own[g, 0]
         product += own[g, 1]
     return precision, product
@@ -434,8 +501,9 @@ def _without_group(f: int, g: int, graph: Graph, prior: Prior, own: FloatArray) 
 
 
 @borrowing_inlined
-def _predict(f: int, e: int, graph: Graph, mean: float, variance: float, step: float) -> float:
-    """Move an edge's part towards this prediction; the change in units of the cell's variance, squared.
+def _predict(f: int, e: int, graph: Graph, mean: float, variance: float, step: float, largest: float) -> float:
+    """Move an edge's part towards this prediction; the change in units of the cell's variance, squared, if it is the
+    largest so far.
 
     In place, so that the flows after this one use it in the same sweep: that halves the number of sweeps.
     """
@@ -446,68 +514,69 @@ def _predict(f: int, e: int, graph: Graph, mean: float, variance: float, step: f
     graph.cell_variance[c] = max(graph.cell_variance[c] + wider, 0.0)
     graph.part_mean[f, e] += change
     graph.part_variance[f, e] += wider
-    square: float = change * change / (graph.noise[c] + graph.cell_variance[c] + TINY)
-    return square
+    spread = graph.noise[c] + graph.cell_variance[c] + TINY
+    # Hardly ever the largest, and a division takes longer than the rest.
+    return change * change / spread if not change * change <= largest * spread else largest
 
 
 @borrowing_inlined
-def _predict_group(f: int, g: int, graph: Graph, own: FloatArray, mean: float, variance: float, step: float) -> float:
-    """Predict a group's parts from the other groups' (mean, variance) and its other cells; the largest change."""
-    length = graph.cell.shape[1] // graph.groups
+def _predict_group(f: int, g: int, graph: Graph, scratch: _Scratch, outside: tuple[float, float], step: float) -> float:
+    """Predict a group's parts from what is known `outside` of it (mean, variance) and its other cells; the largest
+    change, squared."""
+    mean, variance = outside
     whole, kappa = graph.whole[f], graph.kappa[f, g]
     beta = variance - kappa / whole
-    if length == 1:
-        a = graph.weight[f, g]
-        return _predict(f, g, graph, a * mean, max(a * (kappa + a * beta), 0.0), step)
+    first, last = graph.starts[g], graph.starts[g + 1]
+    if last - first == 1:
+        a = graph.weight[f, first]
+        if graph.cell[f, first] < 0:
+            return 0.0
+        return _predict(f, first, graph, a * mean, max(a * (kappa + a * beta), 0.0), step, 0.0)
     largest = 0.0
-    for e in range(g * length, (g + 1) * length):
+    for e in range(first, last):
         if graph.cell[f, e] < 0:
             continue
         a = graph.weight[f, e]
-        r, s = _left_for(f, e, graph)
-        d = s + kappa * a
+        r, gain = scratch.edge[e, 0], scratch.edge[e, 1]
         # The sums of the group's other cells.
-        q = max(own[g, 2] - a * a / d, 0.0)
-        p = own[g, 3] - a * r / d
-        free = max(own[g, 4] - a / whole * s / d + a / whole, 0.0)
-        divisor = max(variance * q + free, ROUNDED)
-        new_variance = max(kappa * a + a * a * beta / divisor, 0.0)
-        largest = max(largest, _predict(f, e, graph, a * (mean + beta * p) / divisor, new_variance, step))
+        q = max(scratch.group[g, 2] - a * gain, 0.0)
+        p = scratch.group[g, 3] - r * gain
+        free = scratch.group[g, 4] + kappa * a * gain / whole
+        times = a / max(variance * q + free, ROUNDED)
+        largest = _predict(f, e, graph, times * (mean + beta * p), max(a * (kappa + beta * times), 0.0), step, largest)
     return largest
 
 
 @borrowing_inlined
-def _visit(f: int, graph: Graph, prior: Prior, own: FloatArray, scratch: FloatArray, step: float) -> float:
+def _visit(f: int, graph: Graph, prior: Prior, scratch: _Scratch, step: float) -> float:
     """Hear all of a flow's cells, then predict its part of each; the largest change, squared."""
-    is_single = graph.cell.shape[1] == graph.groups
-    is_separable = is_single or len(prior.weight) == 1
-    precision, product = _flow_message(f, graph, own)
+    groups = len(scratch.group)
+    is_separable = graph.cell.shape[1] == groups or len(prior.weight) == 1
+    precision, product = _flow_message(f, graph, scratch)
     graph.precision[f] = precision
     if precision > 0:
         graph.value[f] = product / precision
     if not is_separable or len(prior.tally):
-        graph.mean[f], graph.variance[f] = moments(f, precision, product, prior, scratch)
+        graph.mean[f], graph.variance[f] = moments(f, precision, product, prior, scratch.component)
         if len(prior.tally) and prior.low[f] < prior.high[f]:
-            _tally(f, prior, scratch)
+            _tally(f, prior, scratch.component)
     largest = 0.0
-    for g in range(graph.groups):
-        if is_single and graph.cell[f, g] < 0:
-            continue
+    for g in range(groups):
         if is_separable:
-            others, others_product = _all_but(own, g)
-            mean, variance = moments(f, others, others_product, prior, scratch)
+            others, others_product = _all_but(scratch.group, g)
+            outside = moments(f, others, others_product, prior, scratch.component)
         else:
-            mean, variance = _without_group(f, g, graph, prior, own)
-        largest = max(largest, _predict_group(f, g, graph, own, mean, variance, step))
+            outside = _without_group(f, g, graph, prior, scratch.group)
+        largest = max(largest, _predict_group(f, g, graph, scratch, outside, step))
     return largest
 
 
 @borrowing_kernel
-def _visit_all(graph: Graph, prior: Prior, own: FloatArray, scratch: FloatArray, step: float, quiet: float) -> float:
+def _visit_all(graph: Graph, prior: Prior, scratch: _Scratch, step: float, quiet: float) -> float:
     largest = 0.0
     for f in range(graph.cell.shape[0]):
         if graph.change[f] >= quiet:
-            change = math.sqrt(_visit(f, graph, prior, own, scratch, step))
+            change = math.sqrt(_visit(f, graph, prior, scratch, step))
             graph.change[f] = change
             largest = max(largest, change)
     return largest
@@ -517,5 +586,6 @@ def _visit_all(graph: Graph, prior: Prior, own: FloatArray, scratch: FloatArray,
 def sweep(graph: Graph, prior: Prior, step: float, quiet: float) -> float:
     """Visit the flows that last changed by `quiet` or more, each with the latest messages of the others; the largest
     change of a part, in deviations of its cell. ``step`` < 1 damps."""
-    own, scratch = np.empty((graph.groups, 5)), np.empty((2, len(prior.weight)))
-    return _visit_all(graph, prior, own, scratch, step, quiet)
+    group, edge = np.empty((len(graph.starts) - 1, 5)), np.empty((graph.cell.shape[1], 2))
+    scratch = _Scratch(group, edge, np.empty((2, len(prior.weight))))
+    return _visit_all(graph, prior, scratch, step, quiet)

@@ -35,8 +35,16 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, error_ratios
-from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, Solved, solve_normal
-from sojourn.estimation.joint.messages import NEGLIGIBLE, add_up, mixture_prior, new_graph, sweep
+from sojourn.estimation.joint.dense import Solved
+from sojourn.estimation.joint.linear import (
+    FULL_PASS,
+    QUIET,
+    DelayCells,
+    DelayMessages,
+    DelayProblem,
+    solve_normal,
+)
+from sojourn.estimation.joint.messages import NEGLIGIBLE, add_up, hold, mixture_prior, new_graph, sweep
 from sojourn.estimation.order_statistics import quantile_of_sorted
 
 COMPONENTS = 72
@@ -55,6 +63,7 @@ LEVEL = 0.95
 TAIL_STEPS = 12
 MARGIN = 12
 BISECTIONS = 8
+RARE_SHARE = 1e-9
 ROOT_HALF = 0.7071067811865476
 
 
@@ -262,11 +271,11 @@ def _fill_table(own: FloatArray, ratio: float, normal: FloatArray, below: FloatA
     for i in range(len(normal)):
         z = (i - middle) * ratio
         normal[i] = 0.0 if z < -6 else 1.0 if z > 6 else 0.5 * (1.0 + math.erf(z * ROOT_HALF))
-    for i in range(len(below)):
-        total = 0.0
-        for k in range(components):
-            total += own[k] * normal[i - MARGIN - k + middle]
-        below[i] = total
+    below[:] = 0.0
+    for k in range(components):
+        if own[k] > RARE_SHARE:
+            for i in range(len(below)):
+                below[i] += own[k] * normal[i - MARGIN - k + middle]
 
 
 @inlined
@@ -322,7 +331,7 @@ RARE = 1e-3
 PASSES = 24
 TRIAL_PASSES = 12
 STEP = 0.7
-SETTLED = 0.01
+SETTLED = 0.1
 
 
 def solve_mixed(cells: DelayCells, lean: Callable[[DelayMessages], DelayMessages]) -> DelayMessages:
@@ -336,7 +345,8 @@ def solve_mixed(cells: DelayCells, lean: Callable[[DelayMessages], DelayMessages
     problem = _Mixed(normal.problem, prior, _squares(refined))
     shift = np.broadcast_to(refined.shift, refined.value.shape)
     excess = cells.delay_sum - said.prior_mean * cells.count - normal.problem.sums_of(shift)
-    passed = problem.solve(excess, PASSES)
+    known = normal.problem.known
+    passed = problem.solve(excess, normal.problem.known_excess(said.prior_mean) - shift[known], PASSES)
     telling = normal.problem.telling_cells
     cost = len(prior.weight) * np.log(telling) / telling
     if not passed.score < normal.score - cost:
@@ -407,8 +417,8 @@ class _Mixed:
         self.variance = between * (1 + problem.doubt) + prior.scatter
         self.incidence, self.part = cells.incidence, cells.packets
 
-    def solve(self, excess: FloatArray, passes: int) -> Solved:
-        """Sweeps until they settle."""
+    def solve(self, excess: FloatArray, known: FloatArray, passes: int) -> Solved:
+        """Sweeps until they settle; `excess` of the cells and of the flows that are known."""
         prior, problem, incidence = self.prior, self.problem, self.incidence
         graph = new_graph(
             incidence,
@@ -422,11 +432,14 @@ class _Mixed:
         )
         alone = graph.cell_variance + self.noise
         normals = mixture_prior(prior.weight, prior.centre, prior.width2, scatter=prior.scatter, doubt=problem.doubt)
-        for _ in range(passes):
-            change = sweep(graph, normals, STEP, 0.0)
+        hold(graph, normals, problem.known, known)
+        graph.change[problem.known] = np.inf
+        for number in range(passes):
+            sweep(graph, normals, STEP, 0.0 if number % FULL_PASS == 0 else QUIET * SETTLED)
             add_up(graph)
-            if change < SETTLED:
+            if graph.is_settled(SETTLED):
                 break
+        problem.tell_known(graph, known, self.variance)
         scale, score = problem.held_out(graph, alone)
         return Solved(graph.value, graph.precision, scale, score)
 
@@ -435,7 +448,8 @@ class _Mixed:
         prior, problem = self.prior, self.problem
         truth = prior.draw(problem.doubt, seed=2)
         drawn = draw_cells(self.incidence, self.part, truth, self.kappa, problem.whole, self.noise, seed=1)
-        trial = self.solve(drawn, TRIAL_PASSES)
+        trial = self.solve(drawn, truth[problem.known], TRIAL_PASSES)
+        trial.precision[problem.known] = 0.0
         scale = passed.scale / trial.scale if trial.scale > 0 else 1.0
         ratios = error_ratios(truth - prior.mean, trial.value - prior.mean, trial.precision, self.variance)
         value, precision = calibrated_precision(passed.value - prior.mean, passed.precision, self.variance, ratios)

@@ -27,11 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, UInt64Array
 from sojourn.core.errors import MismatchError
 from sojourn.core.estimates import FlowDelays, Reason, unanswered_flows
 from sojourn.estimation.differences import CellDifference, cell_difference
@@ -207,7 +206,6 @@ def _reasons(silent: BoolArray, present: BoolArray) -> list[Reason | None]:
     ]
 
 
-Column = TypeVar("Column", Int64Array, FloatArray)
 FlowSketch = Lds | CounterVector
 
 
@@ -252,21 +250,12 @@ def _unit_ns(sender: FlowSketch) -> int:
 
 
 def stacked(parts: Sequence[Incidence]) -> Incidence:
-    """One matrix of all sketches' cells; shorter groups are filled up with edges to no cell."""
-    length = max(part.group_length for part in parts)
+    """One matrix of all sketches' cells."""
     first = np.cumsum([0, *(part.cells for part in parts)])
-    cell = [
-        _lengthened(np.where(p.cell < 0, -1, p.cell + at), p, length, -1) for p, at in zip(parts, first, strict=False)
-    ]
-    share = [_lengthened(part.share, part, length, 0.0) for part in parts]
-    groups = sum(part.groups for part in parts)
-    return Incidence(np.concatenate(cell, axis=1), np.concatenate(share, axis=1), groups, int(first[-1]))
-
-
-def _lengthened(column: Column, part: Incidence, length: int, filling: float) -> Column:
-    longer = np.full((part.flows, part.groups, length), filling, column.dtype)
-    longer[:, :, : part.group_length] = column.reshape(part.flows, part.groups, part.group_length)
-    return longer.reshape(part.flows, part.groups * length)
+    cell = [np.where(part.cell < 0, -1, part.cell + at) for part, at in zip(parts, first, strict=False)]
+    lengths = tuple(int(length) for part in parts for length in np.diff(part.starts))
+    share = np.concatenate([part.share for part in parts], axis=1)
+    return Incidence(np.concatenate(cell, axis=1), share, len(lengths), int(first[-1]), lengths)
 
 
 def _joined(parts: Sequence[CellDifference]) -> CellDifference:
