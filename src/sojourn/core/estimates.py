@@ -164,6 +164,7 @@ class FlowDelays:
     ``heard_ns`` is what cells say of the flow by themselves, without what flows have in common, with its precision
     (1/ns²; 0: nothing), where they were decoded for all flows together, ``heard_counts`` the same of packets' numbers.
     ``packets_low`` … ``lost_high`` are the ends of 95 % intervals, equal where a number is exact, where they are known.
+    ``state_ns`` and ``state_variance`` are for the next run of the same flows (`estimation.history`).
     """
 
     flow_id: UInt64Array
@@ -185,6 +186,8 @@ class FlowDelays:
     packets_high: FloatArray | None = None
     lost_low: FloatArray | None = None
     lost_high: FloatArray | None = None
+    state_ns: FloatArray | None = None
+    state_variance: FloatArray | None = None
 
     @property
     def method_of_flow(self) -> list[str]:

@@ -3,7 +3,8 @@
 Cells (decoded jointly) know flows that lost nothing exactly; a sample knows flows that lost much. `combine` makes both
 observations of one posterior (`hierarchy`), together with what flows have in common. Where they know a mean exactly
 there is nothing to lean on; where cells are fewer than flows, sizes are too doubtful for it, and both are weighed by
-their precision. A flow of which nothing is known is answered by how flows are distributed: ``prior only``.
+their precision. A flow of which nothing is known is answered by how flows are distributed: ``prior only``; where it was
+known in the run before, by that, too: ``history``.
 
 **The whole segment.** The flow-blind LDA answers, with an interval that is valid whatever the flows do. Two things are
 better:
@@ -31,6 +32,7 @@ from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
 from sojourn.estimation.held_out import Halves, judge
 from sojourn.estimation.hierarchy import Evidence, FlowPosterior, learnt_prior, posterior_under
+from sojourn.estimation.history import Filter, History, Message
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.sample import MatchedSample
@@ -135,6 +137,7 @@ def _of_flows(flows: FlowDelays) -> Estimate | None:
 
 
 PRIOR_ONLY = "prior only"
+BY_HISTORY = "history"
 # Of the posterior's width: cells of whole flows are solved exactly, to which messages of all cells only come near.
 FAR_CLOSER = 0.1
 # Decoded numbers of packets below are none.
@@ -144,11 +147,16 @@ TELL_DEVIATION = 10
 
 
 def combine(
-    cells: FlowDelays | None, samples: FlowDelays, counts: PacketCounts, halves: Halves | None = None
+    cells: FlowDelays | None,
+    samples: FlowDelays,
+    counts: PacketCounts,
+    halves: Halves | None = None,
+    before: History | None = None,
 ) -> FlowDelays:
     """Every flow's answer from cells and samples, with sizes and losses as all of them say.
 
-    Where the samples are given in `halves`, too, one of them checks what is said of the other.
+    Where the samples are given in `halves`, too, one of them checks what is said of the other. `before` is what the run
+    before says of the flows; with it the answers have states for the next run (`history`).
     """
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
@@ -161,10 +169,14 @@ def combine(
             counts.packets - counts.lost < LEAST_PACKETS
         )
         # What is exact needs no other flow.
-        leans = ~(half <= EXACT_WITHIN_NS) & ~(absent & ~samples.answered)
+        exact = half <= EXACT_WITHIN_NS
+        leans = ~exact & ~(absent & ~samples.answered)
     if cells.heard_ns is None:
         leans &= ~cells.answered
-    posterior = _posterior(cells, samples, counts.packets - counts.lost, leans, halves) if leans.any() else None
+    evidence = _evidence(cells, samples, counts.packets - counts.lost)
+    past = None if before is None else Filter.of(_settled(evidence, exact, mean), before, cells.flow_id)
+    told = None if past is None else past.message(_usual_size(evidence, counts))
+    posterior = _posterior(_with_message(evidence, told), leans, halves) if leans.any() else None
     if posterior is not None:
         with np.errstate(invalid="ignore"):
             leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
@@ -172,22 +184,32 @@ def combine(
             np.where(leans, getattr(posterior, name), column)
             for name, column in (("mean", mean), ("low", low), ("high", high))
         )
-    return counts.applied(_told(cells, samples, weight, (mean, low, high)))
+    by_history = leans & (told.precision > 0) if told is not None else np.zeros(len(mean), bool)
+    found = counts.applied(_told(cells, samples, weight, (mean, low, high), by_history))
+    states = None if past is None else past.states(mean)
+    return found if states is None else replace(found, state_ns=states[0], state_variance=states[1])
 
 
 _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 
-def _posterior(
-    cells: FlowDelays, samples: FlowDelays, delivered: FloatArray, asked: BoolArray, halves: Halves | None
-) -> FlowPosterior | None:
+def _posterior(evidence: Evidence, asked: BoolArray, halves: Halves | None) -> FlowPosterior | None:
     """What all flows together say of those asked for."""
+    prior = learnt_prior(evidence)
+    if prior is None:
+        return None
+    found = posterior_under(prior, evidence, asked=asked)
+    return found if halves is None else judge(prior, evidence, halves).applied(found, evidence)
+
+
+def _evidence(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> Evidence:
+    """What was observed of each flow."""
     count = np.where(samples.answered, samples.samples, 0).astype(np.float64)
     nothing = np.zeros(len(count))
     heard, precision = cells.heard_ns, cells.heard_precision
     if heard is None or precision is None:
         heard, precision = nothing, nothing
-    evidence = Evidence(
+    return Evidence(
         np.where(precision > 0, heard, 0.0),
         precision,
         np.where(count > 0, samples.mean_ns, 0.0),
@@ -195,11 +217,29 @@ def _posterior(
         np.nan_to_num(samples.std_ns**2 * np.maximum(count - 1, 0.0)),
         np.maximum(np.where(np.isnan(delivered), _unseen_size(count, delivered), delivered), 1.0),
     )
-    prior = learnt_prior(evidence)
-    if prior is None:
-        return None
-    found = posterior_under(prior, evidence, asked=asked)
-    return found if halves is None else judge(prior, evidence, halves).applied(found, evidence)
+
+
+def _settled(evidence: Evidence, exact: BoolArray, mean: FloatArray) -> Evidence:
+    """The evidence with what is known exactly of some flows, to a nanosecond."""
+    value, precision = np.where(exact, mean, evidence.value), np.where(exact, 1.0, evidence.precision)
+    return replace(evidence, value=value, precision=precision)
+
+
+def _usual_size(evidence: Evidence, counts: PacketCounts) -> FloatArray:
+    """The size by whose inverse a mean scatters, on average over what it may be."""
+    least = np.clip(np.nan_to_num(counts.packets_low - counts.lost, nan=1.0), 1.0, evidence.size)
+    found: FloatArray = 2 / (1 / evidence.size + 1 / least)
+    return found
+
+
+def _with_message(evidence: Evidence, message: Message | None) -> Evidence:
+    """The evidence with one more observation of each mean."""
+    if message is None:
+        return evidence
+    precision = evidence.precision + message.precision
+    total = evidence.precision * evidence.value + message.precision * message.value
+    value = np.where(precision > 0, total / np.where(precision > 0, precision, 1.0), 0.0)
+    return replace(evidence, value=value, precision=precision)
 
 
 def _unseen_size(count: FloatArray, delivered: FloatArray) -> float:
@@ -213,16 +253,18 @@ def _told(
     samples: FlowDelays,
     weight: FloatArray,
     interval: tuple[FloatArray, FloatArray, FloatArray],
+    by_history: BoolArray,
 ) -> FlowDelays:
     """The flows' answers, with what each rests on."""
     mean, low, high = interval
     answered = ~np.isnan(mean)
     by_cells, by_samples = cells.answered, samples.answered
     rows = zip(by_cells.tolist(), by_samples.tolist(), weight.tolist(), strict=True)
-    names = zip(cells.method_of_flow, samples.method_of_flow, strict=True)
+    unheard = np.where(by_history, BY_HISTORY, PRIOR_ONLY).tolist()
+    names = zip(cells.method_of_flow, samples.method_of_flow, unheard, strict=True)
     methods = [
-        cell if has_cells and (share > 0.5 or not has_samples) else sample if has_samples else PRIOR_ONLY
-        for (has_cells, has_samples, share), (cell, sample) in zip(rows, names, strict=True)
+        cell if has_cells and (share > 0.5 or not has_samples) else sample if has_samples else other
+        for (has_cells, has_samples, share), (cell, sample, other) in zip(rows, names, strict=True)
     ]
     reasons = [
         None if is_answered else cell or sample

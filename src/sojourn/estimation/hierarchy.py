@@ -156,7 +156,7 @@ def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior 
     some = evidence.select(rows)
     weight = 1 / (variance[rows] + np.median(variance[rows]) + _TINY)
     common = np.full(len(rows), float(np.average(rough[rows], weights=weight)))
-    found = [_learnt(some, law), _learnt(some, _refined(some, law, common))]
+    found = [_learnt(some, law), _learnt(some, refined_law(some, law, common))]
     prior, _ = max(found, key=lambda one: one[1])
     return _narrowed(evidence, prior)
 
@@ -229,7 +229,7 @@ def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[FlowPrior, float]:
     prior, likelihood = None, 0.0
     for _ in range(ROUNDS):
         if prior is not None:
-            law = _refined(evidence, law, _posterior_quantiles(evidence, prior)[:, 0])
+            law = refined_law(evidence, law, _posterior_quantiles(evidence, prior)[:, 0])
         prior, likelihood = _distribution(evidence, law, prior)
     assert prior is not None
     return prior, likelihood
@@ -262,7 +262,7 @@ def spread_law(evidence: Evidence) -> SpreadLaw | None:
     return SpreadLaw(usual.variance, power) if usual.variance > 0 else None
 
 
-def _refined(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
+def refined_law(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
     """The law with c as all samples together have it, around means that lean on each other: where delays are skewed,
     a few packets' own mean is low just when they vary little."""
     degrees = np.maximum(evidence.count - 1, 0.0)
