@@ -8,7 +8,7 @@ times; flows that arrive before they are sent have no answer).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +22,7 @@ from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.estimation.auto import combine, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
 from sojourn.estimation.held_out import Halves
+from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.sample import MatchedSample, match_samples
@@ -124,11 +125,12 @@ def estimate_streams(
     joint: bool,
     sample: MatchedSample | None = None,
     percentiles: bool = True,
+    before: History | None = None,
 ) -> FlowDelays | None:
     """The flows' delays from all streams of two points; None where only the segment was recorded.
 
     Joint decoding needs `flow_id` to list every recorded flow, and no more than `MOST_JOINT_FLOWS`. `sample` is
-    the matched sample, where there is one.
+    the matched sample, where there is one, `before` what the run before says.
     """
     blind = delays.mean if isinstance(delays.mean, Estimate) else None
     sample = sample or _matched(sent, received)
@@ -149,7 +151,8 @@ def estimate_streams(
         return cells if cells is None or counts is None else counts.applied(cells)
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
     assert counts is not None
-    return combine(cells, samples, counts, None if sample is None else Halves(*sample.halves(flow_id)))
+    halves = None if sample is None else Halves(*sample.halves(flow_id))
+    return combine(cells, samples, counts, halves, before)
 
 
 def _count_packets(
@@ -206,25 +209,26 @@ def answer_streams(
     sizes: Int64Array,
     joint: bool,
     signed: bool = False,
+    before: History | None = None,
 ) -> StreamAnswers:
     """The answers of all streams of two points; flows without a loss that can be known have none.
 
     With `signed`, for whoever adds runs up, a flow of which more arrived than was sent has a negative loss instead, and
-    percentiles are left to the sampled delays of all runs.
+    percentiles are left to the sampled delays of all runs. `before` is what the run before says of the flows.
     """
-    before, after = sent[SEGMENT], received[SEGMENT]
-    blind = estimate_lda(before, after)  # type: ignore[arg-type]
+    here, there = sent[SEGMENT], received[SEGMENT]
+    blind = estimate_lda(here, there)  # type: ignore[arg-type]
     sample = _matched(sent, received)
     flows = None
     if len(flow_id):
         asked = {"sizes": sizes, "delays": blind, "joint": joint, "sample": sample, "percentiles": not signed}
-        flows = estimate_streams(sent, received, flow_id, **asked)  # type: ignore[arg-type]
+        flows = estimate_streams(sent, received, flow_id, **asked, before=before)  # type: ignore[arg-type]
     if flows is not None and not signed:
         # Where more arrived than was sent, nothing is known of losses.
         flows = without_unknown_losses(flows)
-    delays = segment_delays(blind, received=after.recorded, sample=sample, flows=flows)
+    delays = segment_delays(blind, received=there.recorded, sample=sample, flows=flows)
     if flows is not None:
-        flows = with_remainder(flows, delays.mean, after.recorded)
+        flows = with_remainder(flows, delays.mean, there.recorded)
     parts = [part for stream in sent for part in Parts.of_sketches(sent[stream], received[stream])]
     return StreamAnswers(delays, flows, parts, sample)
 
@@ -325,14 +329,16 @@ def answer_interval(
     whole: bool = True,
     signed: bool = False,
     counted: CountedFlows | None = None,
+    before: History | None = None,
 ) -> Interval:
     """What two points' sketches say of one stretch of time; `flow_id` lists every recorded flow if `joint`.
 
     Unless it is the whole, packets in flight at its edges are extra here and missing there: that proves nothing.
-    `signed` is as for `answer_streams`.
+    `signed` and `before` are as for `answer_streams`.
     """
     sent, received = parts_of(sender), parts_of(receiver)
-    answers = answer_streams(sent, received, flow_id, sizes=sizes, joint=joint, signed=signed)
+    before = None if before is None else before.less(base_ns)
+    answers = answer_streams(sent, received, flow_id, sizes=sizes, joint=joint, signed=signed, before=before)
     counts = sender.recorded, receiver.recorded
     flows = answers.flows
     if counted is not None:
@@ -344,6 +350,18 @@ def answer_interval(
     tails = None if answers.sample is None or signed else answers.sample.percentiles()
     totals = SegmentTotals(*counts, answers.delays, losses, tails)
     return Interval(sender.first_ns or 0, sender.last_ns or 0, totals, flows, answers.sample).moved(base_ns)
+
+
+def in_turn(ends: Mapping[int, tuple[AnySketch, AnySketch]], answer: Callable[..., Interval]) -> list[Interval]:
+    """The answers of intervals by their numbers, oldest first, each with what flows were in the one right before."""
+    found: list[Interval] = []
+    last, before = None, History.none()
+    for number, (sender, receiver) in ends.items():
+        if number - 1 != last:
+            before = History.none()
+        found.append(answer(sender, receiver, before=before))
+        last, before = number, History.of(found[-1].flows)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,7 +412,7 @@ def answer_epochs(
         ahead = round((offset_ns + base_ns) / interval_ns)
         slots = [_by_slot(epochs, interval_ns, late) for epochs, late in ((sender, 0), (receiver, ahead))]
         both = sorted(set(slots[0]) & set(slots[1]))
-        intervals = [question.answer(merge_epochs(slots[0][s]), merge_epochs(slots[1][s])) for s in both]
+        intervals = in_turn({s: (merge_epochs(slots[0][s]), merge_epochs(slots[1][s])) for s in both}, question.answer)
     if not whole.answered:
         refuse_negative(whole.totals.delays.mean, offset_ns)
     warnings += doubt_negative(whole.totals.delays.mean)
@@ -479,7 +497,9 @@ class _Question:
     joint: bool
     base_ns: int
 
-    def answer(self, sender: AnySketch, receiver: AnySketch, *, whole: bool = False) -> Interval:
+    def answer(
+        self, sender: AnySketch, receiver: AnySketch, *, whole: bool = False, before: History | None = None
+    ) -> Interval:
         receiver = shifted(receiver, self.offset_ns + self.base_ns)
         for part in parts_of(sender).values():
             # What the flows weighed when they were recorded: epochs carry the policy, not the weights.
@@ -493,6 +513,7 @@ class _Question:
             joint=self.joint,
             base_ns=self.base_ns,
             whole=whole,
+            before=before,
         )
         if answer.flows is None:
             return answer

@@ -125,5 +125,6 @@ def moved_flows(flows: FlowDelays | None, base_ns: int) -> FlowDelays | None:
     """Flows' answers with the base added again."""
     if flows is None or not base_ns:
         return flows
-    known = [name for name in ("mean_ns", "low_ns", "high_ns", "percentiles") if getattr(flows, name) is not None]
+    names = ("mean_ns", "low_ns", "high_ns", "percentiles", "state_ns")
+    known = [name for name in names if getattr(flows, name) is not None]
     return replace(flows, **{name: getattr(flows, name) + base_ns for name in known})

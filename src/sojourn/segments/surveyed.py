@@ -17,7 +17,7 @@ from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
 from sojourn.estimation.differences import Losses, Parts, with_extra
-from sojourn.segments.answer import Interval, answer_interval
+from sojourn.segments.answer import Interval, answer_interval, in_turn
 from sojourn.segments.plan import SegmentPlan
 from sojourn.segments.planning.layout import SAMPLES, SEGMENT
 from sojourn.segments.record import PointRecorder, SlotOf
@@ -63,13 +63,11 @@ def measure_surveyed(
     advance("estimating", 0.9)
     counts = [packets_of(point.counts, survey.flow_id) for point in (sent, received)]
 
-    def answered(before: AnySketch, after: AnySketch, *, whole: bool) -> Interval:
-        known: dict[str, Any] = {"sizes": counts[0], "joint": plan.joint, "base_ns": plan.base_ns}
-        return answer_interval(before, after, survey.flow_id, whole=whole, **known)
-
+    known: dict[str, Any] = {"sizes": counts[0], "joint": plan.joint, "base_ns": plan.base_ns}
     both = sorted(sent.sketches.keys() & received.sketches.keys()) if interval_ns else []
-    parts = [answered(sent.sketches[slot], received.sketches[slot], whole=False) for slot in both]
-    whole = answered(sent.merged(), received.merged(), whole=True)
+    recorded = {slot: (sent.sketches[slot], received.sketches[slot]) for slot in both}
+    parts = in_turn(recorded, partial(answer_interval, flow_id=survey.flow_id, whole=False, **known))
+    whole = answer_interval(sent.merged(), received.merged(), survey.flow_id, whole=True, **known)
     return _with_survey(whole, plan, survey, counts), parts
 
 

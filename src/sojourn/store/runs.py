@@ -320,6 +320,13 @@ class RunStore:
         with self._store.transaction() as connection:
             return [_run_row(row) for row in connection.execute(query)]
 
+    def last(self, pair: int) -> RunRow | None:
+        """The last run of a pair, with an answer or without."""
+        query = select(RUNS).where(RUNS.c.pair == pair).order_by(RUNS.c.end_ns.desc(), RUNS.c.id.desc()).limit(1)
+        with self._store.transaction() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else _run_row(row)
+
     def totals(self, from_ns: int, to_ns: int) -> dict[int, PairTotals]:
         """All pairs' totals in a range, by their numbers."""
         c = RUNS.c

@@ -10,9 +10,11 @@ from tests.segments.fleet.fleet_world import SECOND, record
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.estimation.history import FEWEST_FLOWS
 from sojourn.lab.two_point import make_two_point_world
 from sojourn.segments.fleet.markers import SILENCE_NS
 from sojourn.segments.fleet.runs import PlacedEpoch
+from sojourn.segments.fleet.stored import read_history
 from sojourn.segments.plan import plan_point
 from sojourn.server.runs import answering
 from sojourn.server.runs.answering import Reader, answer_pairs
@@ -104,4 +106,24 @@ def test_runs_that_are_answered_together_tell_the_same_packets_and_losses(tmp_pa
     for name in ("sent", "received"):
         assert sum(getattr(row, name) for row in joined) == sum(getattr(row, name) for row in one_by_one)
     assert [row.follows for row in joined[1:]] == [True] * (len(joined) - 1)
+    store.close()
+
+
+def test_a_run_is_answered_alike_after_runs_that_were_stored_or_answered_just_before(tmp_path: Path) -> None:
+    world = make_two_point_world(seed=3, flows=120, packets=20_000, duration_ns=40 * SECOND, load=0.9)
+    plan = plan_point(8_000, flows=120, loss=0.01)
+    store = open_store(tmp_path)
+    for batch, node in ((world.sender, "a"), (world.receiver, "b")):
+        store.add(record(batch, plan, world, node=node))
+    stream = "point:eth0:out:g1"
+    runs, pair = RunStore(store), Pair(from_node="a", from_stream=stream, to_node="b", to_stream=stream)
+    within = {"most_bytes": 1 << 28}
+    (at_once,) = answer_pairs(store.engine.url, runs.pairs([pair]), most_runs=64, **within)
+    one_by_one = []
+    while found := answer_pairs(store.engine.url, runs.pairs([pair]), most_runs=1, **within):
+        runs.add_all(found, now_ns=0)
+        one_by_one += found[0].runs
+    assert tuple(one_by_one) == at_once.runs
+    sizes = [len(read_history(row.data).flow_id) for row in at_once.runs]
+    assert sum(size >= FEWEST_FLOWS for size in sizes) >= len(sizes) / 2
     store.close()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason,
 from sojourn.core.keys import TrafficKey, key_id
 from sojourn.epochs.epoch import Epoch, KernelClock, merge_epochs
 from sojourn.estimation.differences import poisson_95
+from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.order_statistics import weighed_percentiles
 from sojourn.estimation.sample import MatchedSample, displaced_packets
@@ -161,12 +162,14 @@ def answer_run(
     before: Callable[[], Sequence[Epoch]] = tuple,
     arrived_before: Callable[[], Sequence[Epoch]] = tuple,
     offset_ns: int | None = None,
+    history: History | None = None,
 ) -> RunAnswer:
     """The answer of the epochs between two places.
 
     `before` gives those that the sender recorded right before, `arrived_before` those of the receiver.
 
-    `offset_ns` is about what the clocks differ by, where that is known.
+    `offset_ns` is about what the clocks differ by, where that is known. `history` is what flows were after the run
+    right before this, by the same two places.
     """
     sender = _believable(_merged(sent), "sender")
     receiver = _believable(_merged(received) if received else new_sketch(sender.parameters), "receiver")
@@ -177,11 +180,12 @@ def answer_run(
     is_joint = complete and 0 < len(flow_id) <= MOST_JOINT_FLOWS
     if offset_ns is None:
         offset_ns = _far_apart(sender, receiver)
-    interval = _answered(sender, receiver, flow_id, is_joint, offset_ns)
+    asked = {"joint": is_joint, "before": History.none() if history is None else history}
+    interval = _answered(sender, receiver, flow_id, offset_ns, asked)
     if interval.sample is not None and (below := _least(interval.sample)) < 0:
         # What is left of delays has to be as if the clocks were in step, and not negative.
         offset_ns += below
-        interval = _answered(sender, receiver, flow_id, is_joint, offset_ns)
+        interval = _answered(sender, receiver, flow_id, offset_ns, asked)
     extra = None if interval.sample is None else interval.sample.extra_packets()
     losses = interval.totals.losses
     is_whole = extra is not None and losses.is_exact and not losses.lost
@@ -219,9 +223,11 @@ def _believable(sketch: AnySketch, point: str) -> AnySketch:
     return sketch
 
 
-def _answered(sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, is_joint: bool, base_ns: int) -> Interval:
+def _answered(
+    sender: AnySketch, receiver: AnySketch, flow_id: UInt64Array, base_ns: int, how: Mapping[str, object]
+) -> Interval:
     sizes: Int64Array = np.zeros(len(flow_id), np.int64)
-    asked = {"sizes": sizes, "joint": is_joint, "base_ns": base_ns, "signed": True}
+    asked = {"sizes": sizes, "base_ns": base_ns, "signed": True, **how}
     return answer_interval(sender, shifted(receiver, base_ns), flow_id, **asked)  # type: ignore[arg-type]
 
 

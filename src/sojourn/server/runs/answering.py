@@ -22,10 +22,11 @@ from sojourn.core.estimates import Estimate
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
+from sojourn.estimation.history import History
 from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelays, answer_run
 from sojourn.segments.fleet.markers import SILENCE_NS
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align, joined
-from sojourn.segments.fleet.stored import answer_bytes, clock_bytes
+from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_history
 from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import AnsweredRuns, KnownPair, RunRow, RunStore
 
@@ -71,8 +72,11 @@ def _answer_pair(
     sender.expect(epoch for run in chosen for epoch in run.sent)
     receiver.expect(epoch for run in chosen for epoch in run.received)
     rows, last = [], (pair.sent_until, pair.received_until)
+    history = last_history(RunStore(store), pair)
     for run in chosen:
-        rows.append(answered_row(run, sender, receiver, follows=run.follows(last)))
+        follows = run.follows(last)
+        row, history = answered_row(run, sender, receiver, follows=follows, history=history)
+        rows.append(row)
         last = run.end(last)
     return AnsweredPair(number=pair.number, runs=tuple(rows), until=last, is_whole=len(chosen) == len(complete))
 
@@ -166,27 +170,39 @@ class Reader:
         return self._expected[start : start + AHEAD_BYTES // self._decoded_bytes - 1]
 
 
-def answered_run(run: Run, sender: Reader, receiver: Reader) -> RunAnswer:
-    """The answer of a run; a `SojournError` says why there is none."""
+def last_history(runs: RunStore, pair: KnownPair) -> History | None:
+    """What the last stored run of a pair says of flows; None if it has no answer."""
+    row = runs.last(pair.number)
+    return None if row is None or not row.data else read_history(row.data)
+
+
+def answered_run(run: Run, sender: Reader, receiver: Reader, history: History | None = None) -> RunAnswer:
+    """The answer of a run; a `SojournError` says why there is none. `history` is of the run right before."""
     ends = sender.epochs(run.sent), receiver.epochs(run.received)
     arrived = run.received[:1]
     return answer_run(
         *ends,
         before=lambda: sender.before(run.sent[0]),
         arrived_before=lambda: receiver.before(arrived[0]) if arrived else [],
+        history=history,
     )
 
 
-def answered_row(run: Run, sender: Reader, receiver: Reader, *, follows: bool) -> RunRow:
-    """A run's row for the store, with its answer or the reason why there is none."""
+def answered_row(
+    run: Run, sender: Reader, receiver: Reader, *, follows: bool, history: History | None
+) -> tuple[RunRow, History | None]:
+    """A run's row for the store, with its answer or the reason why there is none, and its flows' history.
+
+    `history` is that of the last run; behind a gap it says nothing.
+    """
     try:
-        answer = answered_run(run, sender, receiver)
+        answer = answered_run(run, sender, receiver, history if follows else None)
     except SojournError as error:
-        return _unanswered(run, str(error), follows)
+        return _unanswered(run, str(error), follows), None
     except Exception as error:
         # One run that cannot be answered must not keep all others from it.
-        return _unanswered(run, f"a fault of ours, please report it ({type(error).__name__}: {error})", follows)
-    return row_of(answer, size_bytes=run.size_bytes, follows=follows)
+        return _unanswered(run, f"a fault of ours, please report it ({type(error).__name__}: {error})", follows), None
+    return row_of(answer, size_bytes=run.size_bytes, follows=follows), History.of(answer.interval.flows)
 
 
 def row_of(answer: RunAnswer, *, size_bytes: int, follows: bool) -> RunRow:

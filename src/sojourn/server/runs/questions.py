@@ -29,6 +29,7 @@ from sojourn.core.units import format_duration, format_time, plural
 from sojourn.epochs.epoch import Cut
 from sojourn.epochs.wire import EncodedEpoch, encoded
 from sojourn.estimation.buckets.queries import FOREVER_NS
+from sojourn.estimation.history import History
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, combine
@@ -36,7 +37,7 @@ from sojourn.segments.fleet.clocks import REACH_NS, UNKNOWN, ClockAt, follow
 from sojourn.segments.fleet.runs import PlacedEpoch, align
 from sojourn.segments.fleet.stored import read_answer, read_clock
 from sojourn.segments.result import SegmentResult, sketch_result
-from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run
+from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run, last_history
 from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
@@ -209,14 +210,16 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
             placed[header.sequence] = PlacedEpoch(header.sequence, header.cut or Cut(), *frame, len(header.data))
             reader.add(header)
     last = pair.sent_until, pair.received_until
+    history = last_history(runs, pair)
     in_order = ([placed[number] for number in sorted(placed)] for placed in ends)
     for run in align(*in_order)[-MOST_UNANSWERED:]:
+        follows = run.follows(last)
         try:
-            answer = answered_run(run, *readers)
+            answer = answered_run(run, readers[0], readers[1], history if follows else None)
         except SojournError:
             continue
-        yield _Part(run.follows(last), answer, run.size_bytes)
-        last = run.end(last)
+        yield _Part(follows, answer, run.size_bytes)
+        last, history = run.end(last), History.of(answer.interval.flows)
 
 
 def _ending_alike(
