@@ -104,6 +104,8 @@ Answer: TypeAlias = Estimate | Unanswered
 # The percentiles of every answer, by their names.
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 NORMAL_95 = 1.959963984540054
+ROOT_HALF = math.sqrt(0.5)  # Φ(z) = (1 + erf(z·√½))/2
+MOST_DEGREES = 1000  # beyond, Student's quantile is within 0.2 % of the normal one
 _STUDENT_FEW = {1: 12.7062, 2: 4.3027}
 
 

@@ -27,22 +27,18 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.estimates import NORMAL_95
+from sojourn.core.estimates import NORMAL_95, ROOT_HALF
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.joint.messages import TINY
+from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, learning_rows
 from sojourn.estimation.order_statistics import quantile_of_sorted
 from sojourn.estimation.sample import usual_variance
 
 COMPONENTS = 48
-# Of a component, in steps of the grid: neighbours overlap so that sums of them are smooth.
-WIDTH = 0.6
 PASSES = 15
 MOST_RATIO = 30.0
-# Flows to learn from: more do not tell more.
-LEARN_FLOWS = 2_000
 # Part of the largest weight that every component has to begin with.
 EVEN = 1e-3
-# Flows' worth of weight on what it began with: a few observations must not rule out what they do not show.
-KEPT_FLOWS = 1.0
 # How often the distribution and the law are learnt, each with the other as it was before.
 ROUNDS = 2
 # The part of a finer grid's components that go where flows are, the rest is even.
@@ -55,16 +51,12 @@ FEWEST_FLOWS = 8
 MOST_ALIKE, CLEARLY = 0.5, 0.75
 # Means of more are as good as normal, whatever the shape of one delay.
 FEW_PACKETS = 8
-POWERS = (0.0, 1.0, 2.0)
 NEGLIGIBLE = 1e-5
 MOST_STEPS = 60
 PRECISE = 1e-6  # of ten deviations or more; what the next step would change is the square of it
 FAR = 6.0  # deviations: a component is below there, or above, but for 1e-9
-LEAST_DENSITY = 1e-300
 _TINY = 1e-9
-LEAST_EXPONENT = -1e300
-ROOT_HALF = 0.7071067811865476
-ROOT_TWO_PI = 2.5066282746310002
+ROOT_TWO_PI = math.sqrt(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +143,7 @@ def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior 
     if telling.sum() < FEWEST_FLOWS:
         return None
     rows = np.flatnonzero(telling)
-    if len(rows) > LEARN_FLOWS:
-        rows = np.random.default_rng(0).choice(rows, LEARN_FLOWS, replace=False)
+    rows = rows[learning_rows(len(rows))]
     some = evidence.select(rows)
     weight = 1 / (variance[rows] + np.median(variance[rows]) + _TINY)
     common = np.full(len(rows), float(np.average(rough[rows], weights=weight)))
@@ -451,7 +442,7 @@ def _components(f: int, observed: _Observed, prior: FlowPrior, scratch: _Scratch
             spread *= noise / total
         exponent -= 0.5 * np.log(scale)
         # What is out of all range is as unlikely as can be.
-        exponent = exponent if exponent > LEAST_EXPONENT else LEAST_EXPONENT
+        exponent = exponent if exponent > -1 / TINY else -1 / TINY
         own[k], mean[k], variance[k] = exponent, centre, spread
         most = max(most, exponent)
     total = 0.0
@@ -527,7 +518,7 @@ def _quantile(
         else:
             high = place
         before = place
-        place += (level - reached) * ROOT_TWO_PI / max(density, LEAST_DENSITY)
+        place += (level - reached) * ROOT_TWO_PI / max(density, TINY)
         if not low < place < high:
             place = 0.5 * (low + high)
         if abs(place - before) < precise:

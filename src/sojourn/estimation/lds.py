@@ -35,7 +35,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import NORMAL_95, FlowDelays, Reason, student_95
+from sojourn.core.estimates import MOST_DEGREES, NORMAL_95, FlowDelays, Reason, student_95
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.differences import CellDifference, cell_difference
@@ -43,7 +43,6 @@ from sojourn.estimation.order_statistics import quantile_of_sorted
 from sojourn.sketches.lds import Lds
 
 ALPHA = 0.1  # §2.3.4
-MOST_DEGREES = 1000  # beyond, Student's quantile is within 0.2 % of the normal one
 LIGHT = 0.5  # the less loaded half of the cells, in which few flows meet
 SUPPORT = 257  # quantiles that represent all cells' loads, so that a flow costs the same in any sketch
 

@@ -35,13 +35,22 @@ from functools import cached_property
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
-from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered, spread_95, student_95
+from sojourn.core.estimates import (
+    LEVELS,
+    MOST_DEGREES,
+    Answer,
+    Estimate,
+    FlowDelays,
+    Reason,
+    Unanswered,
+    spread_95,
+    student_95,
+)
 from sojourn.estimation.differences import weighed_poisson_95
 from sojourn.estimation.order_statistics import sample_percentiles, weighed_percentiles
 from sojourn.estimation.packets.evidence import SampledPackets
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
-MOST_DEGREES = 1000.0
 _ASYMPTOTIC = 6.0
 
 
@@ -111,7 +120,7 @@ def _trigamma_at(x: float) -> float:
 
 def _inverse_trigamma(value: float) -> float:
     """The x with ψ′(x) = `value`, by bisection: ψ′ falls."""
-    low, high = 1e-3, MOST_DEGREES
+    low, high = 1e-3, float(MOST_DEGREES)
     for _ in range(60):
         middle = math.sqrt(low * high)
         if _trigamma_at(middle) > value:

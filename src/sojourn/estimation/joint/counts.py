@@ -41,6 +41,7 @@ from sojourn.estimation.joint.messages import (
     new_graph,
     sweep,
 )
+from sojourn.estimation.learning import INTEGERS, RATIO
 from sojourn.estimation.packets.evidence import Heard
 
 MOST_PASSES = 200
@@ -181,8 +182,6 @@ def _solve(matrix: FloatArray, values: FloatArray, start: FloatArray) -> tuple[F
     return start + step, free < NULL
 
 
-INTEGERS = 9
-RATIO = 1.35
 INTEGER_WIDTH = 0.15
 PASSES = 30
 LEARN_FROM, LEARN_PASSES = 2, 16
@@ -337,10 +336,12 @@ def _first_weights(centre: FloatArray, width: FloatArray, mean_size: float) -> F
 
 def _components(largest: int) -> tuple[FloatArray, FloatArray]:
     """Centres and widths: integers, then geometric steps up to the largest possible size."""
-    steps = max(1, math.ceil(math.log(max(largest, INTEGERS) / INTEGERS) / math.log(RATIO)) + 1)
-    geometric = INTEGERS * RATIO ** (np.arange(steps) + 0.5)
-    centre = np.concatenate([np.arange(INTEGERS), geometric])
-    width = np.concatenate([np.full(INTEGERS, INTEGER_WIDTH), geometric * (RATIO - 1) / 2.5])
+    integers = np.arange(INTEGERS + 1)
+    first = len(integers)
+    steps = max(1, math.ceil(math.log(max(largest, first) / first) / math.log(RATIO)) + 1)
+    geometric = first * RATIO ** (np.arange(steps) + 0.5)
+    centre = np.concatenate([integers, geometric])
+    width = np.concatenate([np.full(first, INTEGER_WIDTH), geometric * (RATIO - 1) / 2.5])
     return centre, width
 
 

@@ -45,6 +45,7 @@ from sojourn.estimation.joint.messages import (
     sweep,
     variance_alone,
 )
+from sojourn.estimation.learning import POWERS
 
 ROUNDING = 1e-9  # of a packet's variance, in every cell
 FEW_CHANGED = 1e-4  # of all cells: whether so few are determined changes no score
@@ -82,7 +83,6 @@ CONVERGED = 0.1  # of a cell's deviation; passes that end with larger changes ar
 TIE = 1.0
 # In square units of the recorded times: a variance below is rounding, also where a single cell is heard.
 LEAST_UNIT = 1e-3
-POWERS = (0.0, 1.0, 2.0)  # γ of σ² ∝ mean^γ
 SLOWEST = (0.1, 10.0)
 
 

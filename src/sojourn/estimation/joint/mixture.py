@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.estimates import NORMAL_95
+from sojourn.core.estimates import NORMAL_95, ROOT_HALF
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, error_ratios
 from sojourn.estimation.joint.dense import Solved
@@ -45,17 +45,15 @@ from sojourn.estimation.joint.linear import (
     solve_normal,
 )
 from sojourn.estimation.joint.messages import NEGLIGIBLE, add_up, hold, mixture_prior, new_graph, sweep
+from sojourn.estimation.learning import KEPT_FLOWS, WIDTH, learning_rows
 from sojourn.estimation.order_statistics import quantile_of_sorted
 
 COMPONENTS = 72
-WIDTH = 0.6
-LEARN_FLOWS = 5_000
 LEARN_PASSES = 60
 SEARCH_PASSES = 20
 FEWEST = 30
 # Sizes known to a fifth: what a flow's cells say of its sum then says enough of its mean.
 KNOWN, FEWEST_KNOWN = 0.04, 300
-KEPT_FLOWS = 3.0  # flows' worth of weight on one normal: a few messages must not make a peak of their own
 NO_DIFFERENCE = 1e-3  # τ² over σ²: below, all flows have one mean, and a mixture has nothing to learn
 WITHIN_FACTORS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01)
 DEVIATIONS = 3.5
@@ -64,7 +62,6 @@ TAIL_STEPS = 12
 MARGIN = 12
 BISECTIONS = 8
 RARE_SHARE = 1e-9
-ROOT_HALF = 0.7071067811865476
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +115,7 @@ def learn_mixture(said: DelayMessages) -> tuple[DelayMessages, Mixture]:
 def _some(chosen: BoolArray) -> Int64Array:
     """The flows chosen, or enough of them to learn from."""
     flows: Int64Array = np.flatnonzero(chosen)
-    if len(flows) > LEARN_FLOWS:
-        flows = np.random.default_rng(0).choice(flows, LEARN_FLOWS, replace=False)
-    return flows
+    return flows[learning_rows(len(flows))]
 
 
 def _scaled(said: DelayMessages, factor: float) -> DelayMessages:

@@ -24,7 +24,6 @@ ROUNDS = 3
 LEAST_VARIANCE = 1e-12
 MOVES = 8
 SETTLED = 1e-9
-HALF = 0.5
 
 
 class Heard(NamedTuple):
@@ -215,6 +214,6 @@ def _round(own: Int64Array, total: float, columns: Columns) -> None:
         rest -= value[f]
     for i in np.argsort(-remainder):
         f = own[i]
-        if rest >= HALF and value[f] + 1 <= high[f]:
+        if rest >= 0.5 and value[f] + 1 <= high[f]:
             value[f] += 1
             rest -= 1

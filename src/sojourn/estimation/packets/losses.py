@@ -32,7 +32,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.estimates import ROOT_HALF
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.learning import KEPT_FLOWS
 from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
 from sojourn.estimation.packets.panjer import LARGE_PRODUCT, LEAST, add_masses, log_mass
 from sojourn.estimation.packets.sizes import (
@@ -49,7 +51,6 @@ PASSES = 60
 SWEEPS = 25
 CHANGED, ROUGHLY = 1e-3, 2e-2  # of all losses
 LEAST_STRANGERS = 1e-9
-KEPT_FLOWS = 1.0
 # Numbers of packets up to which every one is looked at; beyond, components are normal.
 INTEGERS = 256
 NEGLIGIBLE = 1e-7
@@ -57,7 +58,6 @@ NEGLIGIBLE = 1e-7
 FEW_MISSING = 6.0
 BISECTIONS = 30
 DEVIATIONS = 6.0
-ROOT_HALF = 0.7071067811865476
 # Of whole numbers that are taken for a normal's.
 ROUNDING_VARIANCE = 1 / 12
 

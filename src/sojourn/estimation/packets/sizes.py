@@ -27,6 +27,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.learning import INTEGERS, KEPT_FLOWS, LEARN_FLOWS, RATIO, learning_rows
 from sojourn.estimation.packets.evidence import PacketEvidence, joined, squeezed
 from sojourn.estimation.packets.panjer import LEAST, log_rising
 
@@ -34,12 +35,8 @@ POINTS = 64
 # Above this part of the upper end of a range its points are even, below they are denser towards the lower end.
 EVEN_FROM = 0.2
 DEVIATIONS = 7.0
-INTEGERS = 8
-RATIO = 1.35
 POINTS_OF_BIN = 4
-LEARN_FLOWS = 3_000
 PASSES = 40
-KEPT_FLOWS = 1.0
 SMOOTHING = 0.2
 LOW_TAIL, HIGH_TAIL = 0.025, 0.975
 
@@ -111,13 +108,6 @@ def _bounds(evidence: PacketEvidence) -> tuple[FloatArray, FloatArray]:
         low, high = squeezed(low, np.minimum(high, total[group]), group, total)
     # Cells that contradict the sample are not believed.
     return low, np.maximum(high, low)
-
-
-def learning_rows(flows: int) -> Int64Array:
-    """Some flows, in order: more than `LEARN_FLOWS` tell no more."""
-    if flows <= LEARN_FLOWS:
-        return np.arange(flows)
-    return np.sort(np.random.default_rng(0).choice(flows, LEARN_FLOWS, replace=False))
 
 
 def learning_groups(evidence: PacketEvidence, flows: int) -> Int64Array:

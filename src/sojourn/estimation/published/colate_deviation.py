@@ -55,7 +55,7 @@ from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, Reason, Unanswered
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
-from sojourn.estimation.published.colate import UsableVector, all_repetitions, estimate_flow_means, usable_vector
+from sojourn.estimation.published.colate import DRAWS, UsableVector, all_repetitions, estimate_flow_means, usable_vector
 from sojourn.estimation.published.moment import SharedCounters
 from sojourn.sketches.counter_vector import CounterVector
 
@@ -63,7 +63,6 @@ PUBLISHED, CENTRED = "colate theorem 4", "colate count-centred"
 FEWEST_COUNTERS = 2
 MOST_STRANGERS = 0.5
 MLE_HALVINGS = 110  # of an interval of up to 10¹⁹ ns: to the last bit of a float
-DRAWS = 2000  # fifty beyond each end of a 95 % interval
 TAILS = (0.975, 0.5, 0.025)
 HALVINGS, DOUBLINGS = 50, 200
 

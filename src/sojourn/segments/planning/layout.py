@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sojourn.core.errors import ParameterError
-from sojourn.segments.planning.regret import CELL_BITS, Case, Split, least_regret, plausible_cases
+from sojourn.segments.planning.regret import LARGE_FLOW, LDS_ROWS, Case, Split, least_regret, plausible_cases
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
@@ -35,7 +35,6 @@ MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for som
 LITTLE_LOSS_ROWS = (1.0, 1.0, 0.125, 0.015625)
 MUCH_LOSS_ROWS = (1.0, 0.25, 0.0625, 0.015625)
 MUCH_LOSS = 0.01
-LDS_ROWS = 4
 MOST_CELLS_PER_FLOW = 64
 LEAST_LOSS = 1e-5
 MOST_JOINT_SPREAD, SPREAD_LOSS = 8, 0.003
@@ -43,7 +42,6 @@ CELLS_PER_FLOW, LEAST_COLUMNS = 2, 32
 JUST_EXACT, NEARLY_ALL, MOST_OF_CELLS, SELDOM_LOST = 1.45, 0.93, 0.8, 0.1
 SPREAD_SHARES = (0.5, 0.125, 0.03125)
 LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
-USUAL_PACKETS_PER_FLOW = 150
 LEAST_CELLS_PER_FLOW = 0.08
 MUCH_LOST_PER_FLOW = 1.6
 CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
@@ -52,7 +50,6 @@ FOR_COUNTS = 5
 WHOLE_SAMPLE = 8
 SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
 BESIDE_COUNTERS = 8
-LARGE_FLOW = 150
 FEW_CELLS, ELEPHANTS_SHARE, ELEPHANT_SHARES, ELEPHANT_SPREAD = 0.5, 10, (0.125, 0.015625), 4
 LEAST_COUNTERS, HARDLY_LOST, SAMPLES_LEAN = 0.8, 0.2, 0.9
 USUAL_FLOW = 0.35
@@ -144,7 +141,7 @@ def fit_auto(
         return {FLOWS: _exact_cells(cells, salt)}
     if loss < LEAST_LOSS:
         return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
-    expected = Expected(flows, loss, packets or USUAL_PACKETS_PER_FLOW * flows)
+    expected = Expected(flows, loss, packets or LARGE_FLOW * flows)
     if not joint or flows > MOST_JOINT_FLOWS:
         return _without_counters(memory_bytes, expected, salt)
     sample_bytes = max(sample_bytes, LEAST_SAMPLE_BYTES)
@@ -160,21 +157,21 @@ def fit_auto(
     ]
     splits = [_split_of(parts) for parts in layouts]
     # Cells of whole flows also tell sizes and losses: where enough of them take little they are always there.
-    needed = splits[0].cells if BESIDE_SAMPLES * splits[0].cells <= 8 * memory_bytes else 0
+    needed = splits[0].cells if BESIDE_SAMPLES * splits[0].cells <= cells else 0
     kept = [n for n, split in enumerate(splits) if split.cells >= needed and split.sample]
     return layouts[kept[least_regret([splits[number] for number in kept], cases)]]
 
 
 def _split_of(parts: dict[str, Parameters]) -> Split:
-    """What a layout gives to each kind of part."""
+    """What a layout has of each kind of part."""
     split = Split()
     for part in parts.values():
         if isinstance(part, CounterVectorParameters):
-            split = split._replace(counters=part.memory_bits, per_flow=part.per_flow)
+            split = split._replace(counters=part.counters, per_flow=part.per_flow)
         elif isinstance(part, SampleParameters):
-            split = split._replace(sample=part.memory_bits)
+            split = split._replace(sample=part.slots)
         elif isinstance(part, LdsParameters) and part.shares == (1.0,):
-            split = split._replace(cells=part.memory_bits)
+            split = split._replace(cells=part.rows * part.columns)
     return split
 
 
@@ -183,8 +180,8 @@ def _decoded_jointly(
 ) -> dict[str, Parameters]:
     """The layout for traffic that is known: samples, or counters with a sample beside them; `whole` cells of whole
     flows at least."""
-    flows, per_flow = expected.flows, 8 * memory_bytes / CELL_BITS / expected.flows
-    cells = 8 * memory_bytes // CELL_BITS
+    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 1)
+    flows, per_flow = expected.flows, cells / expected.flows
     parts: dict[str, Parameters] = {}
     exact = max(_exact_beside(cells - sample_bytes * cells // memory_bytes, expected), whole)
     if exact:

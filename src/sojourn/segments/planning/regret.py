@@ -21,7 +21,6 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 
-CELL_BITS, COUNTER_BITS, SLOT_BITS = 96, 68, 104
 # What is closer than that is close enough: no layout is worse elsewhere in order to be closer still.
 CLOSE = 0.01
 PREMIUM = 1.15
@@ -30,7 +29,7 @@ PLAUSIBLE_LOSS = 0.2  # more is lost only if somebody says so
 # of the few that are as large. The typical one grows less than the mean does.
 LARGE_FLOW, TYPICAL_FLOW, TYPICAL_POWER = 150, 200, 0.75
 PRIOR = 0.48  # the error of answering with the mean of all, for means that differ by ten
-ROWS = 4
+LDS_ROWS = 4
 
 
 class Case(NamedTuple):
@@ -42,8 +41,8 @@ class Case(NamedTuple):
 
 
 class Split(NamedTuple):
-    """What a layout gives to each kind of part: bits of cells of whole flows, of counters and of a sample; and how many
-    counters a flow has."""
+    """What a layout has of each kind of part: cells of whole flows, counters, slots of a sample; and how many counters
+    a flow has."""
 
     cells: int = 0
     counters: int = 0
@@ -77,14 +76,14 @@ def predicted_errors(splits: Sequence[Split], cases: Sequence[Case]) -> FloatArr
     flows, loss, size = np.array(cases, np.float64).T
     large = flows * np.minimum(1.0, size / LARGE_FLOW)
     lost = loss * TYPICAL_FLOW * np.maximum(size / LARGE_FLOW, 1.0) ** TYPICAL_POWER  # of a large flow
-    spread = _spread_error(counters / COUNTER_BITS / large, per_flow, lost / per_flow, lost)
-    drawn = _sample_error(sample / SLOT_BITS / large, np.maximum(size, LARGE_FLOW))
+    spread = _spread_error(counters / large, per_flow, lost / per_flow, lost)
+    drawn = _sample_error(sample / large, np.maximum(size, LARGE_FLOW))
     lossy: FloatArray = 1 / PRIOR**2 + 1 / spread**2 + 1 / drawn**2
     # Cells of whole flows tell nothing of a flow that lost packets.
-    rows, none = np.full((1, 1), ROWS), np.zeros((1, 1))
-    whole: FloatArray = lossy + 1 / _spread_error(exact / CELL_BITS / large, rows, none, lost) ** 2
+    rows, none = np.full((1, 1), LDS_ROWS), np.zeros((1, 1))
+    whole: FloatArray = lossy + 1 / _spread_error(exact / large, rows, none, lost) ** 2
     lossless = np.exp(-0.9 * lost**0.8)  # sizes differ: most lose less than the mean
-    solved = lossless * _solved_share(exact / CELL_BITS / flows, loss * size)
+    solved = lossless * _solved_share(exact / flows, loss * size)
     error: FloatArray = np.exp(
         solved * np.log(CLOSE)
         + (lossless - solved) * np.log(np.hypot(whole**-0.5, CLOSE))
