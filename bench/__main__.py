@@ -1,7 +1,7 @@
 """`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md.
 
 ``coverage`` and ``tomography-intervals`` (of intervals, not timed, only by name) go to docs/maths.
-``auto`` has options of its own (``python -m bench auto --help``), and no table.
+``auto`` and ``constants`` have options of their own (``python -m bench auto --help``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+from bench.pages import write
 from bench.timing import use_one_core
 
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
@@ -30,19 +31,9 @@ TABLES = (
 UNTIMED = ("coverage", "tomography-intervals")
 
 
-def write(page: Path, name: str, lines: list[str]) -> None:
-    """Replace what is between a table's two markers."""
-    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, rest = page.read_text().split(start)
-    after = rest.split(end)[1]
-    page.write_text("\n".join([before + start, *lines, end]) + after)
-
-
 def main() -> None:
-    if sys.argv[1:2] == ["auto"]:
-        from bench.auto.run import main as judge_auto
-
-        judge_auto(sys.argv[2:])
+    if sys.argv[1:2] in (["auto"], ["constants"]):
+        importlib.import_module(f"bench.{sys.argv[1]}.run").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(

@@ -112,7 +112,12 @@ def recorded(plan: SegmentPlan, traffic: Traffic) -> tuple[AnySketch, AnySketch]
 
 def answered(plan: SegmentPlan, traffic: Traffic) -> tuple[FlowDelays, float]:
     """The flows as the plan answers them, and the processor time that decoding took."""
-    sender, receiver = recorded(plan, traffic)
+    return decoded(plan, traffic, recorded(plan, traffic))
+
+
+def decoded(plan: SegmentPlan, traffic: Traffic, ends: tuple[AnySketch, AnySketch]) -> tuple[FlowDelays, float]:
+    """The same from what both points recorded."""
+    sender, receiver = ends
     truth = traffic.truth
     start = time.process_time()
     whole = answer_interval(sender, receiver, truth.flow_id, sizes=truth.sent, joint=plan.joint, base_ns=plan.base_ns)
@@ -125,11 +130,14 @@ def try_memory(drawn: Drawn, sketch: str, memory: int, salt: int) -> tuple[Segme
     plan = drawn.plan(sketch, memory, salt)
     if plan.memory_bits > 8 * memory:
         raise AssertionError(f"{sketch} takes {plan.memory_bits // 8} of {memory} bytes")
-    flows, seconds = answered(plan, drawn.traffic)
+    return plan, figures_of(drawn, *answered(plan, drawn.traffic))
+
+
+def figures_of(drawn: Drawn, flows: FlowDelays, seconds: float) -> Figures:
+    """What answers come to in a drawn world."""
     share = float(flows.answered[drawn.counted].mean()) if drawn.counted.any() else math.nan
     classes = {name: _class_figures(flows, drawn.traffic, rows) for name, rows in class_rows(drawn.traffic)}
-    figures = Figures(error=drawn.error(flows.mean_ns), answered=share, seconds=seconds, classes=classes)
-    return plan, figures
+    return Figures(error=drawn.error(flows.mean_ns), answered=share, seconds=seconds, classes=classes)
 
 
 def class_rows(traffic: Traffic) -> Iterator[tuple[str, BoolArray]]:
