@@ -21,7 +21,7 @@ from sojourn.core.errors import ParameterError, UsageError, WireError
 from sojourn.segments.planning.layout import (
     ELEPHANTS,
     FLOWS,
-    LEAST_GROUPS,
+    GROUPS_PER_FLOW,
     MOST_LOST,
     SAMPLES,
     SEGMENT,
@@ -291,7 +291,7 @@ def usual_sample_bytes(packets: int) -> int:
 
 
 def _sample_bytes(slots: int) -> int:
-    return -(-SampleParameters(slots=slots, groups=LEAST_GROUPS).memory_bits // 8)
+    return -(-SampleParameters(slots=slots, groups=GROUPS_PER_FLOW).memory_bits // 8)
 
 
 def _planned_within(memory_bytes: int, planned: Callable[[int], SegmentPlan], *, where: str) -> SegmentPlan:

@@ -195,7 +195,6 @@ FULL_PASS = 4
 LEAST_DRAWN = 0.1
 QUIET = 0.01  # flows that changed by less than a hundredth of a deviation wait for the next full pass
 FAR = 5.0
-FAR_PACKETS = 5.0
 FEW_CELLS = 5e-5
 
 
@@ -311,7 +310,7 @@ def _explained(incidence: Incidence, residual: FloatArray, variance: FloatArray)
     """
     if 2 * len(residual) < incidence.flows or incidence.cell.shape[1] < 2:
         return True
-    unexplained = int((residual > FAR * np.sqrt(variance + NOISE) + FAR_PACKETS).sum())
+    unexplained = int((residual > FAR * (np.sqrt(variance + NOISE) + 1)).sum())
     return unexplained <= max(1.0, FEW_CELLS * len(residual))
 
 

@@ -330,8 +330,8 @@ class DelayProblem:
         """How far cells are from their predictions, in units of variance, and −2 log likelihood at that scale.
 
         The likelihood is of the same cells under all variances, so that it can be compared. The scale leaves out those
-        that are determined under these: passes end before such a cell is as near as it could be. `alone` is what cells
-        vary by where no other speaks. Flows `with_known` means tell how far flows are apart by these.
+        that are determined under these: passes end before such a cell is as near as it could be; 1 where all are, which
+        say nothing of it. `alone` is what cells vary by where no other speaks. Flows `with_known` means tell how far flows are apart by these.
         """
         telling = self._telling
         if not telling.any():
@@ -341,7 +341,7 @@ class DelayProblem:
         square = np.append(graph.residual()[telling], graph.value[known]) ** 2 / spread
         score = float(np.mean(np.log(spread)) + np.log(max(float(np.mean(square)), TINY)))
         is_open = spread > DETERMINED * np.append(alone[telling], graph.variance[known])
-        return float(np.mean(square[is_open])) if is_open.any() else 0.0, score
+        return float(np.mean(square[is_open])) if is_open.any() else 1.0, score
 
     def solve(self, prior_mean: float, between: float, within: float, effort: Effort) -> Solved:
         """What the cells say of each flow's excess over `prior_mean`."""

@@ -194,7 +194,7 @@ NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
 FEW_MOVING, FURTHEST = 0.01, 30.0  # of flows, and times what the others change
 NEVER = -1.0  # the change of a flow that is not visited
 SURE = 1e6  # times the prior's precision: what is known of a flow whose value is
-LEAST_SPREAD = 1e-12  # of a component's variance: below, a posterior's is rounding
+LEAST_VARIANCE = 1e-12  # of a variance: below, what is left of it is rounding
 
 
 class Graph(NamedTuple):
@@ -264,7 +264,7 @@ def mixture_prior(
     """One mixture for all flows, without bounds."""
     first, last = np.zeros(len(scatter), np.int64), np.full(len(scatter), len(weight))
     low, high = np.full(len(scatter), -np.inf), np.full(len(scatter), np.inf)
-    least = LEAST_SPREAD * float(width2[0]) + TINY
+    least = LEAST_VARIANCE * float(width2[0]) + TINY
     return Prior(weight, centre, width2, scatter, doubt, first, last, low, high, least, np.zeros(0))
 
 

@@ -324,7 +324,6 @@ def _refined(tail: float, own: FloatArray, first: float, pace: float, deviation:
 PASSED_COMPONENTS = 10
 RARE = 1e-3
 PASSES = 24
-TRIAL_PASSES = 12
 STEP = 0.7
 SETTLED = 0.1
 
@@ -341,7 +340,7 @@ def solve_mixed(cells: DelayCells, lean: Callable[[DelayMessages], DelayMessages
     shift = np.broadcast_to(refined.shift, refined.value.shape)
     excess = cells.delay_sum - said.prior_mean * cells.count - normal.problem.sums_of(shift)
     known = normal.problem.known
-    passed = problem.solve(excess, normal.problem.known_excess(said.prior_mean) - shift[known], PASSES)
+    passed = problem.solve(excess, normal.problem.known_excess(said.prior_mean) - shift[known])
     telling = normal.problem.telling_cells
     cost = len(prior.weight) * np.log(telling) / telling
     if not passed.score < normal.score - cost:
@@ -412,7 +411,7 @@ class _Mixed:
         self.variance = between * (1 + problem.doubt) + prior.scatter
         self.incidence, self.part = cells.incidence, cells.packets
 
-    def solve(self, excess: FloatArray, known: FloatArray, passes: int) -> Solved:
+    def solve(self, excess: FloatArray, known: FloatArray) -> Solved:
         """Sweeps until they settle; `excess` of the cells and of the flows that are known."""
         prior, problem, incidence = self.prior, self.problem, self.incidence
         graph = new_graph(
@@ -429,7 +428,7 @@ class _Mixed:
         normals = mixture_prior(prior.weight, prior.centre, prior.width2, scatter=prior.scatter, doubt=problem.doubt)
         hold(graph, normals, problem.known, known)
         graph.change[problem.known] = np.inf
-        for number in range(passes):
+        for number in range(PASSES):
             sweep(graph, normals, STEP, 0.0 if number % FULL_PASS == 0 else QUIET * SETTLED)
             add_up(graph)
             if graph.is_settled(SETTLED):
@@ -443,7 +442,7 @@ class _Mixed:
         prior, problem = self.prior, self.problem
         truth = prior.draw(problem.doubt, seed=2)
         drawn = draw_cells(self.incidence, self.part, truth, self.kappa, problem.whole, self.noise, seed=1)
-        trial = self.solve(drawn, truth[problem.known], TRIAL_PASSES)
+        trial = self.solve(drawn, truth[problem.known])
         trial.precision[problem.known] = 0.0
         scale = passed.scale / trial.scale if trial.scale > 0 else 1.0
         ratios = error_ratios(truth - prior.mean, trial.value - prior.mean, trial.precision, self.variance)

@@ -44,22 +44,21 @@ SPREAD_SHARES = (0.5, 0.125, 0.03125)
 LEAST_SPREAD, MOST_SPREAD, MANY_FLOWS = 2, 8, 20_000
 LEAST_CELLS_PER_FLOW = 0.08
 MUCH_LOST_PER_FLOW = 1.6
-CROSSING, CROSSING_LOST, CROSSING_POWER = 0.17, 0.04, 0.4
+CROSSING, CROSSING_POWER = 0.62, 0.4
 BESIDE_SAMPLES = 8
 FOR_COUNTS = 5
 WHOLE_SAMPLE = 8
 SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
 BESIDE_COUNTERS = 8
 FEW_CELLS, ELEPHANTS_SHARE, ELEPHANT_SHARES, ELEPHANT_SPREAD = 0.5, 10, (0.125, 0.015625), 4
-LEAST_COUNTERS, HARDLY_LOST, SAMPLES_LEAN = 0.8, 0.2, 0.9
+LEAST_COUNTERS, HARDLY_LOST = 0.8, 0.2
 USUAL_FLOW = 0.35
 LEAST_SAMPLE_BYTES, FEW_BYTES = 512, 2
-WHOLE_CROSSING, WHOLE_POWER = 0.4, 0.75
+WHOLE_CROSSING, WHOLE_POWER = 4.5, 0.75
 COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
 MOST_JOINT_FLOWS = 1_000_000
 LEAST_JOINT_COUNTERS = 4
 GROUPS_PER_FLOW = 8
-LEAST_GROUPS = 8
 SLOTS_PER_GROUP = 8
 
 
@@ -230,7 +229,7 @@ class Expected:
     def prefers_samples(self, cells: int) -> bool:
         """Whether samples are expected to be closer than counters with memory for so many cells."""
         per_flow = cells / self.count
-        return self.is_risky(cells) or SAMPLES_LEAN * self.samples_error(per_flow) <= self.counters_error(per_flow)
+        return self.is_risky(cells) or self.samples_error(per_flow) <= self.counters_error(per_flow)
 
     def is_risky(self, cells: int) -> bool:
         """Whether counters would be so few, and so many of them spoiled, that they mislead."""
@@ -260,7 +259,7 @@ def _exact_beside(cells: int, expected: Expected) -> int:
     exact = max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows)
     if BESIDE_SAMPLES * exact <= cells:
         return exact
-    if expected.lost > 1.5 or per_flow < WHOLE_CROSSING * (expected.lost / CROSSING_LOST) ** WHOLE_POWER:
+    if expected.lost > 1.5 or per_flow < WHOLE_CROSSING * expected.lost**WHOLE_POWER:
         return 0
     if cells < (CELLS_PER_FLOW + 1) * flows or cells < exact:
         most = NEARLY_ALL if cells > flows else MOST_OF_CELLS
@@ -274,7 +273,7 @@ def _without_counters(memory_bytes: int, expected: Expected, salt: int) -> dict[
     cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
     per_flow = cells / flows
     exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
-    crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * (lost / CROSSING_LOST) ** CROSSING_POWER)
+    crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * lost**CROSSING_POWER)
     whole = lost > SELDOM_LOST and per_flow >= WHOLE_SAMPLE and expected.packets < cells * WHOLE_SAMPLE
     if lost > MUCH_LOST_PER_FLOW or per_flow < crossing or whole:
         if BESIDE_SAMPLES * exact > cells:
@@ -350,7 +349,7 @@ def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParamet
     bits = memory_bytes * 8
     slots = 1 << 24
     while slots > 1:
-        groups = max(1, min(max(LEAST_GROUPS, GROUPS_PER_FLOW * flows), slots // SLOTS_PER_GROUP, 1 << 20))
+        groups = max(1, min(GROUPS_PER_FLOW * max(flows, 1), slots // SLOTS_PER_GROUP, 1 << 20))
         fitted = SampleParameters(slots=slots, groups=groups, salt=salt)
         if fitted.memory_bits <= bits:
             return fitted
