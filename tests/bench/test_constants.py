@@ -8,7 +8,7 @@ from bench.constants.inventory import KINDS, documented, inventory, is_compiled
 from bench.constants.worlds import try_all
 
 from sojourn.estimation import learning
-from sojourn.estimation.packets import losses
+from sojourn.estimation.packets import sizes
 
 
 def by_label(label: str):
@@ -46,12 +46,12 @@ def test_what_kernels_freeze_is_known_also_where_it_is_imported() -> None:
 
 def test_a_variant_changes_all_modules_that_have_the_constant_and_puts_it_back(monkeypatch) -> None:
     found = []
-    monkeypatch.setattr(run, "try_all", lambda _: found.append((learning.LEARN_FLOWS, losses.LEARN_FLOWS)) or {})
+    monkeypatch.setattr(run, "try_all", lambda _: found.append((learning.LEARN_FLOWS, sizes.LEARN_FLOWS)) or {})
     before = learning.LEARN_FLOWS
     for variant in run.variants(["estimation.learning.LEARN_FLOWS"]):
         variant.judged()
     assert found == [(before // 2, before // 2), (2 * before, 2 * before)]
-    assert learning.LEARN_FLOWS == losses.LEARN_FLOWS == before
+    assert learning.LEARN_FLOWS == sizes.LEARN_FLOWS == before
 
 
 def test_definitions_are_not_varied_and_numerical_ones_are_varied_together_unless_one_is_named() -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import FlowDelays
 from sojourn.estimation.hierarchy import Evidence, SpreadLaw, refined_law, spread_law
+from sojourn.estimation.learning import KEPT_FLOWS, WIDTH
 
 # κ: variances of one packet by which a flow's mean moves.
 DRIFTS = np.concatenate([[0.0], np.geomspace(1e-4, 1e6, 11)])
@@ -40,14 +41,12 @@ ROUNDS = 2
 # Flows to learn from, and to compare likelihoods of: more do not tell more.
 LEARN_FLOWS, JUDGED_FLOWS = 600, 300
 FEWEST_FLOWS = 30
-# Flows' worth of weight on all κ alike: a few flows must not rule out what they do not show.
-KEPT_FLOWS = 1.0
 # By which a state's variance grows in any case: a history counts for four runs like the present one at most.
 DISCOUNT = 1.25
 # What a flow that shows the smallest κ counts for beside the usual one.
 MOST_TELLING = 30.0
-# Components of the flows' distribution that histories are judged beside, and their width in steps.
-COMPONENTS, WIDTH = 48, 0.6
+# Components of the flows' distribution that histories are judged beside.
+COMPONENTS = 48
 # Part of cells' variance that is the same in all runs, as flows that share them are: correlations of 0 to 0.16 between
 # the errors of two runs were seen.
 SHARED = 0.15

@@ -331,7 +331,8 @@ class DelayProblem:
 
         The likelihood is of the same cells under all variances, so that it can be compared. The scale leaves out those
         that are determined under these: passes end before such a cell is as near as it could be; 1 where all are, which
-        say nothing of it. `alone` is what cells vary by where no other speaks. Flows `with_known` means tell how far flows are apart by these.
+        say nothing of it. `alone` is what cells vary by where no other speaks. Flows `with_known` means tell how far
+        flows are apart by these.
         """
         telling = self._telling
         if not telling.any():
