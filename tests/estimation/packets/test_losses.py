@@ -94,3 +94,19 @@ def test_flows_that_lose_everything_are_seen_among_others_that_lose_nothing() ->
     found = loss_posterior(evidence, size_posterior(evidence))
     assert found.low[:20].min() > 150
     assert found.high[20:].max() < 20
+
+
+@pytest.mark.parametrize("has_counters", [False, True])
+def test_a_flow_that_lost_more_than_it_sent_contradicts_itself_and_harms_no_other(has_counters: bool) -> None:
+    """A collision of digests: cells say nine packets of a flow of three."""
+    flows = 40
+    none, first = np.zeros(flows), np.arange(flows) == 0
+    lost = Heard(none, none, np.where(first, 9.0, 0.0), np.where(first, 9.0, 3.0))
+    sampled = SampledPackets(np.zeros(flows, np.int64), np.full(flows, 0.2), none, none)
+    places = np.arange(flows)[:, None] + np.array([0, 1])
+    counters = SpoiledCounters(places, np.full((flows, 2), 0.5), np.zeros(flows + 1)) if has_counters else None
+    evidence = PacketEvidence(Heard.exactly(np.full(flows, 3.0)), lost, sampled, counters=counters)
+    found = loss_posterior(evidence, size_posterior(evidence))
+    assert found.mean[0] == 9
+    assert np.all((found.low[1:] <= found.mean[1:]) & (found.mean[1:] <= found.high[1:]))
+    assert found.high[1:].max() <= 3

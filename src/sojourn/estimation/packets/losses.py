@@ -385,10 +385,13 @@ def _fill(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) ->
 
 @inlined
 def _norm(own: FloatArray) -> None:
-    """Shares from their logarithms, in place."""
+    """Shares from their logarithms, in place; all alike where none is possible: evidence that contradicts itself."""
     most = -np.inf
     for k in range(len(own)):
         most = max(most, own[k])
+    if most == -np.inf:
+        own[:] = 0.0
+        most = 0.0
     total = 0.0
     for k in range(len(own)):
         own[k] = math.exp(max(own[k] - most, LEAST)) if own[k] > -np.inf else 0.0
