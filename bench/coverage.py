@@ -11,13 +11,15 @@ import numpy as np
 from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.estimates import Answer, Estimate, FlowDelays, flow_delays_of
 from sojourn.estimation.auto import combine
+from sojourn.estimation.held_out import Halves
 from sojourn.estimation.joint.segments import estimate_colate_joint, estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.lds import estimate_lds
+from sojourn.estimation.packets.answer import count_packets
 from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.estimation.published.iotm import estimate_sums
 from sojourn.estimation.published.lds import estimate_sds
-from sojourn.estimation.sample import estimate_sample
+from sojourn.estimation.sample import estimate_sample, match_samples
 from sojourn.lab.traffic import DELAY_LAWS, Traffic, make_traffic
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
@@ -33,6 +35,7 @@ NOTE = "Per cent of intervals that hold the truth; fixed seeds."
 
 LOSSES = (0.0, 0.001, 0.01)
 FLOWS = 1500
+SAMPLE = SampleParameters(slots=6 * FLOWS, groups=FLOWS)
 WORLDS = 3
 SEGMENT_FLOWS = 150
 SEGMENT_RUNS = 60
@@ -114,17 +117,16 @@ def colate_joint(world: Traffic, _loss: float) -> Inside:
     return inside(estimate_colate_joint(*ends, world.truth.flow_id, grand_mean=grand_mean(world)), world)
 
 
-def sampled(world: Traffic) -> FlowDelays:
-    ends = both_ends(world, SampleParameters(slots=6 * FLOWS, groups=FLOWS))
-    return estimate_sample(*ends, world.truth.flow_id)
-
-
 def sample(world: Traffic, _loss: float) -> Inside:
-    return inside(sampled(world), world)
+    return inside(estimate_sample(*both_ends(world, SAMPLE), world.truth.flow_id), world)
 
 
 def auto(world: Traffic, loss: float) -> Inside:
-    return inside(combine(joint_lds(world, loss), sampled(world)), world)
+    cells, truth = joint_lds(world, loss), world.truth
+    sample = match_samples(*both_ends(world, SAMPLE))
+    recorded = {"sent": int(truth.sent.sum()), "received": int(truth.received.sum())}
+    counts = count_packets(cells, sample, **recorded, is_complete=True)
+    return inside(combine(cells, sample.flows(truth.flow_id), counts, Halves(*sample.halves(truth.flow_id))), world)
 
 
 FLOW_METHODS: dict[str, Callable[[Traffic, float], Inside]] = {

@@ -7,7 +7,7 @@ the cells did. Exact ones have an interval without a width.
 missing plus the extra packets that it is expected to have, by the share of them in the whole sample, with their
 variance.
 
-Cost: O(flows), below 40 µs for each that is not exact.
+Cost: O(flows).
 """
 
 from __future__ import annotations
