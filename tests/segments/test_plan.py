@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from sojourn.core.errors import ParameterError, WireError
 from sojourn.segments.plan import LEAST_POINT_SLOTS, SegmentPlan, plan_point, plan_segment
-from sojourn.segments.planning.layout import SAMPLES, SEGMENT
+from sojourn.segments.planning.layout import FLOWS, SAMPLES, SEGMENT, SPREAD
 from sojourn.sketches.lda import LdaParameters
+from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.sample import SampleParameters
 
 MEMORIES = (4_000, 16_000, 128_000, 1_000_000)
@@ -32,12 +33,19 @@ def test_a_point_always_has_a_sample_and_the_flow_blind_lda(memory: int, flows: 
     assert list(plan.parts)[-2:] == [SAMPLES, SEGMENT]
 
 
-def test_a_point_is_laid_out_as_auto_but_for_the_sample() -> None:
+def test_a_point_is_laid_out_as_auto_but_for_the_sample_and_cells_that_count() -> None:
+    """As many cells of whole flows as make packets and losses exact, where they take a fifth at most."""
     point = plan_point(128_000, flows=1000, loss=0.01, packets=500_000)
     auto = plan_segment("auto", 128_000, flows=1000, loss=0.01, packets=500_000, joint=True)
-    assert set(point.parts) == {*auto.parts, SAMPLES}
+    assert set(point.parts) == {*auto.parts, SAMPLES, FLOWS, SPREAD}
+    whole = point.parts[FLOWS]
+    assert isinstance(whole, LdsParameters)
+    assert whole.shares == (1.0,)
+    assert whole.rows * whole.columns > 1400
     assert point.parts[SEGMENT] == auto.parts[SEGMENT]
     assert point.joint
+    crowded = plan_point(128_000, flows=10_000, loss=0.01, packets=500_000)
+    assert not any(isinstance(part, LdsParameters) and part.shares == (1.0,) for part in crowded.parts.values())
 
 
 def test_too_little_memory_is_refused_with_what_is_needed() -> None:

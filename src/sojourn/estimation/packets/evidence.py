@@ -166,7 +166,7 @@ def rounded_within(
     """
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(len(total) + 1))
-    found = value.copy()
+    found = np.clip(value, *bounds)
     _round_groups(order, starts, total, (found, spread, *bounds))
     return found
 

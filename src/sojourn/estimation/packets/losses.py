@@ -37,13 +37,7 @@ from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.learning import KEPT_FLOWS
 from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
 from sojourn.estimation.packets.panjer import LARGE_PRODUCT, LEAST, add_masses, log_mass
-from sojourn.estimation.packets.sizes import (
-    HIGH_TAIL,
-    LOW_TAIL,
-    SizePosterior,
-    learning_groups,
-    smoothed,
-)
+from sojourn.estimation.packets.sizes import HIGH_TAIL, LOW_TAIL, SizePosterior, learning_groups, smoothed
 
 RATES = 24
 LOWEST_RATE, HIGHEST_RATE = 0.01, 0.8  # the lowest as a part of all packets' rate
