@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sojourn.core.errors import ParameterError
 from sojourn.segments.planning.regret import LARGE_FLOW, LDS_ROWS, Case, Split, least_regret, plausible_cases
@@ -60,12 +61,18 @@ MOST_JOINT_FLOWS = 1_000_000
 LEAST_JOINT_COUNTERS = 4
 GROUPS_PER_FLOW = 8
 SLOTS_PER_GROUP = 8
+# The layouts for 45 plausible kinds of traffic have most of their parts in common: each is fitted once.
+_fitted_once = lru_cache(maxsize=1024)
+
+
+_ONE_CELL = LdsParameters(rows=1, columns=1)
 
 
 class TooSmallError(ParameterError):
     """The memory holds not even the smallest sketch."""
 
 
+@_fitted_once
 def _cells(memory_bytes: int, one: Parameters, least: int) -> int:
     """How many times the memory holds the cells of `one`."""
     cells = memory_bytes * 8 // one.memory_bits
@@ -135,7 +142,7 @@ def fit_auto(
     (['flows'], ['samples'])
     """
     flows = max(flows, 1)
-    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
+    cells = _cells(memory_bytes, _ONE_CELL, 4 * LDS_ROWS)
     if loss < LEAST_LOSS and cells / flows >= LEAST_CELLS_PER_FLOW:
         return {FLOWS: _exact_cells(cells, salt)}
     if loss < LEAST_LOSS:
@@ -179,7 +186,7 @@ def _decoded_jointly(
 ) -> dict[str, Parameters]:
     """The layout for traffic that is known: samples, or counters with a sample beside them; `whole` cells of whole
     flows at least."""
-    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 1)
+    cells = _cells(memory_bytes, _ONE_CELL, 1)
     flows, per_flow = expected.flows, cells / expected.flows
     parts: dict[str, Parameters] = {}
     exact = max(_exact_beside(cells - sample_bytes * cells // memory_bytes, expected), whole)
@@ -270,7 +277,7 @@ def _exact_beside(cells: int, expected: Expected) -> int:
 def _without_counters(memory_bytes: int, expected: Expected, salt: int) -> dict[str, Parameters]:
     """Cells that are not decoded jointly, or of too many flows: exact ones and spread ones that sample, or samples."""
     flows, lost = expected.flows, expected.lost
-    cells = _cells(memory_bytes, LdsParameters(rows=1, columns=1), 4 * LDS_ROWS)
+    cells = _cells(memory_bytes, _ONE_CELL, 4 * LDS_ROWS)
     per_flow = cells / flows
     exact = min(cells, max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows))
     crossing = max(LEAST_CELLS_PER_FLOW, CROSSING * lost**CROSSING_POWER)
@@ -299,6 +306,7 @@ def _elephant_cells(cells: int, salt: int) -> LdsParameters:
     )
 
 
+@_fitted_once
 def _counters(bits: int, per_flow: int, salt: int) -> CounterVectorParameters:
     """As many counters as the bits hold.
 
@@ -317,6 +325,7 @@ def _counters(bits: int, per_flow: int, salt: int) -> CounterVectorParameters:
     return replace(one, counters=max(1, (bits - one.memory_bits + counter) // counter))
 
 
+@_fitted_once
 def _exact_cells(cells: int, salt: int, rows: int = LDS_ROWS) -> LdsParameters:
     return LdsParameters(rows=rows, columns=max(1, cells // rows), salt=salt)
 
@@ -340,6 +349,7 @@ def fit_colate(memory_bytes: int, *, flows: int, salt: int = 0, joint: bool = Fa
     return CounterVectorParameters(counters=counters, per_flow=per_flow, count_bits=24, salt=salt)
 
 
+@_fitted_once
 def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParameters:
     """The coordinated sample that fills the memory.
 
