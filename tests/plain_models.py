@@ -125,7 +125,8 @@ def counter_vector(p, packets):
                 vector = v
                 break
         target = vector * p.counters + bucket_of(flow_id, j, salt=p.salt, size=p.counters)
-        fields["sum"][target] += (time_ns - p.origin_ns) // p.resolution_ns
+        place = reduce_to_range((hashed & LOW_HALF) << 32, p.resolution_ns) if p.is_dithered else 0
+        fields["sum"][target] += (time_ns - p.origin_ns + place) // p.resolution_ns
         fields["count"][target] += 1
         fields["digest"][target] ^= mix64(packet_id ^ salt_for(1 << 20, p.salt)) & ((1 << p.digest_bits) - 1)
         fields["packets"][vector] += 1

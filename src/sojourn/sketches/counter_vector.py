@@ -15,7 +15,10 @@ are then visible, too.
 Guarantee: published form (``wrap`` off): every counter is the exact sum of its time stamps, counted from
 `origin_ns` in steps of `resolution_ns`; the vector is full before a counter leaves its range or the sum
 of all counters exceeds `threshold` (T). With ``wrap``, sums are kept modulo 2ᵇ: differences are exact
-while every delay is at most `max_delay_ns`, which the vector ensures by being full in time.
+while every delay is at most `max_delay_ns`, which the vector ensures by being full in time. Coordinated packets of a
+single vector are then rounded to steps at a place that their hash draws, the same at both points: a delay is right on
+average whatever the stamps' own resolution (rounded down, whole microseconds at one end and nanoseconds at the other
+differ by half a step).
 Memory: vectors × (n × (b + count + digest bits) + packet counter). Time: one flow hash, one packet hash (two with a
 digest), O(1).
 
@@ -108,6 +111,11 @@ class CounterVectorParameters(Parameters):
         """Where a counter's own count stops; 0 without a count array."""
         return min(counter_limit(self.count_bits), self.packet_limit) if self.count_bits else 0
 
+    @property
+    def is_dithered(self) -> bool:
+        """Whether packets are rounded where their hash says; with several vectors that part of it chooses one."""
+        return self.wrap and self.choice == "packet" and self.vectors == 1 and 1 < self.resolution_ns <= 1 << 32
+
     def tables(self) -> tuple[Table, ...]:
         kind = Kind.MODULAR if self.wrap else Kind.COUNT
         count = (Field("count", self.count_bits, Kind.COUNT),) if self.count_bits else ()
@@ -134,6 +142,7 @@ class CounterVectorParameters(Parameters):
             coordinated=self.choice == "packet",
             origin_ns=self.origin_ns,
             resolution_ns=self.resolution_ns,
+            dithered=self.is_dithered,
             sum_limit=0 if self.wrap else counter_limit(self.bits),
             count_limit=self.count_limit,
         )
@@ -153,6 +162,7 @@ class _Shape(NamedTuple):
     coordinated: bool
     origin_ns: int
     resolution_ns: int
+    dithered: bool
     sum_limit: int
     count_limit: int
 
@@ -183,6 +193,9 @@ def _record(
         vector = max(bank_of(packet_hash, shape.thresholds), 0) if vectors > 1 else 0
         target = vector * size + bucket(flow_id[i], shape.function_salts[j], np.uint64(size))
         stamp = time_ns[i] - shape.origin_ns
+        if shape.dithered:
+            # The upper bits have chosen the counter.
+            stamp += to_range(packet_hash << np.uint64(32), np.uint64(shape.resolution_ns))
         if shape.resolution_ns > 1:
             stamp //= shape.resolution_ns
         if shape.sum_limit:
