@@ -10,13 +10,19 @@ from pathlib import Path
 import cbor2
 import httpx
 
+from mosquitto_broker import Broker
 from sojourn.core.hashing import hash_bytes
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
+from sojourn.node.agent.configuration import configuration_of
+from sojourn.node.agent.running import transport_for
+from sojourn.node.transports.broker import broker_at
+from sojourn.node.transports.transport import Transport
 from sojourn.server.app import ServeOptions, make_server
 from sojourn.server.door.connections import Door
 from sojourn.server.door.limits import Limits
+from sojourn.server.ingest.link import BrokerOptions
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.tokens import Role, TokenStore
@@ -59,6 +65,22 @@ class Unit:
     url: str
     store: EpochStore
     tokens: dict[str, str]
+    broker: Broker | None = None
+
+    @property
+    def address(self) -> str:
+        """Where agents reach it."""
+        return self.url if self.broker is None else self.broker.url
+
+    @property
+    def nowhere(self) -> str:
+        """An address of the same kind where nobody is."""
+        return f"{self.address.partition('://')[0]}://127.0.0.1:9"
+
+    def transport(self, who: str = "alpha", *, instance: str | None = None) -> Transport:
+        """A node's way to it."""
+        tables = {"node": who, "server": self.address, "token": self.tokens[who], "spool": "unused"}
+        return transport_for(configuration_of(tables, where="test"), instance)
 
     def client(self, who: str | None = "admin", **options) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.tokens[who]}"} if who else {}
@@ -71,9 +93,14 @@ def bound_socket() -> Door:
 
 
 def running_unit(
-    directory: Path, limits: Limits = LIMITS, *, listening: Door | None = None, **options
+    directory: Path,
+    limits: Limits = LIMITS,
+    *,
+    listening: Door | None = None,
+    broker: Broker | None = None,
+    **options,
 ) -> Iterator[Unit]:
-    """A unit on a free port, or at a door that is bound already."""
+    """A unit on a free port, or at a door that is bound already; with a broker, agents reach it there."""
     store = open_store(directory)
     tokens = TokenStore(store)
     texts = {
@@ -83,12 +110,23 @@ def running_unit(
         "beta": tokens.create(Role.NODE, name="n", node="beta")[1],
     }
     listening = listening or bound_socket()
+    if broker is not None:
+        options["broker"] = BrokerOptions(access=broker_at(broker.url, where="test"))
     settings = ServeOptions(data=str(directory), limits=limits, graceful_seconds=1, **options)
     server = make_server(store, listening, settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     eventually(lambda: server.started, pause=0.01)
-    yield Unit(f"http://127.0.0.1:{listening.getsockname()[1]}", store, texts)
+    unit = Unit(f"http://127.0.0.1:{listening.getsockname()[1]}", store, texts, broker)
+    if broker is not None:
+        eventually(lambda: is_at_broker(unit), pause=0.01)
+    yield unit
     server.should_exit = True
     thread.join(PATIENCE_SECONDS)
     store.close()
+
+
+def is_at_broker(unit: Unit) -> bool:
+    """Whether a unit takes messages at its broker."""
+    with unit.client("viewer") as client:
+        return "sojourn_broker_connected 1.0" in client.get("/metrics").text

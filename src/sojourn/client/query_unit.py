@@ -15,16 +15,9 @@ from sojourn.core.arguments import checked
 from sojourn.core.errors import ServerError, UsageError
 from sojourn.core.units import plural
 from sojourn.mplane.measurements import SegmentMeasurement, from_row, to_row
-from sojourn.node.transports.exchange import (
-    NoAnswerError,
-    checked_address,
-    checked_list,
-    checked_object,
-    connect,
-    exchange,
-    read_token,
-)
-from sojourn.node.transports.transport import RefusedError, TransportError
+from sojourn.node.transports.exchange import checked_address, connect, exchange, read_token
+from sojourn.node.transports.forms import checked_list, checked_object
+from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError
 
 if TYPE_CHECKING:
     from sojourn.segments.fleet.path import PathResult

@@ -33,6 +33,9 @@ from sojourn.server.door.access import SignIn, problems
 from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.door.gate import Gate, explain_error, explain_faults
 from sojourn.server.door.limits import IngestDesk, Limits, load_kernels
+from sojourn.server.ingest.broker import BrokerIntake
+from sojourn.server.ingest.intake import Intake
+from sojourn.server.ingest.link import BrokerOptions
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.routes.collections import router as sink_routes
@@ -57,8 +60,8 @@ from sojourn.store.tokens import Role, TokenStore, write_token
 DESK_THREADS = 4
 
 
-def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
-    """The application on an open store."""
+def create_app(store: EpochStore, *, limits: Limits | None = None, broker: BrokerOptions | None = None) -> FastAPI:
+    """The application on an open store; with a broker it takes what nodes publish there, too."""
     limits = limits or Limits()
 
     @asynccontextmanager
@@ -68,9 +71,20 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
             most_pending=limits.pending_requests, most_bytes=limits.live_bytes, most_together=limits.all_live_bytes
         )
         app.state.ingest = IngestDesk(limits)
+        app.state.intake = Intake(
+            store,
+            app.state.owners,
+            app.state.stream_states,
+            app.state.assignments,
+            app.state.live,
+            app.state.ingest,
+            limits,
+            app.state.telemetry,
+        )
+        app.state.wake = _waking(app)
         app.state.workers = QueryWorkers(limits)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
-        planner = SegmentPlanner(app.state.segments, StoredTraffic(store), _waking(app))
+        planner = SegmentPlanner(app.state.segments, StoredTraffic(store), app.state.wake)
         retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
         runs = RunWorker(store, limits, partial(wanted_pairs, app.state.segments.segments))
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
@@ -80,7 +94,12 @@ def create_app(store: EpochStore, *, limits: Limits | None = None) -> FastAPI:
             running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns))
         for part in running:
             part.start()
+        at_broker = BrokerIntake(broker, app.state.intake) if broker is not None else None
+        if at_broker is not None:
+            at_broker.start()
         yield
+        if at_broker is not None:
+            await at_broker.stop()
         await run_in_threadpool(app.state.workers.close)
         for part in reversed(running):
             await run_in_threadpool(part.stop)
@@ -164,6 +183,7 @@ class ServeOptions:
     forwarded_from: tuple[str, ...] = ()  # proxies whose word on where a request comes from is taken
     own_directory: Path = Path()  # where the first token goes if the data is in a database elsewhere
     graceful_seconds: int = 3
+    broker: BrokerOptions | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
@@ -229,7 +249,7 @@ def first_token(store: EpochStore, directory: Path) -> Path | None:
 def make_server(store: EpochStore, door: Door, options: ServeOptions) -> UnitServer:
     """The query unit on an open store, to be run with its door as the only socket."""
     configuration = UnitConfiguration(
-        create_app(store, limits=options.limits),
+        create_app(store, limits=options.limits, broker=options.broker),
         door,
         proxies=options.forwarded_from,
         timeout_graceful_shutdown=options.graceful_seconds,

@@ -82,6 +82,12 @@ class Stream(_Model):
     )
 
 
+class AnnouncedStream(Stream):
+    """The same with its name, as a message of MQTT has it."""
+
+    stream: Name
+
+
 class StreamInfo(Stream):
     node: str
     name: str

@@ -40,6 +40,9 @@ class Telemetry:
             return Histogram(f"sojourn_{name}_seconds", text, registry=registry)
 
         self.requests = counter("requests", "Requests answered", "method", "status")
+        self.messages = counter("messages", "Messages of nodes that came by MQTT", "what", "status")
+        self.messages_ignored = counter("messages_ignored", "Messages that came by MQTT and were no node's", "reason")
+        self.broker = Gauge("sojourn_broker_connected", "Whether the MQTT broker is connected", registry=registry)
         self.epochs = counter("epochs_received", "Epochs received", "status")
         self.epochs_removed = counter("epochs_removed", "Epochs removed because they were old")
         self.query_seconds = seconds("query", "Time to answer a query")

@@ -15,22 +15,22 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
+from mosquitto_broker import Broker
 from sojourn.node.agent.agent import Agent
 from sojourn.node.agent.configuration import configuration_of
-from sojourn.node.transports.http import HttpTransport
 from sojourn.store.epochs import StreamRecord
 from tally_node import Node, ask, is_listening
 from waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Iterator[Unit]:
-    yield from running_unit(tmp_path / "data")
+def unit(tmp_path: Path, broker: Broker | None) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", broker=broker)
 
 
 @pytest.fixture
 def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
-    made = Node(tmp_path, unit.url, unit.tokens["alpha"])
+    made = Node(tmp_path, unit.address, unit.tokens["alpha"])
     yield made
     made.end()
 
@@ -66,7 +66,7 @@ def test_a_query_over_stored_and_current_epochs_equals_the_truth(unit: Unit, nod
 
 def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> None:
     text = node.configuration.read_text()
-    node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
+    node.configuration.write_text(text.replace(unit.address, unit.nowhere))
     node.start()
     eventually(node.spool.exists)
     for _ in range(10):
@@ -137,7 +137,7 @@ def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epoch
 
 def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) -> None:
     text = node.configuration.read_text()
-    node.configuration.write_text(text.replace(unit.url, "http://127.0.0.1:9"))
+    node.configuration.write_text(text.replace(unit.address, unit.nowhere))
     node.start()
     eventually(node.spool.exists)
     for _ in range(8):
@@ -199,9 +199,9 @@ def test_streams_can_be_assigned_from_afar(unit: Unit, node: Node) -> None:
 def test_a_new_assignment_is_followed_at_once(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent looks by itself at its start and then no more, so only the query unit's word can make it look."""
     monkeypatch.setattr("sojourn.node.agent.agent.ASSIGNMENTS_SECONDS", 1e9)
-    tables = {"node": "alpha", "server": unit.url, "token": unit.tokens["alpha"], "spool": str(tmp_path / "spool")}
+    tables = {"node": "alpha", "server": unit.address, "token": unit.tokens["alpha"], "spool": str(tmp_path / "spool")}
     configuration = configuration_of(tables, where="test")
-    transport = HttpTransport(unit.url, configuration.token, node="alpha", instance="0123456789abcdef")
+    transport = unit.transport(instance="0123456789abcdef")
     agent = Agent(configuration, transport, report=lambda _line: None)
     thread = threading.Thread(target=agent.run, daemon=True)
     with unit.client("admin") as client:
@@ -229,6 +229,7 @@ def test_a_new_assignment_is_followed_at_once(unit: Unit, tmp_path: Path, monkey
     transport.close()
 
 
+@pytest.mark.parametrize("broker", [None], ids=["http"])
 def test_a_wrong_token_ends_the_agent_with_a_word(node: Node, unit: Unit, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(unit.tokens["beta"])
     node.start()
@@ -251,6 +252,7 @@ def test_a_wrong_token_ends_the_agent_with_a_word(node: Node, unit: Unit, tmp_pa
     ],
     ids=["metric", "epoch", "buckets", "node", "syntax", "unknown"],
 )
+@pytest.mark.parametrize("broker", [None], ids=["http"])
 def test_a_wrong_configuration_is_explained(node: Node, change, word: str) -> None:
     node.configuration.write_text(change(node.configuration.read_text()))
     node.start()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
+from mosquitto_broker import Broker
 from sojourn.server.door.limits import Limits
 from tally_node import Node, ask, is_listening
 from waiting import eventually
@@ -16,8 +17,8 @@ LIMITS = Limits(requests_per_second=10_000, burst=10_000, live_seconds=60.0)
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Iterator[Unit]:
-    yield from running_unit(tmp_path / "data", LIMITS)
+def unit(tmp_path: Path, broker: Broker | None) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", LIMITS, broker=broker)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def pair(tmp_path: Path, unit: Unit) -> Iterator[tuple[Node, Node]]:
     nodes = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        nodes.append(Node(tmp_path / name, unit.url, unit.tokens["alpha"]))
+        nodes.append(Node(tmp_path / name, unit.address, unit.tokens["alpha"]))
     yield nodes[0], nodes[1]
     for node in nodes:
         node.end()
@@ -39,8 +40,11 @@ def refusals(unit: Unit) -> float:
     """How often epochs were refused because of the name that they came under."""
     with unit.client("viewer") as client:
         lines = client.get("/metrics").text.splitlines()
-    name = 'sojourn_requests_total{method="POST",status="409"}'
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+    names = (
+        'sojourn_requests_total{method="POST",status="409"}',
+        'sojourn_messages_total{status="409",what="epochs"}',
+    )
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(names))
 
 
 def test_the_second_agent_keeps_everything_until_the_first_has_gone(unit: Unit, pair: tuple[Node, Node]) -> None:

@@ -12,12 +12,12 @@ import cbor2
 import pytest
 from query_unit import LIMITS, Unit, make_epoch, running_unit
 
+from mosquitto_broker import Broker
 from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.node.spool.file import State, insert, spooled
 from sojourn.node.spool.spool import Spool
-from sojourn.node.transports.http import HttpTransport
 from sojourn.node.transports.sending import SpoolSender
 from sojourn.node.transports.transport import RefusedError
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
@@ -26,8 +26,8 @@ SMALL = LIMITS.batch_epochs * 5
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Iterator[Unit]:
-    yield from running_unit(tmp_path / "data")
+def unit(tmp_path: Path, broker: Broker | None) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", broker=broker)
 
 
 @pytest.fixture
@@ -41,8 +41,7 @@ class Sending:
 
     def __init__(self, spool: Spool, unit: Unit) -> None:
         self.reports: list[str] = []
-        transport = HttpTransport(unit.url, unit.tokens["alpha"], node="alpha")
-        self.sender = SpoolSender(spool, transport, lock=threading.RLock(), report=self.reports.append)
+        self.sender = SpoolSender(spool, unit.transport(), lock=threading.RLock(), report=self.reports.append)
 
 
 def large_epoch(sequence: int, size_bytes: int) -> Epoch:
@@ -95,7 +94,7 @@ def test_who_refuses_everything_does_not_have_everything_set_aside(unit: Unit, s
     for sequence in range(20):
         spool.put(make_epoch(sequence))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sojourn.server.routes.epochs.must_be_node", _refuse_everything)
+        patch.setattr("sojourn.server.ingest.intake.checked_name", _refuse_everything)
         sending = Sending(spool, unit)
         with pytest.raises(RefusedError):
             sending.sender.send_waiting()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,15 @@ from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
+if TYPE_CHECKING:
+    from sojourn.server.ingest.link import BrokerOptions
+
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
 LEAST_KEPT_NS = 10**9
-EXAMPLE = "Example:  sojourn serve --data /var/lib/sojourn --port 8080"
+EXAMPLE = (
+    "Examples:  sojourn serve --data /var/lib/sojourn --port 8080\n\n"
+    "sojourn serve --mqtt mqtts://unit@broker.example --mqtt-password-file unit.password --mqtt-ca-file ca.pem"
+)
 
 
 def default_data() -> Path:
@@ -51,6 +57,20 @@ def serve(
         str | None,
         typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
     ] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Also take what nodes publish at a broker: mqtts://USER@HOST:PORT."),
+    ] = None,
+    mqtt_password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the user's password at the broker.")
+    ] = None,
+    mqtt_ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificates (PEM) to trust instead of the system's.")
+    ] = None,
+    mqtt_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate (PEM) to show to the broker.")
+    ] = None,
+    mqtt_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
 ) -> None:
     """Serve until Ctrl-C."""
     from sojourn.server.app import ServeOptions
@@ -69,6 +89,7 @@ def serve(
             keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
             keep_collections_ns=_kept(keep_collections, "--keep-collections"),
         ),
+        broker=_broker(mqtt, mqtt_password_file, mqtt_ca_file, mqtt_cert, mqtt_key),
     )
 
     def announce(url: str, token_file: Path | None) -> None:
@@ -80,6 +101,23 @@ def serve(
             say("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
 
     run(options, announce)
+
+
+def _broker(
+    url: str | None, password_file: Path | None, ca_file: Path | None, certificate: Path | None, key: Path | None
+) -> BrokerOptions | None:
+    """The broker that the options describe; its files are read once, before anything starts."""
+    if url is None:
+        if any((password_file, ca_file, certificate, key)):
+            raise UsageError("there is no --mqtt that it could be for", where="serve", action="give the broker's URL")
+        return None
+    from sojourn.node.transports.broker import broker_at
+    from sojourn.server.ingest.link import BrokerOptions
+
+    access = broker_at(url, where="--mqtt", ca_file=ca_file, certificate=certificate, key=key)
+    options = BrokerOptions(access=access, password_file=password_file)
+    options.current()
+    return options
 
 
 def _kept(text: str | None, option: str) -> int | None:

@@ -44,7 +44,9 @@ from sojourn.core.errors import ParameterError, SojournError, UsageError, WireEr
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
 from sojourn.node.spool.spool import LEAST_BYTES
+from sojourn.node.transports.broker import BrokerAccess, broker_at, is_broker
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
+from sojourn.node.transports.topics import level
 from sojourn.segments.plan import SegmentPlan, plan_segment
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import SKETCHES, sketch_type
@@ -98,6 +100,7 @@ class MemoryLimits:
 
 
 DEFAULT_LIMITS = MemoryLimits()
+_SIGN_IN = ("token", "token_file", "ca_file", "certificate", "key")
 _MEMORY = {"stream_memory": "per_stream", "memory": "together"}
 
 
@@ -114,6 +117,22 @@ class AgentConfiguration:
     memory: MemoryLimits = DEFAULT_LIMITS
     poll_ns: int = 1_000_000_000
     ca_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def broker(self) -> BrokerAccess | None:
+        """The broker at the server's address, if it is one's: the node's name is the user, its token the password."""
+        if not is_broker(self.server):
+            return None
+        return broker_at(
+            self.server,
+            where="server",
+            user=level(self.node),
+            password=self.token or None,
+            ca_file=self.ca_file,
+            certificate=self.certificate,
+            key=self.key,
+        )
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
@@ -232,8 +251,7 @@ def _planned(table: Mapping[str, Any]) -> Parameters:
 
 def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:
     """The whole configuration from the tables of a file (and what flags changed in them)."""
-    named = {"node", "server", "token", "token_file", "ca_file", "spool", "spool_limit", "poll", "streams"}
-    known = named | set(_MEMORY)
+    known = {"node", "server", *_SIGN_IN, "spool", "spool_limit", "poll", "streams", *_MEMORY}
     if unknown := sorted(set(tables) - known):
         raise UsageError(f"{unknown[0]!r} is unknown", where=where, action=f"use {', '.join(sorted(known))}")
     streams = tables.get("streams", {})
@@ -247,23 +265,35 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         raise UsageError("sources are read every 10 ms or less often", where=f"{where}, poll", action="write 1s")
     node = _text(tables, "node", where)
     _check_name(node, "node", where)
-    server = checked_address(_text(tables, "server", where), where=where)
-    own = "token" in tables
-    token = _text(tables, "token", where) if own else read_token(Path(_text(tables, "token_file", where)))
-    ca_file = Path(_text(tables, "ca_file", where)) if "ca_file" in tables else None
-    if ca_file is not None:
-        trusting(ca_file)  # it has to be readable before anything starts
-    return AgentConfiguration(
+    settled = AgentConfiguration(
         node=node,
-        server=server,
-        token=token,
+        **_sign_in(tables, where),
         spool=Path(_text(tables, "spool", where)),
         spool_limit_bytes=limit_bytes,
         streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
         poll_ns=poll_ns,
-        ca_file=ca_file,
         memory=_memory(tables, where),
     )
+    settled.broker()  # its address and its files have to be good before anything starts
+    return settled
+
+
+def _sign_in(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Where epochs go, and what the node proves its name with; a broker may know it by a certificate alone."""
+    server = _text(tables, "server", where)
+    files = {name: Path(_text(tables, name, where)) for name in ("ca_file", "certificate", "key") if name in tables}
+    if not is_broker(server):
+        server = checked_address(server, where=where)
+        if {"certificate", "key"} & files.keys():
+            raise UsageError("certificate and key are for a broker", where=where, action="give server = mqtts://…")
+        if "ca_file" in files:
+            trusting(files["ca_file"])  # it has to be readable before anything starts
+    token = ""
+    if "token" in tables:
+        token = _text(tables, "token", where)
+    elif "token_file" in tables or not is_broker(server):
+        token = read_token(Path(_text(tables, "token_file", where)))
+    return {"server": server, "token": token, **files}
 
 
 def _memory(tables: Mapping[str, Any], where: str) -> MemoryLimits:

@@ -13,6 +13,18 @@ from sojourn.core.units import plural
 from sojourn.node.agent.agent import Agent, Report
 from sojourn.node.agent.configuration import AgentConfiguration, instance_of
 from sojourn.node.transports.http import HttpTransport
+from sojourn.node.transports.transport import Transport
+
+
+def transport_for(configuration: AgentConfiguration, instance: str | None) -> Transport:
+    """The way that the server's address names: a broker's, or a query unit's own."""
+    access = configuration.broker()
+    if access is None:
+        server, token, ca_file = configuration.server, configuration.token, configuration.ca_file
+        return HttpTransport(server, token, node=configuration.node, instance=instance, ca_file=ca_file)
+    from sojourn.node.transports.mqtt import MqttTransport
+
+    return MqttTransport(access, node=configuration.node, instance=instance)
 
 
 def run_agent(configuration: AgentConfiguration, *, report: Report, clock: Callable[[], int] = time.time_ns) -> None:
@@ -20,13 +32,7 @@ def run_agent(configuration: AgentConfiguration, *, report: Report, clock: Calla
     if not configuration.streams:
         report("no streams; what the query unit assigns is recorded")
     instance = instance_of(configuration.spool)
-    transport = HttpTransport(
-        configuration.server,
-        configuration.token,
-        node=configuration.node,
-        instance=instance,
-        ca_file=configuration.ca_file,
-    )
+    transport = transport_for(configuration, instance)
     running = Agent(configuration, transport, report=report, clock=clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())

@@ -9,7 +9,6 @@ Cost: the body in memory once, at most `most_bytes`; at most `seconds` for the w
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
 from pathlib import Path
@@ -19,18 +18,14 @@ import httpx
 
 from sojourn import __version__
 from sojourn.core.errors import UsageError
-from sojourn.node.transports.transport import RefusedError, TransportError
+from sojourn.node.transports.forms import not_ours, parsed
+from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError, refusal
 
 MOST_DETAIL = 300
 MOST_TOKEN = 1000
 JSON = "application/json"
 # Of an answer that is no success only so much is read: enough for any word of a query unit.
 MOST_REFUSAL_BYTES = 1 << 16
-_PAGE = "is there a proxy or a login page in between?"
-
-
-class NoAnswerError(TransportError):
-    """It was reached, and did not answer in time."""
 
 
 def exchange(
@@ -70,16 +65,14 @@ def _answer(response: httpx.Response, server: str, most_bytes: int, deadline: fl
     if not 200 <= status < 300:
         raise _refusal(status, _detail(response, server, deadline), server)
     if not _is_json(response):
-        raise _not_ours(server, f"a page, not with JSON (status {status}, {_kind(response)})")
-    return _parsed(_body(response, server, most_bytes, deadline), server)
+        raise not_ours(server, f"a page, not with JSON (status {status}, {_kind(response)})")
+    return parsed(_body(response, server, most_bytes, deadline), server)
 
 
 def _refusal(status: int, detail: str | None, server: str) -> TransportError | RefusedError:
     if detail is None:
-        return _not_ours(server, f"{status} and a page, not with JSON")
-    if status == 429 or status >= 500:
-        return TransportError(f"answered {status}: {detail}", where=server)
-    return RefusedError(f"refuses ({status}): {detail}", where=server, status=status)
+        return not_ours(server, f"{status} and a page, not with JSON")
+    return refusal(status, detail, server)
 
 
 def _detail(response: httpx.Response, server: str, deadline: float) -> str | None:
@@ -87,7 +80,7 @@ def _detail(response: httpx.Response, server: str, deadline: float) -> str | Non
     if not _is_json(response):
         return None
     try:
-        answer = _parsed(_body(response, server, MOST_REFUSAL_BYTES, deadline), server)
+        answer = parsed(_body(response, server, MOST_REFUSAL_BYTES, deadline), server)
     except TransportError:
         return None
     if not isinstance(answer, dict) or "detail" not in answer:
@@ -108,44 +101,15 @@ def _kind(response: httpx.Response) -> str:
 def _body(response: httpx.Response, server: str, most: int, deadline: float) -> bytes:
     length = response.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > most:
-        raise _not_ours(server, f"{int(length):,} bytes, more than the {most:,} of any answer to this")
+        raise not_ours(server, f"{int(length):,} bytes, more than the {most:,} of any answer to this")
     body = bytearray()
     for piece in response.iter_raw():
         body += piece
         if len(body) > most:
-            raise _not_ours(server, f"more than the {most:,} bytes of any answer to this")
+            raise not_ours(server, f"more than the {most:,} bytes of any answer to this")
         if time.monotonic() > deadline:
             raise NoAnswerError("did not finish its answer in time", where=server, action="is it overloaded?")
     return bytes(body)
-
-
-def _parsed(body: bytes, server: str) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise _not_ours(server, "something that is not JSON, though it is called so") from None
-
-
-def checked_object(answer: Any, server: str, **kinds: type | tuple[type, ...]) -> dict[str, Any]:
-    """An object with these fields of these kinds; a `TransportError` where it is another one."""
-    if not isinstance(answer, dict):
-        raise _not_ours(server, "JSON of another form")
-    for name, kind in kinds.items():
-        value = answer.get(name)
-        if name not in answer or not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise _not_ours(server, f"JSON of another form (without its {name})")
-    return answer
-
-
-def checked_list(answer: Any, server: str, **kinds: type | tuple[type, ...]) -> list[dict[str, Any]]:
-    """A list of objects with these fields of these kinds."""
-    if not isinstance(answer, list):
-        raise _not_ours(server, "JSON of another form")
-    return [checked_object(item, server, **kinds) for item in answer]
-
-
-def _not_ours(server: str, what: str) -> TransportError:
-    return TransportError(f"answered with {what}", where=server, action=_PAGE)
 
 
 def checked_address(server: str, *, where: str) -> str:

@@ -12,28 +12,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sojourn.node.transports.exchange import checked_address, checked_list, checked_object, connect, exchange
-from sojourn.node.transports.transport import (
-    Announcement,
-    Asked,
-    NameTakenError,
-    Receipt,
-    RefusedError,
-    StreamState,
-    TooLargeError,
-    TransportError,
-    UnacceptableError,
+from sojourn.node.transports.exchange import checked_address, connect, exchange
+from sojourn.node.transports.forms import (
+    Assigned,
+    assigned,
+    checked_object,
+    described,
+    last_sequence,
+    question,
+    receipts,
+    told_states,
 )
+from sojourn.node.transports.transport import Announcement, Asked, Receipt, RefusedError, StreamState, for_node
 
 TIMEOUT_SECONDS = 10.0
 MOST_ANSWER_BYTES = 4 << 20
-MOST_SEQUENCE = 2**63 - 1
 CBOR = "application/cbor"
 # Tells agents with one node's name apart.
 INSTANCE_HEADER = "Sojourn-Instance"
-STATUSES = ("stored", "duplicate", "conflict")
-# The query unit's own answers (JSON) that are about what a request holds. A proxy's page means nothing of that kind.
-UNACCEPTABLE = (400, 422)
 
 
 class HttpTransport:
@@ -73,51 +69,21 @@ class HttpTransport:
         try:
             return exchange(self._client, self.server, method, path, seconds=allowed, **how)
         except RefusedError as error:
-            if error.status == 409:
-                raise NameTakenError(error.what, where=self.server) from None
-            if error.status == 413:
-                raise TooLargeError(error.what, where=self.server, status=413) from None
-            if error.status in UNACCEPTABLE:
-                raise UnacceptableError(error.what, where=self.server, status=error.status) from None
-            raise
+            raise for_node(error) from None
 
     def announce(self, announcement: Announcement) -> int | None:
-        body = {name: value for name, value in vars(announcement).items() if value and name != "stream"}
         path = f"{self._node}/streams/{quote(announcement.stream, safe='')}"
-        answer = checked_object(self._call("PUT", path, json=body), self.server, last_sequence=(int, type(None)))
-        last: int | None = answer["last_sequence"]
-        if last is not None and not 0 <= last <= MOST_SEQUENCE:
-            raise TransportError(f"answered with the number {last} of an epoch", where=self.server)
-        return last
+        return last_sequence(self._call("PUT", path, json=described(announcement)), self.server)
 
     def send(self, epochs: list[bytes]) -> list[Receipt]:
         answer = self._call("POST", "/api/v1/epochs", content=b"".join(epochs), headers={"Content-Type": CBOR})
-        results = checked_object(answer, self.server, results=list)["results"]
-        rows = checked_list(results, self.server, stream=str, sequence=int, status=str)
-        receipts = [Receipt(row["stream"], row["sequence"], row["status"]) for row in rows]
-        if len(receipts) != len(epochs) or not all(receipt.status in STATUSES for receipt in receipts):
-            raise TransportError(
-                f"acknowledged {len(receipts)} of {len(epochs)} epochs, or in unknown words", where=self.server
-            )
-        return receipts
+        return receipts(answer, self.server, sent=len(epochs))
 
-    def assignments(self) -> tuple[int, dict[str, dict[str, object]]]:
-        answer = self._call("GET", f"{self._node}/assignments")
-        checked = checked_object(answer, self.server, version=int, streams=dict)
-        for table in checked["streams"].values():
-            checked_object(table, self.server)
-        return checked["version"], checked["streams"]
+    def assignments(self) -> Assigned:
+        return assigned(self._call("GET", f"{self._node}/assignments"), self.server)
 
     def report_states(self, states: Mapping[str, StreamState]) -> None:
-        body = {
-            name: {
-                "state": "running" if state.is_running else "failed",
-                "since_ns": state.since_ns,
-                "reason": state.reason or None,
-            }
-            for name, state in states.items()
-        }
-        answer = self._call("PUT", f"{self._node}/states", json={"streams": body})
+        answer = self._call("PUT", f"{self._node}/states", json=told_states(states))
         checked_object(answer, self.server, streams=dict)
 
     def leave(self) -> None:
@@ -132,15 +98,10 @@ class HttpTransport:
             seconds=self._timeout + wait_seconds,
             may_be_empty=True,
         )
-        if answer is None:
-            return None
-        asked = checked_object(answer, self.server, id=str, streams=list, from_ns=int, to_ns=int)
-        if not all(isinstance(name, str) for name in asked["streams"]):
-            raise TransportError("asked about streams without names", where=self.server)
-        return Asked(asked["id"], tuple(asked["streams"]), asked["from_ns"], asked["to_ns"])
+        return None if answer is None else question(answer, self.server)
 
-    def answer(self, question: Asked, epochs: list[bytes], *, more: bool = False) -> None:
-        path = f"{self._node}/requests/{quote(question.id, safe='')}"
+    def answer(self, asked: Asked, epochs: list[bytes], *, more: bool = False) -> None:
+        path = f"{self._node}/requests/{quote(asked.id, safe='')}"
         how: dict[str, Any] = {"params": {"more": "true"}} if more else {}
         content = b"".join(epochs)
         self._call("POST", path, content=content, headers={"Content-Type": CBOR}, may_be_empty=True, **how)

@@ -22,6 +22,10 @@ class NameTakenError(TransportError):
     """Another agent sends under the node's name; once that one is silent or released, this one is accepted."""
 
 
+class NoAnswerError(TransportError):
+    """It was reached, and did not answer in time."""
+
+
 class RefusedError(ServerError):
     """The query unit answered no; ``status`` is HTTP's number for why."""
 
@@ -36,6 +40,28 @@ class UnacceptableError(RefusedError):
 
 class TooLargeError(UnacceptableError):
     """The request is too large for the query unit, or for a proxy before it; less may be accepted."""
+
+
+# A query unit's own answers that are about what a request holds. A proxy's page means nothing of that kind.
+UNACCEPTABLE = (400, 422)
+
+
+def refusal(status: int, detail: str, server: str) -> TransportError | RefusedError:
+    """The error for a query unit's no: one to try again after where it is too busy, or another number's meaning."""
+    if status == 429 or status >= 500:
+        return TransportError(f"answered {status}: {detail}", where=server)
+    return RefusedError(f"refuses ({status}): {detail}", where=server, status=status)
+
+
+def for_node(error: RefusedError) -> TransportError | RefusedError:
+    """What a refusal means to the agent that sent the request."""
+    if error.status == 409:
+        return NameTakenError(error.what, where=error.where)
+    if error.status == 413:
+        return TooLargeError(error.what, where=error.where, status=413)
+    if error.status in UNACCEPTABLE:
+        return UnacceptableError(error.what, where=error.where, status=error.status)
+    return error
 
 
 @dataclass(frozen=True)
@@ -101,7 +127,7 @@ class Transport(Protocol):
     def next_question(self, wait_seconds: float) -> Asked | None:
         """Wait for a question about the current epoch."""
 
-    def answer(self, question: Asked, epochs: list[bytes], *, more: bool = False) -> None:
+    def answer(self, asked: Asked, epochs: list[bytes], *, more: bool = False) -> None:
         """Answer it with epochs; `more` says that this is not all."""
 
     def hurry(self, seconds: float) -> None:

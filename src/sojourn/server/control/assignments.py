@@ -7,7 +7,8 @@ with every change, so that a node learns of changes by asking for what is newer 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, delete, func, insert, select, update
 
@@ -65,3 +66,16 @@ class AssignmentStore:
             rows = connection.execute(select(ASSIGNMENTS).where(ASSIGNMENTS.c.node == node)).all()
         version = max((row.version for row in rows), default=0)
         return version, {row.stream: json.loads(row.configuration) for row in rows if row.configuration is not None}
+
+    def each(self) -> Iterator[tuple[str, int, dict[str, dict[str, object]]]]:
+        """All nodes that are assigned something, with their versions and configurations, one after the other."""
+        query = select(ASSIGNMENTS).order_by(ASSIGNMENTS.c.node)
+        with self._store.transaction() as connection:
+            rows = connection.execute(query, execution_options={"yield_per": 100})
+            for node, group in groupby(rows, key=lambda row: str(row.node)):
+                of_node = list(group)
+                streams = {
+                    row.stream: json.loads(row.configuration) for row in of_node if row.configuration is not None
+                }
+                if streams:
+                    yield node, max(row.version for row in of_node), streams

@@ -22,7 +22,7 @@ from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sojourn.core.keys import NAME_RULE, is_name
-from sojourn.server.door.limits import Limits, RateLimiter
+from sojourn.server.door.limits import Limits, RateLimiter, SparingLog
 from sojourn.server.models import Problem
 from sojourn.store.tokens import Role, Token, TokenStore, digest_of
 
@@ -118,7 +118,6 @@ def log_action(request: Request, token: Token, what: str) -> None:
 
 
 REFRESH_SECONDS = 1.0
-LOG_SECONDS = 10.0
 
 
 def address_group(host: str) -> str:
@@ -157,8 +156,7 @@ class SignIn:
         self._requests = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
         self._open = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
         self._failures = RateLimiter(limits.failures_per_second, limits.failure_burst, callers=limits.callers)
-        self._unlogged = 0
-        self._logged = float("-inf")
+        self._failed = SparingLog(_LOG, clock=clock)
 
     def charge_open(self, host: str) -> None:
         """Let an address make a request that needs no token, or 429."""
@@ -180,7 +178,8 @@ class SignIn:
         else:
             raise too_many(seconds, "too many failed sign-ins from this address")
         if token is None:
-            self._log_failure(group, "an invalid token" if text else "no token")
+            # Never what was presented.
+            self._failed.warn(f"sign-in failed from {group} with {'an invalid token' if text else 'no token'}")
             raise HTTPException(
                 401, "a valid token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
             )
@@ -217,12 +216,3 @@ class SignIn:
             loop = asyncio.get_running_loop()
             self._valid = set(await loop.run_in_executor(self._workers, self._tokens.valid_digests))
         return digest in self._valid
-
-    def _log_failure(self, group: str, what: str) -> None:
-        """The first at once, then a line every ten seconds at most; never what was presented."""
-        self._unlogged += 1
-        now = self._clock()
-        if now - self._logged >= LOG_SECONDS:
-            others = f" (and {self._unlogged - 1} more before it)" if self._unlogged > 1 else ""
-            _LOG.warning("sign-in failed from %s with %s%s", group, what, others)
-            self._unlogged, self._logged = 0, now

@@ -156,11 +156,15 @@ def _too_large(most: int) -> HTTPException:
     return HTTPException(413, f"the body exceeds {most} bytes")
 
 
+def status_of(error: SojournError) -> int:
+    """The number of an error of ours: the store's are 503, what took too long 504, all others are the sender's."""
+    return 504 if isinstance(error, TooLongError) else 503 if isinstance(error, StoreError | ServerError) else 400
+
+
 def explain_error(error: SojournError) -> JSONResponse:
-    """The answer for an error of ours: the store's are 503, what took too long 504, all others are the sender's."""
-    status = 504 if isinstance(error, TooLongError) else 503 if isinstance(error, StoreError | ServerError) else 400
+    """The answer for an error of ours."""
     headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
-    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status, headers)
+    return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status_of(error), headers)
 
 
 def parsed(kind: type[Model], body: bytes) -> Model:

@@ -13,6 +13,7 @@ follows from that, and is bounded. Nothing is unpacked here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -23,7 +24,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
 
 from sojourn.core.errors import ServerError, WireError
 from sojourn.core.keys import FEW_KEYS, NodeKey, named_ids
@@ -112,9 +113,28 @@ class RateLimiter:
                 self._callers[caller] = (min(self._burst, left + 1), since)
 
 
+class SparingLog:
+    """Warnings that anybody can cause: the first at once, then a line every ten seconds at most."""
+
+    def __init__(self, log: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._unlogged = 0
+        self._logged = float("-inf")
+
+    def warn(self, text: str) -> None:
+        """Log it, with how many were left out before it, or leave it out."""
+        self._unlogged += 1
+        now = self._clock()
+        if now - self._logged >= LOG_SECONDS:
+            others = f" (and {self._unlogged - 1} more before it)" if self._unlogged > 1 else ""
+            self._log.warning("%s%s", text, others)
+            self._unlogged, self._logged = 0, now
+
+
 CBOR = "application/cbor"
 CBOR_BODY = {"requestBody": {"required": True, "content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}}
 RETRY_SECONDS = 5
+LOG_SECONDS = 10.0
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -159,10 +179,9 @@ class IngestDesk:
         return await to_thread.run_sync(partial(function, *arguments, **options), limiter=self._threads)
 
 
-async def checked_epochs(request: Request, body: bytes) -> list[EncodedEpoch]:
-    """The epochs in a request's body, which may be none; 400 if one is malformed, 413 if they are too much."""
-    epochs: list[EncodedEpoch] = await request.app.state.ingest.run(_read, body, request.app.state.limits)
-    return epochs
+async def checked_epochs(desk: IngestDesk, body: bytes, limits: Limits) -> list[EncodedEpoch]:
+    """The epochs in a body, which may be none; 400 if one is malformed, 413 if they are too much."""
+    return await desk.run(_read, body, limits)
 
 
 def _read(body: bytes, limits: Limits) -> list[EncodedEpoch]:

@@ -1,9 +1,10 @@
 """Live requests: asking a node for the epochs that it has not sent yet, the one that it is still recording among them.
 
-Nodes are reached the way they reach us: a node waits for requests (a long poll), and answers one with epochs, in one or
-more parts. Nothing needs a route to the node. A request lives as long as its asker waits, which is a few seconds after
-the last part, and `MOST_WAITS` times as long at most, however many parts come; an answer that nobody waits for any more
-is refused. Answers stay packed, and all that wait for their askers share one limit.
+Nodes are reached the way they reach us: a node waits for requests (a long poll), or has a connection to a broker that
+carries them (`Carrier`), and answers one with epochs, in one or more parts. Nothing needs a route to the node. A
+request lives as long as its asker waits, which is a few seconds after the last part, and `MOST_WAITS` times as long at
+most, however many parts come; an answer that nobody waits for any more is refused. Answers stay packed, and all that
+wait for their askers share one limit.
 
 A request about no stream at all has the node look at its assignments now (`wake`). A node of an earlier version answers
 with nothing, and looks when it would have.
@@ -17,6 +18,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sojourn.core.errors import ServerError
 from sojourn.epochs.wire import EncodedEpoch
@@ -57,6 +59,19 @@ def epochs_of(replies: Mapping[str, LiveReply]) -> dict[tuple[str, str], list[by
     return current
 
 
+class Carrier(Protocol):
+    """Another way to nodes than the requests that they wait with."""
+
+    def reaches(self, node: str) -> bool:
+        """Whether the node can be asked this way now; safe from several threads."""
+
+    def carry(self, node: str, request: LiveAsked, seconds: float) -> None:
+        """Ask the node, which has so long to answer."""
+
+    def spread_assignments(self, nodes: Iterable[str]) -> None:
+        """Let nodes have their assignments as they are now, those that are away when they come back."""
+
+
 class LiveDesk:
     """Passes requests to nodes and their answers back; belongs to one event loop."""
 
@@ -74,12 +89,18 @@ class LiveDesk:
         self._nodes: dict[str, _Node] = {}
         self._heard: OrderedDict[str, float] = OrderedDict()
         self._asked: dict[str, LiveReply] = {}
+        self.carrier: Carrier | None = None
 
     def is_listening(self, node: str) -> bool:
-        """Whether the node waits for requests, or did a moment ago."""
+        """Whether the node waits for requests, or did a moment ago, or can be asked through a broker."""
+        if self._is_carried(node):
+            return True
         state = self._nodes.get(node)  # other threads may ask: what is there must not be looked up twice
         waits = state is not None and state.waiting > 0
         return waits or self._clock() - self._heard.get(node, -AWAY_SECONDS) < AWAY_SECONDS
+
+    def _is_carried(self, node: str) -> bool:
+        return self.carrier is not None and self.carrier.reaches(node)
 
     def _hear(self, node: str) -> None:
         self._heard[node] = self._clock()
@@ -120,8 +141,11 @@ class LiveDesk:
         request = LiveAsked(id=secrets.token_hex(8), streams=list(streams), from_ns=from_ns, to_ns=to_ns)
         asked = self._asked[request.id] = LiveReply(node)
         state = self._nodes.setdefault(node, _Node())
-        state.requests.append(request)
-        state.arrived.set()
+        if self.carrier is not None and not state.waiting and self.carrier.reaches(node):
+            self.carrier.carry(node, request, seconds)
+        else:
+            state.requests.append(request)
+            state.arrived.set()
         try:
             async with asyncio.timeout(MOST_WAITS * seconds):
                 while not asked.is_closed:
@@ -149,7 +173,10 @@ class LiveDesk:
 
     async def wake(self, nodes: Iterable[str], seconds: float) -> None:
         """Have nodes look at their assignments at once, those that listen; the others will look by themselves."""
-        reached = [node for node in nodes if self.is_listening(node)]
+        changed = set(nodes)
+        if self.carrier is not None:
+            self.carrier.spread_assignments(changed)
+        reached = [node for node in changed if self.is_listening(node) and not self._is_carried(node)]
         # Where too many are asked at once, the rest looks a little later.
         await asyncio.gather(*(self.ask(node, (), 0, 0, seconds) for node in reached), return_exceptions=True)
 

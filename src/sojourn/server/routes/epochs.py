@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from sojourn.server.door.access import Instance, checked_name, must_be_node, nodes, problems, readers
-from sojourn.server.door.limits import CBOR, CBOR_BODY, checked_epochs
-from sojourn.server.models import EpochInfo, EpochResult, EpochResults, QueryAnswer
+from sojourn.server.door.access import Instance, must_be_node, nodes, problems, readers
+from sojourn.server.door.limits import CBOR, CBOR_BODY
+from sojourn.server.ingest.intake import Intake
+from sojourn.server.models import EpochInfo, EpochResults, QueryAnswer
 from sojourn.server.models import Query as Question
 from sojourn.server.queries.query import QueryEngine, while_connected
 from sojourn.store.tokens import Token
@@ -22,30 +22,13 @@ async def add_epochs(
     request: Request, token: Annotated[Token, nodes], sojourn_instance: Instance = None
 ) -> EpochResults:
     """Store one or more epochs (a CBOR sequence), all or none; copies are recognised."""
-    ingest = request.app.state.ingest
+
+    def may_write(node: str) -> None:
+        must_be_node(token, node)
+
+    intake: Intake = request.app.state.intake
     body = await request.body()
-    async with ingest.turn(token.id):
-        epochs = await checked_epochs(request, body)
-        if not epochs:
-            raise HTTPException(400, "the body holds no epoch")
-        streams: dict[str, set[str]] = {}
-        for epoch in epochs:
-            streams.setdefault(epoch.node, set()).add(epoch.stream)
-        for node, names in streams.items():
-            must_be_node(token, checked_name(node))
-            for name in names:
-                checked_name(name)
-        for node, names in streams.items():
-            await ingest.run(request.app.state.owners.claim, node, names, sojourn_instance)
-        statuses = await ingest.run(request.app.state.store.add_encoded, epochs)
-    for status, count in Counter(statuses).items():
-        request.app.state.telemetry.epochs.labels(status.value).inc(count)
-    return EpochResults(
-        results=[
-            EpochResult(node=epoch.node, stream=epoch.stream, sequence=epoch.sequence, status=status.value)
-            for epoch, status in zip(epochs, statuses, strict=True)
-        ]
-    )
+    return await intake.add_epochs(body, caller=token.id, may_write=may_write, instance=sojourn_instance)
 
 
 @epoch_routes.get("/nodes/{node}/streams/{stream}/epochs")

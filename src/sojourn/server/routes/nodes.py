@@ -18,7 +18,8 @@ from sojourn.server.door.access import (
     problems,
     readers,
 )
-from sojourn.server.door.limits import CBOR_BODY, checked_epochs
+from sojourn.server.door.limits import CBOR_BODY
+from sojourn.server.ingest.intake import Intake
 from sojourn.server.models import (
     MOST_TAGS,
     Assignment,
@@ -35,12 +36,16 @@ from sojourn.server.models import (
 )
 from sojourn.server.queries.answering import known_keys
 from sojourn.server.queries.query import while_connected
-from sojourn.store.epochs import StreamRecord
 from sojourn.store.tokens import Role, Token
 
 LOOK_SECONDS = 1.0
 
 router = APIRouter(prefix="/api/v1", tags=["nodes"], responses=problems(400, 401, 403, 409, 429))
+
+
+def _intake(request: Request) -> Intake:
+    intake: Intake = request.app.state.intake
+    return intake
 
 
 @router.get("/nodes")
@@ -102,12 +107,7 @@ def announce_stream(
 ) -> StreamInfo:
     """A node says what a stream of it measures; the answer tells the number that its epochs go on from."""
     must_be_node(token, node)
-    store = request.app.state.store
-    record = StreamRecord(checked_name(node), checked_name(stream), **body.model_dump())
-    floor = request.app.state.owners.claim(node, [stream], sojourn_instance)[stream]
-    store.announce(record)
-    known = [number for number in (store.last_sequence(node, stream), floor) if number is not None]
-    return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=max(known, default=None))
+    return _intake(request).announce(node, stream, body, sojourn_instance)
 
 
 @router.get("/nodes/{node}/states")
@@ -122,11 +122,7 @@ def set_states(
 ) -> StreamStates:
     """A node tells how all its streams fare; those left out are no longer recorded."""
     must_be_node(token, node)
-    request.app.state.owners.require_owner(checked_name(node), sojourn_instance)
-    for stream in body.streams:
-        checked_name(stream)
-    request.app.state.stream_states.replace(node, body.streams)
-    return body
+    return _intake(request).set_states(node, body, sojourn_instance)
 
 
 @router.post("/nodes/{node}/release")
@@ -148,11 +144,7 @@ def get_assignments(
 ) -> Assignments:
     """What a node shall record."""
     must_be_node(token, node)
-    request.app.state.owners.require_owner(node, sojourn_instance)
-    # An agent that has nothing to record yet is a node, too: somebody has to see it to assign it something.
-    request.app.state.store.meet(checked_name(node))
-    version, streams = request.app.state.assignments.of(node)
-    return Assignments(version=version, streams=streams)
+    return _intake(request).assignments(node, sojourn_instance)
 
 
 @router.put("/nodes/{node}/assignments/{stream}")
@@ -165,6 +157,7 @@ def assign(request: Request, node: str, stream: str, body: Assignment, token: An
         raise HTTPException(400, f"{node} is assigned {limits.assignments} streams already, which is the limit")
     assignments.assign(node, stream, body.configuration)
     log_action(request, token, f"assigned {stream} to {node}")
+    request.app.state.wake({node})
     version, streams = assignments.of(node)
     return Assignments(version=version, streams=streams)
 
@@ -176,6 +169,7 @@ def withdraw(request: Request, node: str, stream: str, token: Annotated[Token, a
     if stream in streams:
         request.app.state.assignments.assign(node, stream, None)
         log_action(request, token, f"withdrew {stream} from {node}")
+        request.app.state.wake({node})
         version, streams = request.app.state.assignments.of(node)
     return Assignments(version=version, streams=streams)
 
@@ -221,15 +215,7 @@ async def answer_request(
     """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence)."""
     must_be_node(token, node)
     body = await request.body()
-    if not request.app.state.live.is_asked(node, request_id):
-        raise HTTPException(404, "nobody waits for that answer")
-    async with request.app.state.ingest.turn(f"live {node}"):
-        epochs = await checked_epochs(request, body)
-    for epoch in epochs:
-        if epoch.node != node:
-            raise HTTPException(400, "a snapshot of another node")
-    if not request.app.state.live.answer(node, request_id, epochs, size_bytes=len(body), more=more):
-        raise HTTPException(404, "nobody waits for that answer")
+    await _intake(request).answer(node, request_id, body, more=more)
     return Response(status_code=204)
 
 

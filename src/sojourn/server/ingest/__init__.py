@@ -1,0 +1,1 @@
+"""What nodes say to the query unit, whichever way it comes."""
