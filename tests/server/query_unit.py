@@ -98,6 +98,7 @@ def running_unit(
     *,
     listening: Door | None = None,
     broker: Broker | None = None,
+    broker_options: BrokerOptions | None = None,
     **options,
 ) -> Iterator[Unit]:
     """A unit on a free port, or at a door that is bound already; with a broker, agents reach it there."""
@@ -111,8 +112,8 @@ def running_unit(
     }
     listening = listening or bound_socket()
     if broker is not None:
-        options["broker"] = BrokerOptions(access=broker_at(broker.url, where="test"))
-    settings = ServeOptions(data=str(directory), limits=limits, graceful_seconds=1, **options)
+        broker_options = BrokerOptions(access=broker_at(broker.url, where="test"))
+    settings = ServeOptions(data=str(directory), limits=limits, graceful_seconds=1, broker=broker_options, **options)
     server = make_server(store, listening, settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

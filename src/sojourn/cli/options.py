@@ -214,7 +214,7 @@ CaFileOption: TypeAlias = Annotated[
         "--ca-file",
         envvar="SOJOURN_CA_FILE",
         metavar="FILE",
-        help="Certificates (PEM) to trust instead of the system's, for https.",
+        help="Certificates (PEM) to trust instead of the system's, for https and mqtts.",
     ),
 ]
 

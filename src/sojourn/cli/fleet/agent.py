@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 HELP = "Measure on this machine and send epochs to the query unit; answers about the current epoch, too."
 EXAMPLE = (
-    "Example:  sojourn agent --node gateway-7 --server http://127.0.0.1:8080 --token-file token --spool spool "
-    "--stream disk=disk_io --stream cpu=cpu --epoch 60s"
+    "Examples:  sojourn agent --node gateway-7 --server http://127.0.0.1:8080 --token-file token --spool spool "
+    "--stream disk=disk_io --stream cpu=cpu --epoch 60s\n\n"
+    "sojourn agent --node gateway-7 --server mqtts://broker.example --token-file token --spool spool --stream cpu=cpu"
 )
 
 
@@ -26,7 +27,9 @@ def agent(
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file; flags override it.")
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name.")] = None,
-    server: Annotated[str | None, typer.Option(metavar="URL", help="The query unit's address.")] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="The query unit's address, or an MQTT broker's: mqtts://HOST.")
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the node's token (sojourn token create --role node).")
     ] = None,
