@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mosquitto_broker import Broker
 from sojourn.core.units import parse_time
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
@@ -52,11 +53,11 @@ _LOST = re.compile(r"stream (\w+) lost what it measured from (\S+) .* before thi
 
 
 class Wire:
-    """A forwarder between agent and query unit, which can be cut."""
+    """A forwarder between agent and query unit, or its broker, which can be cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, scheme: str) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.url = f"{scheme}://127.0.0.1:{self._listening.getsockname()[1]}"
         self.port_there = 0
         self._is_cut = False
         self._ends: set[socket.socket] = set()
@@ -112,10 +113,11 @@ class Outcome:
 class KillWorld:
     """Everything in one directory; `close` ends all processes."""
 
-    def __init__(self, directory: Path, *, seed: int) -> None:
+    def __init__(self, directory: Path, *, seed: int, broker: Broker | None = None) -> None:
         self._directory = directory
         self._chance = random.Random(seed)
-        self._wire = Wire()
+        self._broker = broker
+        self._wire = Wire("http" if broker is None else "mqtt")
         self._unit: subprocess.Popen[str] | None = None
         self._agent: subprocess.Popen[str] | None = None
         self.logs: list[str] = []
@@ -158,12 +160,14 @@ class KillWorld:
 
     def start_unit(self) -> None:
         command = [*SOJOURN, "serve", "--data", str(self._directory / "store"), "--port", "0"]
+        if self._broker is not None:
+            command += ["--mqtt", self._broker.url]
         log = open(self._directory / "serve.log", "a")  # noqa: SIM115
         with log:
             self._unit = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._unit.stdout is not None
         url = self._unit.stdout.readline().strip()
-        self._wire.port_there = int(url.rpartition(":")[2])
+        self._wire.port_there = int(url.rpartition(":")[2]) if self._broker is None else self._broker.port
 
     def start_agent(self) -> None:
         log = open(self._directory / "agent.log", "w")  # noqa: SIM115
@@ -224,6 +228,9 @@ class KillWorld:
             self._wire.cut()
         elif fate < 0.4:
             self._kill_unit()
+        elif fate < 0.5 and self._broker is not None:
+            self._broker.stop(signal.SIGKILL)
+            self._broker.start()
         time.sleep(seconds - first)
         if 0.25 <= fate < 0.4:
             self.start_unit()

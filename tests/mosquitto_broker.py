@@ -14,9 +14,11 @@ import pytest
 
 from waiting import PATIENCE_SECONDS, eventually
 
-__all__ = ["Broker", "mosquitto", "running_broker"]
+__all__ = ["Broker", "mosquitto", "mostly_http", "running_broker"]
 
 OPEN = ("allow_anonymous true",)
+# For tests of what does not depend on the way that epochs take: by a broker in the long run alone.
+mostly_http = pytest.mark.parametrize("broker", ["http", pytest.param("mqtt", marks=pytest.mark.long)], indirect=True)
 
 
 def mosquitto() -> str:

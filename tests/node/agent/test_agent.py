@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
-from mosquitto_broker import Broker
+from mosquitto_broker import Broker, mostly_http
 from sojourn.node.agent.agent import Agent
 from sojourn.node.agent.configuration import configuration_of
 from sojourn.store.epochs import StreamRecord
@@ -103,6 +103,7 @@ def calls_of(process: subprocess.Popen) -> int:
     return int(lines["syscr"]) + int(lines["syscw"])
 
 
+@mostly_http
 def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epochs(
     unit: Unit, node: Node, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_the_disk_io_of_a_real_process_is_answered_over_stored_and_current_epoch
         assert abs(total["value"] / sum(map(calls_of, writers)) - 1) < 0.01
 
 
+@mostly_http
 def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) -> None:
     text = node.configuration.read_text()
     node.configuration.write_text(text.replace(unit.address, unit.nowhere))

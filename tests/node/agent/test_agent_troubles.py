@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, bound_socket, make_epoch, running_unit
 
-from mosquitto_broker import Broker
+from mosquitto_broker import Broker, mostly_http
 from sojourn.core.errors import StoreError
 from sojourn.node.agent import agent as agent_module
 from sojourn.node.agent.agent import Agent
@@ -112,6 +112,7 @@ def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
     next(running, None)
 
 
+@mostly_http
 def test_what_a_source_warns_of_and_leaves_out_is_told(unit: Unit, node: Node, tmp_path: Path) -> None:
     (tmp_path / "plugin" / "tally_metric.py").write_text(PLUGIN.replace("            if line:\n", RUBBISH) + WARNINGS)
     node.start()
@@ -126,6 +127,7 @@ def test_what_a_source_warns_of_and_leaves_out_is_told(unit: Unit, node: Node, t
     assert "stream tally: 3 lines of rubbish" in errors
 
 
+@mostly_http
 def test_an_assigned_stream_that_cannot_be_recorded_does_not_end_the_others(unit: Unit, node: Node) -> None:
     narrow = {"metric": "tally", "path": str(node.tally), "bits": 2, "count_bits": 8, "buckets": 4, "per_instance": 1}
     with unit.client("admin") as client:
@@ -144,6 +146,7 @@ def limit_files(node: Node, most_bytes: int) -> None:
     resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (hard if most_bytes < 0 else most_bytes, hard))
 
 
+@mostly_http
 def test_a_full_disk_does_not_end_the_agent(unit: Unit, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.start()
     eventually(lambda: is_listening(unit))
@@ -166,6 +169,7 @@ def test_a_full_disk_does_not_end_the_agent(unit: Unit, node: Node, monkeypatch:
     assert "lost" not in errors
 
 
+@mostly_http
 def test_what_could_neither_be_written_nor_sent_is_listed_exactly_at_the_end(
     unit: Unit, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +192,7 @@ def test_what_could_neither_be_written_nor_sent_is_listed_exactly_at_the_end(
 @pytest.mark.skipif(
     os.geteuid() != 0 and not os.environ.get("CI"), reason="only root can make a disk read-only; CI skips nothing"
 )
+@mostly_http
 def test_an_agent_that_starts_on_a_read_only_disk_records_and_writes_later(unit: Unit, node: Node) -> None:
     """What a killed run left there is taken up as soon as the disk allows it."""
 
@@ -219,6 +224,7 @@ def test_an_agent_that_starts_on_a_read_only_disk_records_and_writes_later(unit:
         subprocess.run(["umount", "-l", str(node.spool)], check=True)
 
 
+@mostly_http
 def test_a_second_agent_on_a_spool_is_refused_with_the_number_of_the_first(unit: Unit, node: Node) -> None:
     node.start()
     eventually(lambda: is_listening(unit))
@@ -235,6 +241,7 @@ def test_a_second_agent_on_a_spool_is_refused_with_the_number_of_the_first(unit:
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
 
 
+@mostly_http
 def test_an_agent_whose_clock_is_set_back_has_a_checkpoint_of_all_that_is_open(
     unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from kill_world import KillWorld
+from mosquitto_broker import Broker
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.long)])
-def test_the_store_has_all_that_was_measured_but_what_restarts_reported_as_lost(tmp_path: Path, kills: int) -> None:
-    world = KillWorld(tmp_path, seed=kills)
+def test_the_store_has_all_that_was_measured_but_what_restarts_reported_as_lost(
+    tmp_path: Path, kills: int, broker: Broker | None
+) -> None:
+    world = KillWorld(tmp_path, seed=kills, broker=broker)
     try:
         outcome = world.run(kills)
     finally:

@@ -18,6 +18,7 @@ import pytest
 from query_unit import Unit, running_unit
 
 import sojourn
+from mosquitto_broker import Broker
 from odd_captures import START_NS, Packet, two_points, write
 from sojourn.epochs.wire import decode
 from sojourn.server.door.limits import Limits
@@ -47,8 +48,8 @@ epoch = "1h"
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Iterator[Unit]:
-    yield from running_unit(tmp_path / "data", LIMITS)
+def unit(tmp_path: Path, seldom_broker: Broker | None) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", LIMITS, broker=seldom_broker)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def points(unit: Unit, tmp_path: Path) -> Iterator[dict[str, list[Packet]]]:
         write(folder / "point.pcap", packets)
         (folder / "token").write_text(unit.tokens[node])
         configuration = folder / "agent.toml"
-        configuration.write_text(CONFIGURATION.format(node=node, url=unit.url, folder=folder))
+        configuration.write_text(CONFIGURATION.format(node=node, url=unit.address, folder=folder))
         command = [sys.executable, "-m", "sojourn.cli.main", "agent", "-c", str(configuration)]
         agents.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
     yield seen

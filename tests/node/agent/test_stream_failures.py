@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
+from mosquitto_broker import Broker
 from sojourn.core.errors import CaptureError, ParameterError, SourceError
 from sojourn.node.agent.stream import WatchedSource
 from sojourn.server.control.assignments import AssignmentStore
@@ -57,13 +58,13 @@ class Trouble(Tally):
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Iterator[Unit]:
-    yield from running_unit(tmp_path / "data", LIMITS)
+def unit(tmp_path: Path, seldom_broker: Broker | None) -> Iterator[Unit]:
+    yield from running_unit(tmp_path / "data", LIMITS, broker=seldom_broker)
 
 
 @pytest.fixture
 def node(tmp_path: Path, unit: Unit) -> Iterator[Node]:
-    made = Node(tmp_path, unit.url, unit.tokens["alpha"])
+    made = Node(tmp_path, unit.address, unit.tokens["alpha"])
     plugin = tmp_path / "plugin"
     (plugin / "tally_metric.py").write_text(PLUGIN + TROUBLES)
     points = plugin / "tally-1.0.dist-info" / "entry_points.txt"
