@@ -162,6 +162,7 @@ def test_the_node_itself_gives_the_query_units_answer(unit: Unit, node: Node) ->
     assert is_plausible(local, node.truth["proc3[1]"])
 
 
+@mostly_http
 def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, node: Node) -> None:
     day = 86_400
     days = next(days for days in (7, 6, 5) if time.time() % (days * day) < (days - 0.1) * day)  # none that ends soon
@@ -181,6 +182,7 @@ def test_a_killed_agent_loses_at_most_the_last_seconds_and_says_so(unit: Unit, n
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
 
 
+@mostly_http
 def test_streams_can_be_assigned_from_afar(unit: Unit, node: Node) -> None:
     text = node.configuration.read_text()
     node.configuration.write_text(text[: text.index("[streams.tally]")])

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from kill_world import KillWorld
-from mosquitto_broker import Broker
+from mosquitto_broker import Broker, mostly_http
 
 
+@mostly_http
 @pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.long)])
 def test_the_store_has_all_that_was_measured_but_what_restarts_reported_as_lost(
     tmp_path: Path, kills: int, broker: Broker | None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, running_unit
 
-from mosquitto_broker import Broker
+from mosquitto_broker import Broker, mostly_http
 from sojourn.server.door.limits import Limits
 from tally_node import Node, ask, is_listening
 from waiting import eventually
@@ -70,6 +70,7 @@ def test_the_second_agent_keeps_everything_until_the_first_has_gone(unit: Unit, 
     assert ", 0 waiting" in errors
 
 
+@mostly_http
 def test_a_node_that_is_installed_anew_is_accepted_when_its_name_is_released(
     unit: Unit, pair: tuple[Node, Node]
 ) -> None:

@@ -15,7 +15,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -166,18 +166,33 @@ class BrokerConnection:
         self._arrived, self._lost = arrived, lost
         self._receive_maximum = receive_maximum
         self._most_packet = MOST_PACKET_BYTES
-        self._client = self._new_client(client_id, will)
         self._connected: Future[None] = Future()
         self._acknowledged: dict[tuple[str, int], Future[Sequence[int]]] = {}
         self._ended = Event()
         self._end = Lock()
         self._why: TransportError | None = None
+        self._client = self._new_client(client_id, will)
 
     def _new_client(self, client_id: str, will: Outgoing | None) -> Client:
         from paho.mqtt.client import Client, MQTTv5
-        from paho.mqtt.enums import CallbackAPIVersion
+        from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-        client = Client(
+        finish, url = self._finish, self.access.url
+
+        class WatchedClient(Client):
+            """Its thread tells that it ends, whatever ends it: a connection that nobody reads must not pass for one."""
+
+            def loop_forever(self, timeout: float = 1.0, retry_first_connection: bool = False) -> MQTTErrorCode:
+                code, why = MQTTErrorCode.MQTT_ERR_UNKNOWN, "its thread ended"
+                try:
+                    code = super().loop_forever(timeout, retry_first_connection)
+                except Exception as error:
+                    why = f"{type(error).__name__}: {error}"[:MOST_TEXT]
+                finally:
+                    finish(TransportError(f"lost the connection ({why})", where=url))
+                return code
+
+        client = WatchedClient(
             CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, reconnect_on_failure=False, manual_ack=True
         )
         if self.access.user is not None:
@@ -267,10 +282,10 @@ class BrokerConnection:
                 return
             self._why = why
             self._ended.set()
-        if not self._connected.done():
+        with suppress(InvalidStateError):
             self._connected.set_exception(why)
         for waiting in list(self._acknowledged.values()):
-            with suppress(Exception):
+            with suppress(InvalidStateError):
                 waiting.set_exception(why)
         self._lost(why)
 
@@ -285,7 +300,7 @@ class BrokerConnection:
     def _note(self, kind: str, mid: int, codes: Sequence[Any]) -> None:
         # Whichever is first, the broker's answer or the one who waits for it, makes the place where they meet.
         waiting = self._acknowledged.setdefault((kind, mid), Future())
-        with suppress(Exception):
+        with suppress(InvalidStateError):
             waiting.set_result([code.value for code in codes])
 
     def _awaited(self, kind: str, mid: int | None) -> Future[Sequence[int]]:
@@ -294,7 +309,7 @@ class BrokerConnection:
         waiting = self._acknowledged.setdefault((kind, mid), Future())
         waiting.add_done_callback(lambda _: self._acknowledged.pop((kind, mid), None))
         if self._why is not None:
-            with suppress(Exception):
+            with suppress(InvalidStateError):
                 waiting.set_exception(self._why)
         return waiting
 

@@ -14,6 +14,7 @@ Cost: one connection, two messages for each call; nothing is kept at the broker 
 from __future__ import annotations
 
 import json
+import math
 import queue
 import secrets
 import threading
@@ -202,6 +203,8 @@ class MqttTransport:
             response_topic=self._topics.down(f"replies/{self._agent}"),
             correlation=correlation,
             user={INSTANCE_PROPERTY: self._instance} if self._instance else {},
+            # Nobody waits for the answer later: it is sent again, and must not be worked off twice after an outage.
+            expires_seconds=math.ceil(deadline - time.monotonic()),
         )
         try:
             connection.publish(message, seconds=deadline - time.monotonic())

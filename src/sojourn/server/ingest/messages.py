@@ -92,7 +92,7 @@ class MessageDesk:
         """Work off a node's message within its limits, and answer it."""
         self._running[node] += 1
         try:
-            self._require_room(node)
+            self._require_room(node, kind)
             status, reply = 200, await self._handled(node, kind, message)
         except Exception as error:
             status, reply = self._refused(error)
@@ -106,10 +106,11 @@ class MessageDesk:
         if kind != "answers":
             self._reply(node, message, status, reply)
 
-    def _require_room(self, node: str) -> None:
+    def _require_room(self, node: str, kind: str) -> None:
         if seconds := self._rates.wait_seconds(node):
             raise HTTPException(429, f"too many messages; come back in {seconds:.0f} s")
-        if self._running[node] > NODE_MESSAGES:
+        # The parts of an answer come as fast as the broker takes them; their size is limited where they are asked for.
+        if kind != "answers" and self._running[node] > NODE_MESSAGES:
             raise HTTPException(429, "too many messages at once of this node")
 
     async def _handled(self, node: str, kind: str, message: Arrived) -> BaseModel | str:

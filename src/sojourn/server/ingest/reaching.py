@@ -124,9 +124,8 @@ def _digest(payload: bytes) -> bytes:
 class AssignmentSpreader(Periodic):
     """Publishes assignments that changed as soon as they did, and whatever differs once a minute."""
 
-    def __init__(self, assigned: AssignmentStore, carrier: BrokerCarrier, *, seconds: float = SYNC_SECONDS) -> None:
+    def __init__(self, assigned: AssignmentStore, carrier: BrokerCarrier) -> None:
         self._assigned, self._carrier = assigned, carrier
-        self._sync_seconds = seconds
         self._due = float("inf")
         super().__init__("sojourn-assignments", 0.0)
 
@@ -143,14 +142,14 @@ class AssignmentSpreader(Periodic):
     def work(self) -> None:
         """Wait for a change, or until all is due to be compared."""
         left = self._due - time.monotonic()
-        self._carrier.has_changes.wait(min(max(0.0, left), self._sync_seconds))
+        self._carrier.has_changes.wait(min(max(0.0, left), SYNC_SECONDS))
         if self._stopping.is_set():
             return
         try:
             for node in self._carrier.take_changed():
                 self._carrier.retain(node, *self._assigned.of(node))
             if time.monotonic() >= self._due:
-                self._due = time.monotonic() + self._sync_seconds
+                self._due = time.monotonic() + SYNC_SECONDS
                 self._compare_all()
         except SojournError as error:
             # What is left is found by comparing everything.
