@@ -3,17 +3,22 @@
 Batches of 100 epochs as agents send them: 4 streams of the default bucket array with 20 keys each, the keys of a stream
 changing slowly. *raw* writes the same rows (epochs, directory of keys, sightings) with prepared statements of
 `sqlite3`, one transaction a batch, under the same settings. CPU is of the whole process: the handler's includes the
-client that sends.
+client that sends, by HTTP without a network or by MQTT through a real mosquitto, whose own CPU is not counted. One
+batch is on its way at a time, as an agent sends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import socket
 import sqlite3
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -21,8 +26,12 @@ import httpx
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode, encoded
+from sojourn.node.transports.broker import broker_at
+from sojourn.node.transports.mqtt import MqttTransport
+from sojourn.node.transports.transport import TransportError
 from sojourn.server.app import create_app
 from sojourn.server.door.limits import Limits
+from sojourn.server.ingest.link import BrokerOptions
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
@@ -86,6 +95,45 @@ def _handler(folder: Path, batches: list[list[bytes]]) -> Timed:
         return asyncio.run(post())
 
 
+@contextmanager
+def _mosquitto(folder: Path) -> Iterator[str]:
+    """The URL of a broker that runs in a folder."""
+    folder.mkdir(parents=True)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+    (folder / "conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    # Debian puts it where only root's PATH leads.
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "mosquitto"
+    command = [program, "-c", str(folder / "conf")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield f"mqtt://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def _by_broker(folder: Path, batches: list[list[bytes]]) -> Timed:
+    with closing(open_store(folder / "store")) as store, _mosquitto(folder / "broker") as url:
+        access = broker_at(url, where="bench")
+        limits = Limits(requests_per_second=1e6, burst=10**6)
+        app = create_app(store, limits=limits, broker=BrokerOptions(access=access))
+
+        def send() -> Timed:
+            with closing(MqttTransport(access, node="gateway-7")) as transport:
+                while True:
+                    with suppress(TransportError):  # until broker and query unit are there
+                        transport.send(batches[0])
+                        break
+                    time.sleep(0.1)
+                return _timed(lambda: [transport.send(batch) for batch in batches[1:]])
+
+        async def run() -> Timed:
+            async with app.router.lifespan_context(app):
+                return await asyncio.to_thread(send)
+
+        return asyncio.run(run())
+
+
 def _rows(stored: Path) -> Iterator[tuple[str, list[list[tuple[object, ...]]]]]:
     """The rows of each table of a store, dealt out to as many batches."""
     with closing(sqlite3.connect(stored / "sojourn.sqlite")) as connection:
@@ -124,6 +172,7 @@ def table() -> list[str]:
             times = {
                 "`EpochStore.add_encoded`": _store(folder / "store", batches),
                 "`POST /api/v1/epochs`": _handler(folder / "handler", batches),
+                "`…/up/epochs` through mosquitto": _by_broker(folder / "mqtt", batches),
                 "raw SQLite inserts of the same rows": _raw(folder / "raw", folder / "store"),
             }
             if run:

@@ -80,6 +80,33 @@ def test_who_is_no_broker_is_a_failure_in_one_line_and_in_time(kind: str) -> Non
         transport.close()
 
 
+def test_no_more_is_on_its_way_than_the_broker_says_that_it_takes() -> None:
+    """One that takes two messages at once, and acknowledges none: the others wait."""
+    came = bytearray()
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        connection.recv(1000)
+        connection.sendall(b"\x20\x06\x00\x00\x03\x21\x00\x02")  # CONNACK with a receive maximum of 2
+        with suppress(OSError):
+            while data := connection.recv(1000):
+                came.extend(data)
+
+    threading.Thread(target=serve, daemon=True).start()
+    access = broker_at(f"mqtt://127.0.0.1:{listening.getsockname()[1]}", where="test")
+    connection = BrokerConnection(access, client_id="x", receive_maximum=5, arrived=lambda message: message.done())
+    connection.open(PATIENCE_SECONDS)
+    for _ in range(10):
+        connection.post(Outgoing("a", b"a message"))
+    eventually(lambda: came.count(b"a message") >= 2)
+    connection._client.publish("a", b"the end")  # at QoS 0 nothing holds it back: it comes after all that was sent
+    eventually(lambda: b"the end" in came)
+    assert came.count(b"a message") == 2
+    connection.close()
+    listening.close()
+
+
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Broker]:
     yield from running_broker(tmp_path / "broker")

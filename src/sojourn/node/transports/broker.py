@@ -5,7 +5,8 @@ it is raised: `TransportError` where trying again may help, `RefusedError` where
 message that comes in is acknowledged when `Arrived.done` is called, so that a broker holds back what its reader has not
 worked off (receive maximum). Every connection is a clean start whose session ends with it: what must not be lost lies
 in spools and stores, and a broker need not keep anything for nodes that are away.
-Cost: a thread; packets of at most `MOST_PACKET_BYTES`, of which at most `receive_maximum` are under way to us.
+Cost: a thread; packets of at most `MOST_PACKET_BYTES`, of which at most `receive_maximum` are under way to us, and to
+the broker as many as it says; what is published beyond that waits here.
 Reference: MQTT 5.0 (OASIS, 2019), by paho-mqtt, which is imported when a connection is made.
 """
 
@@ -38,6 +39,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 KEEP_ALIVE_SECONDS = 30
 MOST_TEXT = 300
 MOST_PROPERTIES = 20
+MOST_IN_FLIGHT = 1000
 CLOSE_SECONDS = 1.0
 _LOG = logging.getLogger("sojourn.broker")
 _WITH_WILL = 0x04
@@ -202,7 +204,7 @@ class BrokerConnection:
         if will is not None:
             # A will knows no message expiry of its own here: an empty one clears what is retained.
             client.will_set(will.topic, will.payload, qos=1, retain=will.is_retained)
-        client.max_inflight_messages_set(1000)
+        client.max_inflight_messages = MOST_IN_FLIGHT
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
@@ -249,11 +251,13 @@ class BrokerConnection:
         what = " ".join(str(error).split())[:MOST_TEXT]
         return TransportError(f"cannot be reached ({what})", where=self.access.url, action="is the broker running?")
 
-    def _on_connect(self, _client: Client, _data: object, _flags: object, reason: Any, properties: Any) -> None:
+    def _on_connect(self, client: Client, _data: object, _flags: object, reason: Any, properties: Any) -> None:
         if self._connected.done():
             return
         if not reason.is_failure:
             self._most_packet = min(MOST_PACKET_BYTES, getattr(properties, "MaximumPacketSize", MOST_PACKET_BYTES))
+            # Nothing is on its way yet: now paho can still be told how much the broker takes at once (§4.9).
+            client._max_inflight_messages = min(MOST_IN_FLIGHT, getattr(properties, "ReceiveMaximum", MOST_IN_FLIGHT))
             self._connected.set_result(None)
             return
         self._connected.set_exception(self._refused(reason.value, str(reason), "signing in"))
