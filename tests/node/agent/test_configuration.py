@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
-from sojourn.node.agent.configuration import checked_stream, read_configuration
+from sojourn.node.agent.configuration import checked_stream, configuration_of, read_configuration
 from sojourn.segments.plan import plan_point, plan_segment
 
 GOOD = """
@@ -41,9 +41,26 @@ def test_a_good_configuration_is_called_good(tmp_path: Path) -> None:
     assert "0 streams" in check(tmp_path, GOOD[: GOOD.index("[streams")])
 
 
+def test_at_a_broker_the_nodes_name_is_the_user_and_its_token_the_password(tmp_path: Path) -> None:
+    text = GOOD.replace("http://127.0.0.1:8080", "mqtts://broker.example").replace("gateway-7", "roof +1")
+    assert check(tmp_path, text) == "roof +1: 1 streams, epochs go to mqtts://broker.example\n"
+    access = configuration_of(tomllib.loads(text), where="test").broker()
+    assert access is not None
+    assert (access.host, access.port, access.is_tls) == ("broker.example", 8883, True)
+    assert (access.user, access.password) == ("roof%20%2B1", "secret")
+    without = configuration_of(tomllib.loads(text.replace('token = "secret"', "")), where="test").broker()
+    assert without is not None
+    assert without.password is None
+    assert configuration_of(tomllib.loads(GOOD), where="test").broker() is None
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
+        ('token = "secret"', "", "token_file is missing"),
+        ('token = "secret"', 'token = "t"\ncertificate = "c.pem"', "certificate and key are for a broker"),
+        ("http://127.0.0.1:8080", "mqtt://", "no address of a broker"),
+        ("http://127.0.0.1:8080", "ftp://host", "no address of a server"),
         ('metric = "cpu"', 'metric = "cpuu"', "stream a: 'cpuu' is no metric"),
         ('metric = "cpu"', 'metrik = "cpu"', "metric is missing"),
         ('metric = "cpu"', 'metric = "cpu"\nbuckts = 3', "stream a, metric cpu.*'buckts'.*buckets"),

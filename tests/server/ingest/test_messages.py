@@ -196,6 +196,21 @@ def test_one_node_that_sends_too_much_is_told_so_and_the_others_are_served(tmp_p
             stranger.close()
 
 
+def test_two_query_units_split_what_nodes_send(tmp_path: Path) -> None:
+    with contextmanager(running_broker)(tmp_path / "broker") as broker:
+        for first in running_unit(tmp_path / "data", LIMITS, broker=broker):
+            for second in running_unit(tmp_path / "data", LIMITS, broker=broker):
+                stranger = Stranger(broker)
+                for number in range(20):
+                    assert stranger.ask("epochs", encode(make_epoch(number)))[1]["status"] == 200
+                stranger.close()
+                taken = 'sojourn_messages_total{status="200",what="epochs"}'
+                shares = [counted(unit, taken) for unit in (first, second)]
+                assert sum(shares) == 20
+                assert min(shares) >= 5
+                assert len(first.store.epochs("alpha", "disk", 0, 2**62)) == 20
+
+
 def test_a_node_reaches_a_query_unit_that_fails_and_says_so(
     stranger: Stranger, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

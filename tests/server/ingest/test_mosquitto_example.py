@@ -180,6 +180,21 @@ def _is_refused(sender: SpoolSender) -> bool:
     return False
 
 
+def test_a_query_unit_that_is_refused_says_so_and_reads_its_password_again(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    password_file = tmp_path / "password"
+    password_file.write_text("of-somebody-else")
+    options = BrokerOptions(access=site.access("unit"), password_file=password_file)
+    for unit in running_unit(tmp_path / "data", LIMITS, broker_options=options):
+        eventually(lambda: "refuses signing in" in caplog.text)
+        assert not is_at_broker(unit)
+        password_file.write_text(PASSWORDS["unit"])
+        eventually(lambda unit=unit: is_at_broker(unit))  # type: ignore[misc]
+    assert caplog.text.count("check the user name, the password") == 1
+    assert "of-somebody-else" not in caplog.text
+
+
 def test_certificates_alone_say_who_a_node_is(tmp_path: Path) -> None:
     site = Site(tmp_path / "broker", certificates_only=True)
     try:
