@@ -209,6 +209,11 @@ def test_an_agent_that_is_silent_asks_for_its_assignments_so_that_its_name_stays
         monkeypatch.setattr(mqtt, "HEARTBEAT_SECONDS", 0.0)
         assert transport.assignments()[1] == {"cpu": STREAM}
         assert asked()
+        monkeypatch.undo()
+        transport._retained = (1, {"old": STREAM})  # what a broker may be behind with
+        transport._answered_at = transport._connected_at = float("-inf")
+        for _ in range(2):
+            assert transport.assignments()[1] == {"cpu": STREAM}, "the broker's word does not take its place again"
 
 
 def test_a_query_unit_serves_http_without_its_broker_and_takes_messages_when_it_comes(

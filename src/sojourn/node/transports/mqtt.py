@@ -66,7 +66,7 @@ MOST_QUESTIONS = 100
 MOST_UNITS = 64
 INSTANCE_PROPERTY = "Sojourn-Instance"
 MORE_PROPERTY = "more"
-# What stands in the queue of questions for a change of assignments, and for the end of a connection.
+# What stands in the queue of questions for a change of assignments.
 _LOOK = Asked("", ())
 
 
@@ -90,6 +90,7 @@ class MqttTransport:
         self._deadline: float | None = None
         self._connecting = threading.Lock()
         self._connection: BrokerConnection | None = None
+        self._is_closed = False
         self._connected_at = self._answered_at = self._present_at = float("-inf")
         self._replies: dict[bytes, Future[Any]] = {}
         self._questions: queue.Queue[Asked | TransportError] = queue.Queue(MOST_QUESTIONS)
@@ -99,6 +100,7 @@ class MqttTransport:
         self._units: list[str] = []
 
     def close(self) -> None:
+        self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(with_will=True)
@@ -116,6 +118,8 @@ class MqttTransport:
         if not self._connecting.acquire(timeout=allowed):
             raise NoAnswerError("does not answer", where=self.server, action="is the broker overloaded?")
         try:
+            if self._is_closed:
+                raise TransportError("the connection was closed", where=self.server)
             if self._connection is None or not self._connection.is_open:
                 if self._connection is not None:
                     self._connection.close()
@@ -127,7 +131,9 @@ class MqttTransport:
     def _new_connection(self, seconds: float) -> BrokerConnection:
         self._retained, self._present_at = None, float("-inf")
         # Questions of before are over, and so is the word that the connection was lost.
-        self._questions = queue.Queue(MOST_QUESTIONS)
+        with suppress(queue.Empty):
+            while True:
+                self._questions.get_nowait()
         connection = BrokerConnection(
             self._access,
             client_id=f"sojourn-{self._agent}",
@@ -204,7 +210,7 @@ class MqttTransport:
             correlation=correlation,
             user={INSTANCE_PROPERTY: self._instance} if self._instance else {},
             # Nobody waits for the answer later: it is sent again, and must not be worked off twice after an outage.
-            expires_seconds=math.ceil(deadline - time.monotonic()),
+            expires_seconds=max(1, math.ceil(deadline - time.monotonic())),
         )
         try:
             connection.publish(message, seconds=deadline - time.monotonic())
@@ -254,7 +260,11 @@ class MqttTransport:
         heard = max(self._connected_at, self._answered_at)
         if self._retained is not None and self._taken is None and time.monotonic() - heard < HEARTBEAT_SECONDS:
             return self._retained
-        return assigned(self._ask("assignments", b""), self.server)
+        found = assigned(self._ask("assignments", b""), self.server)
+        if found != self._retained:
+            # The broker is behind the store: a query unit is asked until it has something new.
+            self._retained = None
+        return found
 
     def report_states(self, states: Mapping[str, StreamState]) -> None:
         checked_object(self._ask("states", _json(told_states(states))), self.server, streams=dict)

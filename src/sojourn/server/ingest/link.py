@@ -27,7 +27,6 @@ from sojourn.node.transports.sending import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_S
 from sojourn.node.transports.transport import TransportError
 
 CONNECT_SECONDS = 10.0
-LOOK_SECONDS = 0.5
 JOIN_SECONDS = 15.0
 _LOG = logging.getLogger("sojourn.broker")
 
