@@ -29,7 +29,7 @@ from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.planning import SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
 from sojourn.server.control.states import StreamStateStore
-from sojourn.server.door.access import SignIn, problems
+from sojourn.server.door.access import SignIn, is_loopback, problems
 from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.door.gate import Gate, explain_error, explain_faults
 from sojourn.server.door.limits import IngestDesk, Limits, load_kernels
@@ -212,10 +212,7 @@ class ServeOptions:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
 
 def _check_pair(certificate: Path, private_key: Path) -> None:

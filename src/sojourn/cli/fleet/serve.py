@@ -99,6 +99,8 @@ def serve(
         say(f"serving {options.data}; Ctrl-C stops")
         if not options.is_local and options.certificate is None:
             say("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
+        if options.broker is not None and options.broker.is_exposed:
+            say("warning: the broker's password travels unencrypted; use mqtts://")
 
     run(options, announce)
 

@@ -137,6 +137,18 @@ def address_group(host: str) -> str:
     return f"{IPv6Address(int(address) >> 64 << 64)}/64"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is reached there.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("broker.example")
+    (True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def too_many(seconds: float, what: str) -> HTTPException:
     """A refusal that says when to come back."""
     return HTTPException(429, what, {"Retry-After": str(int(seconds) + 1)})

@@ -25,6 +25,7 @@ from sojourn.node.transports.broker import Arrived, BrokerAccess, BrokerConnecti
 from sojourn.node.transports.exchange import read_token
 from sojourn.node.transports.sending import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, pause_about
 from sojourn.node.transports.transport import TransportError
+from sojourn.server.door.access import is_loopback
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 15.0
@@ -37,6 +38,11 @@ class BrokerOptions:
 
     access: BrokerAccess
     password_file: Path | None = None
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether others on the way can read the password."""
+        return self.password_file is not None and not self.access.is_tls and not is_loopback(self.access.host)
 
     def current(self) -> BrokerAccess:
         """How it is signed in to now: passwords are rotated."""
