@@ -6,150 +6,139 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from query_unit import make_epoch
+from sqlalchemy import create_engine
 
-from mosquitto_broker import Broker, running_broker
+import sending_nodes
+from mosquitto_broker import running_broker
 from postgresql_server import PostgresqlServer
-from sojourn.node.spool.spool import Spool
-from sojourn.node.transports.broker import broker_at
-from sojourn.node.transports.mqtt import MqttTransport
-from sojourn.node.transports.sending import SpoolSender
 from sojourn.store.epochs import open_store
 from waiting import PATIENCE_SECONDS, eventually
 
 SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
+CUT_OFF = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many nodes send how many epochs, through how many kills."""
+    """How many nodes, in how many processes, send how many epochs each, through how many kills."""
 
     nodes: int
+    processes: int
     epochs: int
     kills: int
     pause_seconds: float
 
+    @property
+    def names(self) -> list[str]:
+        return [f"node {number} +#" for number in range(self.nodes)]
 
-class Serving:
-    """A query unit's process, which can be killed and started again."""
 
-    def __init__(self, directory: Path, data: str, broker: Broker, number: int) -> None:
-        self._command = [*SOJOURN, "serve", "--data", data, "--port", "0", "--mqtt", broker.url]
-        self._log = directory / f"serve-{number}.log"
-        self._process: subprocess.Popen[str] | None = None
+class Running:
+    """A process that can be killed and started again."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command, self._log = command, log
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with open(self._log, "a") as log:
-            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=log)
 
     def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.communicate()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE_SECONDS)
 
-    @property
-    def connections(self) -> int:
-        """How often it reached the broker."""
-        return self._log.read_text().count("taking messages at")
-
-    def await_connection(self, before: int = 0) -> None:
-        eventually(lambda: self.connections > before, self._log.read_text)
-
-
-@dataclass
-class SendingNode:
-    """A node whose epochs close now and then, and are sent from its spool by the agent's own sender."""
-
-    name: str
-    directory: Path
-    broker: Broker
-    size: Size
-    reports: list[str] = field(default_factory=list)
-    truth: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._stop = threading.Event()
-        self._lock = threading.RLock()
-        self._transport = MqttTransport(broker_at(self.broker.url, where="test"), node=self.name, timeout_seconds=3.0)
-        self._spool = Spool(self.directory / self.name, limit_bytes=16 << 20)
-        self._sender = SpoolSender(self._spool, self._transport, lock=self._lock, report=self.reports.append)
-        self._threads = [
-            threading.Thread(target=self._record, daemon=True),
-            threading.Thread(target=self._sender.run, args=(self._stop,), daemon=True),
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def _record(self) -> None:
-        chance = random.Random(self.name)
-        for sequence in range(self.size.epochs):
-            values = tuple(chance.randrange(1, 1000) for _ in range(3))
-            self.truth.append(sum(values))
-            with self._lock:
-                self._spool.put(make_epoch(sequence, node=self.name, time_ns=sequence + 1, values=values))
-            self._stop.wait(chance.uniform(0, 2 * self.size.pause_seconds))
-
-    @property
     def is_done(self) -> bool:
-        return not self._threads[0].is_alive() and len(self._spool) == 0
+        """Whether it ended by itself, with everything acknowledged."""
+        assert self._process is not None
+        code = self._process.poll()
+        assert code in (None, 0), self._log.read_text()
+        return code == 0
 
-    def end(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_SECONDS)
-        self._transport.close()
-        self._spool.close()
+    def is_at_broker(self, before: int = 0) -> bool:
+        return self._log.read_text().count("taking messages at") > before
+
+    def restart(self) -> None:
+        """As after a crash; a query unit has to be back before the next one is killed."""
+        before = self._log.read_text().count("taking messages at")
+        self.kill()
+        self.start()
+        if before:
+            eventually(lambda: self.is_at_broker(before), self._log.read_text)
 
 
-def run(directory: Path, data: str, size: Size, *, seed: int) -> list[SendingNode]:
-    """Send everything while query units and the broker are killed in turn."""
+def run(directory: Path, data: str, size: Size, *, seed: int) -> None:
+    """Send everything while nodes, query units, the broker and connections to the database are cut off in turn."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         broker = stack.enter_context(contextmanager(running_broker)(directory / "broker"))
-        units = [Serving(directory, data, broker, number) for number in range(2)]
+        serve = [*SOJOURN, "serve", "--data", data, "--port", "0", "--mqtt", broker.url]
+        units = [Running(serve, directory / f"serve-{number}.log") for number in range(2)]
+        (directory / "nodes").mkdir()
+        send = [sys.executable, sending_nodes.__file__, broker.url, str(directory / "nodes")]
+        send += [str(size.epochs), str(size.pause_seconds)]
+        groups = [size.names[number :: size.processes] for number in range(size.processes)]
+        nodes = [Running([*send, *names], directory / "nodes.log") for names in groups]
+        for process in (*units, *nodes):
+            stack.callback(process.kill)
         for unit in units:
             unit.start()
-            stack.callback(unit.kill)
-        nodes = [SendingNode(f"node {k} +#", directory, broker, size) for k in range(size.nodes)]
-        for unit in units:
-            unit.await_connection()
-        for node in nodes:
-            node.start()
-            stack.callback(node.end)
+            eventually(unit.is_at_broker)
+        for process in nodes:
+            process.start()
+
+        def restart_broker() -> None:
+            broker.stop(chance.choice((signal.SIGKILL, signal.SIGTERM)))
+            time.sleep(chance.uniform(0.0, 0.5))
+            broker.start()
+
+        troubles: list[Callable[[], None]] = [
+            units[0].restart,
+            lambda: None if (node := chance.choice(nodes)).is_done() else node.restart(),
+            units[1].restart,
+            restart_broker,
+        ]
+        if "://" in data:
+            troubles.append(lambda: cut_off(data))
         for kill in range(size.kills):
             time.sleep(chance.uniform(0.5, 1.5))
-            if kill % 3 == 2:
-                broker.stop(chance.choice((signal.SIGKILL, signal.SIGTERM)))
-                time.sleep(chance.uniform(0.0, 0.5))
-                broker.start()
-            else:
-                unit = units[kill % 3]
-                before = unit.connections
-                unit.kill()
-                unit.start()
-                unit.await_connection(before)
-        eventually(lambda: all(node.is_done for node in nodes), lambda: [node.reports for node in nodes])
-    return nodes
+            troubles[kill % len(troubles)]()
+        eventually_all(nodes)
 
 
-def check(data: str, nodes: list[SendingNode]) -> None:
+def cut_off(data: str) -> None:
+    """End every connection to the database, whatever it is doing, as a restart of it does."""
+    engine = create_engine(data)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"{CUT_OFF} AND pid <> pg_backend_pid()")
+    engine.dispose()
+
+
+def eventually_all(nodes: Sequence[Running]) -> None:
+    for process in nodes:
+        eventually(process.is_done, pause=0.2)
+
+
+def check(directory: Path, data: str, size: Size) -> None:
+    reports = (directory / "nodes" / "log").read_text() if (directory / "nodes" / "log").exists() else ""
+    assert "set aside" not in reports
+    assert "fault" not in reports
     store = open_store(data)
     try:
-        for node in nodes:
-            epochs = store.epochs(node.name, "disk", 0, 2**62)
-            assert [epoch.sequence for epoch in epochs] == list(range(len(node.truth)))
-            assert [int(epoch.sketch.column("sum").sum()) for epoch in epochs] == node.truth
-            assert not any("set aside" in line or "fault" in line for line in node.reports), node.reports
-        assert store.totals()["epochs"] == sum(len(node.truth) for node in nodes)
+        for node in size.names:
+            epochs = store.epochs(node, sending_nodes.STREAM, 0, 2**62)
+            assert [epoch.sequence for epoch in epochs] == list(range(size.epochs))
+            sums = [int(epoch.sketch.column("sum").sum()) for epoch in epochs]
+            assert sums == [sum(sending_nodes.truth(node, sequence)) for sequence in range(size.epochs)]
+        assert store.totals()["epochs"] == size.nodes * size.epochs
         assert store.totals()["epochs_set_aside"] == 0
     finally:
         store.close()
@@ -157,11 +146,15 @@ def check(data: str, nodes: list[SendingNode]) -> None:
 
 def test_every_epoch_is_stored_once_whoever_is_killed(tmp_path: Path) -> None:
     """Two query units on one SQLite database."""
+    size = Size(nodes=6, processes=2, epochs=60, kills=4, pause_seconds=0.1)
     data = str(tmp_path / "store")
-    check(data, run(tmp_path, data, Size(nodes=6, epochs=60, kills=3, pause_seconds=0.1), seed=1))
+    run(tmp_path, data, size, seed=1)
+    check(tmp_path, data, size)
 
 
 @pytest.mark.long
 def test_every_epoch_of_fifty_nodes_is_stored_once_in_postgresql(tmp_path: Path, postgresql: PostgresqlServer) -> None:
+    size = Size(nodes=50, processes=5, epochs=200, kills=30, pause_seconds=0.3)
     data = postgresql.new_database()
-    check(data, run(tmp_path, data, Size(nodes=50, epochs=200, kills=30, pause_seconds=0.2), seed=2))
+    run(tmp_path, data, size, seed=2)
+    check(tmp_path, data, size)
