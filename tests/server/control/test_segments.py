@@ -139,10 +139,14 @@ def test_numbers_of_generations_are_never_given_again(world: World) -> None:
 
 @dataclass
 class Told:
-    """What is told of new recordings: which nodes' can be compared, and since when each node records."""
+    """What is told of recordings: which nodes' new ones can be compared, and since when each node records them.
+
+    All record their former ones but those that are `failed`.
+    """
 
     joined: set[tuple[str, str]] = field(default_factory=set)
     since_ns: dict[str, int] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
 
     def are_joined(self, first: Recording, second: Recording) -> bool:
@@ -150,12 +154,14 @@ class Told:
         return (first.point.node, second.point.node) in self.joined
 
     def began_ns(self, recording: Recording) -> int | None:
-        return self.since_ns.get(recording.point.node)
+        node = recording.point.node
+        return self.since_ns.get(node) if recording.is_current else None if node in self.failed else 0
 
 
 def test_a_new_generation_takes_over_without_a_gap(world: World) -> None:
     world.create("ab", "a:e", "b:e")
-    world.create("bc", "b:e:in", "c:e", memory_bytes=64_000)
+    world.create("bc", "b:e:in", "c:e")
+    world.create("more", "b:e:in", "c:e", memory_bytes=64_000)
     told = Told()
     assert world.control.finish_taking_over(told) == set()
     assert told.asked
@@ -163,9 +169,28 @@ def test_a_new_generation_takes_over_without_a_gap(world: World) -> None:
     told.joined.add(("a", "b"))
     assert world.control.finish_taking_over(told) == {"a"}, "b has to be joined with c as well"
     told.joined.add(("b", "c"))
-    assert world.control.finish_taking_over(told) == {"b"}
+    assert world.control.finish_taking_over(told) == {"b", "c"}
     assert world.streams() == {"a": ["point:e:out:g2"], "b": ["point:e:in:g2"], "c": ["point:e:in:g2"]}
     assert world.control.finish_taking_over(told) == set()
+
+
+def test_a_point_that_joins_a_group_and_cannot_be_recorded_keeps_no_former_generation(world: World) -> None:
+    world.create("ab", "a:e", "b:e")
+    world.create("typo", "c:no-such", "b:e", memory_bytes=64_000)
+    assert world.control.finish_taking_over(Told()) == set()
+    told = Told(joined={("a", "b")}, since_ns={"b": 0})
+    assert world.control.finish_taking_over(told) == {"a", "b"}
+    assert world.streams() == {"a": ["point:e:out:g2"], "b": ["point:e:in:g2"], "c": ["point:no-such:out:g2"]}
+    assert not any(recorded.is_taking_over for recorded in world.control.groups()), "it can be planned again"
+
+
+def test_a_point_that_could_not_be_recorded_before_keeps_no_former_generation(world: World) -> None:
+    world.create("typo", "c:no-such", "b:e")
+    world.create("ab", "a:e", "b:e", memory_bytes=64_000)
+    told = Told(failed={"c"}, since_ns={"a": 0})
+    assert world.control.finish_taking_over(told) == set(), "b does not record the new one yet"
+    told.since_ns["b"] = 0
+    assert world.control.finish_taking_over(told) == {"b"}
 
 
 @pytest.fixture

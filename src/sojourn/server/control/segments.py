@@ -3,7 +3,9 @@
 Guarantee: a change of segments and all assignments that follow from it are one transaction. Each point is assigned one
 stream, or two while a new generation of its plan takes over: the former is withdrawn when all points of its group have
 stored epochs of the new one that share a marker, or, where no packet passes, have recorded it for `MOST_TAKING_OVER`
-epochs' time. So there is no gap, and one that cannot begin at a point does not end what can be recorded there. A group
+epochs' time. So there is no gap, and one that cannot begin at a point does not end what can be recorded there. A point
+that has recorded nothing under the former (it joins the group now, or cannot be recorded at all) is not waited for. A
+group
 keeps its generation while the memory and the epoch that its segments need stay the same: points that join it are added,
 points that leave it are withdrawn, and nothing changes for the others.
 Cost: a change reads the segments of the group concerned and all others of its nodes, and writes two rows for each of
@@ -139,7 +141,7 @@ class SegmentControl:
         done = [
             one
             for one in former
-            if one is not oldest[one.point] or _is_over(one, current, groups, progress, now_ns=now)
+            if one is not oldest[one.point] or _is_over(oldest, one.point, current, groups, progress, now_ns=now)
         ]
         with self._store.transaction(writes=True) as connection:
             for one in done:
@@ -221,22 +223,31 @@ class SegmentControl:
 
 
 def _is_over(
-    former: Recording,
+    former: Mapping[Point, Recording],
+    point: Point,
     current: Mapping[Point, Recording],
     groups: Mapping[Point, Group],
     progress: Progress,
     *,
     now_ns: int,
 ) -> bool:
-    """Whether a former recording can end: the new one has joined all points that this one's segments join it to."""
-    point, following = former.point, current.get(former.point)
+    """Whether a point's former recording can end: the new one has joined all points that this one could be compared
+    with.
+    """
+    following = current.get(point)
     if following is None:
         return True
     pairs = [pair for one in groups[point].segments for pair in one.pairs.values() if point in pair]
     if any(end not in current for pair in pairs for end in pair):
         return False
-    if all(progress.are_joined(current[first], current[second]) for first, second in pairs):
+    apart = [pair for pair in pairs if not progress.are_joined(current[pair[0]], current[pair[1]])]
+    if not apart:
         return True
-    began = [progress.began_ns(current[end]) for pair in pairs for end in pair]
+    others = {end for pair in apart for end in pair if end in former and end != point}
+    compared = {end for end in others if progress.began_ns(former[end]) is not None}
+    missing = [pair for pair in apart if not compared.isdisjoint(pair)]
+    if not missing:
+        return progress.began_ns(following) is not None
+    began = [progress.began_ns(current[end]) for pair in missing for end in pair]
     long_ago_ns = now_ns - MOST_TAKING_OVER * following.generation.epoch_ns
     return all(since_ns is not None and since_ns <= long_ago_ns for since_ns in began)
