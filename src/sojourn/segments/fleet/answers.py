@@ -50,7 +50,7 @@ from sojourn.segments.answer import (
     without_unknown_losses,
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
-from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without
+from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without, with_late_ends
 from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import recorded_base, shifted
 from sojourn.sketches.sample import Sample
@@ -333,6 +333,7 @@ def combine(
         received = sent - (losses.lost or 0)
     elif flows is not None:
         losses = as_counted(losses, flows, sent)
+    flows = None if flows is None else with_late_ends(flows, answers, gaps, later)
     known = [i for i, clock in enumerate(clocks) if clock.tells_delays]
     delays = _combined_delays([whole[i] for i in known], [clocks[i] for i in known], [crossed[i] for i in known])
     tails = _percentiles([answers[i] for i in known], [clocks[i] for i in known], None)

@@ -3,18 +3,24 @@
 A packet that changed places with a marker is missing in one run and extra in another; where runs follow each other, the
 two cancel. What is late at an end, or at a gap, is estimated from the runs beside it, and is no more than packets
 overtake each other anywhere: an end is a place like any other. Where flows are counted the value is their sum.
+
+A flow's losses are as unsure at the ends as its part in the packets that are late there: its share of a run's packets,
+or that of the time by which its packets come behind the quickest flow's (or before the slowest's), if that is more. A
+loss of a packet or more is never called exact where packets changed places with a marker at an end, for it may be one
+of them. Copies of packets hide as many losses, of each flow by its share of packets.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.core.arrays import FloatArray, UInt64Array, rows_of
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.estimation.differences import Losses, poisson_95, poisson_most
 
@@ -118,6 +124,98 @@ def crossed_shares(answers: Sequence[RunAnswer], gaps: Sequence[int], later: Run
 def _seen(estimate: Estimate | None) -> float:
     """The most of what was seen; nothing seen is nothing here."""
     return estimate.high if estimate is not None and estimate.samples else 0.0
+
+
+def with_late_ends(
+    flows: FlowDelays, answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None
+) -> FlowDelays:
+    """The flows of runs together, with losses as unsure as packets changed places with the markers at their ends."""
+    if flows.lost_low is None or flows.lost_high is None or not len(flows.flow_id):
+        return flows
+    missing, hidden = np.zeros((2, len(flows.flow_id)))
+    for place, late, ahead in _at_edges(answers, gaps, later):
+        parts = _parts_of(flows.flow_id, answers[place])
+        missing += late[0] * parts[0] + ahead[0] * parts[1]
+        hidden += late[1] * parts[0] + ahead[1] * parts[1]
+    hidden += _copies(answers, gaps) * np.nan_to_num(flows.packets) / max(float(np.nansum(flows.packets)), 1.0)
+    if not missing.any() and not hidden.any():
+        return flows
+    lost = np.nan_to_num(flows.lost)
+    only_late = np.maximum(_most_of_each(missing), (missing > 0) & (lost > 0))
+    columns = {
+        "lost_low": np.maximum(flows.lost_low - only_late, np.minimum(flows.lost_low, 0.0)),
+        "lost_high": np.minimum(flows.lost_high + _most_of_each(hidden), np.maximum(flows.packets, flows.lost_high)),
+    }
+    return flows.with_columns(columns)
+
+
+def _copies(answers: Sequence[RunAnswer], gaps: Sequence[int]) -> float:
+    """How many packets arrived that no run has sent, at most: of what is extra, those that were neither late nor ahead.
+
+    At a gap nobody knows which were.
+    """
+    extra = [_proven(one.extra, one) for one in answers if one.extra is not None]
+    if not any(one.value for one in extra):
+        return 0.0
+    late = [one.displaced for one in answers if one.displaced is not None]
+    following = [one for place, one in enumerate(answers) if place and place not in gaps]
+    rest = _rest(extra, [*late, *(one.ahead for one in following if one.ahead is not None)])
+    return rest.high if rest.value else 0.0
+
+
+Two = tuple[float, float]
+
+
+def _at_edges(
+    answers: Sequence[RunAnswer], gaps: Sequence[int], later: RunAnswer | None
+) -> Iterator[tuple[int, Two, Two]]:
+    """The runs at an end of a chain, with the packets that were late there and those that were ahead, at most.
+
+    Of each how many are missing in the chain without being lost, and how many are in it that were sent outside.
+    """
+    usual = _possible(_at_a_place([one.overtaken for one in answers if one.overtaken is not None]))
+    edges = sorted({0, *gaps, len(answers)})
+    for first, end in pairwise(edges):
+        begin, following = answers[first], later if end == len(answers) else None
+        yield first, (0.0, _possible(begin.displaced, usual)), (_possible(begin.ahead, usual), 0.0)
+        late = usual if following is None else _possible(following.displaced, usual)
+        ahead = usual if following is None else _possible(following.ahead, usual)
+        yield end - 1, (late, 0.0), (0.0, ahead)
+
+
+def _possible(estimate: Estimate | None, unknown: float = 0.0) -> float:
+    """The most of a number of packets; a sample that shows none, where one packet would be too many, excludes it."""
+    if estimate is None:
+        return unknown
+    return estimate.high if estimate.samples or estimate.high >= 1 else 0.0
+
+
+def _parts_of(flow_id: UInt64Array, answer: RunAnswer) -> tuple[FloatArray, FloatArray]:
+    """Which part of the packets that are late at an end of a run may be each flow's, and of those that are ahead."""
+    flows, late, ahead = answer.interval.flows, np.zeros(len(flow_id)), np.zeros(len(flow_id))
+    if (
+        flows is None
+        or not (packets := np.maximum(np.nan_to_num(flows.packets), np.abs(np.nan_to_num(flows.lost)))).any()
+    ):
+        return late, ahead
+    share = packets / packets.sum()
+    rows = rows_of(flow_id, flows.flow_id)
+    known = rows >= 0
+    mean = np.where(flows.answered, flows.mean_ns, np.nan)
+    for part, away in (
+        (late, mean - np.nanmin(mean, initial=math.inf)),
+        (ahead, np.nanmax(mean, initial=-math.inf) - mean),
+    ):
+        times = packets * np.nan_to_num(away, posinf=0.0, neginf=0.0)
+        slower = times / times.sum() if times.any() else times
+        part[rows[known]] = np.maximum(share, slower)[known]
+    return late, ahead
+
+
+def _most_of_each(expected: FloatArray) -> FloatArray:
+    """`poisson_most` of each, of which many are alike: of none is none."""
+    values, place = np.unique(np.round(expected, 2), return_inverse=True)
+    return np.array([poisson_most(value) for value in values.tolist()], np.float64)[place]
 
 
 def _sampled_apart(answers: Sequence[RunAnswer]) -> float:
