@@ -23,6 +23,7 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.merging import merged_epoch
 from sojourn.epochs.wire import encode
 from sojourn.lab.two_point import LOST, START_NS, TwoPointWorld, make_two_point_world
+from sojourn.segments.fleet.clocks import WAS_SET, ClockAt
 from sojourn.segments.fleet.watch import LOOKS, WINDOW_NS
 from sojourn.segments.plan import plan_point
 from sojourn.segments.result import SegmentResult
@@ -435,3 +436,23 @@ def test_runs_that_are_answered_while_a_question_is_count_once(
     assert after["covered"] == before["covered"]
     for name in ("sent", "received", "lost"):
         assert after["aggregate"][name] == before["aggregate"][name]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "offset", "uncertainty"),
+    [
+        ([None, -500, -500], -500, 10),
+        ([500, None], 500, 10),
+        ([0, 100, 200], 100, 110),
+        ([500, -500], -500, 1010),
+        ([None], 0, None),
+    ],
+)
+def test_an_interval_s_clock_is_that_of_all_runs_whose_delays_it_has(
+    offsets: list[int | None], offset: int, uncertainty: int | None
+) -> None:
+    """Runs during which a clock was set have none."""
+    clocks = [
+        ClockAt(0.0, None, None, WAS_SET) if at is None else ClockAt(at, at - 10, at + 10, "the test") for at in offsets
+    ]
+    assert questions._clock_of(clocks) == {"offset_ns": offset, "uncertainty_ns": uncertainty}

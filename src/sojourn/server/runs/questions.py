@@ -13,6 +13,7 @@ Guarantee: at most `MOST_RUNS` runs are read for an answer. Cost: a millisecond 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -122,10 +123,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
         covered=_covered(parts),
         warnings=[*_warnings(answers, clocks)],
         notes=[*notes, *_foreign_notes(foreign), *_unnamed_notes(whole)],
-        intervals=[
-            {**one, "offset_ns": round(clocks[rows.start].offset_ns), "uncertainty_ns": _worst(clocks[rows])}
-            for one, rows in zip(result.intervals, groups, strict=True)
-        ],
+        intervals=[{**one, **_clock_of(clocks[rows])} for one, rows in zip(result.intervals, groups, strict=True)],
     )
 
 
@@ -388,6 +386,17 @@ def _worst(clocks: Sequence[ClockAt]) -> int | None:
     if not doubts or any(doubt is None for doubt in doubts):
         return None
     return round(max(doubt for doubt in doubts if doubt is not None))
+
+
+def _clock_of(clocks: Sequence[ClockAt]) -> dict[str, int | None]:
+    """θ amid an interval, by the runs whose delays are in it, and how far it may be from there during any of these."""
+    told = [clock for clock in clocks if clock.tells_delays]
+    if not told:
+        return {"offset_ns": 0, "uncertainty_ns": None}
+    offset = round(told[len(told) // 2].offset_ns)
+    bounds = [bound for clock in told for bound in (clock.low_ns, clock.high_ns)]
+    known = [abs(bound - offset) for bound in bounds if bound is not None]
+    return {"offset_ns": offset, "uncertainty_ns": math.ceil(max(known)) if len(known) == len(bounds) else None}
 
 
 def _clock_fields(clocks: Sequence[ClockAt]) -> dict[str, Any]:
