@@ -40,7 +40,7 @@ def test_less_and_more_of_a_constant(label: str, variants: list[str]) -> None:
 
 def test_what_kernels_freeze_is_known_also_where_it_is_imported() -> None:
     assert is_compiled(by_label("estimation.hierarchy.NEGLIGIBLE"))
-    assert is_compiled(by_label("estimation.learning.RATIO"))
+    assert is_compiled(by_label("estimation.learning.INTEGERS"))
     assert not is_compiled(by_label("estimation.hierarchy.COMPONENTS"))
 
 

@@ -7,7 +7,8 @@ checkers.
 `borrowing_kernel` and `borrowing_inlined` compile without counting references to arrays, for kernels that hand many
 arrays through inlined functions for every packet: Numba counts the references taken on the way (two atomic operations
 per array and call) and does not see that the counts cancel. A function that allocates nothing can do without, as its
-caller owns the arrays; one that allocates fails to compile, so nothing can be freed too early.
+caller owns the arrays; one that allocates fails to compile, so nothing can be freed too early. A division by 0 gives
+infinity there instead of an exception.
 
 For the same reason kernels that hand bytes to many small functions take the address once (`address_of`) and hand on
 that integer. Nothing is checked then, exactly as with a Numba index: whoever reads has checked before that the bytes
@@ -105,12 +106,16 @@ def inlined(function: F) -> F:
 
 def borrowing_kernel(function: F) -> F:
     """`kernel` for functions that allocate nothing."""
-    return _compiled(function, _nrt=False)
+    return _compiled(function, **_BORROWING)
 
 
 def borrowing_inlined(function: F) -> F:
     """`inlined` for functions that allocate nothing."""
-    return _compiled(function, _nrt=False, forceinline=True)
+    return _compiled(function, **_BORROWING, forceinline=True)
+
+
+# They divide as numpy does: a check for 0 before every division takes as long as the division.
+_BORROWING: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 
 
 def _compiled(function: F, **options: Any) -> F:

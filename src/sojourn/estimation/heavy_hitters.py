@@ -26,9 +26,9 @@ from sojourn.core.arrays import BoolArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
-from sojourn.estimation.joint.counts import FULL, size_bounds
+from sojourn.estimation.joint.counts import size_bounds
 from sojourn.estimation.joint.decoder import unlisted_share
-from sojourn.estimation.joint.messages import lds_incidence
+from sojourn.estimation.joint.messages import FULL, lds_incidence
 from sojourn.sketches.lds import Lds
 
 Unit = Literal["packets", "bytes"]

@@ -27,10 +27,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.estimates import NORMAL_95, ROOT_HALF
+from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.messages import TINY
 from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, learning_rows
+from sojourn.estimation.normal import normal_below
 from sojourn.estimation.order_statistics import quantile_of_sorted
 from sojourn.estimation.sample import usual_variance
 
@@ -54,9 +55,8 @@ FEW_PACKETS = 8
 NEGLIGIBLE = 1e-5
 MOST_STEPS = 60
 PRECISE = 1e-6  # of ten deviations or more; what the next step would change is the square of it
-FAR = 6.0  # deviations: a component is below there, or above, but for 1e-9
+NOWHERE = 40.0  # e⁻⁴⁰ of a flow's likeliest component: below what numbers of 64 bits add up to
 _TINY = 1e-9
-ROOT_TWO_PI = math.sqrt(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +447,7 @@ def _components(f: int, observed: _Observed, prior: FlowPrior, scratch: _Scratch
         most = max(most, exponent)
     total = 0.0
     for k in range(len(own)):
-        own[k] = np.exp(own[k] - most)
+        own[k] = np.exp(own[k] - most) if own[k] > most - NOWHERE else 0.0
         total += own[k]
     for k in range(len(own)):
         own[k] /= total
@@ -480,7 +480,7 @@ def _quantiles(observed: _Observed, prior: FlowPrior, quantiles: FloatArray) -> 
                 centre += own[k] * mean[k]
                 square += own[k] * (mean[k] * mean[k] + variance[k])
                 deviation = np.sqrt(variance[k])
-                own[kept], mean[kept], variance[kept] = own[k], mean[k], deviation
+                own[kept], mean[kept], variance[kept] = own[k], mean[k], 1.0 / deviation
                 low, high = min(low, mean[kept] - 5 * deviation), max(high, mean[kept] + 5 * deviation)
                 kept += 1
         reach = NORMAL_95 * np.sqrt(max(square - centre * centre, 0.0))
@@ -497,28 +497,25 @@ def _quantile(
     bracket: tuple[float, float],
     own: FloatArray,
     mean: FloatArray,
-    deviation: FloatArray,
+    precision: FloatArray,
 ) -> float:
     """Where a mixture's distribution function reaches a level, by Newton's steps that bisect where these leave the
-    bracket: four or so."""
+    bracket: four or so. `precision` is 1/deviation of each component."""
     low, high = bracket
     place = min(max(start, low), high)
     precise = PRECISE * (high - low)
     for _ in range(MOST_STEPS):
         reached = density = 0.0
         for k in range(len(own)):
-            off = (place - mean[k]) / deviation[k]
-            if off > FAR:
-                reached += own[k]
-            elif off > -FAR:
-                reached += own[k] * 0.5 * (1.0 + math.erf(off * ROOT_HALF))
-                density += own[k] * math.exp(-0.5 * off * off) / deviation[k]
+            below, slope = normal_below((place - mean[k]) * precision[k])
+            reached += own[k] * below
+            density += own[k] * slope * precision[k]
         if reached < level:
             low = place
         else:
             high = place
         before = place
-        place += (level - reached) * ROOT_TWO_PI / max(density, TINY)
+        place += (level - reached) / max(density, TINY)
         if not low < place < high:
             place = 0.5 * (low + high)
         if abs(place - before) < precise:

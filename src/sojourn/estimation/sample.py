@@ -135,6 +135,9 @@ LEAST_FOR_DEVIATION = 3
 _TAG_BITS = np.int64(32)
 
 
+_Rows = tuple[Int64Array, Int64Array, list[Reason | None]]
+
+
 @dataclass(frozen=True, eq=False)
 class MatchedSample:
     """The two ends' samples, matched and summed up: one row per ⟨group, flow tag⟩ that was sampled at the sender.
@@ -294,8 +297,20 @@ class MatchedSample:
         """When the packets of `delay_ns` were sent, given the time from which on all of them were."""
         return first_ns + ((self.sent_time - first_ns) & self.parameters.shape.time_mask)
 
-    def _rows(self, flow_id: UInt64Array) -> tuple[Int64Array, Int64Array, list[Reason | None]]:
-        """Each flow's row (−1: not sampled), its group, and why there is no delay."""
+    def _rows(self, flow_id: UInt64Array) -> _Rows:
+        """Each flow's row (−1: not sampled), its group, and why there is no delay; found once for a list of flows."""
+        if self._asked and self._asked[0][0] is flow_id:
+            return self._asked[0][1]
+        found = self._find_rows(flow_id)
+        self._asked[:] = [(flow_id, found)]
+        return found
+
+    @cached_property
+    def _asked(self) -> list[tuple[UInt64Array, _Rows]]:
+        """The flows that were last looked for, and where they are."""
+        return []
+
+    def _find_rows(self, flow_id: UInt64Array) -> _Rows:
         group, tag = self.parameters.locate(flow_id)
         code = (group << _TAG_BITS) | tag
         row = np.full(len(code), -1, np.int64)

@@ -11,6 +11,7 @@ from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.joint.counts import decode_sizes, size_bounds
 from sojourn.estimation.joint.decoder import decode_counts
 from sojourn.estimation.joint.messages import Incidence, counter_incidence, lds_incidence
+from sojourn.estimation.joint.segments import stacked
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.lds import Lds, LdsParameters
 from worlds import recorded
@@ -156,3 +157,23 @@ def test_a_counter_vector_gives_sizes_too(world) -> None:
         FLOWS,
     )
     assert parts.sum() == pytest.approx(world.sent.sum(), rel=0.02)
+
+
+def test_flows_that_lost_nothing_have_no_part_of_what_their_counters_miss() -> None:
+    """Cells of whole flows show who lost nothing; counters that such flows share with others are spoiled by these."""
+    random = np.random.default_rng(9)
+    flow_id = random.integers(0, 2**64, FLOWS, dtype=np.uint64)
+    cells = lds_incidence(LdsParameters(rows=2, columns=2 * FLOWS), flow_id)
+    counters = counter_incidence(CounterVectorParameters(counters=FLOWS, per_flow=4, count_bits=24), flow_id)
+    lost = random.poisson(0.05, FLOWS)
+    chosen = random.integers(0, 4, FLOWS)
+    in_counters = np.bincount(counters.cell[np.arange(FLOWS), chosen], lost, FLOWS)
+    count = np.concatenate([np.rint(cells.spread(lost.astype(float))), in_counters]).astype(np.int64)
+    incidence = stacked([cells, counters])
+    sizes = decode_sizes(incidence, count)
+    none = size_bounds(incidence, count).high == 0
+    spoiled = (count[incidence.cell] > 0) & none[:, None]
+    assert spoiled.sum() > 100
+    assert np.all(sizes.part_mean[none] == 0)
+    assert np.all(sizes.part_variance[none] == 0)
+    assert np.array_equal(sizes.mean, lost)

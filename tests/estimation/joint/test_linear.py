@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from sojourn.estimation.joint import calibration
 from sojourn.estimation.joint import mixture as delay_prior
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
-from sojourn.estimation.joint.dense import DenseCells
-from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem
+from sojourn.estimation.joint.dense import DETERMINED, DenseCells
+from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, HeldOut, _add_held_out
 from sojourn.estimation.joint.messages import (
     Incidence,
     add_up,
@@ -184,6 +185,13 @@ def messages_of(value, precision, between, within, scatter) -> DelayMessages:
     return DelayMessages(np.array(value), np.array(precision), 0.0, between, within, np.array(scatter))
 
 
+def test_cells_are_drawn_alike_in_one_block_and_in_many(monkeypatch) -> None:
+    incidence, weight, size, _, kappa, noise, truth, _ = small_problem(3, 50)
+    whole = draw_cells(incidence, weight, truth, kappa, size, noise, 1)
+    monkeypatch.setattr(calibration, "BLOCK_FLOWS", 7)
+    assert draw_cells(incidence, weight, truth, kappa, size, noise, 1) == pytest.approx(whole)
+
+
 def test_posterior_quantiles_are_those_of_the_mixture() -> None:
     centre = np.linspace(-10, 10, 41)
     weight = np.where(np.abs(centre) > 7, 1.0, 0.01)
@@ -232,9 +240,24 @@ def test_the_scale_is_that_of_cells_which_others_leave_open() -> None:
     for _ in range(10):
         sweep(graph, normal_prior(variance), 1.0, 0.0)
         add_up(graph)
-    scale, score = problem.held_out(graph, alone)
-    assert scale == pytest.approx(300.0**2 / alone[2])
-    assert score > np.log(1e3)
+    held_out = problem.held_out(graph, alone)
+    assert held_out.scale == pytest.approx(300.0**2 / alone[2])
+    assert held_out.score > np.log(1e3)
+
+
+def test_held_out_predictions_add_up_as_their_definition_says() -> None:
+    """Beside what numpy makes of the same columns, with cells that tell nothing and cells that others determine."""
+    incidence, weight, size, variance, kappa, noise, _, observed = small_problem(1, 50)
+    graph, _ = passed(incidence, weight, size, variance, kappa, noise, observed, 20)
+    telling = np.arange(incidence.cells) % 5 > 0
+    alone = np.where(np.arange(incidence.cells) % 3, graph.cell_variance, 1e9 * graph.cell_variance)
+    found = HeldOut(*_add_held_out(graph, alone, telling))
+    spread = graph.cell_variance + graph.noise
+    square, is_open = graph.residual() ** 2 / spread, telling & (spread > DETERMINED * alone)
+    assert found.scale == pytest.approx(square[is_open].mean())
+    score = np.log(spread[telling]).mean() + np.log(square[telling].mean())
+    assert found.score == pytest.approx(score)
+    assert 0 < found.open_number < found.number < incidence.cells
 
 
 def test_groups_of_unequal_lengths_are_heard_as_equal_ones_with_spare_edges_are() -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
+from sojourn.estimation.learning import KEPT_FLOWS
+from sojourn.estimation.packets import sizes
 from sojourn.estimation.packets.evidence import GroupTotals, Heard, PacketEvidence, SampledPackets
 from sojourn.estimation.packets.sizes import SizePosterior, size_posterior
 
@@ -77,3 +79,19 @@ def test_cells_and_samples_multiply() -> None:
     alone = sampled([10] * count, 0.1)
     assert 95 < both.low[0] < both.mean[0] < both.high[0] < 145
     assert both.high[0] - both.low[0] < 0.5 * (alone.high[0] - alone.low[0])
+
+
+def test_likeliest_weights_are_those_of_expectation_maximisation() -> None:
+    """Beside the definition, row by row: what each flow shares among bins, a flow's worth of the first weights, and
+    parts of the neighbours'."""
+    random = np.random.default_rng(4)
+    likelihood, first = random.uniform(size=(30, 12)) ** 4, np.full(12, 1 / 12)
+    likelihood[3] = 0.0
+    weight = first
+    for _ in range(sizes.PASSES):
+        shares = [row * weight / (row @ weight) for row in likelihood if row.any()]
+        tally = np.sum(shares, axis=0) + KEPT_FLOWS * first
+        padded = np.pad(tally, 1, mode="edge")
+        tally = (1 - 2 * sizes.SMOOTHING) * tally + sizes.SMOOTHING * (padded[:-2] + padded[2:])
+        weight = tally / tally.sum()
+    assert sizes._likeliest(likelihood, first) == pytest.approx(weight)

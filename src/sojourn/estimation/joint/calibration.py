@@ -8,6 +8,8 @@ Cost: O(edges) for a draw, O(flows) for the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
@@ -19,6 +21,8 @@ FEWEST = 50
 MOST_RATIO = 100.0
 # A message keeps this part at least of what it tells: what nearly nothing tells, trials do not either.
 LEAST_TOLD = 0.5
+# Drawn at a time, so that draws take little memory beside the messages.
+BLOCK_FLOWS = 1 << 16
 
 
 def draw_excess(variance: FloatArray, seed: int) -> FloatArray:
@@ -36,17 +40,35 @@ def draw_cells(
     noise: FloatArray,
     seed: int,
 ) -> FloatArray:
-    """The cells' sums that flows of these excesses bring, drawn from the model of `messages`."""
-    random = np.random.default_rng(seed)
-    kept = incidence.cell >= 0
-    own, lengths = np.where(kept, weight, 0.0), np.diff(incidence.starts)
-    scatter = random.standard_normal(own.shape) * np.sqrt(np.repeat(kappa, lengths, axis=1) * own)
-    unseen = np.sqrt(kappa * np.maximum(whole[:, None] - incidence.by_group(own), 0.0))
-    total = incidence.by_group(scatter) + random.standard_normal(unseen.shape) * unseen
-    parts = own * np.repeat(excess[:, None] - total / whole[:, None], lengths, axis=1) + scatter
-    cells = np.bincount(incidence.cell[kept], parts[kept], incidence.cells)
-    sums: FloatArray = cells + random.standard_normal(incidence.cells) * np.sqrt(noise)
+    """The cells' sums that flows of these excesses bring, drawn from the model of `messages`.
+
+    Flows are drawn in blocks, and what scatters in each cell is drawn twice from the same seed: kept for all flows at
+    once, it would take as much memory as the messages.
+    """
+    lengths, random = np.diff(incidence.starts), np.random.default_rng(seed)
+    total, unseen = np.empty((2, incidence.flows, incidence.groups))
+    for rows, own, scatter in _blocks(incidence, weight, kappa, random):
+        total[rows] = incidence.by_group(scatter)
+        unseen[rows] = np.sqrt(kappa[rows] * np.maximum(whole[rows, None] - incidence.by_group(own), 0.0))
+    total += random.standard_normal(total.shape) * unseen
+    sums = random.standard_normal(incidence.cells) * np.sqrt(noise)
+    for rows, own, scatter in _blocks(incidence, weight, kappa, np.random.default_rng(seed)):
+        around = excess[rows, None] - total[rows] / whole[rows, None]
+        parts = own * np.repeat(around, lengths, axis=1) + scatter
+        kept = incidence.cell[rows] >= 0
+        sums += np.bincount(incidence.cell[rows][kept], parts[kept], incidence.cells)
     return sums
+
+
+def _blocks(
+    incidence: Incidence, weight: FloatArray, kappa: FloatArray, random: np.random.Generator
+) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
+    """Some flows after the others: their edges' weights, and what is drawn around them."""
+    lengths = np.diff(incidence.starts)
+    for start in range(0, incidence.flows, BLOCK_FLOWS):
+        rows = slice(start, min(start + BLOCK_FLOWS, incidence.flows))
+        own = np.where(incidence.cell[rows] >= 0, weight[rows], 0.0)
+        yield rows, own, random.standard_normal(own.shape) * np.sqrt(np.repeat(kappa[rows], lengths, axis=1) * own)
 
 
 def error_ratios(truth: FloatArray, value: FloatArray, precision: FloatArray, variance: FloatArray) -> FloatArray:

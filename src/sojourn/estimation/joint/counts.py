@@ -32,6 +32,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.messages import (
     FEW_MOVING,
+    FULL,
     NEVER,
     Graph,
     Incidence,
@@ -45,7 +46,6 @@ from sojourn.estimation.learning import INTEGERS, RATIO
 from sojourn.estimation.packets.evidence import Heard
 
 MOST_PASSES = 200
-FULL = 1 - 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class Sizes:
 def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
     """The packets of every flow on the list, from cells that hold no others."""
     bounds = size_bounds(incidence, count)
-    if bounds.exact.all() and not _samples(incidence):
+    if bounds.exact.all() and not incidence.has_partial:
         mean = bounds.low.astype(np.float64)
         part = np.where(incidence.cell >= 0, mean[:, None], 0.0)
         sure = np.zeros_like(mean), 1 / np.maximum(mean, 1.0), part, np.zeros_like(part)
@@ -235,11 +235,6 @@ def decode_sizes(incidence: Incidence, count: Int64Array) -> Sizes:
             break
     assert best is not None
     return best
-
-
-def _samples(incidence: Incidence) -> bool:
-    """Whether some cells take only a share of their flows, so that sizes do not tell what they hold."""
-    return bool((incidence.share[incidence.cell >= 0] < FULL).any())
 
 
 def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: float) -> tuple[Sizes, float]:
@@ -257,9 +252,8 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
         mean=mean,
         variance=variance,
     )
-    if not _samples(incidence):
-        # Of a flow whose size is certain so is every part.
-        graph.change[bounds.exact] = NEVER
+    # Of a flow whose size is certain so is every part where cells take whole flows, and in any case if it is none.
+    graph.change[bounds.high == 0 if incidence.has_partial else bounds.exact] = NEVER
     inverse = np.empty(incidence.flows)
     misfit = _settle_sizes(graph, prior, inverse, step)
     mean, variance = graph.mean, graph.variance
@@ -412,6 +406,14 @@ def _expected_inverse(graph: Graph, prior: Prior, inverse: FloatArray) -> None:
             inverse[f] = expected / total
 
 
+@inlined
+def _visit_open(graph: Graph, prior: Prior) -> None:
+    """Have the next sweep visit every flow that the prior's weights are learned from, settled or not."""
+    for f in range(len(graph.change)):
+        if prior.low[f] < prior.high[f]:
+            graph.change[f] = np.inf
+
+
 @kernel
 def _settle_sizes(graph: Graph, prior: Prior, inverse: FloatArray, step: float) -> float:
     """Sweeps until they settle, which learn the prior's weights and the cells' noise, in place; how far held-out
@@ -422,19 +424,21 @@ def _settle_sizes(graph: Graph, prior: Prior, inverse: FloatArray, step: float) 
         prior.tally[:] = 0.0
         for f in range(len(graph.mean)):
             graph.kappa[f] = max(graph.mean[f], LEAST_DRAWN)
-        in_full = number % FULL_PASS == 0 or number < LEARN_PASSES
-        sweep(graph, prior, step, 0.0 if in_full else QUIET)
+        learns = number < LEARN_PASSES
+        in_full = learns or number % FULL_PASS == 0
+        if learns:
+            _visit_open(graph, prior)
+        sweep(graph, prior, step, QUIET if number % FULL_PASS else 0.0)
         add_up(graph)
         misfit = 0.0
         for c in range(len(graph.observed)):
             square = (graph.observed[c] - graph.cell_mean[c]) ** 2 / (graph.cell_variance[c] + NOISE)
             misfit += min(square, MOST_SQUARE) / len(graph.observed)
         graph.noise[:] = NOISE + max(misfit - 1.0, 0.0) * graph.cell_variance
-        learns = in_full and number >= LEARN_FROM
         is_settled = np.sum(graph.change >= SETTLED) <= FEW_MOVING * len(graph.change)
         if number + 1 == most or (in_full and number + 1 >= LEARN_PASSES and is_settled):
             break
-        if learns:
+        if in_full and number >= LEARN_FROM:
             prior.weight[:] = (prior.tally + 1e-3) / (np.sum(prior.tally) + 1e-3 * len(prior.centre))
     _expected_inverse(graph, prior, inverse)
     return misfit

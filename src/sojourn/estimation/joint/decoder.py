@@ -167,7 +167,7 @@ def joint_means(
     delay_cells = DelayCells(
         heard,
         packets,
-        np.where(kept, counts.sent.part_variance, 0.0),
+        counts.sent.part_variance,
         size,
         counts.received_variance,
         np.where(cells.usable, cells.delay_sum, 0).astype(np.float64),
@@ -248,9 +248,8 @@ def flow_deviations(incidence: Incidence, cells: CellDifference, counts: FlowCou
     excess = np.where(np.isnan(joint.mean), 0.0, joint.mean - joint.said.prior_mean)
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
     left = np.where(cells.usable, cells.delay_sum, 0) - joint.said.prior_mean * count
-    np.subtract.at(left, heard.cell[kept], (packets * excess[:, None])[kept])
-    doubt = np.where(kept, counts.sent.part_variance, 0.0) * excess[:, None] ** 2
-    unknown: FloatArray = np.bincount(heard.cell[kept], doubt[kept], heard.cells).astype(np.float64)
+    left -= heard.sums(packets, excess)
+    unknown = heard.sums(counts.sent.part_variance, excess**2)
     # What packets of a flow vary by is what the cells say, not how small flows' means scatter.
     usual = joint.said.scatter / (joint.said.refinement or 1.0) * np.maximum(counts.received, 0.5)
     variance = usual.copy()

@@ -22,8 +22,9 @@ from sojourn.estimation.joint.messages import LEAST_VARIANCE, TINY, Incidence
 
 # What is left of a cell's variance once its flows' other cells have spoken: below, they settle it but for rounding.
 DETERMINED = math.sqrt(1e-9)
-# Up to here a plain loop takes less time than calling LAPACK.
-FEW_CELLS = 96
+# Up to here a plain loop, which leaves out cells without a common flow, takes no longer than calling LAPACK, whose
+# threads would wait for each other for longer than they work.
+FEW_CELLS = 256
 _INDEFINITE = "the covariance of cells is not positive definite"
 
 

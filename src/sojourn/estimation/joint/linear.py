@@ -21,6 +21,7 @@ Time: 60 to 150 passes of O(edges), most of them over the flows that still chang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,11 +29,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.kernels import kernel
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
-from sojourn.estimation.joint.counts import FULL
 from sojourn.estimation.joint.dense import DETERMINED, DenseCells, Solved
 from sojourn.estimation.joint.messages import (
+    FULL,
     SURE,
     TINY,
     Graph,
@@ -90,7 +92,8 @@ SLOWEST = (0.1, 10.0)
 class DelayCells:
     """What usable cells say: sums of delays, counts, whose packets they are.
 
-    ``packets`` are the edges' expected packets, ``split`` their variances; ``size`` and ``size_variance`` the flows'.
+    ``packets`` are the edges' expected packets, ``split`` their variances (also of edges that are gone); ``size`` and
+    ``size_variance`` the flows'.
     ``noise`` is each cell's variance from elsewhere (rounded time stamps). ``exact`` are means that need no estimate,
     NaN for the other flows: where most flows have one, they are not visited but for the answers.
     """
@@ -138,6 +141,65 @@ class NormalSolution:
     score: float = 0.0
 
 
+class HeldOut(NamedTuple):
+    """Sums over held-out predictions: the logarithms of their variances, the squared errors in units of these, how
+    many they are; squared errors and number of those that others leave open."""
+
+    logs: float
+    squares: float
+    number: int
+    open_squares: float
+    open_number: int
+
+    @property
+    def scale(self) -> float:
+        """How far cells are off, in units of variance.
+
+        Those are left out that others determine: passes end before such a cell is as near as it could be. 1 where all
+        are, which say nothing of it.
+        """
+        if not self.number:
+            return 0.0
+        return self.open_squares / self.open_number if self.open_number else 1.0
+
+    @property
+    def score(self) -> float:
+        """−2 log likelihood of a cell at that scale."""
+        if not self.number:
+            return 0.0
+        return self.logs / self.number + math.log(max(self.squares / self.number, TINY))
+
+
+@kernel
+def _doubt_of_groups(cell: Int64Array, share: FloatArray, starts: Int64Array, split: FloatArray) -> FloatArray:
+    """The variances of flows' parts added up, flows × groups; a cell that takes all has all. O(edges)."""
+    found = np.zeros((len(cell), len(starts) - 1))
+    for f in range(len(cell)):
+        for g in range(len(starts) - 1):
+            for e in range(starts[g], starts[g + 1]):
+                if cell[f, e] >= 0 and share[f, e] < FULL:
+                    found[f, g] += split[f, e]
+    return found
+
+
+@kernel
+def _add_held_out(graph: Graph, alone: FloatArray, telling: BoolArray) -> tuple[float, float, int, float, int]:
+    """The sums of `HeldOut`, over the cells that tell; O(cells)."""
+    logs = squares = open_squares = 0.0
+    number = open_number = 0
+    for c in range(len(telling)):
+        if telling[c]:
+            spread = graph.cell_variance[c] + graph.noise[c] + TINY
+            square = (graph.observed[c] - graph.cell_mean[c]) ** 2 / spread
+            logs += math.log(spread)
+            squares += square
+            number += 1
+            if spread > DETERMINED * alone[c]:
+                open_squares += square
+                open_number += 1
+    return logs, squares, number, open_squares, open_number
+
+
 def solve_normal(cells: DelayCells) -> NormalSolution:
     """Solve for all flows together, with one normal prior for all."""
     if not cells.count.any():
@@ -180,7 +242,7 @@ class DelayProblem:
         self.size = np.maximum(cells.size, 0.5)
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
-        doubted = incidence.by_group(np.where(incidence.share >= FULL, 0.0, cells.split))
+        doubted = _doubt_of_groups(incidence.cell, incidence.share, incidence.starts, cells.split)
         self.unsplit = np.minimum(doubted / np.maximum(by_group, 1e-9), 1.0)
         self.tone = np.ones(incidence.flows)
         self.heard = cells.count > 0
@@ -298,8 +360,8 @@ class DelayProblem:
         cells = self.cells
         variance, kappa, noise = self._variances(between, within)
         truth = draw_excess(variance, seed=2)
-        drawn = draw_cells(cells.incidence, cells.packets, truth, kappa, self.whole, noise, seed=1)
         self.begin_anew()
+        drawn = draw_cells(cells.incidence, cells.packets, truth, kappa, self.whole, noise, seed=1)
         trial = self._pass((drawn, truth[self.known]), variance, kappa, noise, TRIAL)
         trial.precision[self.known] = 0.0
         scale = said.scale / trial.scale if trial.scale > 0 else 1.0
@@ -326,23 +388,20 @@ class DelayProblem:
         sums: FloatArray = np.bincount(incidence.cell[kept], parts[kept], incidence.cells).astype(np.float64)
         return sums
 
-    def held_out(self, graph: Graph, alone: FloatArray, *, with_known: bool = False) -> tuple[float, float]:
-        """How far cells are from their predictions, in units of variance, and −2 log likelihood at that scale.
+    def held_out(self, graph: Graph, alone: FloatArray) -> HeldOut:
+        """How far cells are from their predictions; `alone` is what they vary by where no other speaks.
 
-        The likelihood is of the same cells under all variances, so that it can be compared. The scale leaves out those
-        that are determined under these: passes end before such a cell is as near as it could be; 1 where all are, which
-        say nothing of it. `alone` is what cells vary by where no other speaks. Flows `with_known` means tell how far
-        flows are apart by these.
+        Of the same cells under all variances, so that likelihoods can be compared.
         """
-        telling = self._telling
-        if not telling.any():
-            return 0.0, 0.0
-        known = self.known if with_known else self.known[:0]
-        spread = np.append(graph.cell_variance[telling] + graph.noise[telling] + TINY, graph.variance[known])
-        square = np.append(graph.residual()[telling], graph.value[known]) ** 2 / spread
-        score = float(np.mean(np.log(spread)) + np.log(max(float(np.mean(square)), TINY)))
-        is_open = spread > DETERMINED * np.append(alone[telling], graph.variance[known])
-        return float(np.mean(square[is_open])) if is_open.any() else 1.0, score
+        return HeldOut(*_add_held_out(graph, alone, self._telling))
+
+    def with_known(self, held_out: HeldOut, graph: Graph) -> HeldOut:
+        """The same with the flows whose means are known, which tell how far flows are apart by these."""
+        spread = graph.variance[self.known]
+        square, number = float(np.sum(graph.value[self.known] ** 2 / spread)), len(spread)
+        logs, squares, cells, open_squares, open_cells = held_out
+        logs += float(np.log(spread).sum())
+        return HeldOut(logs, squares + square, cells + number, open_squares + square, open_cells + number)
 
     def solve(self, prior_mean: float, between: float, within: float, effort: Effort) -> Solved:
         """What the cells say of each flow's excess over `prior_mean`."""
@@ -384,14 +443,16 @@ class DelayProblem:
                 is_settled = number + 1 >= LEAST_PASSES and graph.is_settled(settled)
                 if is_settled or not change < DIVERGED:
                     break
-            add_up(graph)
+            if not in_full:
+                add_up(graph)
             if is_settled or change < CONVERGED:
                 break
             self._parts = None
         self.tell_known(graph, excess[1], variance)
         alone = variance_alone(self.cells.incidence, self.cells.packets, variance, noise)
-        scale, score = self.held_out(graph, alone, with_known=True)
-        return Solved(graph.value, graph.precision, scale, score, self.held_out(graph, alone)[1])
+        of_cells = self.held_out(graph, alone)
+        of_all = self.with_known(of_cells, graph)
+        return Solved(graph.value, graph.precision, of_all.scale, of_all.score, of_cells.score)
 
     def tell_known(self, graph: Graph, excess: FloatArray, variance: FloatArray) -> None:
         """Say what is known of flows that passes have visited, instead of what their cells did."""
@@ -399,7 +460,8 @@ class DelayProblem:
 
     def _graph(self, excess: FloatArray, variance: FloatArray, kappa: FloatArray, noise: FloatArray) -> Graph:
         given = {"kappa": kappa, "whole": self.whole, "mean": np.zeros(len(self.whole)), "variance": variance}
-        graph = new_graph(self.cells.incidence, self.cells.packets, excess, noise, **given, parts=self._parts)
+        of_cells = self.cells.incidence, self.cells.packets, excess, noise
+        graph = new_graph(*of_cells, **given, parts=self._parts, adds_up=not len(self.known))
         self._parts = graph.part_mean, graph.part_variance
         return graph
 

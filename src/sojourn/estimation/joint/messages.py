@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 MOST_EDGES = 1 << 26
+FULL = 1 - 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +80,9 @@ class Incidence:
         return totals
 
     def without(self, unusable: BoolArray) -> Incidence:
-        """The same without the cells marked."""
-        gone = (self.cell < 0) | unusable[self.cell]
-        return replace(self, cell=np.where(gone, -1, self.cell), share=np.where(gone, 0.0, self.share))
+        """The same without the cells marked; edges that are gone keep their share."""
+        gone = (self.cell >= 0) & unusable[self.cell]
+        return replace(self, cell=np.where(gone, -1, self.cell)) if gone.any() else self
 
     def of(self, flows: BoolArray) -> Incidence:
         """The same for some of the flows."""
@@ -89,15 +90,22 @@ class Incidence:
 
     def spread(self, values: FloatArray) -> FloatArray:
         """What each cell holds of flows' values: share × value, added up."""
+        return self.sums(self.share, values)
+
+    def sums(self, weight: FloatArray, values: FloatArray) -> FloatArray:
+        """Each cell's sum of edges' weights × flows' values."""
         totals = np.zeros(self.cells)
-        _spread(totals, self.cell, self.share, values)
+        _spread(totals, self.cell, weight, values)
         return totals
 
     def covered(self) -> BoolArray:
         """The cells that some flow owns."""
-        owned = np.zeros(self.cells, np.bool_)
-        owned[self.cell[self.cell >= 0]] = True
-        return owned
+        return _covered(self.cell, self.cells)
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether some cell takes only a share of a flow."""
+        return _has_partial(self.cell, self.share)
 
     def matrix(self) -> csr_array:
         """As a SciPy matrix, flows × cells."""
@@ -176,6 +184,25 @@ def _spread_variances(totals: FloatArray, cell: Int64Array, weight: FloatArray, 
         for e in range(cell.shape[1]):
             if cell[f, e] >= 0:
                 totals[cell[f, e]] += weight[f, e] ** 2 * variance[f]
+
+
+@kernel
+def _covered(cell: Int64Array, cells: int) -> BoolArray:
+    owned = np.zeros(cells, np.bool_)
+    for f in range(cell.shape[0]):
+        for e in range(cell.shape[1]):
+            if cell[f, e] >= 0:
+                owned[cell[f, e]] = True
+    return owned
+
+
+@kernel
+def _has_partial(cell: Int64Array, share: FloatArray) -> bool:
+    for f in range(cell.shape[0]):
+        for e in range(cell.shape[1]):
+            if cell[f, e] >= 0 and share[f, e] < FULL:
+                return True
+    return False
 
 
 @kernel
@@ -285,9 +312,10 @@ def new_graph(
     mean: FloatArray,
     variance: FloatArray,
     parts: Parts | None = None,
+    adds_up: bool = True,
 ) -> Graph:
     """Means and variances of `parts` to begin with, changed in place, or as flows' means and variances predict them
-    without any cell; every flow waits for a visit."""
+    without any cell; every flow waits for a visit. Cells are left empty where whoever changes parts `adds_up` them."""
     part_mean, part_variance = np.zeros((2, *incidence.cell.shape)) if parts is None else parts
     # A cell's four numbers lie side by side: a visit touches one cache line for each of a flow's cells.
     cells = np.zeros((incidence.cells, 4))
@@ -313,7 +341,8 @@ def new_graph(
     )
     if parts is None:
         _predict_alone(graph)
-    add_up(graph)
+    if adds_up:
+        add_up(graph)
     return graph
 
 
@@ -352,7 +381,8 @@ def hold(graph: Graph, prior: Prior, flows: Int64Array, value: FloatArray) -> No
                     a = graph.weight[f, e]
                     graph.part_mean[f, e] = a * value[i]
                     graph.part_variance[f, e] = graph.kappa[f, g] * a * max(1.0 - a / graph.whole[f], 0.0)
-    add_up(graph)
+    if len(flows) > 0:
+        add_up(graph)
 
 
 @borrowing_inlined

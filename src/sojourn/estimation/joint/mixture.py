@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.core.estimates import NORMAL_95, ROOT_HALF
+from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, error_ratios
 from sojourn.estimation.joint.dense import Solved
@@ -46,6 +46,7 @@ from sojourn.estimation.joint.linear import (
 )
 from sojourn.estimation.joint.messages import NEGLIGIBLE, add_up, hold, mixture_prior, new_graph, sweep
 from sojourn.estimation.learning import KEPT_FLOWS, WIDTH, learning_rows
+from sojourn.estimation.normal import normal_below
 from sojourn.estimation.order_statistics import quantile_of_sorted
 
 COMPONENTS = 72
@@ -264,8 +265,7 @@ def _fill_table(own: FloatArray, ratio: float, normal: FloatArray, below: FloatA
     components = len(own)
     middle = components + MARGIN
     for i in range(len(normal)):
-        z = (i - middle) * ratio
-        normal[i] = 0.0 if z < -6 else 1.0 if z > 6 else 0.5 * (1.0 + math.erf(z * ROOT_HALF))
+        normal[i] = normal_below((i - middle) * ratio)[0]
     below[:] = 0.0
     for k in range(components):
         if own[k] > RARE_SHARE:
@@ -313,7 +313,7 @@ def _refined(tail: float, own: FloatArray, first: float, pace: float, deviation:
         middle = 0.5 * (low + high)
         total = before
         for k in range(start, stop):
-            total += own[k] * 0.5 * (1.0 + math.erf((middle - first - k * pace) / deviation * ROOT_HALF))
+            total += own[k] * normal_below((middle - first - k * pace) / deviation)[0]
         if total < tail:
             low = middle
         else:
@@ -405,6 +405,7 @@ class _Mixed:
 
     def __init__(self, problem: DelayProblem, prior: _Prior, squares: FloatArray) -> None:
         self.problem, self.prior = problem, prior
+        problem.begin_anew()  # what its passes found takes as much memory as these will
         cells, between = problem.cells, prior.between
         self.kappa = (prior.within * problem.tone)[:, None] + squares[:, None] * problem.unsplit
         self.noise = problem.rounding(between, prior.within)
@@ -434,8 +435,8 @@ class _Mixed:
             if graph.is_settled(SETTLED):
                 break
         problem.tell_known(graph, known, self.variance)
-        scale, score = problem.held_out(graph, alone)
-        return Solved(graph.value, graph.precision, scale, score)
+        held_out = problem.held_out(graph, alone)
+        return Solved(graph.value, graph.precision, held_out.scale, held_out.score)
 
     def calibrated(self, passed: Solved, said: DelayMessages) -> DelayMessages:
         """The messages, corrected by a trial on values that the mixture has drawn."""

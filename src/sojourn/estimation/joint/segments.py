@@ -237,6 +237,8 @@ def estimate_stack(
     if not cells.usable.any():
         unheard = unanswered_flows(flow_id, Reason.NO_USABLE_CELLS, LDS_METHOD)
         return replace(unheard, packets=counts.sent.mean, lost=counts.lost, heard_counts=counts.heard)
+    # From here on nothing is asked of the others; flows and cells are many.
+    incidence = incidence.without(~cells.usable)
     # Time stamps are rounded down to a unit, which makes delays vary.
     noise = [ROUNDING_VARIANCE * unit**2 if unit > 1 else 0.0 for unit in units]
     rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])

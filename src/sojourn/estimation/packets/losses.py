@@ -32,9 +32,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.core.estimates import ROOT_HALF
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.learning import KEPT_FLOWS
+from sojourn.estimation.normal import normal_below
 from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
 from sojourn.estimation.packets.panjer import LARGE_PRODUCT, LEAST, add_masses, log_mass
 from sojourn.estimation.packets.sizes import HIGH_TAIL, LOW_TAIL, SizePosterior, learning_groups, smoothed
@@ -588,7 +588,7 @@ def _by_normals(start: float, low: float, high: float, mix: _Mixture, found: Flo
             for k in range(len(own)):
                 if own[k] > NEGLIGIBLE:
                     away = (middle - start - mean[k]) / math.sqrt(variance[k] + ROUNDING_VARIANCE)
-                    reached += own[k] * 0.5 * (1.0 + math.erf(away * ROOT_HALF))
+                    reached += own[k] * normal_below(away)[0]
             if reached < level:
                 below = middle
             else:

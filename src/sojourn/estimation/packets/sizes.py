@@ -77,7 +77,7 @@ def size_posterior(evidence: PacketEvidence) -> SizePosterior:
     rows = learning_rows(len(low))
     weight = _learnt(_at(known, rows), None)
     if evidence.sent is not None:
-        alone = _moments(known, weight)
+        alone = _moments(known, weight, ends=False)
         value, precision = joined(heard, sampled.group, evidence.sent, alone[:, 0], alone[:, 1])
         known = known._replace(value=value, precision=precision)
         weight = _learnt(_at(known, rows), weight)
@@ -130,19 +130,35 @@ def _learnt(known: Known, start: FloatArray | None) -> FloatArray:
     edges = bin_edges(float(known.high.max(initial=1.0)))
     likelihood = _bin_likelihood(known, edges)
     weight = _power_law(edges, likelihood) if start is None or len(start) != len(edges) - 1 else start
-    kept = KEPT_FLOWS * weight
+    return _likeliest(likelihood, weight)
+
+
+@kernel
+def _likeliest(likelihood: FloatArray, first: FloatArray) -> FloatArray:
+    """The weights after some passes of expectation maximisation; O(flows × bins) each."""
+    weight = first.copy()
     for _ in range(PASSES):
-        each = likelihood * weight
-        total = each.sum(axis=1, keepdims=True)
-        weight = smoothed((each / np.where(total > 0, total, 1.0)).sum(axis=0) + kept)
-        weight = weight / weight.sum()
+        tally = KEPT_FLOWS * first
+        for f in range(len(likelihood)):
+            total = 0.0
+            for j in range(len(weight)):
+                total += likelihood[f, j] * weight[j]
+            if total > 0.0:
+                each = 1.0 / total
+                for j in range(len(weight)):
+                    tally[j] += likelihood[f, j] * weight[j] * each
+        tally = smoothed(tally)
+        weight = tally / np.sum(tally)
     return weight
 
 
+@kernel
 def smoothed(weight: FloatArray) -> FloatArray:
     """Each weight with parts of its neighbours': likeliest weights of many bins by few flows would be spikes."""
-    padded = np.concatenate([weight[:1], weight, weight[-1:]])
-    found: FloatArray = (1 - 2 * SMOOTHING) * weight + SMOOTHING * (padded[:-2] + padded[2:])
+    found = np.empty(len(weight))
+    for j in range(len(weight)):
+        beside = weight[max(j - 1, 0)] + weight[min(j + 1, len(weight) - 1)]
+        found[j] = (1 - 2 * SMOOTHING) * weight[j] + SMOOTHING * beside
     return found
 
 
@@ -201,24 +217,18 @@ def _bin_likelihood(known: Known, edges: FloatArray) -> FloatArray:
     return found
 
 
-def _moments(known: Known, weight: FloatArray) -> FloatArray:
-    """Mean, variance, low, high; mean and variance with all log N equally likely, and with all N."""
+def _moments(known: Known, weight: FloatArray, *, ends: bool = True) -> FloatArray:
+    """Mean, variance, low, high; mean and variance with all log N equally likely, and with all N. Without `ends` the
+    first two."""
     edges = bin_edges(float(known.high.max(initial=1.0)))
     density = np.log(np.maximum(weight, 1e-300) / np.diff(edges)) if len(weight) == len(edges) - 1 else None
     if density is None:
         # Those to learn from were smaller than others may be: their power law goes on.
         tail = np.full(len(edges) - 1 - len(weight), weight[-1])
         density = np.log(np.maximum(np.concatenate([weight, tail]), 1e-300) / np.diff(edges))
-    found = np.empty((len(known.low), 8))
-    _integrate(known, density, found)
+    found = np.empty((len(known.low), 8 if ends else 2))
+    _integrate(known, edges, density, found)
     return found
-
-
-@inlined
-def _bin_of(size: float) -> int:
-    if size < INTEGERS + 0.5:
-        return max(int(size + 0.5) - 1, 0)
-    return INTEGERS + int(math.log(size / (INTEGERS + 0.5)) / math.log(RATIO))
 
 
 @inlined
@@ -286,28 +296,39 @@ def _quantile(level: float, place: FloatArray, width: FloatArray, weight: FloatA
 
 
 @kernel
-def _integrate(known: Known, density: FloatArray, found: FloatArray) -> None:
+def _integrate(known: Known, edges: FloatArray, density: FloatArray, found: FloatArray) -> None:
+    """Fill in what `found` has columns for; `density` is the logarithm of the prior's between two `edges`."""
     place, width, logs = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
     learnt, by_log, even = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
+    has_ends = found.shape[1] > 2
     for f in range(len(known.low)):
         own = found[f]
         if known.low[f] >= known.high[f]:
             own[:] = known.low[f]
-            own[1] = own[5] = own[7] = 0.0
+            own[1] = 0.0
+            if has_ends:
+                own[5] = own[7] = 0.0
             continue
         low, high = _range(f, known)
         count = _spread_points(low, high, place, width)
         most, most_learnt = -np.inf, -np.inf
+        # Points rise, and so do their bins.
+        within = max(np.searchsorted(edges, min(max(place[0], known.low[f]), known.high[f]), side="right") - 1, 0)
         for j in range(count):
             place[j] = min(max(place[j], known.low[f]), known.high[f])
+            while within < len(density) - 1 and place[j] >= edges[within + 1]:
+                within += 1
             logs[j] = _log_likelihood(place[j], f, known)
-            learnt[j] = logs[j] + density[min(_bin_of(place[j]), len(density) - 1)]
+            learnt[j] = logs[j] + density[within]
             most, most_learnt = max(most, logs[j]), max(most_learnt, learnt[j])
+        for j in range(count):
+            learnt[j] = width[j] * math.exp(max(learnt[j] - most_learnt, LEAST))
+        own[0], own[1] = _sum_up(place, learnt, count)
+        if not has_ends:
+            continue
         for j in range(count):
             even[j] = width[j] * math.exp(max(logs[j] - most, LEAST))
             by_log[j] = even[j] / max(place[j], 1.0)
-            learnt[j] = width[j] * math.exp(max(learnt[j] - most_learnt, LEAST))
-        own[0], own[1] = _sum_up(place, learnt, count)
         own[4], own[5] = _sum_up(place, by_log, count)
         own[6], own[7] = _sum_up(place, even, count)
         low, high = _quantile(LOW_TAIL, place, width, by_log, count), _quantile(HIGH_TAIL, place, width, even, count)
