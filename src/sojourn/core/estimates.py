@@ -163,6 +163,7 @@ class FlowDelays:
     ``packets`` and ``lost`` are what the method knows of the flow's size (NaN where it knows nothing): estimates, of
     which a literal LDS's are never too low. ``methods`` names each flow's own method where flows are answered by
     different ones. ``percentiles`` (flows × `LEVELS` × value, low, high) are there where packets' own delays are known.
+    ``shared_shape`` (flows × `LEVELS`) tells which of them rest on other flows' packets, too.
     ``heard_ns`` is what cells say of the flow by themselves, without what flows have in common, with its precision
     (1/ns²; 0: nothing), where they were decoded for all flows together, ``heard_counts`` the same of packets' numbers.
     ``packets_low`` … ``lost_high`` are the ends of 95 % intervals, equal where a number is exact, where they are known.
@@ -181,6 +182,7 @@ class FlowDelays:
     method: str
     methods: list[str] | None = None
     percentiles: FloatArray | None = None
+    shared_shape: BoolArray | None = None
     heard_ns: FloatArray | None = None
     heard_precision: FloatArray | None = None
     heard_counts: FloatArray | None = None

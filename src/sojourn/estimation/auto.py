@@ -31,10 +31,12 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
 from sojourn.estimation.held_out import Halves, judge
-from sojourn.estimation.hierarchy import Evidence, FlowPosterior, learnt_prior, posterior_under
+from sojourn.estimation.hierarchy import Evidence, FlowPosterior, FlowPrior, learnt_prior, posterior_under
 from sojourn.estimation.history import Filter, History, Message
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
+from sojourn.estimation.percentiles.shape import SampledDelays
+from sojourn.estimation.percentiles.shared import learn_shape, share_percentiles
 from sojourn.estimation.sample import MatchedSample
 
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
@@ -152,11 +154,13 @@ def combine(
     counts: PacketCounts,
     halves: Halves | None = None,
     before: History | None = None,
+    delays: SampledDelays | None = None,
 ) -> FlowDelays:
     """Every flow's answer from cells and samples, with sizes and losses as all of them say.
 
     Where the samples are given in `halves`, too, one of them checks what is said of the other. `before` is what the run
-    before says of the flows; with it the answers have states for the next run (`history`).
+    before says of the flows; with it the answers have states for the next run (`history`). With all sampled `delays`,
+    flows share what these tell of percentiles.
     """
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
@@ -176,7 +180,9 @@ def combine(
     evidence = _evidence(cells, samples, counts.packets - counts.lost)
     past = None if before is None else Filter.of(_settled(evidence, exact, mean), before, cells.flow_id)
     told = None if past is None else past.message(_usual_size(evidence, counts))
-    posterior = _posterior(_with_message(evidence, told), leans, halves) if leans.any() else None
+    evidence = _with_message(evidence, told)
+    prior = learnt_prior(evidence) if leans.any() else None
+    posterior = None if prior is None else _posterior(prior, evidence, leans, halves)
     if posterior is not None:
         with np.errstate(invalid="ignore"):
             leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
@@ -186,6 +192,8 @@ def combine(
         )
     by_history = leans & (told.precision > 0) if told is not None else np.zeros(len(mean), bool)
     found = counts.applied(_told(cells, samples, weight, (mean, low, high), by_history))
+    if delays is not None:
+        found = _with_shared_percentiles(found, cells, evidence, prior, delays)
     states = None if past is None else past.states(mean)
     return found if states is None else replace(found, state_ns=states[0], state_variance=states[1])
 
@@ -193,13 +201,30 @@ def combine(
 _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 
-def _posterior(evidence: Evidence, asked: BoolArray, halves: Halves | None) -> FlowPosterior | None:
+def _posterior(prior: FlowPrior, evidence: Evidence, asked: BoolArray, halves: Halves | None) -> FlowPosterior:
     """What all flows together say of those asked for."""
-    prior = learnt_prior(evidence)
-    if prior is None:
-        return None
     found = posterior_under(prior, evidence, asked=asked)
     return found if halves is None else judge(prior, evidence, halves).applied(found, evidence)
+
+
+def _with_shared_percentiles(
+    found: FlowDelays, cells: FlowDelays, evidence: Evidence, prior: FlowPrior | None, delays: SampledDelays
+) -> FlowDelays:
+    """The answers with percentiles by what flows have in common, where that predicts."""
+    own = found.percentiles
+    if own is None or not np.isnan(own[found.answered, :, 0]).any():
+        return found
+    with np.errstate(invalid="ignore"):
+        # Cells tell these means whatever packets are held out.
+        by_cells = cells.answered & ((cells.high_ns - cells.low_ns) / 2 <= EXACT_WITHIN_NS)
+    evidence = _settled(evidence, by_cells, cells.mean_ns)
+    prior = prior or learnt_prior(evidence)
+    learnt = None if prior is None else learn_shape(delays, evidence, prior)
+    if learnt is None:
+        return replace(found, shared_shape=np.zeros(own.shape[:2], bool))
+    answer = FlowPosterior(found.mean_ns, found.low_ns, found.high_ns)
+    percentiles, is_shared = share_percentiles(own, delays, evidence, learnt, answer)
+    return replace(found, percentiles=percentiles, shared_shape=is_shared)
 
 
 def _evidence(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> Evidence:

@@ -68,7 +68,7 @@ def sample_percentiles(start: Int64Array, delay_ns: FloatArray, is_whole: BoolAr
     sizes, at = np.unique(counts, return_inverse=True)
     for number, level in enumerate(LEVELS.values()):
         ranks = np.array([bounding_ranks(int(n), level) for n in sizes]).reshape(-1, 2)[at]
-        value = _quantile(start[:-1], counts, padded, level)
+        value = row_quantiles(start, delay_ns, level)
         low = np.where(ranks[:, 0] > 0, padded[start[:-1] + ranks[:, 0] - 1], np.nan)
         high = np.where(ranks[:, 1] <= counts, padded[np.minimum(start[:-1] + ranks[:, 1] - 1, len(delay_ns))], np.nan)
         known = ~np.isnan(low) & ~np.isnan(high)
@@ -105,14 +105,15 @@ def weighed_percentiles(delay_ns: FloatArray, weight: FloatArray, *, is_whole: b
     return found
 
 
-def _quantile(start: Int64Array, counts: Int64Array, padded: FloatArray, level: float) -> FloatArray:
-    """numpy's linear interpolation, for many sorted rows at once."""
+def row_quantiles(start: Int64Array, delay_ns: FloatArray, level: float) -> FloatArray:
+    """numpy's linear interpolation, for the rows ``start[i] … start[i + 1]``, each sorted; NaN of an empty one."""
+    counts, padded = np.diff(start), np.append(delay_ns, np.nan)
     rank = np.maximum(counts - 1, 0) * level
     lower = np.floor(rank).astype(np.int64)
     last = len(padded) - 1
     empty = counts == 0
-    near = padded[np.where(empty, last, start + lower)]
-    far = padded[np.where(empty, last, start + np.minimum(lower + 1, np.maximum(counts - 1, 0)))]
+    near = padded[np.where(empty, last, start[:-1] + lower)]
+    far = padded[np.where(empty, last, start[:-1] + np.minimum(lower + 1, np.maximum(counts - 1, 0)))]
     return np.asarray(near + (rank - lower) * (far - near))
 
 

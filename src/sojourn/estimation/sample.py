@@ -49,6 +49,7 @@ from sojourn.core.estimates import (
 from sojourn.estimation.differences import weighed_poisson_95
 from sojourn.estimation.order_statistics import sample_percentiles, weighed_percentiles
 from sojourn.estimation.packets.evidence import SampledPackets
+from sojourn.estimation.percentiles.shape import SampledDelays
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
 _ASYMPTOTIC = 6.0
@@ -263,9 +264,8 @@ class MatchedSample:
         row, _, reason = self._rows(flow_id)
         known = np.array([why is None for why in reason], bool)
         of_row = np.repeat(np.arange(len(self.code)), self.paired)
-        order = np.lexsort((np.random.default_rng(0).random(len(of_row)), of_row))
-        rank = np.arange(len(of_row)) - self.start[:-1][of_row]
-        half = 2 * of_row + (rank + of_row) % 2
+        order, which = self._halved
+        half = 2 * of_row + which
         delay, length = self.delay_ns[order], 2 * len(self.code)
         count = np.bincount(half, minlength=length).astype(np.float64)
         mean = np.bincount(half, delay, length) / np.maximum(count, 1.0)
@@ -273,6 +273,29 @@ class MatchedSample:
         columns = (np.where(known, [self._column(c[i::2], row) for i in (0, 1)], 0.0) for c in (count, mean, squares))
         count, mean, squares = (np.nan_to_num(column) for column in columns)
         return count, mean, squares
+
+    @cached_property
+    def _halved(self) -> tuple[Int64Array, Int64Array]:
+        """The known delays of each row in an order by chance, and to which half each of these belongs."""
+        of_row = np.repeat(np.arange(len(self.code)), self.paired)
+        order = np.lexsort((np.random.default_rng(0).random(len(of_row)), of_row))
+        rank = np.arange(len(of_row)) - self.start[:-1][of_row]
+        return order, (rank + of_row) % 2
+
+    def delays(self, flow_id: UInt64Array) -> SampledDelays:
+        """The known delays of each flow, with the half of each that `halves` has it in."""
+        row, group, reason = self._rows(flow_id)
+        known = np.array([why is None for why in reason], bool)
+        order, which = self._halved
+        half = np.empty_like(which)
+        half[order] = which
+        paired, arrived = (np.nan_to_num(self._column(column, row)) for column in (self.paired, self.arrived))
+        count = np.where(known, paired, 0).astype(np.int64)
+        start = np.concatenate([[0], np.cumsum(count)])
+        first = np.where(known, self.start[np.maximum(row, 0)], 0)
+        place = np.repeat(first - start[:-1], count) + np.arange(start[-1])
+        whole = known & (paired == arrived) & (self.share[group] >= 1)
+        return SampledDelays(start, self.delay_ns[place], half[place], whole)
 
     def _percentiles(self, row: Int64Array) -> FloatArray:
         """Of each flow; NaN without a row."""

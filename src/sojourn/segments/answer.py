@@ -152,7 +152,8 @@ def estimate_streams(
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
     assert counts is not None
     halves = None if sample is None else Halves(*sample.halves(flow_id))
-    return combine(cells, samples, counts, halves, before)
+    delays = None if sample is None or not percentiles else sample.delays(flow_id)
+    return combine(cells, samples, counts, halves, before, delays)
 
 
 def _count_packets(
@@ -529,6 +530,8 @@ def without_other_way(flows: FlowDelays) -> FlowDelays:
         column[backward] = np.nan
     if flows.percentiles is not None:
         flows.percentiles[backward] = np.nan
+    if flows.shared_shape is not None:
+        flows.shared_shape[backward] = False
     for row in np.flatnonzero(backward).tolist():
         flows.reason[row] = Reason.OTHER_WAY
     return flows

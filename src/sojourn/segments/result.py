@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LARGE_FLOW = 100
 # Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
 EXACT_WITHIN_NS = 2
+# Of percentiles: what each flow's own sampled packets tell, and what flows have in common (`estimation.percentiles`).
+METHOD_OWN = "sample"
+METHOD_SHARED = "shared shape"
 _LEFT_OUT = {
     "duplicate": "are copies of other packets (made in the network, or by a mirror port)",
     "not seen sent": "were not seen at the sender (its capture missed them, or they took another way)",
@@ -362,6 +365,7 @@ def _flow_rows(
         "method": [None if reason else m for m, reason in zip(flows.method_of_flow, flows.reason, strict=True)],
         "reason": [str(reason) if reason else None for reason in flows.reason],
         **({} if flows.percentiles is None else _percentile_rows(flows.percentiles)),
+        **({} if flows.shared_shape is None else {"percentile_method": _percentile_methods(flows)}),
         **({} if truth is None or start_ns is not None else _true_columns(ids, truth)),
     }
 
@@ -379,6 +383,15 @@ def _rounded(columns: Mapping[str, float]) -> dict[str, int | None]:
 def _percentile_rows(found: FloatArray) -> dict[str, list[int | None]]:
     columns = percentile_columns(np.moveaxis(found, 0, -1))
     return {name: _whole(column) for name, column in columns.items()}
+
+
+def _percentile_methods(flows: FlowDelays) -> list[str | None]:
+    """What each flow's percentiles rest on, None where it has none."""
+    assert flows.percentiles is not None
+    assert flows.shared_shape is not None
+    known = ~np.isnan(flows.percentiles[:, :, 0]).all(axis=1)
+    rows = zip(known.tolist(), flows.shared_shape.any(axis=1).tolist(), strict=True)
+    return [None if not is_known else METHOD_SHARED if is_shared else METHOD_OWN for is_known, is_shared in rows]
 
 
 def _whole(column: FloatArray) -> list[int | None]:

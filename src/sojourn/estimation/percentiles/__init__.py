@@ -1,0 +1,1 @@
+"""Flows' percentiles from their own sampled packets and from the shape that flows share, where that predicts."""
