@@ -1,7 +1,7 @@
 """`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md.
 
 ``coverage`` and ``tomography-intervals`` (of intervals, not timed, only by name) go to docs/maths.
-``auto`` and ``constants`` have options of their own (``python -m bench auto --help``).
+``auto``, ``constants`` and ``percentiles`` have options of their own (``python -m bench auto --help``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ TABLES = (
     "tomography",
 )
 UNTIMED = ("coverage", "tomography-intervals")
+OF_THEIR_OWN = {"auto": "bench.auto.run", "constants": "bench.constants.run", "percentiles": "bench.percentiles"}
 
 
 def main() -> None:
-    if sys.argv[1:2] in (["auto"], ["constants"]):
-        importlib.import_module(f"bench.{sys.argv[1]}.run").main(sys.argv[2:])
+    if sys.argv[1:] and (module_name := OF_THEIR_OWN.get(sys.argv[1])):
+        importlib.import_module(module_name).main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(

@@ -152,8 +152,8 @@ def estimate_streams(
     samples = estimate_flows(sent[SAMPLES], received[SAMPLES], flow_id, sizes, sample, percentiles=percentiles)
     assert counts is not None
     halves = None if sample is None else Halves(*sample.halves(flow_id))
-    delays = None if sample is None or not percentiles else sample.delays(flow_id)
-    return combine(cells, samples, counts, halves, before, delays)
+    sampled = None if sample is None or not percentiles else sample.delays(flow_id)
+    return combine(cells, samples, counts, halves, before, sampled)
 
 
 def _count_packets(

@@ -389,8 +389,8 @@ def _percentile_methods(flows: FlowDelays) -> list[str | None]:
     """What each flow's percentiles rest on, None where it has none."""
     assert flows.percentiles is not None
     assert flows.shared_shape is not None
-    known = ~np.isnan(flows.percentiles[:, :, 0]).all(axis=1)
-    rows = zip(known.tolist(), flows.shared_shape.any(axis=1).tolist(), strict=True)
+    known, shared = (~np.isnan(flows.percentiles[:, :, 0])).tolist(), flows.shared_shape.tolist()
+    rows = zip(map(any, known), map(any, shared), strict=True)
     return [None if not is_known else METHOD_SHARED if is_shared else METHOD_OWN for is_known, is_shared in rows]
 
 

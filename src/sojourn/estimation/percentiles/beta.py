@@ -1,9 +1,9 @@
 """Where a distribution that is known with so much weight reaches a level: quantiles of quantiles.
 
 If F(t), the part of a flow's packets that are no slower than t, is Beta(s·h, s·(1 − h)) for every t, with h the part
-that is expected, then the flow's q-quantile is below t with probability P(F(t) ≥ q). `reached` finds the h at which that
-is a half, 2.5 % and 97.5 %: the t that has it expected below is the median of the quantile, or an end of its interval.
-With s → 0 (one packet) h is that probability, with s → ∞ it is q.
+that is expected, then the flow's q-quantile is below t with probability P(F(t) ≥ q). `reached` finds the h at which
+that is a half, 2.5 % and 97.5 %: the t that has it expected below is the median of the quantile, or an end of its
+interval. With s → 0 (one packet) h is that probability, with s → ∞ it is q.
 
 Solved once for a grid of log s and logit q (0.1 s a process), interpolated in between: within 1 % of the distance to q.
 The incomplete beta function by its continued fraction (Abramowitz and Stegun, 26.5.8); SciPy's would cost every
@@ -82,9 +82,7 @@ def _solve(weight: FloatArray, level: FloatArray, probability: FloatArray, table
 @inlined
 def incomplete_beta(a: float, b: float, x: float) -> float:
     """The regularised one: P(Beta(a, b) ≤ x)."""
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(1 - x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(1 - x))
     # The fraction converges soon on the side of x where most of the distribution is beyond.
     if x < (a + 1) / (a + b + 2):
         return front * _fraction(a, b, x) / a

@@ -1,8 +1,8 @@
 """The shape that flows share: how delays are distributed around their flow's mean, in units of how far they scatter.
 
 A packet's delay x of a flow with mean M has the place z = (x − M)/M^(γ/2), with γ of the law by which variances go with
-means (`hierarchy.SpreadLaw`): flows that differ by a factor have γ = 2, those that differ by a shift 0. The places of all
-flows' packets together are the shape G. A flow's distribution is a mixture of that and of its own packets,
+means (`hierarchy.SpreadLaw`): flows that differ by a factor have γ = 2, those that differ by a shift 0. The places of
+all flows' packets together are the shape G. A flow's distribution is a mixture of that and of its own packets,
 
     H(t) = a·G((t − M)/M^(γ/2)) + b·#{x ≤ t},        a + b·n = 1,
 

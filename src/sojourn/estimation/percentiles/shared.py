@@ -1,19 +1,19 @@
 """Percentiles of flows with few sampled packets, from their mean and the shape that flows share, where that predicts.
 
 A flow's packets are draws from a distribution F of its own, and F is a draw from a Dirichlet process around the shared
-shape G at the flow's mean (`shape`): of α packets' weight, so that n own packets leave F(t) as
-Beta(s·H(t), s·(1 − H(t))) with s = α + n and H = (α·G + #{x ≤ t})/s. With α = 0 that is the flow's own sample, with
-α → ∞ the shape alone. Of N packets that were delivered, N − n are drawn from F; the mean's own error moves the answer, and
-its interval, by as much as that changes it (Ferguson, "A Bayesian Analysis of Some Nonparametric Problems", 1973).
+shape G at the flow's mean (`shape`): of α packets' weight, so that n own packets leave F(t) as Beta(s·H(t), s·(1 −
+H(t))) with s = α + n and H = (α·G + #{x ≤ t})/s. With α = 0 that is the flow's own sample, with α → ∞ the shape alone.
+Of N packets that were delivered, N − n are drawn from F; the mean's own error moves the answer, and its interval, by as
+much as that changes it (Ferguson, "A Bayesian Analysis of Some Nonparametric Problems", 1973).
 
-**Learnt from packets that were held out.** Sampled packets are parted into halves by chance; means come from one half (and
-all cells), places around them from the other: G. How many of a flow's other half lie below G's q-quantile is
+**Learnt from packets that were held out.** Sampled packets are parted into halves by chance; means come from one half
+(and all cells), places around them from the other: G. How many of a flow's other half lie below G's q-quantile is
 beta-binomial given the first half: α, for each level and class of sizes, is the *least* that is not clearly less likely
-than the likeliest (by `DOUBT`). So flows that differ in shape, means that are worse than they claim, and few flows to tell
-all make α small, and intervals wide.
+than the likeliest (by `DOUBT`). So flows that differ in shape, means that are worse than they claim, and few flows to
+tell all make α small, and intervals wide.
 
-**Only where it predicts.** The pinball loss of the held-out packets, from the value of this model and from the flow's own
-sample quantile, are compared flow by flow; the model answers in a class and at a level if it is better beyond doubt
+**Only where it predicts.** The pinball loss of the held-out packets, from the value of this model and from the flow's
+own sample quantile, are compared flow by flow; the model answers in a class and at a level if it is better beyond doubt
 (`held_out.SURE`), for flows with fewer than α sampled packets, or too few for an interval of their own. All others keep
 their own quantiles with intervals that assume nothing (`order_statistics`).
 
@@ -33,21 +33,26 @@ from sojourn.core.estimates import LEVELS, NORMAL_95
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.held_out import CLASSES, FEWEST, SURE
 from sojourn.estimation.hierarchy import Evidence, FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
-from sojourn.estimation.learning import LEARN_FLOWS
-from sojourn.estimation.order_statistics import row_quantiles
+from sojourn.estimation.order_statistics import MISS, row_quantiles
 from sojourn.estimation.percentiles.beta import HIGH, LOW, MEDIAN, reached
 from sojourn.estimation.percentiles.shape import Mixed, SampledDelays, Shape, places_of, shape_of
 
-# α to choose from: packets' worth of what flows have in common.
-WORTH = np.geomspace(1.0, 10_000.0, 17)
+# α to choose from: packets' worth of what flows have in common. The least of them is nothing in common.
+WORTH = np.geomspace(3.0, 10_000.0, 15)
 # Of twice the logarithm of the likelihood, below the most: what is less likely is so beyond doubt (97.5 % on one side).
 DOUBT = 4.0
 # Sampled packets that tell a flow's own shape: more of them do not count more in what all share.
 TELLING = 30
+# Flows to learn from, of each class of sizes.
+LEARN_IN_CLASS = 1_000
 # Delivered packets of a flow that tells of the shape: those of smaller ones are near their mean because they make it.
 LEAST_SIZE = 10
 MOST_CORRELATED = 0.98
+# Of α, what lies beyond a level: a Dirichlet process of less ends before it, as flows need not.
+LEAST_BEYOND = 1 / 8
 LEVEL = np.array(list(LEVELS.values()))
+# Sampled packets that give a level an interval of their own (`order_statistics`).
+ENOUGH = np.ceil(np.maximum(math.log(MISS) / np.log(LEVEL), math.log2(2 / MISS)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +112,10 @@ def _answers(
     for mean, end, sign in ((answer.low, LOW, -1.0), (answer.high, HIGH, 1.0)):
         moved = mixed._replace(mean=mean, scale=shape.scale(mean))
         value = places_of(delays, rows, moved, shape, middle)[:, :, 0]
-        by_mean = np.maximum(sign * (value - found[:, :, MEDIAN]), 0.0)
-        by_shape = np.maximum(sign * (found[:, :, end] - found[:, :, MEDIAN]), 0.0)
-        ends.append(found[:, :, MEDIAN] + sign * np.hypot(by_mean, by_shape))
+        with np.errstate(invalid="ignore"):
+            by_mean = np.maximum(sign * (value - found[:, :, MEDIAN]), 0.0)
+            by_shape = np.maximum(sign * (found[:, :, end] - found[:, :, MEDIAN]), 0.0)
+            ends.append(found[:, :, MEDIAN] + sign * np.hypot(by_mean, by_shape))
     return np.stack([found[:, :, MEDIAN], *ends], axis=2)
 
 
@@ -118,17 +124,33 @@ def _mixed(
 ) -> tuple[Mixed, FloatArray]:
     """The weights of the shape and of own packets, and the parts of packets expected below value, low and high.
 
-    Of N packets, n are known; of the others a number lies below t that is beta-binomial, whose variance the weight of one
-    Beta for all N has. A percentile is between two packets: that of few is not their last.
+    Of N packets, n are known; of the others a number lies below t that is beta-binomial, whose variance the weight of
+    one Beta for all N has. A percentile is between two packets: that of few is not their last.
     """
     count, size = count[:, None], size[:, None]
     rest = np.maximum(size - count, 1.0)
-    each = (1 + rest / (worth + count)) / (rest + count)
-    correlated = 1 / (worth + count + 1)
-    correlated = (1 + (rest - 1) * correlated) / rest * (rest / (rest + count)) ** 2
+    told = _told(count)
+    total = worth + count * told
+    each = told * rest / total / (rest + count)
+    correlated = (1 + (rest - 1) / (total + 1)) / rest * (rest / (rest + count)) ** 2
     level = (0.5 + (rest + count - 1) * LEVEL) / (rest + count)
     expected = reached(1 / correlated - 1, level)
-    return Mixed(mean, shape.scale(mean), 1 - count * each, each), expected
+    # Own packets tell nothing beyond the first and the last of them: there is room for one more, as far as they count.
+    beyond = each * count * told / total
+    expected *= (1 + beyond)[:, :, None]
+    expected[:, :, MEDIAN] -= beyond / 2
+    expected[:, :, LOW] -= beyond
+    each = each + 1 / (rest + count)
+    return Mixed(mean, shape.scale(mean), np.maximum(1 - count * each, 0.0), each), expected
+
+
+def _told(count: FloatArray) -> FloatArray:
+    """How far a packet counts as a draw around each level: fully where there are enough for an interval of their own.
+
+    Fewer packets hardly ever reach a level at the end of a distribution, and would seem to say that it ends there.
+    """
+    found: FloatArray = np.minimum(count / ENOUGH, 1.0)
+    return found
 
 
 def _in_order(found: FloatArray, is_shared: BoolArray) -> FloatArray:
@@ -170,13 +192,13 @@ def learn_shape(delays: SampledDelays, evidence: Evidence, prior: FlowPrior) -> 
 
 
 def _learning_rows(delays: SampledDelays, evidence: Evidence) -> Int64Array:
-    """Flows with two sampled packets or more: some of each class of sizes."""
-    tells = np.diff(delays.start) > 1
-    random, chosen = np.random.default_rng(0), []
-    for number in range(len(CLASSES) + 1):
-        rows = np.flatnonzero(tells & (classes_of(evidence.size) == number))
-        most = LEARN_FLOWS // 2
-        chosen.append(rows if len(rows) <= most else random.choice(rows, most, replace=False))
+    """Some of the sampled flows of each class of sizes, at first of those with two packets: one tells how it lies, two
+    tell whether flows differ in that."""
+    count, classes = np.diff(delays.start), classes_of(evidence.size)
+    order = np.lexsort((np.random.default_rng(0).random(len(count)), count < 2))
+    chosen = [
+        order[(count[order] > 0) & (classes[order] == number)][:LEARN_IN_CLASS] for number in range(len(CLASSES) + 1)
+    ]
     return np.sort(np.concatenate(chosen))
 
 
@@ -255,7 +277,9 @@ def _likelihoods(trials: list[_Trial], shape: Shape) -> FloatArray:
             ]
             ends = [shape.below((limit - mean) / shape.scale(mean)) for mean in (posterior.low, posterior.high)]
             moved = ((ends[0] - ends[1]) / (2 * NORMAL_95)) ** 2 / (level * (1 - level))
-            numbers = _Numbers(below[0], np.diff(seen.start), below[1], np.diff(held.start), moved)
+            count = np.diff(seen.start).astype(np.float64)
+            told = _told(count[:, None])[:, number]
+            numbers = _Numbers(told * below[0], told * count, below[1], np.diff(held.start), moved)
             _beta_binomial(numbers, level, WORTH, found[:, number])
     # Both halves tell of the same flow: not twice as much.
     return found / np.maximum(told, 1.0)[:, None, None]
@@ -266,7 +290,7 @@ class _Numbers(NamedTuple):
     the mean's error adds."""
 
     below_seen: FloatArray
-    seen: Int64Array
+    seen: FloatArray
     below_held: FloatArray
     held: Int64Array
     moved: FloatArray
@@ -294,7 +318,7 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _worth(likelihood: FloatArray, classes: Int64Array) -> FloatArray:
-    """α for classes × levels: a class's own, or that of all flows where the class says little and nothing against it."""
+    """α for classes × levels: a class's own, or that of all flows where it says little and nothing against that."""
     everywhere = likelihood.sum(axis=0)
     common = _least_likely(everywhere)
     found = np.zeros((len(CLASSES) + 1, len(LEVEL)))
@@ -304,20 +328,25 @@ def _worth(likelihood: FloatArray, classes: Int64Array) -> FloatArray:
         agrees = 2 * (summed.max(axis=1) - summed[np.arange(len(LEVEL)), common]) < DOUBT
         chosen = _least_likely(summed) if own.sum() >= FEWEST else np.where(agrees, common, 0)
         found[number] = np.where(chosen > 0, WORTH[chosen], 0.0)
-    return found
+    # Few packets tell of the ends of a distribution: flows are not known to be more alike there.
+    found = np.minimum.accumulate(found, axis=1)
+    return np.where(found * np.minimum(LEVEL, 1 - LEVEL) >= LEAST_BEYOND, found, 0.0)
 
 
 def _least_likely(summed: FloatArray) -> Int64Array:
     """The number of the least α that is not beyond doubt less likely than another; 0 is nothing in common."""
-    return np.argmax(2 * (summed.max(axis=1, keepdims=True) - summed) < DOUBT, axis=1)
+    found: Int64Array = np.argmax(2 * (summed.max(axis=1, keepdims=True) - summed) < DOUBT, axis=1)
+    return found
 
 
 def _is_better(trials: list[_Trial], shape: Shape, worth: FloatArray, size: FloatArray) -> BoolArray:
     """Whether held-out packets are predicted better than by own quantiles, beyond doubt, of classes × levels."""
-    gain, classes = np.zeros((len(size), len(LEVEL))), classes_of(size)
+    gain, classes, counted = np.zeros((len(size), len(LEVEL))), classes_of(size), np.zeros(len(size), bool)
+    usual = _usual_number(trials, classes)
     for posterior, seen, held in trials:
         count = np.diff(seen.start)
-        rows = np.flatnonzero((count > 0) & (np.diff(held.start) > 0))
+        rows = np.flatnonzero((count >= usual) & (np.diff(held.start) > 0))
+        counted[rows] = True
         of_flow = np.maximum(worth[classes], WORTH[0])[rows]
         mixed, expected = _mixed(shape, of_flow, count[rows].astype(float), size[rows], posterior.mean[rows])
         ours = np.full(gain.shape, np.nan)
@@ -326,14 +355,28 @@ def _is_better(trials: list[_Trial], shape: Shape, worth: FloatArray, size: Floa
         own = np.stack([row_quantiles(seen.start, seen.delay_ns, level) for level in LEVEL.tolist()], axis=1)
         part = (_pinball(held, own) - _pinball(held, ours)) / np.maximum(np.abs(posterior.mean), 1.0)[:, None]
         gain += np.where(np.isfinite(part), part, 0.0)
-    common = np.array([_sureness(gain[:, number]) > SURE for number in range(len(LEVEL))])
+    common = np.array([_sureness(gain[counted, number]) > SURE for number in range(len(LEVEL))])
     found = np.zeros(worth.shape, bool)
     for number in range(len(found)):
-        own_rows = classes == number
+        own_rows = (classes == number) & counted
         for level in range(len(LEVEL)):
             parts = gain[own_rows, level]
             sure = _sureness(parts)
             found[number, level] = sure > SURE or (common[level] and (len(parts) < FEWEST or sure > 0))
+    return found
+
+
+def _usual_number(trials: list[_Trial], classes: Int64Array) -> FloatArray:
+    """Sampled packets that half of a class's flows have at least.
+
+    Half of a flow's packets predict worse than all of them: flows are judged by whose half is as many as others have.
+    """
+    count = np.sum([np.diff(trial.seen.start) for trial in trials], axis=0)
+    middle = [
+        float(np.median(count[classes == number])) if (classes == number).any() else 1.0
+        for number in range(len(CLASSES) + 1)
+    ]
+    found: FloatArray = np.maximum(np.array(middle), 1.0)[classes]
     return found
 
 
