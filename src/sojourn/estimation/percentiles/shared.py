@@ -342,10 +342,9 @@ def _least_likely(summed: FloatArray) -> Int64Array:
 def _is_better(trials: list[_Trial], shape: Shape, worth: FloatArray, size: FloatArray) -> BoolArray:
     """Whether held-out packets are predicted better than by own quantiles, beyond doubt, of classes × levels."""
     gain, classes, counted = np.zeros((len(size), len(LEVEL))), classes_of(size), np.zeros(len(size), bool)
-    usual = _usual_number(trials, classes)
     for posterior, seen, held in trials:
         count = np.diff(seen.start)
-        rows = np.flatnonzero((count >= usual) & (np.diff(held.start) > 0))
+        rows = np.flatnonzero((count > 0) & (np.diff(held.start) > 0))
         counted[rows] = True
         of_flow = np.maximum(worth[classes], WORTH[0])[rows]
         mixed, expected = _mixed(shape, of_flow, count[rows].astype(float), size[rows], posterior.mean[rows])
@@ -363,20 +362,6 @@ def _is_better(trials: list[_Trial], shape: Shape, worth: FloatArray, size: Floa
             parts = gain[own_rows, level]
             sure = _sureness(parts)
             found[number, level] = sure > SURE or (common[level] and (len(parts) < FEWEST or sure > 0))
-    return found
-
-
-def _usual_number(trials: list[_Trial], classes: Int64Array) -> FloatArray:
-    """Sampled packets that half of a class's flows have at least.
-
-    Half of a flow's packets predict worse than all of them: flows are judged by whose half is as many as others have.
-    """
-    count = np.sum([np.diff(trial.seen.start) for trial in trials], axis=0)
-    middle = [
-        float(np.median(count[classes == number])) if (classes == number).any() else 1.0
-        for number in range(len(CLASSES) + 1)
-    ]
-    found: FloatArray = np.maximum(np.array(middle), 1.0)[classes]
     return found
 
 
