@@ -1,7 +1,7 @@
 """`make bench`: run the benchmarks, print their tables; ``--write`` puts them into docs/performance.md.
 
 ``coverage`` and ``tomography-intervals`` (of intervals, not timed, only by name) go to docs/maths.
-``auto``, ``constants`` and ``percentiles`` have options of their own (``python -m bench auto --help``).
+``auto``, ``constants``, ``percentiles`` and ``round-trips`` have options of their own (as ``auto --help`` tells).
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ TABLES = (
     "tomography",
 )
 UNTIMED = ("coverage", "tomography-intervals")
-OF_THEIR_OWN = {"auto": "bench.auto.run", "constants": "bench.constants.run", "percentiles": "bench.percentiles"}
+OF_THEIR_OWN = {
+    "auto": "bench.auto.run",
+    "constants": "bench.constants.run",
+    "percentiles": "bench.percentiles",
+    "round-trips": "bench.round_trips",
+}
 
 
 def main() -> None:
