@@ -1,4 +1,4 @@
-"""The oracles of round trips are the best linear estimators, as dense solutions have them, better the more they know."""
+"""Oracles of round trips are best linear estimators: as dense solutions have them, and better the more they know."""
 
 from __future__ import annotations
 
