@@ -24,6 +24,9 @@ from sojourn.cli.parameters import QuickCommand, QuickGroup
 from sojourn.core.compiling import CompileStep, cache_directory, observe_compilation
 from sojourn.core.errors import SojournError, harmless
 
+# Systems here are small: further threads of the linear algebra wait for work at full speed, and cost more than they do.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # The commands in the order of `--help`, each with its module in `cli`; a group may have further modules that add to it.
 COMMANDS = {
     "demo": ("lab.demo",),
