@@ -140,6 +140,19 @@ def test_rows_are_sorted_and_limited_in_every_format(capsys: pytest.CaptureFixtu
         assert "456" in capsys.readouterr().out
 
 
+def test_a_column_that_does_not_exist_writes_nothing_and_empties_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "rows.json"
+    kept.write_text("as before")
+    view = TableView(columns=("nonsense",))
+    for path in (None, kept):
+        with pytest.raises(UsageError, match="there is no column nonsense"):
+            write_rows([ROWS], Format.JSON, path=path, fields={"total": 3}, view=view)
+    assert capsys.readouterr().out == ""
+    assert kept.read_text() == "as before"
+
+
 def test_the_share_lost_can_be_sorted_by() -> None:
     assert row_order({"lost": [5, 3, None], "packets": [100, 10, 1]}, "loss", None) == [1, 0, 2]
 

@@ -256,7 +256,9 @@ def write_rows(
 ) -> None:
     """Write all blocks; `fields` and `name` frame the rows in JSON, `table` describes the table's columns."""
     view = view or TableView()
-    blocks = view.chosen(blocks)
+    chosen = view.chosen(blocks)
+    # A column that does not exist is known with the first rows: nothing is written, and no file emptied, before.
+    blocks = chain([first], chosen) if (first := next(chosen, None)) is not None else ()
     if how is Format.PARQUET:
         _write_parquet(blocks, path)
         return

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
 from sojourn.client.query_unit import Client
-from sojourn.core.errors import ServerError, UsageError
+from sojourn.core.errors import InputError, ServerError, UsageError
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 
 
@@ -21,8 +21,12 @@ def unit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unit]:
 
 
 def run(unit: Unit, *words: str, who: str = "admin") -> Result:
+    return command(unit, "segment", *words, who=who)
+
+
+def command(unit: Unit, *words: str, who: str = "admin") -> Result:
     environment = {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens[who]}
-    result = CliRunner().invoke(app, ["segment", *words], env=environment)
+    result = CliRunner().invoke(app, words, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -106,3 +110,10 @@ def test_what_mplane_measures_is_asked_for_by_its_hops(unit: Unit) -> None:
     shown = run(unit, "show", "alpha>beta", who="viewer").stdout
     assert shown.splitlines()[0] == "alpha>beta: alpha to beta"
     assert "link, measured until 1970-01-01" in shown
+
+
+def test_questions_that_nothing_answers_say_so(unit: Unit) -> None:
+    with pytest.raises(InputError, match="no segment that fits 'zz\\*' has an answer in the range"):
+        command(unit, "query", "--segment", "zz*")
+    with pytest.raises(UsageError, match="'0s' is no length of time"):
+        command(unit, "query", "--segment", "up", "--interval", "0s")

@@ -151,7 +151,9 @@ def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str,
     if any(sign in name for name in names for sign in "*?"):
         _print_ranking(client, asked, question, output)
         return
-    interval_ns = parse_duration(asked.interval, where="--interval") if asked.interval else 0
+    interval_ns = 0 if asked.interval is None else parse_duration(asked.interval, where="--interval")
+    if asked.interval is not None and interval_ns <= 0:
+        raise UsageError(f"{asked.interval!r} is no length of time", where="--interval", action="give one such as 10s")
     about = {**question, "interval_ns": interval_ns, "flows": asked.flow or []}
     if len(names) == 1:
         print_segment(client.query_segment(names[0], **about), output, verbose=True)
@@ -172,6 +174,9 @@ def _print_ranking(client: Client, asked: SegmentOptions, question: Mapping[str,
         raise UsageError(f"segments are not ranked by {by}", where="--by", action="use mean, p99, loss or packets")
     span = question["from_ns"], question["to_ns"]
     rows = client.rank_segments(*span, segments=names[0], top=question["top"], by=by)
+    if not rows:
+        what = f"no segment that fits {names[0]!r} has an answer in the range"
+        raise InputError(what, where="--segment", action="sojourn segment list tells which there are")
     write_rows([_block(rows)], output.how, path=output.output, name="segments", table=RANKING, view=output.view)
 
 

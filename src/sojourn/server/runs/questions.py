@@ -112,6 +112,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
         intervals.append(combine(answers[rows], clocks[rows], later=after, foreign=foreign))
     keys = _KeysOf(directory, [whole, *intervals])
     if work.flows:
+        notes += _unseen_notes(whole, work.flows)
         whole, *intervals = (_only(one, work.flows) for one in (whole, *intervals))
     result = sketch_result("auto", 8 * work.memory_bytes, whole, intervals, keys)
     sent_bits = 8 * sum(part.size_bytes for part in parts)
@@ -445,6 +446,16 @@ def _unnamed_notes(whole: Interval) -> Iterator[str]:
         yield "no flow is named in what the nodes sent: there are answers about all packets together only"
 
 
+def _unseen_notes(whole: Interval, flows: Sequence[str]) -> Iterator[str]:
+    known = set() if whole.flows is None else set(whole.flows.flow_id.tolist())
+    for flow in flows:
+        if key_id(parse_key(flow)) not in known:
+            yield f"{flow} was not seen on this segment in the range"
+
+
 def _foreign_notes(foreign: UInt64Array) -> Iterator[str]:
     if len(foreign):
-        yield f"{plural(len(foreign), 'flow')} seen at one end only: not on this segment, and left out"
+        yield (
+            f"{plural(len(foreign), 'flow')} seen at one end only: not on this segment, or wholly lost; left out, and "
+            "not counted as lost"
+        )
