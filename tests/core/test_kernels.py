@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, inlined, kernel
+from sojourn.core.arrays import Int64Array
+from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, inlined, kernel, prefetch
 
 
 @pytest.mark.parametrize("compiled", [kernel, inlined, borrowing_kernel, borrowing_inlined])
@@ -116,3 +118,17 @@ def test_where_the_disk_is_full_kernels_are_compiled_and_that_they_are_not_kept_
     assert found.stderr.count("\n") == 1
     assert f"{tmp_path}: compiled code cannot be kept" in found.stderr
     assert "No space left on device" in found.stderr
+
+
+def test_any_address_can_be_prefetched() -> None:
+    """A hint alone: what is not mapped is not read."""
+
+    @kernel
+    def ahead(addresses: Int64Array) -> int:
+        for address in addresses:
+            prefetch(address)
+        return len(addresses)
+
+    column = np.arange(4)
+    assert ahead(np.array([0, -1, column.ctypes.data, 1 << 46])) == 4
+    assert column.tolist() == [0, 1, 2, 3]

@@ -66,7 +66,7 @@ def _absent(*names: str) -> Iterator[None]:
 _UNUSED = ("scipy.linalg", "cffi")
 with _absent("scipy", *([] if os.path.exists(".numba_config.yaml") else ["yaml"]), *_UNUSED):
     from numba import config, njit, types, version_info
-    from numba.core import event
+    from numba.core import cgutils, event
     from numba.core.registry import cpu_target
     from numba.core.runtime.nrt import rtsys
     from numba.core.sigutils import normalize_signature
@@ -212,6 +212,27 @@ def _storer(bits: int, kind: Any) -> Callable[[int, int, Any], None]:
     return cast(Callable[[int, int, Any], None], store)
 
 
+def _prefetcher() -> Callable[[int], None]:
+    """A function ``(address)`` that has the cache line of an address loaded; any address will do."""
+
+    @intrinsic
+    def load_ahead(_context: Any, _address: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+            module, name = builder.module, "llvm.prefetch.p0"
+            function = cgutils.get_or_insert_function(module, kind, name)  # type: ignore[no-untyped-call]
+            # For writing, to be kept in all caches, as data.
+            flags = [ir.Constant(flag, value) for value in (1, 3, 1)]
+            builder.call(function, [builder.inttoptr(arguments[0], pointer), *flags])
+            return context.get_dummy_value()
+
+        return types.none(types.int64), generate
+
+    return cast(Callable[[int], None], load_ahead)
+
+
+prefetch: Callable[[int], None] = _prefetcher()
 byte_at: Callable[[int, int], int] = _loader(8)
 big_16: Callable[[int, int], int] = _loader(16, swapped=True)
 big_32: Callable[[int, int], int] = _loader(32, swapped=True)

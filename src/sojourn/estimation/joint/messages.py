@@ -42,7 +42,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
-from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel
+from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel, prefetch, signed
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lds import LdsParameters
 
@@ -219,6 +219,7 @@ ROUNDED = 1e-14  # what is left of 1 by rounding, where sums cancel
 WEAKEST = 1e-3
 NEGLIGIBLE = 30.0  # e⁻³⁰ of the nearest component's share
 FEW_MOVING, FURTHEST = 0.01, 30.0  # of flows, and times what the others change
+AHEAD = 8  # flows: so long before a visit its cells are fetched from memory
 NEVER = -1.0  # the change of a flow that is not visited
 SURE = 1e6  # times the prior's precision: what is known of a flow whose value is
 LEAST_VARIANCE = 1e-12  # of a variance: below, what is left of it is rounding
@@ -604,7 +605,13 @@ def _visit(f: int, graph: Graph, prior: Prior, scratch: _Scratch, step: float) -
 @borrowing_kernel
 def _visit_all(graph: Graph, prior: Prior, scratch: _Scratch, step: float, quiet: float) -> float:
     largest = 0.0
-    for f in range(graph.cell.shape[0]):
+    first, apart, flows = signed(graph.observed.ctypes.data), graph.observed.strides[0], graph.cell.shape[0]
+    for f in range(flows):
+        soon = f + AHEAD
+        if soon < flows and graph.change[soon] >= quiet:
+            # Hashed cells are anywhere: loaded while the flows before are visited, they are there when needed.
+            for e in range(graph.cell.shape[1]):
+                prefetch(first + apart * max(graph.cell[soon, e], 0))
         if graph.change[f] >= quiet:
             change = math.sqrt(_visit(f, graph, prior, scratch, step))
             graph.change[f] = change
