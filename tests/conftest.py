@@ -67,3 +67,12 @@ def postgresql() -> Iterator[PostgresqlServer]:
             pytest.fail("PostgreSQL or psycopg is missing and CI skips nothing")
         pytest.skip("PostgreSQL or its driver is not installed")
     yield from running_server(programs)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store may be, on either database: a directory that is not there yet, or a database with nothing in it."""
+    if request.param == "sqlite":
+        return str(tmp_path / "data")
+    server: PostgresqlServer = request.getfixturevalue("postgresql")
+    return server.new_database()

@@ -22,7 +22,7 @@ from sojourn.epochs.wire import EncodedEpoch, encode, encoded
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store import database
 from sojourn.store import epochs as store_module
-from sojourn.store.database import METADATA, NODES, SIGHTINGS, UNLISTED, insert_missing
+from sojourn.store.database import METADATA, NODES, SIGHTINGS, insert_missing
 from sojourn.store.epochs import EpochStore, Status, StreamRecord, open_store, read_store
 
 PARAMETERS = BucketArrayParameters(buckets=8, per_instance=2, bits=16)
@@ -35,10 +35,9 @@ def epoch(sequence: int = 0, *, node: str = "n", stream: str = "disk", first_ns:
     return Epoch(node, stream, sequence, sketch, (ProcessKey("dd", 7), ProcessKey("sh", 9)))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path):
-    in_directory = request.param == "sqlite"
-    opened = open_store(tmp_path / "data" if in_directory else request.getfixturevalue("postgresql").new_database())
+@pytest.fixture
+def store(place: str):
+    opened = open_store(place)
     yield opened
     opened.close()
 
@@ -191,15 +190,6 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
         open_store(tmp_path)
 
 
-def test_a_store_of_another_version_is_not_touched(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    with store.transaction(writes=True) as connection:
-        connection.exec_driver_sql("UPDATE schema_version SET version = 99")
-    store.close()
-    with pytest.raises(StoreError, match="schema 99"):
-        open_store(tmp_path)
-
-
 def test_a_directory_with_a_question_mark_is_taken_as_it_is(tmp_path: Path) -> None:
     place = tmp_path / "d?x=1"
     open_store(place).close()
@@ -252,19 +242,6 @@ def test_keys_of_an_epoch_that_was_forgotten_meanwhile_are_not_waited_for(store:
     assert store.remove_some_before(10**9, limit=10) == 1
     assert store.list_keys()
     assert not store.list_keys()
-
-
-def test_a_store_without_a_list_of_what_is_to_be_entered_is_opened(tmp_path: Path) -> None:
-    """As Sojourn made them before there was one."""
-    made = open_store(tmp_path)
-    made.add([epoch()])
-    with made.transaction(writes=True) as connection:
-        UNLISTED.drop(connection)
-    made.close()
-    opened = open_store(tmp_path)
-    assert opened.add([keyed(1, store_module.SLICE_KEYS + 1)]) == ["stored"]
-    assert [e.sequence for e in opened.epochs("n", "disk", 0, 10**9)] == [0, 1]
-    opened.close()
 
 
 def test_what_is_opened_for_reading_cannot_be_written(store: EpochStore) -> None:

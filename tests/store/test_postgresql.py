@@ -107,7 +107,7 @@ def test_a_value_that_the_database_cannot_hold_is_refused_as_such(pair: tuple[Ep
 def test_ids_and_times_of_all_64_bits_come_back(pair: tuple[EpochStore, EpochStore]) -> None:
     one, _ = pair
     last = 2**63 - 1 - 500
-    one.add([epoch(2**63 - 1, first_ns=last)])
+    one.add([epoch(2**63 - 1, first_ns=last)], now_ns=last)
     (found,) = one.epochs("n", "disk", last, 2**63 - 1)
     assert (found.sequence, found.first_ns, found.last_ns) == (2**63 - 1, last, last + 500)
     assert one.last_sequence("n", "disk") == 2**63 - 1

@@ -51,7 +51,8 @@ from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.store import LatePackets, SinkStore
 from sojourn.server.sinks.worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
-from sojourn.server.upkeep import EpochRetention, KeyLister, Periodic
+from sojourn.server.upkeep import ClockWatch, EpochMerging, EpochRetention, KeyLister, PartitionKeeper, Periodic
+from sojourn.store.clock import TrustedClock
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.measurements import MeasurementStore
 from sojourn.store.runs import RunStore
@@ -85,13 +86,18 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         app.state.workers = QueryWorkers(limits)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         planner = SegmentPlanner(app.state.segments, StoredTraffic(store), app.state.wake)
-        retention = SinkRetention(store, limits.keep_collections_ns, forget=app.state.worker.forget)
+        clock = ClockWatch(TrustedClock(store), app.state.telemetry)
+        forget = app.state.worker.forget
+        retention = SinkRetention(store, limits.keep_collections_ns, forget=forget, clock=clock.now_ns)
         runs = RunWorker(store, limits, partial(wanted_pairs, app.state.segments.segments))
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
+        running.append(PartitionKeeper(store))
+        if limits.merge_epochs:
+            running.append(EpochMerging(store, limits.merge_epochs, app.state.telemetry, clock))
         if limits.keep_epochs_ns is not None:
             beside = {"probed intervals": app.state.measurements, "answered runs": RunStore(store)}
             beside["ended recordings of points"] = app.state.segments.segments
-            running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns))
+            running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns, clock))
         for part in running:
             part.start()
         at_broker = BrokerIntake(broker, app.state.intake) if broker is not None else None

@@ -47,6 +47,10 @@ class EpochInfo(_Model):
     last_ns: int | None
     recorded: int
     size_bytes: int
+    merged: int = Field(default=1, description="how many epochs it holds")
+    shifted_ns: int | None = Field(
+        default=None, description="how far ahead of its arrival its node dated it; its times are so much earlier"
+    )
     set_aside: str | None = Field(default=None, description="why it cannot be decoded and is left out of answers")
 
 
@@ -79,6 +83,9 @@ class Stream(_Model):
     granularity: Annotated[str, Field(min_length=1, max_length=40)]
     values: Literal["increments", "samples"] | None = Field(
         default=None, description="whether their sum answers a question, or their mean"
+    )
+    acknowledged: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        default=None, description="the last number of it that the node was told is stored"
     )
 
 

@@ -45,6 +45,9 @@ class Telemetry:
         self.broker = Gauge("sojourn_broker_connected", "Whether the MQTT broker is connected", registry=registry)
         self.epochs = counter("epochs_received", "Epochs received", "status")
         self.epochs_removed = counter("epochs_removed", "Epochs removed because they were old")
+        self.epochs_merged = counter("epochs_merged", "Epochs merged into others because they were old")
+        paused = "Whether nothing is removed or merged, because the clock is in doubt"
+        self.retention_paused = Gauge("sojourn_retention_paused", paused, registry=registry)
         self.query_seconds = seconds("query", "Time to answer a query")
         self.packets = counter("packets_received", "Packets of sinks received", "status")
         self.packets_solved = counter("packets_solved", "Packets whose hops were found")

@@ -1,11 +1,12 @@
 """Upkeep: what a query unit does again and again beside its requests, each task in a thread of its own.
 
-Retention: epochs, probed segments and answers are removed after a while. Guarantee: an epoch goes only when both its
-last measurement and its arrival are older than what is kept, so neither a node that was long away nor one whose clock
-is wrong loses what it has just sent. A probed interval goes by its end.
+Retention: epochs, probed segments and answers are removed after a while (`store.retention`). Guarantee: an epoch goes
+only when both its last measurement and its arrival are older than what is kept, so neither a node that was long away
+nor one whose clock is wrong loses what it has just sent. A probed interval goes by its end. Down-sampling: old epochs
+are merged (`store.downsampling`). Both go by a clock that is confirmed (`store.clock`), and pause while it is not.
 
-Keys of large epochs are entered in the directory after the epoch was stored. Both work in small transactions with
-pauses between them, so that nodes and queries do not wait.
+Keys of large epochs are entered in the directory after the epoch was stored. All work in small transactions with
+pauses between them, so that nodes and queries do not wait. Partitions are made ahead of time.
 """
 
 from __future__ import annotations
@@ -14,22 +15,26 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess
 from sojourn.core.units import format_duration
 from sojourn.server.telemetry import Telemetry
+from sojourn.store.clock import TrustedClock
+from sojourn.store.downsampling import MergeStep, merge_some
 from sojourn.store.epochs import EpochStore
 from sojourn.store.measurements import MeasurementStore
+from sojourn.store.partitions import prepare_partitions
 from sojourn.store.runs import RunStore
 
 JOIN_SECONDS = 30.0
 KEYS_SECONDS = 1.0
 # After each transaction: other writers, and other threads of this process, have at least as much time as it took.
-KEYS_PAUSE_SECONDS, REMOVAL_PAUSE_SECONDS = 0.02, 0.05
+KEYS_PAUSE_SECONDS, REMOVAL_PAUSE_SECONDS, MERGE_PAUSE_SECONDS = 0.02, 0.05, 0.005
 REMOVED_AT_ONCE = 500
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 600.0
+PARTITIONS_SECONDS, MERGE_SECONDS = 3600.0, 60.0
 _KEYS_LOG = logging.getLogger("sojourn.keys")
 _LOG = logging.getLogger("sojourn.retention")
 _FAULTS = logging.getLogger("sojourn.upkeep")
@@ -95,24 +100,74 @@ class _StoppedError(Exception):
     """The query unit ends; the rest is listed when it runs again."""
 
 
+class PartitionKeeper(Periodic):
+    """Makes the partitions of the next days before they are needed; on SQLite there are none."""
+
+    def __init__(self, store: EpochStore) -> None:
+        self._store = store
+        super().__init__("sojourn-partitions", PARTITIONS_SECONDS)
+
+    def work(self) -> None:
+        try:
+            with self._store.transaction(writes=True) as connection:
+                prepare_partitions(connection, time.time_ns())
+        except SojournError as error:
+            _LOG.warning("warning: no partitions could be made: %s", error)
+
+
+class ClockWatch:
+    """What retention and merging go by; that it is in doubt, and that it no longer is, is reported once."""
+
+    def __init__(self, clock: TrustedClock, telemetry: Telemetry) -> None:
+        self._clock, self._telemetry = clock, telemetry
+        self._is_paused = False
+        self._lock = threading.Lock()
+
+    def now_ns(self) -> int | None:
+        """The time, unless the clock is in doubt."""
+        now = self._clock.now_ns()
+        with self._lock:
+            if (now is None) != self._is_paused:
+                self._is_paused = now is None
+                self._report()
+        return now
+
+    def _report(self) -> None:
+        self._telemetry.retention_paused.set(self._is_paused)
+        if self._is_paused:
+            ahead = format_duration(self._clock.ahead_ns or 0)
+            text = "the clock is %s ahead of what was last known, and neither nodes nor an operator confirm it"
+            _LOG.warning(
+                f"warning: {text}; nothing is removed or merged until then (sojourn store confirm-clock)", ahead
+            )
+        else:
+            _LOG.info("the clock is confirmed; retention goes on")
+
+
 class EpochRetention(Periodic):
     """Keeps a store's epochs, and what is stored beside them, for a time."""
 
     def __init__(
-        self, store: EpochStore, beside: Mapping[str, MeasurementStore | RunStore], telemetry: Telemetry, keep_ns: int
+        self,
+        store: EpochStore,
+        beside: Mapping[str, MeasurementStore | RunStore],
+        telemetry: Telemetry,
+        keep_ns: int,
+        clock: ClockWatch,
     ) -> None:
         self._store, self._beside, self._telemetry, self._keep_ns = store, beside, telemetry, keep_ns
+        self._clock = clock
         super().__init__("sojourn-retention", min(max(keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS))
 
     def work(self) -> None:
         """Remove what is too old."""
         try:
-            self._remove_old()
+            if (now_ns := self._clock.now_ns()) is not None:
+                self._remove_old(now_ns - self._keep_ns)
         except SojournError as error:
             _LOG.warning("warning: old epochs could not be removed: %s", error)
 
-    def _remove_old(self) -> None:
-        before_ns = time.time_ns() - self._keep_ns
+    def _remove_old(self, before_ns: int) -> None:
         stores: dict[str, EpochStore | MeasurementStore | RunStore] = {"epochs": self._store, **self._beside}
         for what, store in stores.items():
             removed = 0
@@ -123,3 +178,43 @@ class EpochRetention(Periodic):
                 self._stopping.wait(REMOVAL_PAUSE_SECONDS)
             if removed:
                 _LOG.info("%s %s older than %s were removed", f"{removed:,}", what, format_duration(self._keep_ns))
+
+
+class EpochMerging(Periodic):
+    """Merges a store's old epochs, the finest steps first."""
+
+    def __init__(self, store: EpochStore, steps: Sequence[MergeStep], telemetry: Telemetry, clock: ClockWatch) -> None:
+        self._store, self._steps = store, sorted(steps, key=lambda step: step.step_ns)
+        self._telemetry, self._clock = telemetry, clock
+        super().__init__("sojourn-merging", min(MERGE_SECONDS, min(step.after_ns for step in steps) / 1e9))
+
+    def work(self) -> None:
+        """Merge what has become old enough."""
+        try:
+            if (now_ns := self._clock.now_ns()) is not None:
+                for step in self._steps:
+                    self._merge(step, now_ns)
+        except _StoppedError:
+            return
+        except SojournError as error:
+            _LOG.warning("warning: old epochs could not be merged: %s", error)
+
+    def _merge(self, step: MergeStep, now_ns: int) -> None:
+        merged = 0
+        looked_at = -1
+        while looked_at and not self._stopping.is_set():
+            looked_at, gone = merge_some(self._store, step, now_ns, pause=self._pause)
+            merged += gone
+            self._telemetry.epochs_merged.inc(gone)
+        if merged:
+            every = format_duration(step.step_ns)
+            _LOG.info(
+                "%s epochs older than %s were merged into others of %s",
+                f"{merged:,}",
+                format_duration(step.after_ns),
+                every,
+            )
+
+    def _pause(self) -> None:
+        if self._stopping.wait(MERGE_PAUSE_SECONDS):
+            raise _StoppedError

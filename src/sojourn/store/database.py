@@ -4,7 +4,8 @@ Guarantee: a transaction is all or nothing, and on disk when it ends (SQLite: wr
 commit); what a database complains of is a `StoreError`, a value that it cannot hold a `UsageError`. Writers get their
 turns in the order in which they came. Only its owner can read a database in a directory, whatever that allows.
 
-The tables are the same for both; so are the statements but for those that the two spell apart. Ids of instances are
+The tables are the same for both, and made by `migrations`; so are the statements but for those that the two spell
+apart. Ids of instances are
 64-bit words; databases have signed ones, so a word is stored as the signed number with its bits. Rows are added unless
 they are there: SQLite has one writer at a time, but with PostgreSQL another query unit may add the same row between a
 look and an insert, and one of the two would fail.
@@ -23,9 +24,11 @@ from typing import Any
 from sqlalchemy import (
     URL,
     BigInteger,
+    Boolean,
     Column,
     Connection,
     Engine,
+    Float,
     Index,
     Integer,
     LargeBinary,
@@ -37,13 +40,13 @@ from sqlalchemy import (
     case,
     create_engine,
     event,
-    inspect,
     make_url,
     or_,
+    select,
+    text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, OperationalError
-from sqlalchemy.schema import CreateColumn
 
 from sojourn.core.errors import StoreError, UsageError
 from sojourn.core.executors.turns import FairLock
@@ -154,12 +157,6 @@ class Database:
         # SQLite has one writer at a time, and lets those that wait find out by trying again.
         self._turns = FairLock(seconds=BUSY_SECONDS) if engine.dialect.name == "sqlite" else nullcontext()
 
-    def create(self, tables: MetaData) -> None:
-        """Make tables that are missing, unless it is only read."""
-        if not self.is_read_only:
-            with self.transaction(writes=True) as connection:
-                tables.create_all(connection)
-
     def close(self) -> None:
         self.engine.dispose()
 
@@ -193,7 +190,8 @@ def _first_line(error: DBAPIError) -> str:
     return lines[0] if lines else str(error)
 
 
-SCHEMA_VERSION = 1
+# Epochs that are dated so far ahead of their arrival are taken for those of a wrong clock.
+AHEAD_NS = 3_600_000_000_000
 # The types of names and of row numbers, in all tables.
 NAME = String(200)
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
@@ -208,6 +206,7 @@ NODES = Table(
     Column("name", NAME, primary_key=True),
     Column("first_seen_ns", BigInteger, nullable=False),
     Column("last_seen_ns", BigInteger, nullable=False),
+    Column("newest_ns", BigInteger),  # of its measurements, by its own clock
 )
 
 TAGS = Table(
@@ -229,6 +228,7 @@ STREAMS = Table(
     Column("values_are", String(20)),  # increments or samples; null where an earlier agent did not say
 )
 
+_IS_SHIFTED = text("shifted_ns IS NOT NULL")
 EPOCHS = Table(
     "epochs",
     METADATA,
@@ -242,9 +242,113 @@ EPOCHS = Table(
     Column("received_ns", BigInteger, nullable=False),
     Column("size_bytes", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
+    Column("merged", Integer, nullable=False, server_default="1"),  # how many epochs it holds
+    Column("shifted_ns", BigInteger),  # first_ns and last_ns are so much earlier than its node says
+    # On PostgreSQL, which has none across partitions, an index: `SEQUENCES` is what keeps numbers apart.
     UniqueConstraint("node", "stream", "sequence", name="epoch_identity"),
     Index("epochs_by_time", "node", "stream", "last_ns"),
+    # The few that were moved, to be told of in answers.
+    Index("epochs_shifted", "node", "stream", sqlite_where=_IS_SHIFTED, postgresql_where=_IS_SHIFTED),
 )
+
+# The numbers of a stream's epochs that were ever stored, as ranges that neither overlap nor touch.
+SEQUENCES = Table(
+    "stored_sequences",
+    METADATA,
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
+    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_sequence", BigInteger, nullable=False),
+)
+
+# Numbers that a node was once told are stored, and that are not, because a backup from before was restored.
+LOST = Table(
+    "lost_epochs",
+    METADATA,
+    Column("node", NAME, primary_key=True),
+    Column("stream", NAME, primary_key=True),
+    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("found_ns", BigInteger, nullable=False),
+)
+
+# The places of epochs that are cut at packets (see `runs`), pairs of their streams, and what runs of these say.
+CUTS = Table(
+    "epoch_cuts",
+    METADATA,
+    Column("epoch", NUMBER, primary_key=True, autoincrement=False),
+    Column("node", NAME, nullable=False),
+    Column("stream", NAME, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("first_ns", BigInteger),
+    Column("last_ns", BigInteger),
+    Column("recorded", BigInteger, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("begins", BigInteger),
+    Column("ends", BigInteger),
+    Column("sequences", BigInteger, nullable=False),
+    Column("continues", Boolean, nullable=False),
+    Column("missed", BigInteger, nullable=False),
+    Column("synchronised", Boolean),
+    Column("clock_error_ns", BigInteger),
+    Column("clock_offset_ns", BigInteger),
+    Column("received_ns", BigInteger, nullable=False),
+    Index("cuts_by_stream", "node", "stream", "sequence"),
+)
+
+PAIRS = Table(
+    "stream_pairs",
+    METADATA,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("from_node", NAME, nullable=False),
+    Column("from_stream", NAME, nullable=False),
+    Column("to_node", NAME, nullable=False),
+    Column("to_stream", NAME, nullable=False),
+    # The last epochs of either end that an answer rests on.
+    Column("sent_until", BigInteger, nullable=False),
+    Column("received_until", BigInteger, nullable=False),
+    UniqueConstraint("from_node", "from_stream", "to_node", "to_stream", name="pair_identity"),
+    Index("pairs_back", "to_node", "from_node"),
+)
+
+RUNS = Table(
+    "answered_runs",
+    METADATA,
+    Column("id", NUMBER, primary_key=True, autoincrement=True),
+    Column("pair", NUMBER, nullable=False),
+    Column("start_ns", BigInteger, nullable=False),
+    Column("end_ns", BigInteger, nullable=False),
+    Column("answered_ns", BigInteger, nullable=False),
+    Column("follows", Boolean, nullable=False),
+    Column("sent", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    Column("flows", Integer, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("lost", BigInteger),
+    Column("raw_mean_ns", Float),
+    Column("least_raw_ns", BigInteger),
+    Column("raw_p99_ns", Float),
+    Column("clock", LargeBinary, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("reason", Text),
+    Index("runs_by_time", "pair", "end_ns"),
+    # All that adding up many pairs takes: their answers are not read for it.
+    Index(
+        "run_totals",
+        "end_ns",
+        "pair",
+        "start_ns",
+        "sent",
+        "received",
+        "lost",
+        "raw_mean_ns",
+        "least_raw_ns",
+        "raw_p99_ns",
+    ),
+)
+
+# What a store knows of itself, by name.
+FACTS = Table("store_facts", METADATA, Column("name", NAME, primary_key=True), Column("value", Text, nullable=False))
 
 # Stored epochs whose keys are still to be entered in the directory, and how many of them are.
 UNLISTED = Table(
@@ -295,21 +399,12 @@ def to_word(number: int) -> int:
     return number & ((1 << 64) - 1)
 
 
-def add_missing_columns(connection: Connection, table: Table) -> None:
-    """Give a table of an earlier version the columns that have been added since."""
-    there = {column["name"] for column in inspect(connection).get_columns(table.name)}
-    for column in table.columns:
-        if column.name not in there:
-            text = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {text}")
-
-
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _DIALECTS: dict[str, Any] = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
 
 
 @cache
-def insert_new(dialect: str, table: Table) -> Any:
+def insert_unless_there(dialect: str, table: Table) -> Any:
     """The statement that adds rows whose key is not there; built once, which takes longer than to run it."""
     return _INSERTS[dialect](table).on_conflict_do_nothing()
 
@@ -317,7 +412,20 @@ def insert_new(dialect: str, table: Table) -> Any:
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
     """Add rows; where one with the same key is there (now), that one stays."""
     if rows:
-        connection.execute(insert_new(connection.dialect.name, table), list(rows))
+        connection.execute(insert_unless_there(connection.dialect.name, table), list(rows))
+
+
+def set_facts(connection: Connection, **values: object) -> None:
+    """Note what the store shall know of itself, in the place of what it knew."""
+    statement = _INSERTS[connection.dialect.name](FACTS)
+    changed = statement.on_conflict_do_update(index_elements=["name"], set_={"value": statement.excluded.value})
+    connection.execute(changed, [{"name": name, "value": str(value)} for name, value in values.items()])
+
+
+def fact(connection: Connection, name: str) -> str | None:
+    """What the store knows of itself by a name."""
+    found: str | None = connection.execute(select(FACTS.c.value).where(FACTS.c.name == name)).scalar()
+    return found
 
 
 @cache

@@ -14,12 +14,12 @@ No transaction is long: many keys are entered in the directory after their epoch
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,33 +38,47 @@ from sqlalchemy import (
     update,
 )
 
-from sojourn.core.errors import KeyTextError, StoreError, UsageError, WireError
+from sojourn.core.errors import KeyTextError, UsageError, WireError
 from sojourn.core.keys import named_ids
+from sojourn.core.units import format_duration, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch, encoded
+from sojourn.store.arrivals import (
+    Span,
+    Status,
+    identity_of,
+    insert_new,
+    moved,
+    newest_times,
+    see_nodes,
+    statuses_of,
+    stored_among,
+)
 from sojourn.store.database import (
     EPOCHS,
     INSTANCES,
-    METADATA,
     NODES,
     SCHEMA,
-    SCHEMA_VERSION,
+    SEQUENCES,
     SET_ASIDE,
     SIGHTINGS,
     STREAMS,
     TAGS,
     UNLISTED,
     Database,
-    add_missing_columns,
     engine_at,
     insert_missing,
-    insert_new,
+    insert_unless_there,
     reading_engine,
     to_signed,
     to_word,
 )
 from sojourn.store.directory import Names, Spans, see_keys, spans_of
-from sojourn.store.runs import CUTS, note_cuts
+from sojourn.store.losses import note_acknowledged
+from sojourn.store.migrations.upgrading import HEAD, upgrade
+from sojourn.store.partitions import prepare_partitions
+from sojourn.store.retention import remove_epochs
+from sojourn.store.runs import note_cuts
 
 Read = TypeVar("Read")
 
@@ -76,14 +90,7 @@ SLICE_KEYS = 1000
 KNOWN_KEYS = 1 << 16
 LONGEST_REASON = 300
 READ_STORES = 4
-
-
-class Status(StrEnum):
-    """What became of an epoch that was offered."""
-
-    STORED = "stored"
-    DUPLICATE = "duplicate"
-    CONFLICT = "conflict"
+_LOG = logging.getLogger("sojourn.store")
 
 
 @dataclass(frozen=True)
@@ -106,9 +113,9 @@ class StreamRecord:
     unit: str
     granularity: str
     values: str | None = None
+    acknowledged: int | None = None  # the last number that the node was told is stored
 
 
-_Identity = tuple[str, str, int]
 _Values = Mapping[str, object] | None  # of a statement that leaves some open
 
 
@@ -130,21 +137,13 @@ class EpochStore(Database):
         super().__init__(engine, where=where, is_read_only=is_read_only)
         self._known_keys: dict[bytes, int] = {}
         if not is_read_only:
-            self._prepare(where)
+            self._prepare()
 
-    def _prepare(self, where: str) -> None:
+    def _prepare(self) -> None:
         with self.transaction(writes=True) as connection:
-            METADATA.create_all(connection)
-            add_missing_columns(connection, STREAMS)
-            version = connection.execute(select(SCHEMA.c.version)).scalar()
-            if version is None:
-                insert_missing(connection, SCHEMA, [{"version": SCHEMA_VERSION}])
-            elif version != SCHEMA_VERSION:
-                raise StoreError(
-                    f"it has schema {version}, this Sojourn works with {SCHEMA_VERSION}",
-                    where=where,
-                    action="use the Sojourn that made it, or another directory",
-                )
+            if (before := upgrade(connection, where=self.where)) not in (None, "0000"):
+                _LOG.info("the database was upgraded from schema %s to %s", before, HEAD)
+            prepare_partitions(connection, time.time_ns())
 
     def add(self, epochs: Sequence[Epoch], *, now_ns: int | None = None) -> list[Status]:
         """Store epochs in one transaction, and then their keys; what became of each epoch."""
@@ -162,14 +161,14 @@ class EpochStore(Database):
             return []
         now = time.time_ns() if now_ns is None else now_ns
         with self.transaction(writes=True) as connection:
-            numbers = _insert_epochs(connection, epochs, now)
-            statuses = _statuses(connection, epochs, numbers)
+            see_nodes(connection, newest_times(epochs), now)
+            numbers = insert_new(connection, epochs, now)
+            statuses = statuses_of(connection, epochs, numbers)
             offered = zip(epochs, statuses, strict=True)
             new = [epoch for epoch, status in offered if status is Status.STORED]
-            note_cuts(connection, {numbers[_identity(epoch)]: epoch for epoch in new})
+            note_cuts(connection, {numbers[identity_of(epoch)]: epoch for epoch in new}, now)
             stored = [epoch for epoch in new if epoch.key_count]
-            entered = self._enter_keys(connection, {numbers[_identity(epoch)]: epoch for epoch in stored}, now)
-            _see_nodes(connection, sorted({epoch.node for epoch in epochs}), now)
+            entered = self._enter_keys(connection, {numbers[identity_of(epoch)]: epoch for epoch in stored}, now)
         self._remember(entered)
         return statuses
 
@@ -250,7 +249,7 @@ class EpochStore(Database):
                 return store.set_aside(number, reason)
         row = select(EPOCHS.c.id, literal(str(reason)[:LONGEST_REASON]), literal(time.time_ns()))
         # Several workers may find the same one at once: the first one's reason stays.
-        addition = insert_new(self.engine.dialect.name, SET_ASIDE)
+        addition = insert_unless_there(self.engine.dialect.name, SET_ASIDE)
         with self.transaction(writes=True) as connection:
             connection.execute(addition.from_select(["epoch", "reason", "since_ns"], row.where(EPOCHS.c.id == number)))
         return None
@@ -266,6 +265,23 @@ class EpochStore(Database):
                     found.append(f"{name} cannot be decoded and is left out: {reason}")
         return found
 
+    def moved_in(self, streams: Sequence[tuple[str, str]], from_ns: int, to_ns: int) -> list[str]:
+        """Which nodes dated epochs of a range far ahead of their arrival: their times are those of their arrival."""
+        query = select(func.count(), func.max(EPOCHS.c.shifted_ns)).where(EPOCHS.c.shifted_ns.is_not(None))
+        found: list[str] = []
+        with self.transaction() as connection:
+            for place in streams:
+                count, most_ns = connection.execute(query.where(_in_range(*place, from_ns, to_ns))).one()
+                if count:
+                    ahead = f"up to {format_duration(most_ns)} ahead of its arrival, which counts instead"
+                    found.append(f"{'/'.join(place)} dated {plural(count, 'epoch')} {ahead}")
+        return found
+
+    def stored_among(self, node: str, stream: str, sequences: Iterable[int]) -> set[int]:
+        """Which of a stream's numbers were ever stored, whatever has become of their epochs."""
+        with self.transaction() as connection:
+            return stored_among(connection, node, stream, sequences)
+
     def meet(self, node: str, *, now_ns: int | None = None) -> None:
         """Know a node from now on; one that is known stays as it is."""
         with self.transaction() as connection:
@@ -280,10 +296,21 @@ class EpochStore(Database):
         what = {"metric": stream.metric, "unit": stream.unit, "granularity": stream.granularity}
         values = {**what, "values_are": stream.values}
         here = (STREAMS.c.node == stream.node) & (STREAMS.c.name == stream.name)
+        now = time.time_ns() if now_ns is None else now_ns
+        lost: Span | None = None
         with self.transaction(writes=True) as connection:
-            _see_nodes(connection, [stream.node], time.time_ns() if now_ns is None else now_ns)
+            see_nodes(connection, {stream.node: None}, now)
+            if stream.acknowledged is not None:
+                lost = note_acknowledged(connection, stream.node, stream.name, stream.acknowledged, now)
             if not connection.execute(update(STREAMS).where(here).values(values)).rowcount:
                 insert_missing(connection, STREAMS, [{"node": stream.node, "name": stream.name, **values}])
+        if lost is not None:
+            _LOG.warning(
+                "warning: epochs %s to %s of %s/%s were acknowledged and are not stored: was a backup restored?",
+                *lost,
+                stream.node,
+                stream.name,
+            )
 
     def nodes(self, *, tag: str | None = None) -> list[NodeRecord]:
         """All nodes, by name; or those with a tag."""
@@ -366,7 +393,8 @@ class EpochStore(Database):
     ) -> Iterator[Read]:
         """The same epochs, one after the other as they are read; see `each_of`."""
         here = _in_range(node, stream, from_ns, to_ns) & SOUND
-        return self.each_of(select(EPOCHS.c.id, EPOCHS.c.data).where(here).order_by(EPOCHS.c.sequence), read)
+        columns = EPOCHS.c.id, EPOCHS.c.data, EPOCHS.c.shifted_ns
+        return self.each_of(select(*columns).where(here).order_by(EPOCHS.c.sequence), read)
 
     def decoded(
         self, rows: Select[int, bytes], admit: Callable[[EncodedEpoch], object], values: _Values = None
@@ -380,17 +408,17 @@ class EpochStore(Database):
         return self.each_of(rows, read, values)
 
     def each_of(
-        self, rows: Select[int, bytes], read: Callable[[EncodedEpoch], Read], values: _Values = None
+        self, rows: Select[*tuple[Any, ...]], read: Callable[[EncodedEpoch], Read], values: _Values = None
     ) -> Iterator[Read]:
-        """What is read of the epochs of sound rows (number and bytes), one in memory at a time.
+        """What is read of the epochs of sound rows (number, bytes, and how far moved), one in memory at a time.
 
         One that cannot be decoded, as a `WireError` of `read` says, is set aside, and left out then and later.
         """
         faults: dict[int, WireError] = {}
         with self.transaction() as connection:
-            for number, data in connection.execute(rows, values, execution_options={"yield_per": 1}):
+            for number, data, *shift in connection.execute(rows, values, execution_options={"yield_per": 1}):
                 try:
-                    found = read(encoded(data))
+                    found = read(moved(encoded(data), shift[0] if shift else None))
                 except WireError as error:
                     faults[number] = error
                 else:
@@ -418,16 +446,19 @@ class EpochStore(Database):
 
     def frames(self, node: str, stream: str, *, limit: int) -> list[dict[str, int | str | None]]:
         """The latest epochs' sequence, frame, measurements, size and why they were set aside, newest first."""
-        columns = (EPOCHS.c.sequence, EPOCHS.c.first_ns, EPOCHS.c.last_ns, EPOCHS.c.recorded, EPOCHS.c.size_bytes)
-        query = select(*columns, SET_ASIDE.c.reason.label("set_aside")).where(_of(node, stream))
+        names = ("sequence", "first_ns", "last_ns", "recorded", "size_bytes", "merged", "shifted_ns")
+        query = select(*(EPOCHS.c[name] for name in names), SET_ASIDE.c.reason.label("set_aside")).where(
+            _of(node, stream)
+        )
         query = query.outerjoin(SET_ASIDE, SET_ASIDE.c.epoch == EPOCHS.c.id)
         with self.transaction() as connection:
             rows = connection.execute(query.order_by(EPOCHS.c.sequence.desc()).limit(limit)).all()
         return [dict(row._mapping) for row in rows]
 
     def last_sequence(self, node: str, stream: str) -> int | None:
-        """The highest sequence number stored, which a node without a memory goes on from."""
-        query = select(func.max(EPOCHS.c.sequence)).where(_of(node, stream))
+        """The highest sequence number ever stored, which a node without a memory goes on from."""
+        here = (SEQUENCES.c.node == node) & (SEQUENCES.c.stream == stream)
+        query = select(func.max(SEQUENCES.c.last_sequence)).where(here)
         with self.transaction() as connection:
             last: int | None = connection.execute(query).scalar()
         return last
@@ -492,25 +523,8 @@ class EpochStore(Database):
         return {"epochs": epochs, "epoch_bytes": epoch_bytes, **counts}
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
-        """Forget at most some of the epochs that came, and were measured, before a time; how many, 0 when none is left.
-
-        Numbers grow as epochs come, so the first rows are the oldest: what is kept is not looked through.
-        """
-        columns = EPOCHS.c.id, EPOCHS.c.received_ns, func.coalesce(EPOCHS.c.last_ns, EPOCHS.c.received_ns)
-        after = -1
-        while True:
-            oldest = select(*columns).where(EPOCHS.c.id > after).order_by(EPOCHS.c.id).limit(limit)
-            with self.transaction() as connection:
-                rows = connection.execute(oldest).all()
-            old = [number for number, received, last in rows if max(received, last) < time_ns]
-            if old:
-                with self.transaction(writes=True) as connection:
-                    for beside in (SET_ASIDE, CUTS):
-                        connection.execute(delete(beside).where(beside.c.epoch.in_(old)))
-                    return connection.execute(delete(EPOCHS).where(EPOCHS.c.id.in_(old))).rowcount
-            if not rows or all(received >= time_ns for _, received, _ in rows):
-                return 0
-            after = rows[-1][0]
+        """Forget some of the epochs that came, and were measured, before a time; see `retention.remove_epochs`."""
+        return remove_epochs(self, time_ns, limit=limit)
 
 
 def _slices(ids: Sequence[int]) -> Iterator[list[int]]:
@@ -535,59 +549,3 @@ _NUMBERED = (
     .where(EPOCHS.c.sequence.in_(bindparam("sequences", expanding=True)))
     .order_by(EPOCHS.c.sequence)
 )
-
-
-_SEEN = update(NODES).where(NODES.c.name == bindparam("node")).values(last_seen_ns=bindparam("now"))
-
-
-def _see_nodes(connection: Connection, nodes: Sequence[str], now_ns: int) -> None:
-    """Nodes are alive now; those that are not known yet are from now on."""
-    if connection.execute(_SEEN, [{"node": node, "now": now_ns} for node in nodes]).rowcount < len(nodes):
-        rows = [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns} for node in nodes]
-        insert_missing(connection, NODES, rows)
-
-
-def _identity(epoch: EncodedEpoch) -> _Identity:
-    return epoch.node, epoch.stream, epoch.sequence
-
-
-@cache
-def _add_epochs(dialect: str) -> Any:
-    return insert_new(dialect, EPOCHS).returning(EPOCHS.c.id, EPOCHS.c.node, EPOCHS.c.stream, EPOCHS.c.sequence)
-
-
-def _insert_epochs(connection: Connection, epochs: Sequence[EncodedEpoch], now_ns: int) -> dict[_Identity, int]:
-    """Add epochs whose identity is new; the numbers of those rows, by identity."""
-    same = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded", "data")
-    rows = [
-        {**{name: getattr(epoch, name) for name in same}, "received_ns": now_ns, "size_bytes": len(epoch.data)}
-        for epoch in sorted(epochs, key=_identity)  # as two query units may be sent the same ones, in any order
-    ]
-    made = connection.execute(_add_epochs(connection.dialect.name), rows)
-    return {(node, stream, sequence): number for number, node, stream, sequence in made}
-
-
-def _statuses(connection: Connection, epochs: Sequence[EncodedEpoch], numbers: Mapping[_Identity, int]) -> list[Status]:
-    """What became of each epoch, given those that were stored; what is there already is compared one at a time."""
-    if len(numbers) == len(epochs):  # every one was new, and none was offered twice
-        return [Status.STORED] * len(epochs)
-    statuses: list[Status] = []
-    offered: dict[_Identity, list[int]] = {}
-    for index, epoch in enumerate(epochs):
-        earlier = offered.setdefault(_identity(epoch), [])
-        earlier.append(index)
-        if _identity(epoch) not in numbers:
-            statuses.append(Status.CONFLICT)
-        elif len(earlier) == 1:
-            statuses.append(Status.STORED)
-        else:
-            statuses.append(Status.DUPLICATE if epochs[earlier[0]].data == epoch.data else Status.CONFLICT)
-    others = offered.keys() - numbers.keys()
-    for node, stream in sorted({place[:2] for place in others}):
-        sequences = [place[2] for place in others if place[:2] == (node, stream)]
-        query = select(EPOCHS.c.sequence, EPOCHS.c.data).where(_of(node, stream) & EPOCHS.c.sequence.in_(sequences))
-        for sequence, data in connection.execute(query, execution_options={"yield_per": 1}):
-            for index in offered[node, stream, sequence]:
-                if epochs[index].data == data:
-                    statuses[index] = Status.DUPLICATE
-    return statuses

@@ -8,6 +8,7 @@ their epochs when asked for.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 
 from sqlalchemy import (
@@ -34,8 +35,9 @@ from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.buckets.queries import NO_LIMIT_BYTES
 from sojourn.mplane.measurements import Segment, SegmentKind, SegmentMeasurement, from_row, measured_by, to_line
 from sojourn.mplane.router.epochs import RouterStream, segment_measurements
-from sojourn.store.database import EPOCHS, NAME, NUMBER
-from sojourn.store.epochs import SOUND, EpochStore, Status
+from sojourn.store.arrivals import Status
+from sojourn.store.database import AHEAD_NS, EPOCHS, NAME, NUMBER
+from sojourn.store.epochs import SOUND, EpochStore
 
 # Rows that one answer may hold; epochs that it may rest on.
 MAX_ROWS = 20_000
@@ -53,6 +55,7 @@ MEASUREMENTS = Table(
     Column("start_ns", BigInteger, nullable=False),
     Column("end_ns", BigInteger, nullable=False),
     Column("row", Text, nullable=False),
+    Column("received_ns", BigInteger),  # null in rows of Sojourn 0.1.0
     UniqueConstraint("node", "segment", "dscp", "method", "start_ns", name="measurement_identity"),
     Index("measurements_by_time", "start_ns"),
 )
@@ -63,14 +66,14 @@ class MeasurementStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        store.create(_METADATA)
 
-    def add(self, measurements: Sequence[SegmentMeasurement]) -> list[Status]:
+    def add(self, measurements: Sequence[SegmentMeasurement], *, now_ns: int | None = None) -> list[Status]:
         """Store rows in one transaction; what became of each."""
+        now = time.time_ns() if now_ns is None else now_ns
         with self._store.transaction(writes=True) as connection:
-            return [self._add_one(connection, one) for one in measurements]
+            return [self._add_one(connection, one, now) for one in measurements]
 
-    def _add_one(self, connection: Connection, one: SegmentMeasurement) -> Status:
+    def _add_one(self, connection: Connection, one: SegmentMeasurement, now_ns: int) -> Status:
         identity: dict[str, object] = {
             "node": measured_by(one.segment),
             "segment": f"{one.segment.kind} {json.dumps(one.segment.hops, ensure_ascii=False)}",
@@ -79,9 +82,10 @@ class MeasurementStore:
             "start_ns": one.start_ns,
         }
         text = to_line(one)
+        beside: dict[str, object] = {"end_ns": one.end_ns, "row": text, "received_ns": now_ns}
         try:
             with connection.begin_nested():
-                connection.execute(insert(MEASUREMENTS).values(**identity, end_ns=one.end_ns, row=text))
+                connection.execute(insert(MEASUREMENTS).values(**identity, **beside))
         except IntegrityError:
             here = [MEASUREMENTS.c[name] == value for name, value in identity.items()]
             stored = connection.execute(select(MEASUREMENTS.c.row).where(*here)).scalar()
@@ -162,8 +166,13 @@ class MeasurementStore:
         return segment_measurements(epochs)
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
-        """Forget at most some of the probed intervals that ended before a time, the first to begin; how many."""
-        old = (MEASUREMENTS.c.start_ns < time_ns) & (MEASUREMENTS.c.end_ns < time_ns)
+        """Forget at most some of the probed intervals that ended before a time, the first to begin; how many.
+
+        One that its node dates far ahead of its arrival is as old as that.
+        """
+        ended = (MEASUREMENTS.c.start_ns < time_ns) & (MEASUREMENTS.c.end_ns < time_ns)
+        is_ahead = MEASUREMENTS.c.end_ns - AHEAD_NS > MEASUREMENTS.c.received_ns
+        old = ended | (is_ahead & (MEASUREMENTS.c.received_ns < time_ns))
         first = select(MEASUREMENTS.c.id).where(old).order_by(MEASUREMENTS.c.start_ns).limit(limit)
         with self._store.transaction(writes=True) as connection:
             return connection.execute(delete(MEASUREMENTS).where(MEASUREMENTS.c.id.in_(first))).rowcount

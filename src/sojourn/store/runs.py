@@ -14,17 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
     Connection,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    Table,
-    Text,
-    UniqueConstraint,
     bindparam,
     case,
     delete,
@@ -38,80 +28,8 @@ from sqlalchemy import (
 from sojourn.epochs.epoch import Cut, KernelClock
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.segments.fleet.runs import PlacedEpoch
-from sojourn.store.database import METADATA, NAME, NUMBER, Database, insert_missing, to_signed, to_word
-
-CUTS = Table(
-    "epoch_cuts",
-    METADATA,
-    Column("epoch", NUMBER, primary_key=True, autoincrement=False),
-    Column("node", NAME, nullable=False),
-    Column("stream", NAME, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("first_ns", BigInteger),
-    Column("last_ns", BigInteger),
-    Column("recorded", BigInteger, nullable=False),
-    Column("size_bytes", Integer, nullable=False),
-    Column("begins", BigInteger),
-    Column("ends", BigInteger),
-    Column("sequences", BigInteger, nullable=False),
-    Column("continues", Boolean, nullable=False),
-    Column("missed", BigInteger, nullable=False),
-    Column("synchronised", Boolean),
-    Column("clock_error_ns", BigInteger),
-    Column("clock_offset_ns", BigInteger),
-    Index("cuts_by_stream", "node", "stream", "sequence"),
-)
-
-PAIRS = Table(
-    "stream_pairs",
-    METADATA,
-    Column("id", NUMBER, primary_key=True, autoincrement=True),
-    Column("from_node", NAME, nullable=False),
-    Column("from_stream", NAME, nullable=False),
-    Column("to_node", NAME, nullable=False),
-    Column("to_stream", NAME, nullable=False),
-    # The last epochs of either end that an answer rests on.
-    Column("sent_until", BigInteger, nullable=False),
-    Column("received_until", BigInteger, nullable=False),
-    UniqueConstraint("from_node", "from_stream", "to_node", "to_stream", name="pair_identity"),
-    Index("pairs_back", "to_node", "from_node"),
-)
-
-RUNS = Table(
-    "answered_runs",
-    METADATA,
-    Column("id", NUMBER, primary_key=True, autoincrement=True),
-    Column("pair", NUMBER, nullable=False),
-    Column("start_ns", BigInteger, nullable=False),
-    Column("end_ns", BigInteger, nullable=False),
-    Column("answered_ns", BigInteger, nullable=False),
-    Column("follows", Boolean, nullable=False),
-    Column("sent", BigInteger, nullable=False),
-    Column("received", BigInteger, nullable=False),
-    Column("flows", Integer, nullable=False),
-    Column("size_bytes", Integer, nullable=False),
-    Column("lost", BigInteger),
-    Column("raw_mean_ns", Float),
-    Column("least_raw_ns", BigInteger),
-    Column("raw_p99_ns", Float),
-    Column("clock", LargeBinary, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    Column("reason", Text),
-    Index("runs_by_time", "pair", "end_ns"),
-    # All that adding up many pairs takes: their answers are not read for it.
-    Index(
-        "run_totals",
-        "end_ns",
-        "pair",
-        "start_ns",
-        "sent",
-        "received",
-        "lost",
-        "raw_mean_ns",
-        "least_raw_ns",
-        "raw_p99_ns",
-    ),
-)
+from sojourn.store.database import CUTS, PAIRS, RUNS, Database, insert_missing, to_signed, to_word
+from sojourn.store.retention import remove_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,13 +96,14 @@ class PairTotals:
     raw_p99_ns: float | None
 
 
-def note_cuts(connection: Connection, epochs: Mapping[int, EncodedEpoch]) -> None:
+def note_cuts(connection: Connection, epochs: Mapping[int, EncodedEpoch], now_ns: int) -> None:
     """Enter the places of epochs, by their rows' numbers; those that are not cut at packets have none."""
-    rows = [_cut_row(number, epoch, epoch.cut) for number, epoch in epochs.items() if epoch.cut is not None]
-    insert_missing(connection, CUTS, rows)
+    rows = [_cut_row(number, epoch, epoch.cut, now_ns) for number, epoch in epochs.items() if epoch.cut is not None]
+    if rows:
+        connection.execute(insert(CUTS), rows)
 
 
-def _cut_row(number: int, epoch: EncodedEpoch, cut: Cut) -> dict[str, object]:
+def _cut_row(number: int, epoch: EncodedEpoch, cut: Cut, now_ns: int) -> dict[str, object]:
     same = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded")
     clock = cut.clock
     return {
@@ -199,6 +118,7 @@ def _cut_row(number: int, epoch: EncodedEpoch, cut: Cut) -> dict[str, object]:
         "synchronised": None if clock is None else clock.synchronised,
         "clock_error_ns": None if clock is None else clock.error_ns,
         "clock_offset_ns": None if clock is None else clock.offset_ns,
+        "received_ns": now_ns,
     }
 
 
@@ -372,11 +292,8 @@ class RunStore:
             return list(connection.execute(query).scalars())
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
-        """Forget at most some of the runs that ended, and were answered, before a time; how many."""
-        old = (RUNS.c.end_ns < time_ns) & (RUNS.c.answered_ns < time_ns)
-        first = select(RUNS.c.id).where(old).order_by(RUNS.c.id).limit(limit)
-        with self._store.transaction(writes=True) as connection:
-            return connection.execute(delete(RUNS).where(RUNS.c.id.in_(first))).rowcount
+        """Forget some of the runs that ended, and were answered, before a time; see `retention.remove_runs`."""
+        return remove_runs(self._store, time_ns, limit=limit)
 
 
 def spent_pairs(connection: Connection) -> list[KnownPair]:

@@ -120,7 +120,6 @@ class SegmentStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        store.create(_METADATA)
 
     def all(self) -> list[FleetSegment]:
         """All segments, by name."""

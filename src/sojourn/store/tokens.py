@@ -100,7 +100,6 @@ class TokenStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        store.create(_METADATA)
 
     def create(self, role: Role, *, name: str, node: str | None = None) -> tuple[Token, str]:
         """A new token and its text, which is shown this once."""

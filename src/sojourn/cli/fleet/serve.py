@@ -53,6 +53,12 @@ def serve(
     keep_epochs: Annotated[
         str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
     ] = None,
+    merge_epochs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGE:STEP", help="Merge epochs of this age into steps of time, such as 7d:1h; repeatable."
+        ),
+    ] = None,
     keep_collections: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
@@ -76,6 +82,7 @@ def serve(
     from sojourn.server.app import ServeOptions
     from sojourn.server.app import serve as run
     from sojourn.server.door.limits import Limits
+    from sojourn.store.downsampling import MergeStep
 
     options = ServeOptions(
         data=data or str(default_data()),
@@ -87,6 +94,7 @@ def serve(
         own_directory=default_data(),
         limits=Limits(
             keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
+            merge_epochs=tuple(MergeStep.parse(text) for text in merge_epochs or ()),
             keep_collections_ns=_kept(keep_collections, "--keep-collections"),
         ),
         broker=_broker(mqtt, mqtt_password_file, mqtt_ca_file, mqtt_cert, mqtt_key),

@@ -291,7 +291,9 @@ class Agent:
         """Tell what a stream measures; the last number of it that is stored."""
         metric = source_type(configuration.metric).metric
         what = (metric.name, metric.unit, metric.granularity, metric.values)
-        return self._transport.announce(Announcement(configuration.name, *what))
+        with self._lock:
+            acknowledged = self.spool.acknowledged(configuration.name)
+        return self._transport.announce(Announcement(configuration.name, *what, acknowledged))
 
     def _announce_again(self) -> None:
         """Announce what the query unit does not know, or may have forgotten while it was away."""

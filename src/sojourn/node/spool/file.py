@@ -21,7 +21,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,6 +56,7 @@ CREATE TABLE IF NOT EXISTS entries (
 CREATE INDEX IF NOT EXISTS entries_by_state ON entries (state, sequence, stream);
 CREATE TABLE IF NOT EXISTS streams (
     stream TEXT PRIMARY KEY, number INTEGER NOT NULL, kept_until_ns INTEGER NOT NULL, recording INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS acknowledged (stream TEXT PRIMARY KEY, number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS run (
     id INTEGER PRIMARY KEY CHECK (id = 0), alive_ns INTEGER NOT NULL, alive_boot_ns INTEGER NOT NULL,
     boot TEXT NOT NULL, ended INTEGER NOT NULL);
@@ -444,6 +445,21 @@ def close_checkpoints(connection: sqlite3.Connection, stream: str | None = None)
     )
 
 
+def note_acknowledged(connection: sqlite3.Connection, numbers: Iterable[tuple[str, int]]) -> None:
+    """Remember the highest number of each stream that the query unit has acknowledged."""
+    note = (
+        "INSERT INTO acknowledged VALUES (?, ?) "
+        "ON CONFLICT (stream) DO UPDATE SET number = MAX(number, excluded.number)"
+    )
+    connection.executemany(note, numbers)
+
+
+def acknowledged_of(connection: sqlite3.Connection, stream: str) -> int:
+    """The highest number of a stream that was acknowledged; −1 if none was."""
+    row = connection.execute("SELECT number FROM acknowledged WHERE stream = ?", (stream,)).fetchone()
+    return -1 if row is None else int(row[0])
+
+
 def take_up(connection: sqlite3.Connection, start: Start) -> list[str]:
     """Close what was left open, and begin a run; what there is to report of the last one."""
     last = connection.execute("SELECT alive_ns, alive_boot_ns, boot, ended FROM run").fetchone()
@@ -482,3 +498,8 @@ def _boot() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
+
+
+def as_bytes(value: object) -> bytes:
+    """What a damaged row has in place of its bytes is never an epoch, but must not be of another type."""
+    return value if isinstance(value, bytes) else str(value).encode()

@@ -37,9 +37,12 @@ from sojourn.node.spool.file import (
     SpoolFile,
     Start,
     State,
+    acknowledged_of,
+    as_bytes,
     close_checkpoints,
     insert,
     label_of,
+    note_acknowledged,
     sign_of_life,
     spooled,
     take_up,
@@ -90,6 +93,7 @@ class Spool:
         # Of those in memory, the ones that the disk has a checkpoint of.
         self._noted: set[_Key] = set()
         self._numbers: dict[str, int] = {}
+        self._acknowledged: dict[str, int] = {}
         # Checkpoints on disk, by how much was recorded when they were made.
         self._checkpoints: dict[_Key, int] = {}
         self._drafts: list[str] = []
@@ -153,8 +157,6 @@ class Spool:
     def unwritten(self) -> list[Label]:
         """The epochs in memory only, because the disk refuses them."""
         return [label for label in self._memory.values() if label.state is not State.ASIDE]
-
-    # What goes in.
 
     def put(self, epoch: Epoch) -> None:
         """Take an epoch; it is on disk when this returns, or there is `trouble`."""
@@ -327,7 +329,20 @@ class Spool:
                 self._gone.add(key)
         self._again.difference_update(keys)
         self._postponed.difference_update(keys)
-        self._write(lambda _: None)
+        self._write(lambda connection: note_acknowledged(connection, self._acknowledged.items()))
+
+    def acknowledge(self, entries: Iterable[Label]) -> None:
+        """Forget epochs that have arrived, and remember that they did."""
+        entries = sorted(entries, key=lambda entry: entry.sequence)
+        self._acknowledged.update(entry.key for entry in entries)
+        self.remove(entries)
+
+    def acknowledged(self, stream: str) -> int | None:
+        """The highest number of a stream that the query unit said it has stored."""
+        numbers = [self._acknowledged.get(stream, -1)]
+        with suppress(StoreError), self._file.snapshot() as connection:
+            numbers.append(acknowledged_of(connection, stream))
+        return max(numbers) if max(numbers) >= 0 else None
 
     def set_aside(self, entry: Label, reason: str) -> None:
         """Keep an epoch that can never arrive out of the way of the others, with its reason."""
@@ -402,7 +417,7 @@ class Spool:
             if row is None:
                 self._unreadable.add(label.key)
                 return None
-            data = _bytes(row[0])
+            data = as_bytes(row[0])
             check_intact(data)
         except DamagedError as error:
             if not self._begin_anew(error):
@@ -520,7 +535,7 @@ class Spool:
 
         def read(label: Label) -> SpooledEpoch | None:
             row = connection.execute(f"SELECT data FROM entries WHERE {_THIS}", label.key).fetchone()
-            data = _bytes(row[0]) if row is not None else b""
+            data = as_bytes(row[0]) if row is not None else b""
             try:
                 check_intact(data)
             except WireError:
@@ -583,8 +598,3 @@ class Spool:
         self._merges_reported = self.merged
         text = f"the spool is full; {plural(self.merged, 'epoch')} merged so far: counts are kept, times are coarser"
         return [f"warning: {text}"]
-
-
-def _bytes(value: object) -> bytes:
-    """What a damaged row has in place of its bytes is never an epoch, but must not be of another type."""
-    return value if isinstance(value, bytes) else str(value).encode()

@@ -94,7 +94,7 @@ class SpoolSender:
                 arrived.append(entry)
             elif entry.key in refused:
                 self._spool.set_aside(entry, "it was refused: another one has its number")
-        self._spool.remove(arrived)
+        self._spool.acknowledge(arrived)
         # Sizes that were refused are tried again now and then: the limit may have been another epoch's, or raised.
         self._most_epochs = min(BATCH_EPOCHS, self._most_epochs + self._most_epochs // 4 + 1)
         self._most_bytes = min(BATCH_BYTES, self._most_bytes + self._most_bytes // 4 + 1)

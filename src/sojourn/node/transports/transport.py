@@ -73,6 +73,7 @@ class Announcement:
     unit: str
     granularity: str
     values: str | None = None
+    acknowledged: int | None = None  # the last number of it that was called stored
 
 
 @dataclass(frozen=True)

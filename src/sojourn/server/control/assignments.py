@@ -32,7 +32,6 @@ class AssignmentStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        store.create(_METADATA)
 
     def assign(self, node: str, stream: str, configuration: Mapping[str, object] | None) -> int:
         """Set (or with None remove) what a node records under a stream's name; the new version."""

@@ -67,7 +67,6 @@ class OwnerStore:
         self._started_ns = time.time_ns()
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._lock = threading.Lock()
-        store.create(_METADATA)
 
     def claim(self, node: str, streams: Collection[str], instance: str | None) -> dict[str, int | None]:
         """Make an agent the owner of streams, all or none; the numbers after which its epochs of each begin.

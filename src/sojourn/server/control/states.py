@@ -28,7 +28,6 @@ class StreamStateStore:
 
     def __init__(self, store: EpochStore) -> None:
         self._store = store
-        store.create(_METADATA)
 
     def replace(self, node: str, states: Mapping[str, StreamState]) -> None:
         """Set the states of a node's streams; what is not among them is forgotten."""

@@ -29,6 +29,7 @@ from fastapi import HTTPException
 from sojourn.core.errors import ServerError, WireError
 from sojourn.core.keys import FEW_KEYS, NodeKey, named_ids
 from sojourn.epochs.wire import KERNEL_BYTES, EncodedEpoch, encoded_sequence, hash_bytes_fast
+from sojourn.store.downsampling import MergeStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,7 @@ class Limits:
     node_points: int = 40  # of one node; each takes two assignments while a new generation takes over
     owner_silence_ns: int = 300_000_000_000  # after which another agent may have a node's name
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
+    merge_epochs: tuple[MergeStep, ...] = ()  # which old epochs are merged into which steps
     keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none
 
 

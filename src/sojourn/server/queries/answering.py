@@ -53,11 +53,13 @@ class _StreamEpochs:
 
     def __iter__(self) -> Iterator[BucketEpoch]:
         asked, place = self._work.question.range, (self.node, self._name)
-        known: set[int] = set()
+        current = [encoded(data) for data in self._work.current.get(place, ())]
+        # Before the stored ones are read: one that was merged or moved is not found under its own number or time.
+        known = self._store.stored_among(*place, (header.sequence for header in current))
         for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, self._read):
             known.add(epoch.header.sequence)
             yield epoch
-        for header in map(encoded, self._work.current.get(place, ())):
+        for header in current:
             if header.sequence in known or not header.overlaps(asked.from_ns, asked.to_ns):
                 continue
             try:
@@ -85,9 +87,10 @@ def answer_question(url: URL, work: Work) -> list[Found]:
     found = answer_streams(streams, work.question, most_bytes=work.most_bytes)
     left_out = store.set_aside_in(places, asked.from_ns, asked.to_ns)
     left_out += [fault for stream in streams for fault in stream.faults]
+    moved = store.moved_in(places, asked.from_ns, asked.to_ns)
     if len(left_out) > MOST_LEFT_OUT:
         left_out[MOST_LEFT_OUT:] = [f"and {len(left_out) - MOST_LEFT_OUT} more epochs"]
-    return [replace(one, notes=(*one.notes, *left_out)) for one in found]
+    return [replace(one, notes=(*one.notes, *left_out, *moved)) for one in found]
 
 
 def measured_between(

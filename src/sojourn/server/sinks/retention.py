@@ -40,24 +40,26 @@ class SinkRetention(Periodic):
         keep_ns: int | None,
         *,
         forget: Callable[[int], None],
+        clock: Callable[[], int | None] = time.time_ns,
         tell: Callable[[str], None] = _LOG.info,
     ) -> None:
         self._store, self._keep_ns = store, keep_ns
-        self._forget, self._tell = forget, tell
+        self._forget, self._tell, self._clock = forget, tell, clock
         seconds = LOOK_SECONDS if keep_ns is None else min(LOOK_SECONDS, max(1.0, keep_ns / 1e10))
         super().__init__("sojourn-sink-retention", seconds)
 
     def work(self) -> None:
         """Look at what has come, and remove what is too old."""
         try:
-            self.look(time.time_ns())
+            # What has come is noted by the clock as it is; nothing is removed while that is in doubt.
+            self.look(time.time_ns(), may_remove=self._keep_ns is not None and self._clock() is not None)
         except (SojournError, SQLAlchemyError) as error:
             self._tell(f"warning: old packets are not removed: {error}")
 
-    def look(self, now_ns: int) -> int:
+    def look(self, now_ns: int, *, may_remove: bool = True) -> int:
         """Note what has come until now, and remove what is too old; how many packets that were."""
         self._note(now_ns)
-        if self._keep_ns is None:
+        if self._keep_ns is None or not may_remove:
             return 0
         before_ns = now_ns - self._keep_ns
         with self._store.transaction() as connection:

@@ -28,7 +28,6 @@ from sojourn.server.sinks.tables import (
     PACKETS,
     SET_ASIDE,
     SET_ASIDE_WINDOWS,
-    prepare,
 )
 from sojourn.store.epochs import EpochStore
 from sojourn.tomography.delays.estimate import WindowSpan, packet_key
@@ -85,8 +84,6 @@ class SinkStore:
 
     def __init__(self, store: EpochStore, limits: Limits) -> None:
         self._store, self._limits = store, limits
-        with store.transaction(writes=True) as connection:
-            prepare(connection)
 
     def collections(self) -> list[CollectionState]:
         """All collections, by node and name."""

@@ -17,9 +17,8 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
 )
-from sqlalchemy import Connection as DatabaseConnection
 
-from sojourn.store.database import NAME, NUMBER, add_missing_columns
+from sojourn.store.database import NAME, NUMBER
 
 METADATA = MetaData()
 
@@ -109,9 +108,3 @@ SET_ASIDE_WINDOWS = Table(
     Column("reason", String(300), nullable=False),
     Index("sink_set_aside_by_collection", "collection"),
 )
-
-
-def prepare(connection: DatabaseConnection) -> None:
-    """Make the tables, and give those of an earlier version the columns that have been added since."""
-    METADATA.create_all(connection)
-    add_missing_columns(connection, COLLECTIONS)

@@ -1,0 +1,1 @@
+"""The schema of the databases, version by version."""

@@ -1,0 +1,1 @@
+"""One revision a module, in order; what a revision has made is never changed, a later one changes it."""
