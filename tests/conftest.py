@@ -75,4 +75,4 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "data")
     server: PostgresqlServer = request.getfixturevalue("postgresql")
-    return server.new_database()
+    return server.new_schema()

@@ -29,20 +29,29 @@ def programs_directory() -> Path | None:
 
 
 class PostgresqlServer:
-    """A server that runs; each caller gets a database of its own."""
+    """A server that runs; each caller gets a database, or a schema, of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, programs: Path) -> None:
+        self.programs = programs
         self._address = f"postgresql+psycopg://sojourn@/{{}}?host={directory}"
         self._numbers = count()
 
+    def new_schema(self) -> str:
+        """The URL by which nothing but a schema without anything in it is seen: as good as a database, and made at once."""
+        name = self._make("SCHEMA")
+        return self._address.format("postgres") + f"&options=-csearch_path%3D{name}"
+
     def new_database(self) -> str:
-        """The URL of a database without anything in it."""
+        """The URL of a database without anything in it, which takes 300 files and a second to make and to remove."""
+        return self._address.format(self._make("DATABASE"))
+
+    def _make(self, what: str) -> str:
         name = f"fresh_{next(self._numbers)}"
         engine = create_engine(self._address.format("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+            connection.exec_driver_sql(f"CREATE {what} {name}")
         engine.dispose()
-        return self._address.format(name)
+        return name
 
 
 def _somebody() -> str | None:
@@ -70,7 +79,7 @@ def running_server(programs: Path) -> Iterator[PostgresqlServer]:
         run("initdb", "--auth=trust", "--username=sojourn", "--encoding=UTF8", "--no-sync")
         run("pg_ctl", "start", "-w", "-o", OPTIONS.format(directory))
         try:
-            yield PostgresqlServer(directory)
+            yield PostgresqlServer(directory, programs)
         finally:
             run("pg_ctl", "stop", "-w", "-m", "immediate")
     finally:

@@ -24,7 +24,7 @@ from waiting import eventually
 
 @pytest.fixture
 def unit(postgresql: PostgresqlServer) -> Iterator[Unit]:
-    yield from running_unit(postgresql.new_database())
+    yield from running_unit(postgresql.new_schema())
 
 
 def test_epochs_are_stored_once_and_answered_without_those_that_cannot_be_decoded(unit: Unit) -> None:
@@ -56,7 +56,7 @@ def test_packets_of_a_sink_are_solved(unit: Unit) -> None:
 
 def test_packets_that_are_set_aside_are_counted(postgresql: PostgresqlServer) -> None:
     rows = small_world()
-    store = open_store(postgresql.new_database())
+    store = open_store(postgresql.new_schema())
     sinks = SinkStore(store, Limits())
     sinks.append("alpha", "field", rows)
     (state,) = sinks.collections()

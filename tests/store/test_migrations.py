@@ -20,8 +20,8 @@ from sojourn.store import database, measurements, segments, tokens
 from sojourn.store.database import EPOCHS, NODES, SEQUENCES, engine_at
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.migrations.upgrading import HEAD, revision_of, scripts
-from sojourn.store.partitions import PARTITIONED, partitions_of
 from sojourn.store.runs import RunStore
+from sojourn.store.upkeep.partitions import PARTITIONED, partitions_of
 
 EARLIER = Path(__file__).parent / "earlier"
 ROOMS = (database, tokens, measurements, segments, assignments, owners, states, sink_tables)
@@ -131,7 +131,7 @@ def test_what_was_dated_far_ahead_before_an_upgrade_is_found_when_it_came(upgrad
 
 
 def test_rows_from_before_an_upgrade_are_a_partition_of_their_own(postgresql) -> None:
-    place = postgresql.new_database()
+    place = postgresql.new_schema()
     make_earlier(place)
     store = open_store(place)
     with store.transaction() as connection:

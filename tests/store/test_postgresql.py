@@ -19,7 +19,7 @@ from waiting import PATIENCE_SECONDS, eventually
 @pytest.fixture
 def pair(postgresql: PostgresqlServer) -> Iterator[tuple[EpochStore, EpochStore]]:
     """One database, opened by two query units."""
-    url = postgresql.new_database()
+    url = postgresql.new_schema()
     stores = open_store(url), open_store(url)
     yield stores
     for store in stores:

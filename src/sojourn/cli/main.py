@@ -47,6 +47,7 @@ COMMANDS = {
     "segment": ("fleet.segment",),
     "nodes": ("fleet.nodes",),
     "token": ("fleet.token",),
+    "store": ("fleet.store",),
     "sink": ("fleet.sink",),
 }
 

@@ -160,6 +160,19 @@ def format_duration(nanoseconds: float) -> str:
     return _scaled(nanoseconds, _TIMES)
 
 
+_AGES = [(86_400e9, "d"), (3_600e9, "h"), (60e9, "min"), *_TIMES]
+
+
+def format_age(nanoseconds: int) -> str:
+    """How long something is kept or off, to a tenth of the unit that suits it.
+
+    >>> format_age(30 * 86_400 * 10**9), format_age(5_400 * 10**9), format_age(10**9)
+    ('30 d', '1.5 h', '1 s')
+    """
+    size, unit = next((step for step in _AGES if abs(nanoseconds) >= step[0]), _AGES[-1])
+    return f"{round(nanoseconds / size, 1):g} {unit}"
+
+
 def durations_apart(low: float, high: float) -> tuple[str, str]:
     """Two durations with three significant digits, or with as many as tell them apart.
 

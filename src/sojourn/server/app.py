@@ -52,11 +52,11 @@ from sojourn.server.sinks.store import LatePackets, SinkStore
 from sojourn.server.sinks.worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.upkeep import ClockWatch, EpochMerging, EpochRetention, KeyLister, PartitionKeeper, Periodic
-from sojourn.store.clock import TrustedClock
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.measurements import MeasurementStore
 from sojourn.store.runs import RunStore
 from sojourn.store.tokens import Role, TokenStore, write_token
+from sojourn.store.upkeep.clock import TrustedClock
 
 DESK_THREADS = 4
 

@@ -1,9 +1,9 @@
 """Upkeep: what a query unit does again and again beside its requests, each task in a thread of its own.
 
-Retention: epochs, probed segments and answers are removed after a while (`store.retention`). Guarantee: an epoch goes
-only when both its last measurement and its arrival are older than what is kept, so neither a node that was long away
-nor one whose clock is wrong loses what it has just sent. A probed interval goes by its end. Down-sampling: old epochs
-are merged (`store.downsampling`). Both go by a clock that is confirmed (`store.clock`), and pause while it is not.
+Retention: epochs, probed segments and answers are removed after a while. Guarantee: an epoch goes only when both its
+last measurement and its arrival are older than what is kept, so neither a node that was long away nor one whose clock
+is wrong loses what it has just sent. A probed interval goes by its end. Down-sampling: old epochs are merged. Both go
+by a clock that is confirmed, and pause while it is not (`store.upkeep` does the work).
 
 Keys of large epochs are entered in the directory after the epoch was stored. All work in small transactions with
 pauses between them, so that nodes and queries do not wait. Partitions are made ahead of time.
@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess
-from sojourn.core.units import format_duration
+from sojourn.core.units import format_age
 from sojourn.server.telemetry import Telemetry
-from sojourn.store.clock import TrustedClock
-from sojourn.store.downsampling import MergeStep, merge_some
 from sojourn.store.epochs import EpochStore
 from sojourn.store.measurements import MeasurementStore
-from sojourn.store.partitions import prepare_partitions
 from sojourn.store.runs import RunStore
+from sojourn.store.upkeep.clock import TrustedClock
+from sojourn.store.upkeep.downsampling import MergeStep, merge_some
+from sojourn.store.upkeep.partitions import prepare_partitions
 
 JOIN_SECONDS = 30.0
 KEYS_SECONDS = 1.0
@@ -135,7 +135,7 @@ class ClockWatch:
     def _report(self) -> None:
         self._telemetry.retention_paused.set(self._is_paused)
         if self._is_paused:
-            ahead = format_duration(self._clock.ahead_ns or 0)
+            ahead = format_age(self._clock.ahead_ns or 0)
             text = "the clock is %s ahead of what was last known, and neither nodes nor an operator confirm it"
             _LOG.warning(
                 f"warning: {text}; nothing is removed or merged until then (sojourn store confirm-clock)", ahead
@@ -177,7 +177,7 @@ class EpochRetention(Periodic):
                     self._telemetry.epochs_removed.inc(gone)
                 self._stopping.wait(REMOVAL_PAUSE_SECONDS)
             if removed:
-                _LOG.info("%s %s older than %s were removed", f"{removed:,}", what, format_duration(self._keep_ns))
+                _LOG.info("%s %s older than %s were removed", f"{removed:,}", what, format_age(self._keep_ns))
 
 
 class EpochMerging(Periodic):
@@ -207,11 +207,11 @@ class EpochMerging(Periodic):
             merged += gone
             self._telemetry.epochs_merged.inc(gone)
         if merged:
-            every = format_duration(step.step_ns)
+            every = format_age(step.step_ns)
             _LOG.info(
                 "%s epochs older than %s were merged into others of %s",
                 f"{merged:,}",
-                format_duration(step.after_ns),
+                format_age(step.after_ns),
                 every,
             )
 

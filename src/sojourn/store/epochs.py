@@ -40,7 +40,7 @@ from sqlalchemy import (
 
 from sojourn.core.errors import KeyTextError, UsageError, WireError
 from sojourn.core.keys import named_ids
-from sojourn.core.units import format_duration, plural
+from sojourn.core.units import format_age, plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch, encoded
 from sojourn.store.arrivals import (
@@ -74,11 +74,11 @@ from sojourn.store.database import (
     to_word,
 )
 from sojourn.store.directory import Names, Spans, see_keys, spans_of
-from sojourn.store.losses import note_acknowledged
 from sojourn.store.migrations.upgrading import HEAD, upgrade
-from sojourn.store.partitions import prepare_partitions
-from sojourn.store.retention import remove_epochs
 from sojourn.store.runs import note_cuts
+from sojourn.store.upkeep.losses import note_acknowledged
+from sojourn.store.upkeep.partitions import prepare_partitions
+from sojourn.store.upkeep.retention import remove_epochs
 
 Read = TypeVar("Read")
 
@@ -273,7 +273,7 @@ class EpochStore(Database):
             for place in streams:
                 count, most_ns = connection.execute(query.where(_in_range(*place, from_ns, to_ns))).one()
                 if count:
-                    ahead = f"up to {format_duration(most_ns)} ahead of its arrival, which counts instead"
+                    ahead = f"up to {format_age(most_ns)} ahead of its arrival, which counts instead"
                     found.append(f"{'/'.join(place)} dated {plural(count, 'epoch')} {ahead}")
         return found
 

@@ -29,7 +29,7 @@ from sojourn.epochs.epoch import Cut, KernelClock
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.segments.fleet.runs import PlacedEpoch
 from sojourn.store.database import CUTS, PAIRS, RUNS, Database, insert_missing, to_signed, to_word
-from sojourn.store.retention import remove_runs
+from sojourn.store.upkeep.retention import remove_runs
 
 
 @dataclass(frozen=True, kw_only=True)

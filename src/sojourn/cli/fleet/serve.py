@@ -82,7 +82,7 @@ def serve(
     from sojourn.server.app import ServeOptions
     from sojourn.server.app import serve as run
     from sojourn.server.door.limits import Limits
-    from sojourn.store.downsampling import MergeStep
+    from sojourn.store.upkeep.downsampling import MergeStep
 
     options = ServeOptions(
         data=data or str(default_data()),

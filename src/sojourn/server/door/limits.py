@@ -29,7 +29,7 @@ from fastapi import HTTPException
 from sojourn.core.errors import ServerError, WireError
 from sojourn.core.keys import FEW_KEYS, NodeKey, named_ids
 from sojourn.epochs.wire import KERNEL_BYTES, EncodedEpoch, encoded_sequence, hash_bytes_fast
-from sojourn.store.downsampling import MergeStep
+from sojourn.store.upkeep.downsampling import MergeStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, select
 
 from sojourn.store.database import AHEAD_NS, CUTS, EPOCHS, RUNS, SET_ASIDE, Database
-from sojourn.store.partitions import as_table, drop, partitions_of
+from sojourn.store.upkeep.partitions import as_table, drop, partitions_of
 
 
 def remove_epochs(database: Database, time_ns: int, *, limit: int) -> int:

@@ -79,7 +79,9 @@ def _is_confirmed(connection: Connection, wall_ns: int) -> bool:
     return bool(times) and median_low(times) >= wall_ns - STEP_NS
 
 
-def confirm(database: Database, *, now_ns: int | None = None) -> None:
-    """Note that the wall clock is right now."""
+def confirm(database: Database, *, now_ns: int | None = None) -> int:
+    """Note that the wall clock is right, and what it says."""
+    now = time.time_ns() if now_ns is None else now_ns
     with database.transaction(writes=True) as connection:
-        set_facts(connection, **{CONFIRMED: time.time_ns() if now_ns is None else now_ns})
+        set_facts(connection, **{CONFIRMED: now})
+    return now

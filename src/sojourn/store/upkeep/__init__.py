@@ -1,0 +1,1 @@
+"""What keeps a store in order: partitions, retention, down-sampling, the clock they go by, backups, losses, checks."""
