@@ -37,7 +37,7 @@ class PostgresqlServer:
         self._numbers = count()
 
     def new_schema(self) -> str:
-        """The URL by which nothing but a schema without anything in it is seen: as good as a database, and made at once."""
+        """The URL by which nothing is seen but a schema without anything in it: as good as a database, made at once."""
         name = self._make("SCHEMA")
         return self._address.format("postgres") + f"&options=-csearch_path%3D{name}"
 
