@@ -17,6 +17,7 @@ from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import open_store
 from sojourn.store.measurements import MeasurementStore
+from sojourn.store.upkeep.downsampling import MergeStep
 from waiting import eventually
 
 HOUR = 3600 * 10**9
@@ -86,6 +87,52 @@ def test_probed_intervals_go_with_the_epochs(tmp_path: Path, caplog: pytest.LogC
     eventually(lambda: "1 probed intervals older than" in caplog.text)
     assert MeasurementStore(unit.store).between(0, 2**63 - 1) == probed[1:]
     next(running, None)
+
+
+def test_a_clock_that_jumped_ahead_removes_nothing_until_nodes_or_an_operator_confirm_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store was last known to be at work a year ago, by the clock: a year has passed, or the clock has jumped."""
+    now, year = time.time_ns(), 365 * 24 * HOUR
+    store = open_store(tmp_path)
+    store.add([make_epoch(i, time_ns=now - year) for i in range(3)], now_ns=now - year)
+    store.close()
+    caplog.set_level(logging.INFO, logger="sojourn")
+    steps = (MergeStep(HOUR, HOUR),)
+    running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=24 * HOUR, merge_epochs=steps))
+    unit = next(running)
+    with unit.client("viewer") as client:
+        eventually(lambda: "sojourn_retention_paused 1.0" in client.get("/metrics").text)
+        assert "the clock is 365 d ahead of what was last known" in caplog.text
+        assert unit.store.totals()["epochs"] == 3
+    next(running, None)
+    # Its nodes come back, and their clocks agree.
+    running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=24 * HOUR, merge_epochs=steps))
+    unit = next(running)
+    unit.store.add([make_epoch(9, time_ns=time.time_ns())])
+    next(running, None)
+    running = running_unit(tmp_path, replace(LIMITS, keep_epochs_ns=24 * HOUR))
+    unit = next(running)
+    eventually(lambda: unit.store.totals()["epochs"] == 1)
+    next(running, None)
+    assert caplog.text.count("warning: the clock is") == 2, "once a run"
+
+
+def test_old_epochs_are_merged_in_the_background_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begin = (time.time_ns() // HOUR - 5) * HOUR
+    store = open_store(tmp_path)
+    store.add([make_epoch(i, time_ns=begin + i) for i in range(40)], now_ns=begin)
+    store.add([make_epoch(99, time_ns=time.time_ns())])
+    store.close()
+    caplog.set_level(logging.INFO, logger="sojourn")
+    running = running_unit(tmp_path, replace(LIMITS, merge_epochs=(MergeStep(2 * HOUR, HOUR),)))
+    unit = next(running)
+    with unit.client("viewer") as client:
+        eventually(lambda: "sojourn_epochs_merged_total 39.0" in client.get("/metrics").text)
+        listed = client.get("/api/v1/nodes/alpha/streams/disk/epochs").json()
+        assert [(one["sequence"], one["merged"], one["recorded"]) for one in listed] == [(99, 1, 2), (39, 40, 80)]
+    next(running, None)
+    assert "39 epochs older than 2 h were merged into others of 1 h" in caplog.text
 
 
 def test_without_a_time_nothing_goes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median_low
 
 from sqlalchemy import Connection, select
@@ -26,6 +27,8 @@ from sojourn.store.database import EPOCHS, NODES, Database, fact, set_facts
 
 STEP_NS = 3_600_000_000_000
 HEARD_NS = 3_600_000_000_000
+# Time that a machine sleeps passes, too.
+_UNSET_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 TRUSTED, CONFIRMED = "trusted_ns", "clock_confirmed_ns"
 
 
@@ -37,7 +40,7 @@ class TrustedClock:
         database: Database,
         *,
         wall: Callable[[], int] = time.time_ns,
-        monotonic: Callable[[], int] = time.monotonic_ns,
+        monotonic: Callable[[], int] = partial(time.clock_gettime_ns, _UNSET_CLOCK),
     ) -> None:
         self._database, self._wall, self._monotonic = database, wall, monotonic
         self._trusted: tuple[int, int] | None = None  # a time, and when that was by the monotonic clock
