@@ -9,7 +9,8 @@ constraint would not do: PostgreSQL has none across partitions, and a row that w
 An epoch that its node dates more than `AHEAD_NS` after its arrival is placed so that it ends when it came, and by how
 much it was moved is noted: it can be found, is forgotten in time, and its bytes stay as they came.
 
-Cost: two short statements for each stream of a batch; a stream without gaps has one range, however long it is.
+Cost: a statement that reads the ranges of a batch's streams, and one that changes them; a stream without gaps has one
+range, however long it is.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
+from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, or_, select, update
 
 from sojourn.epochs.wire import EncodedEpoch
-from sojourn.store.database import AHEAD_NS, EPOCHS, NODES, SEQUENCES, insert_missing
+from sojourn.store.database import AHEAD_NS, EPOCHS, NODES, SEQUENCES, as_written, insert_missing
 
 Identity = tuple[str, str, int]
 Span = tuple[int, int]  # the first and the last number of a range
@@ -71,41 +74,60 @@ def newest_times(epochs: Iterable[EncodedEpoch]) -> dict[str, int | None]:
     return found
 
 
-# The range that holds or ends before the least number, and those that begin up to one behind the largest.
-_OF_STREAM = (SEQUENCES.c.node == bindparam("node")) & (SEQUENCES.c.stream == bindparam("stream"))
-_BEFORE = select(func.max(SEQUENCES.c.first_sequence)).where(
-    _OF_STREAM & (SEQUENCES.c.first_sequence <= bindparam("low"))
-)
-_NEAR = (
-    select(SEQUENCES.c.first_sequence, SEQUENCES.c.last_sequence)
-    .where(_OF_STREAM)
-    .where(SEQUENCES.c.first_sequence >= func.coalesce(_BEFORE.scalar_subquery(), bindparam("low")))
-    .where(SEQUENCES.c.first_sequence <= bindparam("high"))
-    .order_by(SEQUENCES.c.first_sequence)
-)
+# Streams whose ranges one statement reads.
+AT_ONCE = 50
+_LARGEST = (1 << 63) - 1
+_Place = tuple[str, str]  # node and stream
 _PLACE = (
     (SEQUENCES.c.node == bindparam("of_node"))
     & (SEQUENCES.c.stream == bindparam("of_stream"))
-    & (SEQUENCES.c.first_sequence == bindparam("first"))
+    & (SEQUENCES.c.last_sequence == bindparam("ended"))
 )
-_EXTEND = update(SEQUENCES).where(_PLACE).values(last_sequence=bindparam("last"))
+_EXTEND = update(SEQUENCES).where(_PLACE).values(first_sequence=bindparam("first"), last_sequence=bindparam("last"))
 _ABSORB = delete(SEQUENCES).where(_PLACE)
-_LARGEST = (1 << 63) - 1
 
 
 def stored_among(connection: Connection, node: str, stream: str, numbers: Iterable[int]) -> set[int]:
     """Which of a stream's numbers were ever stored."""
     asked = set(numbers)
-    return _held(_near(connection, node, stream, asked), asked) if asked else set()
+    place = node, stream
+    return _held(_near(connection, {place: asked}).get(place, []), asked) if asked else set()
 
 
-def _near(connection: Connection, node: str, stream: str, numbers: set[int]) -> list[Span]:
-    where = {"node": node, "stream": stream, "low": min(numbers), "high": min(max(numbers) + 1, _LARGEST)}
-    return [(first, last) for first, last in connection.execute(_NEAR, where)]
+@cache
+def _reading(dialect: str, paramstyle: Any, streams: int) -> tuple[str, tuple[str, ...]]:
+    """The statement for so many streams' ranges near some numbers as the driver takes it, and its values' order."""
+    c = SEQUENCES.c
+    near = [
+        (c.node == bindparam(f"node{i}"))
+        & (c.stream == bindparam(f"stream{i}"))
+        & (c.last_sequence >= bindparam(f"low{i}"))
+        & (c.first_sequence <= bindparam(f"high{i}"))
+        for i in range(streams)
+    ]
+    columns = c.node, c.stream, c.first_sequence, c.last_sequence
+    return as_written(dialect, paramstyle, select(*columns).where(or_(*near)).order_by(c.last_sequence))
+
+
+def _near(connection: Connection, numbers: Mapping[_Place, set[int]]) -> dict[_Place, list[Span]]:
+    """The ranges of streams that hold or touch what lies from the least to the largest of some numbers, in order."""
+    found: dict[_Place, list[Span]] = {}
+    asked = list(numbers.items())
+    for start in range(0, len(asked), AT_ONCE):
+        values: dict[str, object] = {}
+        some = asked[start : start + AT_ONCE]
+        for i, ((node, stream), wanted) in enumerate(some):
+            low, high = min(wanted) - 1, min(max(wanted) + 1, _LARGEST)
+            values |= {f"node{i}": node, f"stream{i}": stream, f"low{i}": low, f"high{i}": high}
+        text, order = _reading(connection.dialect.name, connection.dialect.paramstyle, len(some))
+        given: Any = tuple(map(values.__getitem__, order)) if order else values
+        for node, stream, first, last in connection.exec_driver_sql(text, given):
+            found.setdefault((node, stream), []).append((first, last))
+    return found
 
 
 def _held(spans: Sequence[Span], numbers: set[int]) -> set[int]:
-    """The numbers that lie in ranges; both are short, or the numbers are in order."""
+    """The numbers that lie in ranges, which are in order."""
     held: set[int] = set()
     place = 0
     for number in sorted(numbers):
@@ -131,24 +153,29 @@ def joined(spans: Sequence[Span], numbers: Iterable[int]) -> list[Span]:
     return found
 
 
-def claim(connection: Connection, node: str, stream: str, numbers: set[int]) -> set[int]:
-    """Take those of a stream's numbers that were never stored; the caller has the node's row, and stores them."""
-    near = _near(connection, node, stream, numbers)
-    new = numbers - _held(near, numbers)
-    if not new:
-        return new
-    before, after = dict(near), dict(joined(near, new))
-    here = {"of_node": node, "of_stream": stream}
-    if gone := [{**here, "first": first} for first in before.keys() - after.keys()]:
-        connection.execute(_ABSORB, gone)
-    if longer := [
-        {**here, "first": f, "last": after[f]} for f in before.keys() & after.keys() if after[f] != before[f]
-    ]:
-        connection.execute(_EXTEND, longer)
-    if added := after.keys() - before.keys():
-        names = {"node": node, "stream": stream}
-        rows = [{**names, "first_sequence": first, "last_sequence": after[first]} for first in sorted(added)]
-        connection.execute(insert(SEQUENCES), rows)
+def claim(connection: Connection, numbers: Mapping[_Place, set[int]]) -> dict[_Place, set[int]]:
+    """Take those of streams' numbers that were never stored; the caller has the nodes' rows, and stores them."""
+    near = _near(connection, numbers)
+    new: dict[_Place, set[int]] = {}
+    gone: list[dict[str, object]] = []
+    longer: list[dict[str, object]] = []
+    added: list[dict[str, object]] = []
+    for (node, stream), wanted in numbers.items():
+        before = near.get((node, stream), [])
+        new[node, stream] = fresh = wanted - _held(before, wanted)
+        here, left = {"of_node": node, "of_stream": stream}, list(before)
+        for first, last in joined(before, fresh) if fresh else ():
+            inside = [span for span in left if first <= span[0] and span[1] <= last]
+            left = [span for span in left if span not in inside]
+            if not inside:
+                added.append({"node": node, "stream": stream, "first_sequence": first, "last_sequence": last})
+            elif inside != [(first, last)]:
+                # One of those that become one grows, the others go before it does.
+                longer.append({**here, "ended": inside[0][1], "first": first, "last": last})
+                gone += ({**here, "ended": span[1]} for span in inside[1:])
+    for statement, rows in ((_ABSORB, gone), (_EXTEND, longer), (insert(SEQUENCES), added)):
+        if rows:
+            connection.execute(statement, rows)
     return new
 
 
@@ -178,10 +205,8 @@ def insert_new(connection: Connection, epochs: Sequence[EncodedEpoch], now_ns: i
     offered: dict[tuple[str, str], dict[int, EncodedEpoch]] = {}
     for epoch in epochs:
         offered.setdefault((epoch.node, epoch.stream), {}).setdefault(epoch.sequence, epoch)
-    rows: list[dict[str, object]] = []
-    for (node, stream), numbered in sorted(offered.items()):
-        new = claim(connection, node, stream, set(numbered))
-        rows += [_row(numbered[sequence], now_ns) for sequence in sorted(new)]
+    new = claim(connection, {place: set(numbered) for place, numbered in sorted(offered.items())})
+    rows = [_row(offered[place][sequence], now_ns) for place, fresh in new.items() for sequence in sorted(fresh)]
     if not rows:
         return {}
     made = connection.execute(_ADD, rows)

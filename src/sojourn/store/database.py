@@ -257,8 +257,9 @@ SEQUENCES = Table(
     METADATA,
     Column("node", NAME, primary_key=True),
     Column("stream", NAME, primary_key=True),
-    Column("first_sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("last_sequence", BigInteger, nullable=False),
+    Column("first_sequence", BigInteger, nullable=False),
+    # The key: those from a number on, which are few as numbers grow, are found by index.
+    Column("last_sequence", BigInteger, primary_key=True, autoincrement=False),
 )
 
 # Numbers that a node was once told are stored, and that are not, because a backup from before was restored.
@@ -456,5 +457,10 @@ def widen_spans(connection: Connection, table: Table, rows: Sequence[Mapping[str
 @cache
 def _written(name: str, paramstyle: Any, table: Table) -> tuple[str, tuple[str, ...]]:
     """The widening statement as the driver takes it, and the order of its values; none if it takes them by name."""
-    compiled = _widening(name, table).compile(dialect=_DIALECTS[name](paramstyle=paramstyle))
+    return as_written(name, paramstyle, _widening(name, table))
+
+
+def as_written(name: str, paramstyle: Any, statement: Any) -> tuple[str, tuple[str, ...]]:
+    """A statement as a driver takes it, and the order of its values; none if it takes them by name."""
+    compiled = statement.compile(dialect=_DIALECTS[name](paramstyle=paramstyle))
     return str(compiled), tuple(compiled.positiontup or ())

@@ -30,7 +30,9 @@ def default_data() -> Path:
 
 DataOption = Annotated[
     str | None,
-    typer.Option("--data", metavar="DIR", help="Directory of the store; by default the user's data directory."),
+    typer.Option(
+        "--data", metavar="DIR", help="Directory of the store, or a database URL; by default the user's data directory."
+    ),
 ]
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from statistics import median_low
 
 from sqlalchemy import Connection, select
@@ -32,6 +31,10 @@ _UNSET_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 TRUSTED, CONFIRMED = "trusted_ns", "clock_confirmed_ns"
 
 
+def _ticks_ns() -> int:
+    return time.clock_gettime_ns(_UNSET_CLOCK)
+
+
 class TrustedClock:
     """The clock of one store's upkeep; safe from several threads. ``ahead_ns``: how far ahead one in doubt is."""
 
@@ -40,7 +43,7 @@ class TrustedClock:
         database: Database,
         *,
         wall: Callable[[], int] = time.time_ns,
-        monotonic: Callable[[], int] = partial(time.clock_gettime_ns, _UNSET_CLOCK),
+        monotonic: Callable[[], int] = _ticks_ns,
     ) -> None:
         self._database, self._wall, self._monotonic = database, wall, monotonic
         self._trusted: tuple[int, int] | None = None  # a time, and when that was by the monotonic clock

@@ -20,7 +20,7 @@ def note_acknowledged(connection: Connection, node: str, stream: str, acknowledg
     The caller has the node's row.
     """
     here = (SEQUENCES.c.node == node) & (SEQUENCES.c.stream == stream)
-    newest = select(SEQUENCES.c.last_sequence).where(here).order_by(SEQUENCES.c.first_sequence.desc()).limit(1)
+    newest = select(SEQUENCES.c.last_sequence).where(here).order_by(SEQUENCES.c.last_sequence.desc()).limit(1)
     last = connection.execute(newest).scalar()
     first = 0 if last is None else int(last) + 1
     if acknowledged < first:

@@ -79,8 +79,8 @@ def _add_tables() -> None:
         "stored_sequences",
         sa.Column("node", NAME, primary_key=True),
         sa.Column("stream", NAME, primary_key=True),
-        sa.Column("first_sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("last_sequence", sa.BigInteger, nullable=False),
+        sa.Column("first_sequence", sa.BigInteger, nullable=False),
+        sa.Column("last_sequence", sa.BigInteger, primary_key=True, autoincrement=False),
     )
     op.create_table(
         "lost_epochs",
