@@ -39,6 +39,9 @@ class EpochResults(_Model):
     results: list[EpochResult]
 
 
+Sequence = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class EpochInfo(_Model):
     """A stored epoch, without its counters."""
 
@@ -84,8 +87,9 @@ class Stream(_Model):
     values: Literal["increments", "samples"] | None = Field(
         default=None, description="whether their sum answers a question, or their mean"
     )
-    acknowledged: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
-        default=None, description="the last number of it that the node was told is stored"
+    acknowledged: tuple[Sequence, Sequence] | None = Field(
+        default=None,
+        description="the first and last number of it that the node was told are stored, all between as well",
     )
 
 

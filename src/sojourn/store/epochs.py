@@ -113,7 +113,7 @@ class StreamRecord:
     unit: str
     granularity: str
     values: str | None = None
-    acknowledged: int | None = None  # the last number that the node was told is stored
+    acknowledged: Span | None = None  # numbers that the node was told are stored
 
 
 _Values = Mapping[str, object] | None  # of a statement that leaves some open
@@ -297,20 +297,16 @@ class EpochStore(Database):
         values = {**what, "values_are": stream.values}
         here = (STREAMS.c.node == stream.node) & (STREAMS.c.name == stream.name)
         now = time.time_ns() if now_ns is None else now_ns
-        lost: Span | None = None
+        lost: list[Span] = []
         with self.transaction(writes=True) as connection:
             see_nodes(connection, {stream.node: None}, now)
             if stream.acknowledged is not None:
                 lost = note_acknowledged(connection, stream.node, stream.name, stream.acknowledged, now)
             if not connection.execute(update(STREAMS).where(here).values(values)).rowcount:
                 insert_missing(connection, STREAMS, [{"node": stream.node, "name": stream.name, **values}])
-        if lost is not None:
-            _LOG.warning(
-                "warning: epochs %s to %s of %s/%s were acknowledged and are not stored: was a backup restored?",
-                *lost,
-                stream.node,
-                stream.name,
-            )
+        for span in lost:
+            text = "warning: epochs %s to %s of %s/%s were acknowledged and are not stored: was a backup restored?"
+            _LOG.warning(text, *span, stream.node, stream.name)
 
     def nodes(self, *, tag: str | None = None) -> list[NodeRecord]:
         """All nodes, by name; or those with a tag."""

@@ -30,8 +30,9 @@ def store(place: str) -> Iterator[EpochStore]:
     opened.close()
 
 
-def announced(store: EpochStore, acknowledged: int | None) -> None:
-    store.announce(StreamRecord("n", "disk", "disk_io", "operations", "process", acknowledged=acknowledged), now_ns=NOW)
+def announced(store: EpochStore, last: int | None) -> None:
+    told = None if last is None else (0, last)
+    store.announce(StreamRecord("n", "disk", "disk_io", "operations", "process", acknowledged=told), now_ns=NOW)
 
 
 def lost(store: EpochStore) -> dict:

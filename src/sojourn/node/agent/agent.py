@@ -21,7 +21,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -141,7 +140,7 @@ class Agent:
         """Work until `stop`; then close the open epochs and try once to send everything."""
         try:
             self._begin()
-            send = partial(self._sender.run, self._stop, first=self._introduce, then=self._look_for_assignments)
+            send = partial(self._sender.run, self._stop, then=self._look_for_assignments)
             loops = [
                 threading.Thread(target=self._guarded, args=(loop,), daemon=True)
                 for loop in (send, self._answer, self._keep)
@@ -295,16 +294,6 @@ class Agent:
         with self._lock:
             acknowledged = self.spool.acknowledged(configuration.name)
         return self._transport.announce(Announcement(configuration.name, *what, acknowledged))
-
-    def _introduce(self) -> None:
-        """Announce streams before anything of them is sent to a query unit that was away.
-
-        It may have been restored from a backup: what it lacks it can tell from its last number until it gets a later.
-        """
-        if self._sender.is_away:
-            self._unannounced.update(list(self._streams))
-        with suppress(RefusedError):  # shows again once what waits was sent
-            self._announce_again()
 
     def _announce_again(self) -> None:
         """Announce what the query unit does not know, or may have forgotten while it was away."""

@@ -21,7 +21,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,6 +33,7 @@ from sojourn.core.units import format_duration, format_instant, plural
 from sojourn.epochs.epoch import Epoch, overlaps
 from sojourn.epochs.merging import merging_key
 from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
+from sojourn.node.spool.acknowledged import TABLE as ACKNOWLEDGED
 
 FILE_NAME = "spool.sqlite3"
 SCHEMA_VERSION = 1
@@ -47,7 +48,9 @@ SKIPPED_NUMBERS = 1 << 20
 # shows then, and a file that was opened on a read-only disk stays read-only when the disk no longer is.
 UNSURE = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 
-_SCHEMA = """
+_SCHEMA = (
+    ACKNOWLEDGED
+    + """
 CREATE TABLE IF NOT EXISTS entries (
     stream TEXT NOT NULL, sequence INTEGER NOT NULL, state TEXT NOT NULL, first_ns INTEGER, last_ns INTEGER,
     recorded INTEGER NOT NULL, size_bytes INTEGER NOT NULL, merging TEXT NOT NULL, weight INTEGER NOT NULL,
@@ -56,7 +59,6 @@ CREATE TABLE IF NOT EXISTS entries (
 CREATE INDEX IF NOT EXISTS entries_by_state ON entries (state, sequence, stream);
 CREATE TABLE IF NOT EXISTS streams (
     stream TEXT PRIMARY KEY, number INTEGER NOT NULL, kept_until_ns INTEGER NOT NULL, recording INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS acknowledged (stream TEXT PRIMARY KEY, number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS run (
     id INTEGER PRIMARY KEY CHECK (id = 0), alive_ns INTEGER NOT NULL, alive_boot_ns INTEGER NOT NULL,
     boot TEXT NOT NULL, ended INTEGER NOT NULL);
@@ -64,6 +66,7 @@ CREATE TABLE IF NOT EXISTS losses (
     stream TEXT NOT NULL, from_ns INTEGER NOT NULL, alive_ns INTEGER NOT NULL, noticed TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS taken_over (name TEXT PRIMARY KEY, digest INTEGER NOT NULL);
 """
+)
 # Counted as rows come and go, so that nobody has to add them up.
 _TOTALS = """
 CREATE TEMP TABLE totals AS SELECT state, COUNT(*) AS count, SUM(size_bytes) AS bytes FROM main.entries GROUP BY state;
@@ -443,21 +446,6 @@ def close_checkpoints(connection: sqlite3.Connection, stream: str | None = None)
         "UPDATE entries SET state = 'sent', resumed = 1 WHERE state = 'open' AND stream = COALESCE(?, stream)",
         (stream,),
     )
-
-
-def note_acknowledged(connection: sqlite3.Connection, numbers: Iterable[tuple[str, int]]) -> None:
-    """Remember the highest number of each stream that the query unit has acknowledged."""
-    note = (
-        "INSERT INTO acknowledged VALUES (?, ?) "
-        "ON CONFLICT (stream) DO UPDATE SET number = MAX(number, excluded.number)"
-    )
-    connection.executemany(note, numbers)
-
-
-def acknowledged_of(connection: sqlite3.Connection, stream: str) -> int:
-    """The highest number of a stream that was acknowledged; −1 if none was."""
-    row = connection.execute("SELECT number FROM acknowledged WHERE stream = ?", (stream,)).fetchone()
-    return -1 if row is None else int(row[0])
 
 
 def take_up(connection: sqlite3.Connection, start: Start) -> list[str]:

@@ -28,6 +28,7 @@ from sojourn.core.errors import ParameterError, StoreError, WireError
 from sojourn.core.units import plural
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import MAX_EPOCH_BYTES, EncodedEpoch, check_intact
+from sojourn.node.spool.acknowledged import Acknowledged
 from sojourn.node.spool.earlier import EarlierFile, put_aside, remove_taken_over, take_over
 from sojourn.node.spool.file import (
     COLUMNS,
@@ -37,12 +38,10 @@ from sojourn.node.spool.file import (
     SpoolFile,
     Start,
     State,
-    acknowledged_of,
     as_bytes,
     close_checkpoints,
     insert,
     label_of,
-    note_acknowledged,
     sign_of_life,
     spooled,
     take_up,
@@ -93,7 +92,7 @@ class Spool:
         # Of those in memory, the ones that the disk has a checkpoint of.
         self._noted: set[_Key] = set()
         self._numbers: dict[str, int] = {}
-        self._acknowledged: dict[str, int] = {}
+        self._acknowledged = Acknowledged()
         # Checkpoints on disk, by how much was recorded when they were made.
         self._checkpoints: dict[_Key, int] = {}
         self._drafts: list[str] = []
@@ -329,20 +328,20 @@ class Spool:
                 self._gone.add(key)
         self._again.difference_update(keys)
         self._postponed.difference_update(keys)
-        self._write(lambda connection: note_acknowledged(connection, self._acknowledged.items()))
+        self._write(self._acknowledged.write)
 
     def acknowledge(self, entries: Iterable[Label]) -> None:
         """Forget epochs that have arrived, and remember that they did."""
         entries = sorted(entries, key=lambda entry: entry.sequence)
-        self._acknowledged.update(entry.key for entry in entries)
+        self._acknowledged.add(entry.key for entry in entries)
         self.remove(entries)
 
-    def acknowledged(self, stream: str) -> int | None:
-        """The highest number of a stream that the query unit said it has stored."""
-        numbers = [self._acknowledged.get(stream, -1)]
+    def acknowledged(self, stream: str) -> tuple[int, int] | None:
+        """The latest numbers of a stream, without a gap, that the query unit said it has stored: the first and last."""
         with suppress(StoreError), self._file.snapshot() as connection:
-            numbers.append(acknowledged_of(connection, stream))
-        return max(numbers) if max(numbers) >= 0 else None
+            first, last = self._acknowledged.of(connection, stream)
+            return (first, last) if first <= last else None
+        return None
 
     def set_aside(self, entry: Label, reason: str) -> None:
         """Keep an epoch that can never arrive out of the way of the others, with its reason."""

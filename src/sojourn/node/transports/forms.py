@@ -50,7 +50,7 @@ def checked_list(answer: Any, server: str, **kinds: type | tuple[type, ...]) -> 
     return [checked_object(item, server, **kinds) for item in answer]
 
 
-def described(announcement: Announcement) -> dict[str, str | int]:
+def described(announcement: Announcement) -> dict[str, object]:
     """What a stream measures, without its name."""
     return {name: value for name, value in vars(announcement).items() if value and name != "stream"}
 

@@ -100,21 +100,14 @@ class SpoolSender:
         self._most_bytes = min(BATCH_BYTES, self._most_bytes + self._most_bytes // 4 + 1)
         self._refused_in_a_row = 0
 
-    def run(
-        self,
-        stop: threading.Event,
-        *,
-        first: Callable[[], None] = lambda: None,
-        then: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Send what waits, and do something more with the connection before and after, again and again until stopped.
+    def run(self, stop: threading.Event, *, then: Callable[[], None] = lambda: None) -> None:
+        """Send what waits, and do something more with the connection (`then`), again and again until stopped.
 
         Nothing that happens on the way ends it: whatever it is, it is reported once and tried again.
         """
         pause = FIRST_PAUSE_SECONDS
         while not stop.is_set():
             try:
-                first()
                 self.send_waiting()
                 then()
                 pause = FIRST_PAUSE_SECONDS

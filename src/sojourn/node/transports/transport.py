@@ -73,7 +73,7 @@ class Announcement:
     unit: str
     granularity: str
     values: str | None = None
-    acknowledged: int | None = None  # the last number of it that was called stored
+    acknowledged: tuple[int, int] | None = None  # the numbers of it that were called stored, as far as there is no gap
 
 
 @dataclass(frozen=True)

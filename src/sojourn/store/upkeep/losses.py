@@ -1,9 +1,9 @@
 """Epochs that nodes were told are stored, and that are not: what a backup that was restored has lost.
 
-A node says with each stream that it announces up to which number it was told that epochs are stored. Numbers behind the
-last that the store ever had (`database.SEQUENCES`, which neither retention nor merging changes) were stored after the
-backup was made. They are noted and reported; what the node still has of them it sends again, as the answer tells it
-which number the store has last. So a store that was restored is recognised, whichever tool restored it.
+A node says with each stream that it announces which numbers it was told are stored, as far as they have no gap. Those
+that the store never had (`database.SEQUENCES`, which neither retention nor merging changes) came after its backup was
+made. They are noted and reported; what the node still has it sends as always, and what comes again is not lost. So a
+store that was restored is recognised, whichever tool restored it, and whatever came first afterwards.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ from sojourn.store.arrivals import Span
 from sojourn.store.database import LOST, SEQUENCES
 
 
-def note_acknowledged(connection: Connection, node: str, stream: str, acknowledged: int, now_ns: int) -> Span | None:
-    """A node says up to which number it was told that a stream is stored; the numbers that are not, if they are news.
+def note_acknowledged(connection: Connection, node: str, stream: str, told: Span, now_ns: int) -> list[Span]:
+    """A node was told that these numbers of a stream are stored; those that are not, if they are news."""
+    found: list[Span] = []
+    for first, last in _missing(connection, node, stream, told):
+        here = (LOST.c.node == node) & (LOST.c.stream == stream)
+        known = here & (LOST.c.first_sequence <= first) & (LOST.c.last_sequence >= last)
+        if connection.execute(select(LOST.c.first_sequence).where(known)).first() is None:
+            connection.execute(delete(LOST).where(here & LOST.c.first_sequence.between(first, last)))
+            row = {"node": node, "stream": stream, "first_sequence": first, "last_sequence": last}
+            connection.execute(insert(LOST).values(**row, found_ns=now_ns))
+            found.append((first, last))
+    return found
 
-    The caller has the node's row.
-    """
+
+def _missing(connection: Connection, node: str, stream: str, told: Span) -> list[Span]:
+    """The numbers among these that were never stored."""
     here = (SEQUENCES.c.node == node) & (SEQUENCES.c.stream == stream)
-    newest = select(SEQUENCES.c.last_sequence).where(here).order_by(SEQUENCES.c.last_sequence.desc()).limit(1)
-    last = connection.execute(newest).scalar()
-    first = 0 if last is None else int(last) + 1
-    if acknowledged < first:
-        return None
-    lost = (LOST.c.node == node) & (LOST.c.stream == stream) & (LOST.c.first_sequence >= first)
-    if connection.execute(select(LOST.c.last_sequence).where(lost)).scalar() == acknowledged:
-        return None
-    connection.execute(delete(LOST).where(lost))
-    row = {"node": node, "stream": stream, "first_sequence": first, "last_sequence": acknowledged}
-    connection.execute(insert(LOST).values(**row, found_ns=now_ns))
-    return first, acknowledged
+    near = (SEQUENCES.c.last_sequence >= told[0]) & (SEQUENCES.c.first_sequence <= told[1])
+    spans = select(SEQUENCES.c.first_sequence, SEQUENCES.c.last_sequence).where(here & near)
+    rows = connection.execute(spans.order_by(SEQUENCES.c.last_sequence))
+    return _without(told, [(first, last) for first, last in rows])
 
 
 def losses(connection: Connection) -> dict[tuple[str, str], list[Span]]:
-    """The numbers that nodes were told are stored and that are not (any more), without those that came again since."""
+    """The numbers that nodes were told are stored and that are not, without those that came again since."""
     found: dict[tuple[str, str], list[Span]] = {}
-    for row in connection.execute(select(LOST).order_by(LOST.c.node, LOST.c.stream, LOST.c.first_sequence)):
-        here = (SEQUENCES.c.node == row.node) & (SEQUENCES.c.stream == row.stream)
-        near = (SEQUENCES.c.last_sequence >= row.first_sequence) & (SEQUENCES.c.first_sequence <= row.last_sequence)
-        spans = select(SEQUENCES.c.first_sequence, SEQUENCES.c.last_sequence).where(here & near)
-        stored = [(first, last) for first, last in connection.execute(spans.order_by(SEQUENCES.c.first_sequence))]
-        left = _without((row.first_sequence, row.last_sequence), stored)
+    for row in connection.execute(select(LOST).order_by(LOST.c.node, LOST.c.stream, LOST.c.first_sequence)).all():
+        left = _missing(connection, row.node, row.stream, (row.first_sequence, row.last_sequence))
         if left:
             found.setdefault((row.node, row.stream), []).extend(left)
     return found

@@ -76,10 +76,15 @@ def prepare_partitions(connection: Connection, now_ns: int) -> None:
     days = range(today, today + DAYS_AHEAD + 1)
     if all(_missing(connection, table, days) == [] for table in PARTITIONED):
         return
-    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+    take_turn(connection)
     for table, column in PARTITIONED.items():
         for day in _missing(connection, table, days):
             _make(connection, table, column, day)
+
+
+def take_turn(connection: Connection) -> None:
+    """Be the only one who makes or drops partitions, until the transaction ends."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
 
 
 def _missing(connection: Connection, table: Table, days: range) -> list[int]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, select
 
 from sojourn.store.database import AHEAD_NS, CUTS, EPOCHS, RUNS, SET_ASIDE, Database
-from sojourn.store.upkeep.partitions import as_table, drop, partitions_of
+from sojourn.store.upkeep.partitions import as_table, drop, partitions_of, take_turn
 
 
 def remove_epochs(database: Database, time_ns: int, *, limit: int) -> int:
@@ -40,6 +40,7 @@ def _drop_oldest(database: Database, table: Table, time_ns: int) -> int:
         old = [one for one in partitions_of(connection, table) if one.is_before(time_ns)]
     for partition in old:
         with database.transaction(writes=True) as connection:
+            take_turn(connection)
             if partition not in partitions_of(connection, table):
                 continue  # another query unit was faster
             if table is EPOCHS:
