@@ -25,7 +25,7 @@ from sojourn.epochs.epoch import merge_epochs
 from sojourn.lab.traffic import Traffic
 from sojourn.segments.answer import answer_interval
 from sojourn.segments.plan import SegmentPlan, plan_segment
-from sojourn.segments.planning.layout import SEGMENT
+from sojourn.segments.planning.layout import SEGMENT, SurveyedFlows
 from sojourn.segments.record import PointRecorder
 from sojourn.sketches.sketch import AnySketch
 
@@ -88,9 +88,11 @@ class Drawn:
         truth = self.traffic.truth
         flows, packets = len(truth.flow_id), int(truth.sent.sum())
         loss = int(truth.lost.sum()) / packets
+        seen: SurveyedFlows | None = SurveyedFlows(truth.sent, truth.lost)
         if self.guess is not None:
             flows, loss, packets = max(1, round(flows * self.guess.flows)), min(0.9, loss * self.guess.loss), 0
-        return plan_segment(sketch, memory, flows=flows, loss=loss, packets=packets, salt=salt, joint=True)
+            seen = None
+        return plan_segment(sketch, memory, flows=flows, loss=loss, packets=packets, seen=seen, salt=salt, joint=True)
 
     def error(self, mean_ns: FloatArray) -> float:
         """The median relative error; NaN where no flow is large."""

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sojourn.core.errors import ParameterError, UsageError, WireError
 from sojourn.segments.planning.layout import (
@@ -26,6 +26,7 @@ from sojourn.segments.planning.layout import (
     SAMPLES,
     SEGMENT,
     SPREAD,
+    SurveyedFlows,
     TooSmallError,
     fit_auto,
     fit_blind,
@@ -224,8 +225,8 @@ def plan_survey(
     """The plan for what a survey found: its flows, its loss, and where its delays lie."""
 
     def planned(size: int) -> SegmentPlan:
-        flows, packets = len(survey.flow_id), survey.packets
-        plan = plan_segment(name, size, flows=flows, loss=survey.loss, packets=packets, changes=changes, joint=joint)
+        expected: dict[str, Any] = {"flows": len(survey.flow_id), "loss": survey.loss, "packets": survey.packets}
+        plan = plan_segment(name, size, **expected, seen=survey.counted_flows, changes=changes, joint=joint)
         return plan.reaching(survey.delay_range)
 
     plan = planned(memory_bytes)
@@ -241,17 +242,19 @@ def plan_segment(
     flows: int,
     loss: float,
     packets: int = 0,
+    seen: SurveyedFlows | None = None,
     salt: int = 0,
     changes: Mapping[str, str] | None = None,
     joint: bool = False,
 ) -> SegmentPlan:
     """Share out a point's memory among the sketches that `name` needs; `changes` set single parameters.
 
-    `packets` are those expected of all flows together (0: unknown).
+    `packets` are those expected of all flows together (0: unknown), `seen` those that a survey counted of each.
     """
+    known: dict[str, Any] = {"flows": flows, "loss": loss, "packets": packets, "seen": seen}
 
     def planned(size: int) -> SegmentPlan:
-        return _plan(name, size, flows=flows, loss=loss, packets=packets, salt=salt, wanted=changes or {}, joint=joint)
+        return _plan(name, size, **known, salt=salt, wanted=changes or {}, joint=joint)
 
     return _planned_within(memory_bytes, planned, where=name)
 
@@ -327,6 +330,7 @@ def _plan(
     flows: int,
     loss: float,
     packets: int,
+    seen: SurveyedFlows | None,
     salt: int,
     wanted: Mapping[str, str],
     joint: bool,
@@ -340,8 +344,9 @@ def _plan(
     if name == "auto":
         # Where nothing is known beforehand, a small sample answers if loss spoils the cells.
         aside = 0 if packets or rest < LEAST_WITH_SAMPLE else rest // SAMPLE_SHARE
-        known = {"flows": flows, "loss": loss, "packets": packets, "doubt": 1.0 if packets else DOUBT_GUESSED}
-        parts = fit_auto(rest - aside, salt=salt, joint=joint, **known)  # type: ignore[arg-type]
+        known: dict[str, Any] = {"flows": flows, "loss": loss, "packets": packets, "seen": seen}
+        doubt = 1.0 if packets else DOUBT_GUESSED
+        parts = fit_auto(rest - aside, salt=salt, joint=joint, doubt=doubt, **known)
         if aside and SAMPLES not in parts:
             parts[SAMPLES] = fit_sample(aside, flows=flows, salt=salt)
         if wanted:

@@ -49,6 +49,7 @@ from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
 from sojourn.matching.exact import Fate, PacketMatch, match_exact
 from sojourn.matching.pairing import PacketSample, common_sample
+from sojourn.segments.planning.layout import SurveyedFlows
 from sojourn.segments.plausibility import Capture, judge_captures
 from sojourn.segments.ranges import DelayRange, surveyed_range
 
@@ -172,8 +173,18 @@ class Survey:
     @property
     def packets(self) -> int:
         """The packets at the sender of the flows to be measured."""
+        return int(self.counted_flows.packets.sum())
+
+    @cached_property
+    def counted_flows(self) -> SurveyedFlows:
+        """The same of each flow, and how many were lost of it, where all packets were kept."""
         table = self.sender.flows
-        return int(table.packets[np.isin(table.ids, self.flow_id)].sum())
+        order = np.argsort(table.ids)
+        row = order[np.minimum(np.searchsorted(table.ids, self.flow_id, sorter=order), len(order) - 1)]
+        packets = np.where(table.ids[row] == self.flow_id, table.packets[row], 0)
+        # Flows of which matching saw nothing are lost as a whole.
+        lost = np.concatenate([self.match.flows.lost, packets[len(self.match.flows) :]]) if self.is_complete else None
+        return SurveyedFlows(packets, lost)
 
     def boundaries(
         self, interval_ns: int, *, markers: bool, most: int = MOST_INTERVALS

@@ -74,3 +74,13 @@ def test_small_flows_are_promised_something_where_there_are_no_large_ones() -> N
     assert promised_size(np.array([500] * 5)) == 100
     assert promised_size(np.array([500] * 4 + [20])) == 10
     assert promised_size(np.array([3, 2])) == 1
+
+
+def test_a_survey_counts_the_packets_and_losses_of_each_flow() -> None:
+    _, survey = surveyed(7, load=0.9)
+    counted, flows = survey.counted_flows, survey.match.flows
+    assert counted.packets.sum() == survey.packets
+    assert counted.lost is not None
+    assert counted.lost.sum() > 0
+    assert np.array_equal(counted.packets[: len(flows)], flows.packets)
+    assert np.array_equal(counted.lost[: len(flows)], flows.lost)

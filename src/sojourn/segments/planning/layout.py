@@ -7,11 +7,14 @@
   as keep strangers rare, and the rows sample 1, 1, ⅛ and 1/64 (1, ¼, 1/16 and 1/64 from 1 % loss on).
 - Sample: eight groups per flow, so that most flows have one of their own, but no more than an eighth of the slots.
 - COLATE: counters with counts, 16 per flow or fewer where that would leave a flow no counter of its own.
-- Auto, decoded jointly. Nothing is lost: exact cells only, one per row and flow. Otherwise whichever is expected to be
-  closer (`Expected`): counters, of which a lost packet spoils one, with a sample of an eighth beside them (below half a
-  cell per flow, a tenth for cells that sample instead, in which elephants keep clean ones); or samples,
-  where so much is lost that few counters stay clean, or a sample holds most packets. Exact cells of whole flows (two
-  per flow) go beside either where a flow loses one packet or so, or where they take an eighth at most.
+- Auto, decoded jointly. Nothing is lost: exact cells only, one per row and flow, as wide as the packets that a survey
+  counted need them; where these are too few to be exact, three rows of counters that take whole flows and keep sums in
+  microseconds, a seventh more of them. Otherwise whichever is expected to be closer (`Expected`): counters, of which a
+  lost packet spoils one, with a sample of an eighth beside them (below half a cell per flow, a tenth for cells that
+  sample instead, in which elephants keep clean ones); or samples, where so much is lost that few counters stay clean,
+  or a sample holds most flows whole. Exact cells of whole flows (two per flow) go beside either where a flow loses one
+  packet or so, or where they take an eighth at most. Where hardly any flow loses packets, and such cells are too few to
+  be exact, rows of counters in microseconds take their place, with a small sample beside them.
   Not decoded jointly (or for too many flows): exact cells, and the rest spread cells that sample, or samples.
 """
 
@@ -19,10 +22,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
+import numpy as np
+
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
-from sojourn.segments.planning.regret import LARGE_FLOW, LDS_ROWS, Case, Split, least_regret, plausible_cases
+from sojourn.segments.planning.regret import CLOSE, LARGE_FLOW, LDS_ROWS, Case, Split, least_regret, plausible_cases
 from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
@@ -55,7 +61,10 @@ FEW_CELLS, ELEPHANTS_SHARE, ELEPHANT_SHARES, ELEPHANT_SPREAD = 0.5, 10, (0.125, 
 LEAST_COUNTERS, HARDLY_LOST = 0.8, 0.2
 USUAL_FLOW = 0.35
 LEAST_SAMPLE_BYTES, FEW_BYTES = 512, 2
-WHOLE_CROSSING, WHOLE_POWER = 4.5, 0.75
+WHOLE_CROSSING, WHOLE_POWER, MOST_LOST_OF_WHOLE = 4.5, 0.75, 1.5
+# The parts of three vectors of counters that take whole flows, and what their salts differ by.
+WHOLE_ROWS = {FLOWS: 0, SPREAD: SPREAD_SALT, ELEPHANTS: ELEPHANT_SALT}
+COUNTED_FLOW, BESIDE_WHOLE = 100, 16
 COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
 MOST_JOINT_FLOWS = 1_000_000
 LEAST_JOINT_COUNTERS = 4
@@ -129,8 +138,10 @@ def fit_auto(
     sample_bytes: int = 0,
     doubt: float = 1.0,
     exact_counts: bool = False,
+    seen: SurveyedFlows | None = None,
 ) -> dict[str, Parameters]:
-    """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown.
+    """Share the memory among cells and samples by what the traffic is expected to be; `packets` 0 is unknown, `seen` is
+    what a survey counted of each flow.
 
     Flows, loss and packets may be wrong by the factor `doubt`: then the layout is that which costs least in the worst
     case (`regret`). With `exact_counts` as many cells of whole flows as tell packets and losses exactly are part of it,
@@ -143,21 +154,26 @@ def fit_auto(
     """
     flows = max(flows, 1)
     cells = _cells(memory_bytes, _ONE_CELL, 4 * LDS_ROWS)
-    if loss < LEAST_LOSS and cells / flows >= LEAST_CELLS_PER_FLOW:
-        return {FLOWS: _exact_cells(cells, salt)}
-    if loss < LEAST_LOSS:
+    if loss < LEAST_LOSS and cells / flows < LEAST_CELLS_PER_FLOW:
         return {SAMPLES: fit_sample(memory_bytes, flows=flows, salt=salt)}
-    expected = Expected(flows, loss, packets or LARGE_FLOW * flows)
-    if not joint or flows > MOST_JOINT_FLOWS:
+    expected = Expected(flows, loss, packets or LARGE_FLOW * flows, seen)
+    is_joint, is_known = joint and flows <= MOST_JOINT_FLOWS, packets > 0 and doubt <= 1
+    if is_joint and is_known and (whole := _whole_flows(memory_bytes, expected, salt)) is not None:
+        return whole
+    if loss < LEAST_LOSS:
+        return {FLOWS: _exact_cells(cells, salt)}
+    if not is_joint:
         return _without_counters(memory_bytes, expected, salt)
     sample_bytes = max(sample_bytes, LEAST_SAMPLE_BYTES)
     if doubt <= 1:
-        return _decoded_jointly(memory_bytes, expected, salt, sample_bytes, samples=expected.prefers_samples(cells))
+        slots = fit_sample(memory_bytes, flows=flows, salt=salt).slots
+        samples = expected.prefers_samples(cells, slots)
+        return _decoded_jointly(memory_bytes, expected, salt, sample_bytes, samples=samples)
     cases = plausible_cases(Case(flows, loss, expected.packets / flows), doubt)
-    whole = round(JUST_EXACT * flows)
-    whole = whole if exact_counts and FOR_COUNTS * whole <= cells else 0
+    least = round(JUST_EXACT * flows)
+    least = least if exact_counts and FOR_COUNTS * least <= cells else 0
     layouts = [
-        _decoded_jointly(memory_bytes, Expected.of(case), salt, sample_bytes, samples=samples, whole=whole)
+        _decoded_jointly(memory_bytes, Expected.of(case), salt, sample_bytes, samples=samples, whole=least)
         for case in cases
         for samples in ((True,) if Expected.of(case).is_risky(cells) else (False, True))
     ]
@@ -168,11 +184,64 @@ def fit_auto(
     return layouts[kept[least_regret([splits[number] for number in kept], cases)]]
 
 
+def _whole_flows(memory_bytes: int, expected: Expected, salt: int) -> dict[str, Parameters] | None:
+    """Cells of whole flows for as many packets as a survey counted, and a small sample for flows that lose some; None
+    where counters or samples are better.
+
+    Each cell is as wide as all packets (and as many again, for copies) may need it. Where cells of nanoseconds are too
+    few to be exact, flows have a counter in each of three vectors instead: microseconds are close enough then, and
+    leave room for more of them.
+    """
+    most, lost = 2 * round(expected.packets), expected.lost_of_whole
+    if lost > MOST_LOST_OF_WHOLE:
+        return None
+    fine = LdsParameters(rows=LDS_ROWS, columns=1, salt=salt)
+    digest = COUNTER_DIGEST_BITS if expected.loss < LEAST_LOSS else fine.digest_bits
+    fine = replace(
+        fine,
+        sum_bits=min(fine.sum_bits, _sum_bits(most, fine.max_delay_ns)),
+        count_bits=min(fine.count_bits, most.bit_length()),
+        digest_bits=digest,
+    )
+    columns = 8 * memory_bytes // fine.memory_bits
+    enough = min(JUST_EXACT * math.exp(2.5 * lost), CELLS_PER_FLOW + 1)
+    if LDS_ROWS * columns >= enough * expected.flows:
+        return {FLOWS: replace(fine, columns=columns)} if expected.loss < LEAST_LOSS else None
+    coarse = CounterVectorParameters(
+        counters=1,
+        per_flow=1,
+        bits=_sum_bits(most, fine.max_delay_ns // 1000),
+        count_bits=most.bit_length(),
+        digest_bits=COUNTER_DIGEST_BITS,
+        resolution_ns=1000,
+    )
+    parts: dict[str, Parameters] = {}
+    if expected.loss >= LEAST_LOSS:
+        aside = memory_bytes // BESIDE_WHOLE
+        if aside < FEW_BYTES * LEAST_SAMPLE_BYTES:
+            return None
+        parts[SAMPLES] = fit_sample(aside, flows=expected.flows, salt=salt)
+        memory_bytes -= aside
+    counter = coarse.bits + coarse.count_bits + coarse.digest_bits
+    each = (8 * memory_bytes // len(WHOLE_ROWS) - coarse.memory_bits) // counter + 1
+    if len(WHOLE_ROWS) * each < WHOLE_CROSSING * lost**WHOLE_POWER * expected.flows:
+        return None
+    rows = {part: replace(coarse, counters=each, salt=salt ^ number) for part, number in WHOLE_ROWS.items()}
+    return {**rows, **parts}
+
+
+def _sum_bits(packets: int, longest: int) -> int:
+    """Of a sum modulo a power of two: so many delays of up to the longest, of either sign, are told apart."""
+    return (packets * longest).bit_length() + 1
+
+
 def _split_of(parts: dict[str, Parameters]) -> Split:
     """What a layout has of each kind of part."""
     split = Split()
     for part in parts.values():
-        if isinstance(part, CounterVectorParameters):
+        if isinstance(part, CounterVectorParameters) and part.per_flow == 1:
+            split = split._replace(cells=split.cells + part.counters)
+        elif isinstance(part, CounterVectorParameters):
             split = split._replace(counters=part.counters, per_flow=part.per_flow)
         elif isinstance(part, SampleParameters):
             split = split._replace(sample=part.slots)
@@ -207,7 +276,15 @@ def _decoded_jointly(
     return {**parts, SAMPLES: sample}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class SurveyedFlows:
+    """What a survey counted of each flow: its packets, and those that were lost (None where it saw a sample only)."""
+
+    packets: Int64Array
+    lost: Int64Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Expected:
     """The traffic that a memory is shared out for, and how far off flows' means are then.
 
@@ -218,6 +295,7 @@ class Expected:
     flows: int
     loss: float
     packets: float
+    seen: SurveyedFlows | None = None
 
     @classmethod
     def of(cls, case: Case) -> Expected:
@@ -228,15 +306,44 @@ class Expected:
         """Lost packets per flow."""
         return self.loss * self.packets / self.flows
 
+    @cached_property
+    def lost_of_whole(self) -> float:
+        """The same, or less where a few flows lose most: as many as would leave the same share of flows without loss,
+        if all lost alike."""
+        if self.seen is None or self.seen.lost is None or not self.lost:
+            return self.lost
+        lossless = float(np.mean((self.seen.lost == 0)[self._large]))
+        return min(self.lost, -math.log(lossless)) if lossless > 0 else self.lost
+
+    @property
+    def _large(self) -> BoolArray:
+        """The rows of flows that errors are counted of; all where none is large."""
+        assert self.seen is not None
+        large: BoolArray = self.seen.packets >= min(COUNTED_FLOW, int(self.seen.packets.max()))
+        return large
+
     @property
     def count(self) -> float:
         """How many flows have most of the packets."""
         return self.flows * min(1.0, self.packets / (LARGE_FLOW * self.flows))
 
-    def prefers_samples(self, cells: int) -> bool:
-        """Whether samples are expected to be closer than counters with memory for so many cells."""
+    def prefers_samples(self, cells: int, slots: int) -> bool:
+        """Whether samples are expected to be closer than counters, with memory for so many cells or slots."""
         per_flow = cells / self.count
-        return self.is_risky(cells) or self.samples_error(per_flow) <= self.counters_error(per_flow)
+        samples = self.samples_error(per_flow) if self.seen is None else self.sampled_error(slots)
+        return self.is_risky(cells) or samples <= self.counters_error(per_flow)
+
+    def sampled_error(self, slots: int) -> float:
+        """What half of the large flows' means are off by at most, in a sample of so many slots: sizes tell how much is
+        kept of each, and nothing is off where all is."""
+        assert self.seen is not None
+        sizes = self.seen.packets.astype(np.float64)
+        groups = sample_groups(slots, self.flows)
+        group = np.random.default_rng(0).integers(0, groups, len(sizes))
+        total = np.bincount(group, sizes, groups).astype(np.float64)
+        share = np.minimum(_level(total, slots) / np.maximum(total, 1.0), 1.0)[group][self._large]
+        large = sizes[self._large]
+        return float(np.median(0.29 * np.sqrt((1 - share) / np.maximum(share * large, 1e-9))))
 
     def is_risky(self, cells: int) -> bool:
         """Whether counters would be so few, and so many of them spoiled, that they mislead."""
@@ -251,7 +358,8 @@ class Expected:
     def counters_error(self, per_flow: float) -> float:
         """The same of counters."""
         lost, size = self.lost * self.flows / self.count, self.packets / self.count
-        return float(0.065 * (lost / per_flow) ** 0.55 * (LARGE_FLOW / size) ** 0.25 * (1 + 1.3 / per_flow))
+        law = 0.065 * (lost / per_flow) ** 0.55 * (LARGE_FLOW / size) ** 0.25 * (1 + 1.3 / per_flow)
+        return math.hypot(law, CLOSE)
 
     def counters_per_flow(self, cells: int) -> int:
         """As many as keep some of a flow's counters clean, and no more: each is shared."""
@@ -266,12 +374,23 @@ def _exact_beside(cells: int, expected: Expected) -> int:
     exact = max(LDS_ROWS * LEAST_COLUMNS, CELLS_PER_FLOW * flows)
     if BESIDE_SAMPLES * exact <= cells:
         return exact
-    if expected.lost > 1.5 or per_flow < WHOLE_CROSSING * expected.lost**WHOLE_POWER:
+    lost = expected.lost_of_whole
+    if lost > MOST_LOST_OF_WHOLE or per_flow < WHOLE_CROSSING * lost**WHOLE_POWER:
         return 0
     if cells < (CELLS_PER_FLOW + 1) * flows or cells < exact:
         most = NEARLY_ALL if cells > flows else MOST_OF_CELLS
-        return min(round(flows * JUST_EXACT * math.exp(2.5 * expected.lost)), round(most * cells))
-    return min(round(exact * math.exp(expected.lost)), cells // 2)
+        return min(round(flows * JUST_EXACT * math.exp(2.5 * lost)), round(most * cells))
+    return min(round(exact * math.exp(lost)), cells // 2)
+
+
+def _level(packets: FloatArray, slots: int) -> float:
+    """What each group of so many packets has of a sample's slots at most (`sketches.sample`)."""
+    ordered = np.sort(packets)
+    left = np.arange(len(ordered), 0, -1)
+    # With groups up to one kept whole, the others share what is left.
+    levels = (slots - np.append(0.0, np.cumsum(ordered)[:-1])) / left
+    cut = np.flatnonzero(levels <= ordered)
+    return float(levels[cut[0]]) if len(cut) else math.inf
 
 
 def _without_counters(memory_bytes: int, expected: Expected, salt: int) -> dict[str, Parameters]:
@@ -359,9 +478,13 @@ def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParamet
     bits = memory_bytes * 8
     slots = 1 << 24
     while slots > 1:
-        groups = max(1, min(GROUPS_PER_FLOW * max(flows, 1), slots // SLOTS_PER_GROUP, 1 << 20))
-        fitted = SampleParameters(slots=slots, groups=groups, salt=salt)
+        fitted = SampleParameters(slots=slots, groups=sample_groups(slots, flows), salt=salt)
         if fitted.memory_bits <= bits:
             return fitted
         slots = min(slots - 1, slots * bits // fitted.memory_bits)
     raise TooSmallError(f"{memory_bytes} bytes are too few", where="sample", action="give at least 256")
+
+
+def sample_groups(slots: int, flows: int) -> int:
+    """Groups of a sample: enough for flows to have one each, nearly, and some slots in each."""
+    return max(1, min(GROUPS_PER_FLOW * max(flows, 1), slots // SLOTS_PER_GROUP, 1 << 20))
