@@ -21,6 +21,7 @@ LAYERS = [
     "segments",
     "tomography",
     "mplane",
+    "objectives",
     "node",
     "store",
     "exports",

@@ -45,6 +45,8 @@ COMMANDS = {
     "mplane": ("mplane.planning", "mplane.probe", "mplane.diagnose"),
     "lab": ("lab.worlds",),
     "segment": ("fleet.segment",),
+    "objective": ("fleet.objective",),
+    "violations": ("fleet.violations",),
     "nodes": ("fleet.nodes",),
     "token": ("fleet.token",),
     "store": ("fleet.store",),

@@ -20,6 +20,7 @@ from sojourn.node.transports.forms import checked_list, checked_object
 from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError
 
 if TYPE_CHECKING:
+    from sojourn.objectives.objective import Objective
     from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
 
@@ -29,6 +30,8 @@ MOST_ANSWER_BYTES = 128 << 20
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
 SEGMENTS = "/api/v1/segments"
 MEASUREMENTS = f"{SEGMENTS}/measurements"
+OBJECTIVES, VIOLATIONS = "/api/v1/objectives", "/api/v1/violations"
+OBJECTIVE_FIELDS = ("name", "subject", "require", "every_ns", "state", "open_violations", "epoch_bytes", "reason")
 SEGMENT_FIELDS = ("name", "kind", "from", "to", "filter", "epoch_ns", "state", "reason")
 # What a query unit says of a route that it does not have, or that took measurements of segments alone.
 _WORDS_OF_EARLIER = ("(404): Not Found", "Method Not Allowed", "body.measurements: Field required")
@@ -262,6 +265,44 @@ class Client:
     def remove_segment(self, name: str) -> None:
         """Remove a segment of the fleet."""
         self._checked("DELETE", f"{SEGMENTS}/{quote(name, safe='')}", may_be_empty=True)
+
+    def create_objective(self, objective: Objective) -> dict[str, Any]:
+        """Have something judged, and nodes record what that takes; the objective, as `objective` gives it."""
+        from sojourn.objectives.objective import table_of
+
+        body = {"name": objective.name, **table_of(objective)}
+        return self._of_segments("POST", OBJECTIVES, having=OBJECTIVE_FIELDS, json=body)
+
+    def objectives(self) -> list[dict[str, Any]]:
+        """All objectives, and how each fares."""
+        found = self._checked("GET", OBJECTIVES)
+        return checked_list(found, self.server, **dict.fromkeys(OBJECTIVE_FIELDS, object))
+
+    def objective(self, name: str) -> dict[str, Any]:
+        """One objective: its table, and what it is judged at."""
+        having = (*OBJECTIVE_FIELDS, "definition", "judged_at")
+        return self._of_segments("GET", f"{OBJECTIVES}/{quote(name, safe='')}", having=having)
+
+    def check_objective(self, name: str) -> dict[str, Any]:
+        """An objective judged on its latest stretch, now; nothing is raised or cleared by it."""
+        path = f"{OBJECTIVES}/{quote(name, safe='')}/check"
+        return self._of_segments("POST", path, having=("name", "state", "verdicts", "reasons"))
+
+    def remove_objective(self, name: str) -> None:
+        """Remove an objective, and the streams that it assigned."""
+        self._checked("DELETE", f"{OBJECTIVES}/{quote(name, safe='')}", may_be_empty=True)
+
+    def violations(
+        self, *, objective: str | None = None, only_open: bool = False, since_ns: int | None = None, limit: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Violations, the latest first: of all objectives or one, open ones, or those not cleared before a time."""
+        asked: dict[str, Any] = {"limit": limit, "open": only_open}
+        asked |= {
+            name: value for name, value in (("objective", objective), ("since_ns", since_ns)) if value is not None
+        }
+        found = self._checked("GET", VIOLATIONS, params=asked)
+        having = ("id", "objective", "condition", "instance", "raised_ns", "cleared_ns", "evidence", "latest")
+        return checked_list(found, self.server, **dict.fromkeys(having, object))
 
     def measurements(self, from_ns: int, to_ns: int, *, node: str | None = None) -> list[SegmentMeasurement]:
         """What was measured of segments in intervals that begin in a range of time."""

@@ -25,6 +25,9 @@ from sojourn import __version__
 from sojourn.core.errors import ServerError, SojournError, UsageError, log_to_stderr
 from sojourn.server import telemetry
 from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.objectives.assigning import NoObjectiveError, ObjectiveControl, ObjectiveExistsError
+from sojourn.server.control.objectives.notifying import Notifier
+from sojourn.server.control.objectives.worker import ObjectiveWorker
 from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.planning import SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
@@ -42,6 +45,7 @@ from sojourn.server.routes.collections import router as sink_routes
 from sojourn.server.routes.epochs import epoch_routes, query_routes
 from sojourn.server.routes.measurements import router as measurement_routes
 from sojourn.server.routes.nodes import router as node_routes
+from sojourn.server.routes.objectives import router as objective_routes
 from sojourn.server.routes.segments import WAKE_SECONDS
 from sojourn.server.routes.segments import router as segment_routes
 from sojourn.server.runs.engine import wanted_pairs
@@ -90,13 +94,17 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         forget = app.state.worker.forget
         retention = SinkRetention(store, limits.keep_collections_ns, forget=forget, clock=clock.now_ns)
         runs = RunWorker(store, limits, partial(wanted_pairs, app.state.segments.segments))
+        objectives = app.state.objectives
+        judge = ObjectiveWorker(store, objectives, app.state.segments.segments, limits, _waking(app))
+        app.state.objective_worker = judge
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
-        running.append(PartitionKeeper(store))
+        running += [judge, Notifier(objectives.objectives), PartitionKeeper(store)]
         if limits.merge_epochs:
             running.append(EpochMerging(store, limits.merge_epochs, app.state.telemetry, clock))
         if limits.keep_epochs_ns is not None:
             beside = {"probed intervals": app.state.measurements, "answered runs": RunStore(store)}
             beside["ended recordings of points"] = app.state.segments.segments
+            beside["cleared violations"] = objectives.objectives
             running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns, clock))
         for part in running:
             part.start()
@@ -126,6 +134,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     app.state.owners = OwnerStore(store, silence_ns=limits.owner_silence_ns)
     app.state.stream_states = StreamStateStore(store)
     app.state.segments = SegmentControl(store, app.state.assignments, limits)
+    app.state.objectives = ObjectiveControl(store, app.state.assignments, app.state.stream_states, limits)
     app.state.sinks = SinkStore(store, limits)
     app.state.sink_answers = SinkAnswers(store)
     app.state.measurements = MeasurementStore(store)
@@ -142,9 +151,12 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     app.add_exception_handler(RequestValidationError, _explain_faults)
     app.add_exception_handler(TakenError, _refuse)
     app.add_exception_handler(SegmentExistsError, _refuse)
+    app.add_exception_handler(ObjectiveExistsError, _refuse)
     app.add_exception_handler(NoSegmentError, _miss)
+    app.add_exception_handler(NoObjectiveError, _miss)
     for routes in (epoch_routes, node_routes, query_routes, measurement_routes, segment_routes, sink_routes):
         app.include_router(routes)
+    app.include_router(objective_routes)
     app.include_router(telemetry.router)
     return app
 

@@ -16,14 +16,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess
 from sojourn.core.units import format_age
 from sojourn.server.telemetry import Telemetry
 from sojourn.store.epochs import EpochStore
-from sojourn.store.measurements import MeasurementStore
-from sojourn.store.runs import RunStore
 from sojourn.store.upkeep.clock import TrustedClock
 from sojourn.store.upkeep.downsampling import MergeStep, merge_some
 from sojourn.store.upkeep.partitions import prepare_partitions
@@ -144,13 +143,20 @@ class ClockWatch:
             _LOG.info("the clock is confirmed; retention goes on")
 
 
+class Ageing(Protocol):
+    """What holds rows that are forgotten after a while."""
+
+    def remove_some_before(self, time_ns: int, *, limit: int) -> int:
+        """Forget at most some of those that are over since before a time; how many."""
+
+
 class EpochRetention(Periodic):
     """Keeps a store's epochs, and what is stored beside them, for a time."""
 
     def __init__(
         self,
         store: EpochStore,
-        beside: Mapping[str, MeasurementStore | RunStore],
+        beside: Mapping[str, Ageing],
         telemetry: Telemetry,
         keep_ns: int,
         clock: ClockWatch,
@@ -168,7 +174,7 @@ class EpochRetention(Periodic):
             _LOG.warning("warning: old epochs could not be removed: %s", error)
 
     def _remove_old(self, before_ns: int) -> None:
-        stores: dict[str, EpochStore | MeasurementStore | RunStore] = {"epochs": self._store, **self._beside}
+        stores: dict[str, Ageing] = {"epochs": self._store, **self._beside}
         for what, store in stores.items():
             removed = 0
             while not self._stopping.is_set() and (gone := store.remove_some_before(before_ns, limit=REMOVED_AT_ONCE)):

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 import solving_tasks as tasks
 from sojourn.cli.main import app
 from sojourn.core.errors import StoreError
+from sojourn.core.executors.turns import FairTurns, Turn
 from sojourn.server.door.limits import Limits
 from sojourn.server.sinks import worker as sink_worker
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.solving import SolvedWindow
 from sojourn.server.sinks.store import SinkStore
-from sojourn.server.sinks.worker import FairTurns, Turn
 from sojourn.store.database import DATABASE_NAME
 from sojourn.store.epochs import open_store
 from sojourn.tomography.delays.estimate import WindowSpan

@@ -76,6 +76,7 @@ class Limits:
     assignments: int = 100  # of one node
     assignment_bytes: int = 64 << 20  # of memory that a stream assigned to a node takes there
     segments: int = 10_000  # of the whole fleet
+    objectives: int = 1_000  # of the whole fleet
     node_points: int = 40  # of one node; each takes two assignments while a new generation takes over
     owner_silence_ns: int = 300_000_000_000  # after which another agent may have a node's name
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none

@@ -21,6 +21,7 @@ Cost: a few milliseconds for each candidate of tens of buckets. Shahzad and Ganj
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,8 +194,12 @@ def plan_bucket_array(
     confidence: float = 0.95,
     memory_bytes: int | None = None,
     spreading: str = "round-robin",
+    epochs: Sequence[int] = EPOCHS,
 ) -> IotmPlan:
-    """The smallest array that keeps the error at the confidence; with a memory, the best that fits it."""
+    """The smallest array that keeps the error at the confidence; with a memory, the best that fits it.
+
+    `epochs` are the numbers of epochs that the period may be recorded in.
+    """
     if spreading not in SPREADINGS:
         raise ParameterError(
             f"spreading {spreading}", where="iotm sizing", action=f"use one of {', '.join(SPREADINGS)}"
@@ -204,7 +209,7 @@ def plan_bucket_array(
     plans: list[IotmPlan] = []
     for buckets in counts:
         if buckets * FEWEST_BITS <= room:
-            plans += _plans_of(workload, buckets, error, confidence, spreading)
+            plans += _plans_of(workload, buckets, error, confidence, spreading, epochs)
         if memory_bytes is None and plans and plans[-1].is_kept:
             return plans[-1]
     fitting = [plan for plan in plans if plan.memory_bits <= room]
@@ -218,10 +223,12 @@ def plan_bucket_array(
     return min(fitting, key=lambda plan: (plan.error, plan.memory_bits))
 
 
-def _plans_of(workload: Workload, buckets: int, error: float, confidence: float, spreading: str) -> list[IotmPlan]:
+def _plans_of(
+    workload: Workload, buckets: int, error: float, confidence: float, spreading: str, candidates: Sequence[int]
+) -> list[IotmPlan]:
     """Plans for n buckets with more and more epochs, up to the first that keeps the error."""
     plans: list[IotmPlan] = []
-    for epochs in EPOCHS:
+    for epochs in candidates:
         enough = workload.measurements / epochs >= workload.instances and epochs * buckets >= workload.instances
         if enough and not (plans and plans[-1].is_kept):
             plans.append(_plan(workload, buckets, epochs, error, confidence, spreading))
