@@ -1,8 +1,8 @@
 """How large the bucket array of an objective's stream is: by the planner, for the instances that were seen.
 
 A stream begins with the default array, as nothing is known of its instances. Once an epoch has listed them, the array
-is planned for so many and a margin more, such that 95 % of answers about one epoch are within the objective's error; and
-again when the instances have left the band that it is made for (`GROWN` above, `SHRUNK` below, as those of segments).
+is planned for so many and a margin more, such that 95 % of answers about one epoch are within the objective's error;
+and again when the instances have left the band that it is made for (`GROWN` above, `SHRUNK` below, as for segments).
 
 Sums are planned by `sketches.sizing.iotm`, in one epoch. Means take the same array with counts beside the sums: what
 instances add is told apart by the same equations. Cost: some tenths of a second for fifty instances, a minute for a

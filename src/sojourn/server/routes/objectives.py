@@ -13,10 +13,7 @@ from sojourn.server.control.objectives.assigning import NoObjectiveError
 from sojourn.server.control.objectives.due import DueWork
 from sojourn.server.control.objectives.evaluating import run_task
 from sojourn.server.control.objectives.judging import judged
-from sojourn.server.control.objectives.views import ObjectiveViews
-from sojourn.server.control.objectives.worker import log_changes
-from sojourn.server.door.access import admins, log_action, problems, readers
-from sojourn.server.models import (
+from sojourn.server.control.objectives.models import (
     NewObjective,
     ObjectiveCheck,
     ObjectiveDetail,
@@ -24,6 +21,9 @@ from sojourn.server.models import (
     VerdictInfo,
     ViolationInfo,
 )
+from sojourn.server.control.objectives.views import ObjectiveViews
+from sojourn.server.control.objectives.worker import log_changes
+from sojourn.server.door.access import admins, log_action, problems, readers
 from sojourn.server.queries.query import while_connected
 from sojourn.server.routes.segments import wake
 from sojourn.store.objectives import StoredObjective, Verdict, worst_state

@@ -38,7 +38,8 @@ from sojourn.store.objectives import Change, ObjectiveStore, ObjectiveStream
 
 PREFIX = "objective:"
 # Epochs that tell how long those of a stream are, where nobody has said it.
-SPACED = 6
+SPACED, LEAST_APART = 6, 2
+STEP_NS = 1_000_000_000  # epochs are so long, or a multiple of that: first measurements are only about as far apart
 _SIZE = ("buckets", "per_instance", "bits", "count_bits")
 _OF_TRAFFIC = ("rtt", "flow_packets", "flow_bytes")
 _RATES = {"ns": ("ns", "share"), "bytes": ("bytes",)}
@@ -156,7 +157,10 @@ class ObjectiveControl:
         frames = self._store.frames(node, stream, limit=SPACED)
         firsts = sorted(int(frame["first_ns"]) for frame in frames if frame["first_ns"] is not None)
         apart = [later - earlier for earlier, later in pairwise(firsts)]
-        return round(median(apart)) if len(apart) > 1 else None
+        if len(apart) < LEAST_APART:
+            return None
+        step_ns = STEP_NS if median(apart) > 5 * STEP_NS else STEP_NS // 10
+        return max(round(median(apart) / step_ns), 1) * step_ns
 
     def stretch_of(self, objective: Objective, row: ObjectiveStream) -> tuple[int, int]:
         """How many epochs of a stream make a stretch of an objective, and how long each is."""

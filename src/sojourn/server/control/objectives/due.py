@@ -196,7 +196,7 @@ def _of_frames(group: Sequence[dict[str, int]], before: int, length_ns: int) -> 
         position=group[-1]["sequence"],
         from_ns=min(frame["first_ns"] for frame in group),
         until_ns=max(frame["last_ns"] for frame in group),
-        lasts_ns=len({frame["first_ns"] // length_ns for frame in group}) * length_ns,
+        lasts_ns=(1 + round((group[-1]["first_ns"] - group[0]["first_ns"]) / length_ns)) * length_ns,
         epochs=len(group),
         measurements=max(frame["recorded"] for frame in group),
     )
