@@ -36,7 +36,7 @@ _ORDER = ("violated", "undecided", "met")
 
 def _views(request: Request) -> ObjectiveViews:
     state = request.app.state
-    return ObjectiveViews(state.store, state.objectives, state.objective_worker.trouble)
+    return ObjectiveViews(state.store, state.objectives, state.stream_states, state.objective_worker.trouble)
 
 
 def _stored(request: Request, name: str) -> StoredObjective:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sojourn.objectives.objective import Objective, describe, table_of
 from sojourn.server.control.objectives.assigning import ObjectiveControl
 from sojourn.server.control.objectives.models import ObjectiveDetail, ObjectiveInfo, ObjectivePlace, WorstInstance
 from sojourn.server.control.objectives.notifying import receiver_of
+from sojourn.server.control.states import StreamStateStore
 from sojourn.store.epochs import EpochStore
 from sojourn.store.objectives import ObjectiveStream, Progress, StoredObjective, worst_state
 
@@ -20,9 +22,13 @@ class ObjectiveViews:
     """What is shown of a store's objectives; `trouble` tells why one could not be judged."""
 
     def __init__(
-        self, store: EpochStore, control: ObjectiveControl, trouble: Callable[[str], str | None] = lambda _: None
+        self,
+        store: EpochStore,
+        control: ObjectiveControl,
+        states: StreamStateStore,
+        trouble: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        self._store, self._control, self._trouble = store, control, trouble
+        self._store, self._control, self._states, self._trouble = store, control, states, trouble
 
     def rows(self) -> list[ObjectiveInfo]:
         """All objectives, by name."""
@@ -68,10 +74,12 @@ class ObjectiveViews:
         progress = self._control.objectives.progress(objective.name)
         if objective.subject != "metric":
             return [_place(name, progress[name]) for name in sorted(progress)]
+        failed = self._states.failed()
         found = []
         for row in self._control.objectives.streams(objective.name):
             name = f"{row.node}/{row.stream}" if row.stream is not None else row.node
-            found.append(_place(name, progress.get(name), row, self._last_bytes(row)))
+            fault = failed.get(row.node, {}).get(row.stream or "", row.reason)
+            found.append(_place(name, progress.get(name), replace(row, reason=fault), self._last_bytes(row)))
         return found
 
     def _last_bytes(self, row: ObjectiveStream) -> int | None:
