@@ -38,6 +38,7 @@ from sojourn.store.runs import RUNS, RunStore
 from sojourn.store.segments import SegmentStore
 
 MOST_BEHIND = 100
+MOST_RUNS = 1000
 PATH = "path"
 
 
@@ -114,7 +115,7 @@ class DueWork:
                 ends = [[one for one in recordings if one.point == point] for point in (sender, receiver)]
                 pairs = tuple(paired(*ends))
                 last = progress.get(name)
-                runs = self._runs([one.number for one in RunStore(self._store).pairs(pairs)], last, objective)
+                runs = self._runs([one.number for one in RunStore(self._store).pairs(pairs)], last)
                 if stretches := _of_runs(runs, objective, segment.epoch_ns, NEVER if last is None else last.position):
                     work = SegmentWork(
                         name=name,
@@ -133,13 +134,12 @@ class DueWork:
         most = self._limits.query_decoded_bytes
         return SegmentTask(objective=objective, place=name, work=work, stretches=tuple(stretches), most_bytes=most)
 
-    def _runs(self, pairs: Sequence[int], last: Progress | None, objective: Objective) -> list[tuple[int, int]]:
-        """The beginnings and ends of answered runs that are not judged yet, in order; of a new place, of late."""
-        after = time.time_ns() - 10 * objective.every_ns if last is None else last.position
+    def _runs(self, pairs: Sequence[int], last: Progress | None) -> list[tuple[int, int]]:
+        """The beginnings and ends of answered runs that are not judged yet, in order; of many the latest."""
+        after = NEVER if last is None else last.position
         here = RUNS.c.pair.in_(pairs) & (RUNS.c.end_ns > after) & RUNS.c.reason.is_(None)
-        query = (
-            select(RUNS.c.start_ns, RUNS.c.end_ns).where(here).order_by(RUNS.c.end_ns.desc()).limit(10 * MOST_BEHIND)
-        )
+        query = select(RUNS.c.start_ns, RUNS.c.end_ns).where(here)
+        query = query.order_by(RUNS.c.end_ns.desc()).limit(MOST_RUNS)
         with self._store.transaction() as connection:
             return [(start, end) for start, end in connection.execute(query)][::-1]
 
