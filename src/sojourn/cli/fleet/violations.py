@@ -41,7 +41,7 @@ def violations(
         TableColumn("instance", "instance", justify="left"),
         TableColumn("node", "node", justify="left"),
         TableColumn("raised_ns", "raised", format_time, justify="left"),
-        TableColumn("cleared_ns", "cleared", lambda at: "open" if at is None else format_time(at), justify="left"),
+        TableColumn("cleared", "cleared", justify="left"),
         TableColumn("value", "value"),
         TableColumn("interval", "interval", justify="left", rank=1),
         TableColumn("samples", "samples", "{:,}".format, rank=2),
@@ -54,8 +54,11 @@ def _row(violation: Mapping[str, Any], *, is_shown: bool) -> dict[str, Any]:
     names = ("id", "objective", "condition", "instance", "raised_ns", "cleared_ns", "cleared_by")
     row = {name: violation[name] for name in names} | {"node": violation["node"] or ""}
     if is_shown:
+        from sojourn.core.units import format_time
+
+        cleared = "open" if row["cleared_ns"] is None else format_time(row["cleared_ns"])
         row |= {"value": amount(condition, evidence["value"]), "interval": interval(condition, evidence)}
-        return row | {"samples": evidence["samples"]}
+        return row | {"samples": evidence["samples"], "cleared": cleared}
     kept = ("value", "low", "high", "level", "limit", "unit", "samples", "method", "epochs", "from_ns", "until_ns")
     return row | {name: evidence[name] for name in kept}
 
