@@ -5,8 +5,9 @@ come by a tag, who has gone. Objectives take turns (`FairTurns`): who has used l
 their own with the limits of a query. So nothing here keeps a request waiting, or the event loop.
 
 Guarantee: a slow objective keeps no other waiting for longer than one of its calls, as it has one of two processes at a
-time, and pauses after each turn for `PAUSES` times as long as that took: it takes a quarter of a process at most. What
-it could not judge meanwhile is judged later, in order; see `due` for one that stays behind.
+time, and pauses after each turn for `PAUSES` times as long as that took, or half a stretch if that is less. What it
+could not judge meanwhile is judged later, in order; see `due` for one that stays behind. Arrays are planned in a thread
+and a process of their own, as that may take a minute: judging goes on with the array that there is.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from sojourn.core.errors import SojournError
-from sojourn.core.executors.limited import LimitedProcess, ProcessEndedError, ProcessLimits
+from sojourn.core.executors.limited import LimitedProcess, ProcessLimits
 from sojourn.core.executors.turns import FairTurns
 from sojourn.objectives.objective import Objective
 from sojourn.objectives.sizing import Seen, is_outgrown, sized
@@ -69,10 +71,13 @@ class ObjectiveWorker(Periodic):
         self._seen, self._settled, self._whole = -1, float("-inf"), float("-inf")
         self._looked: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
+        self._longest_pause: dict[str, float] = {}
         within = ProcessLimits(seconds=limits.query_seconds, memory_bytes=limits.query_memory_bytes)
         self._processes = [LimitedProcess(within, preload=PRELOAD) for _ in range(WORKERS)]
         roomy = ProcessLimits(seconds=SIZING_SECONDS, memory_bytes=limits.query_memory_bytes)
         self._sizing = LimitedProcess(roomy, preload=("sojourn.sketches.sizing.iotm",))
+        self._planner = ThreadPoolExecutor(1, "sojourn-objectives-plan")
+        self._planned: set[tuple[str, str]] = set()  # objectives and nodes that are being planned
         self._threads = [
             threading.Thread(target=self._serve, args=(process,), name="sojourn-objectives", daemon=True)
             for process in self._processes
@@ -86,6 +91,7 @@ class ObjectiveWorker(Periodic):
 
     def stop(self) -> None:
         self._turns.close()
+        self._planner.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
         super().stop()
@@ -159,7 +165,8 @@ class ObjectiveWorker(Periodic):
                 if not self._turns.is_closed:
                     self._complain(turn.owner, error)
             seconds = time.monotonic() - began
-            self._turns.done(turn, seconds, again=is_more, pause=PAUSES * seconds)
+            pause = min(PAUSES * seconds, self._longest_pause.get(turn.owner, seconds))
+            self._turns.done(turn, seconds, again=is_more, pause=pause)
 
     def _complain(self, name: str, error: Exception) -> None:
         what = str(error) if isinstance(error, SojournError) else f"a fault of ours ({type(error).__name__}: {error})"
@@ -174,8 +181,8 @@ class ObjectiveWorker(Periodic):
         stored = self._control.objectives.named(name)
         if stored is None:
             return False
-        objective, done = stored.objective, 0
-        is_more = False
+        objective, done, is_more = stored.objective, 0, False
+        self._longest_pause[name] = objective.every_ns / 2e9
         tasks = list(self._due.tasks(objective, changed))
         places = self._places(objective, len(tasks))
         for task in tasks:
@@ -210,21 +217,24 @@ class ObjectiveWorker(Periodic):
         """Size the stream's array for the instances that it has seen, once they have left what it is made for."""
         rows = self._control.objectives.streams(objective.name)
         row = next((one for one in rows if one.node == node and one.own), None)
-        if row is None or not seen.instances or not is_outgrown(row.planned, seen):
+        which = objective.name, node
+        if row is None or not seen.instances or not is_outgrown(row.planned, seen) or which in self._planned:
             return
-        self._resize(objective, row, seen)
+        self._planned.add(which)
+        self._planner.submit(self._resize, objective, row, seen)
 
     def _resize(self, objective: Objective, row: ObjectiveStream, seen: Seen) -> None:
         try:
             size, planned = self._sizing.call(_sized, seen, objective.error, objective.every_ns)
-        except ProcessEndedError as error:
+            if self._control.resize(objective, row, size, planned):
+                about = f"{seen.instances} instances in {size.buckets} buckets, {size.per_instance} each"
+                _LOG.info("objective %s is planned at %s: %s", objective.name, row.node, about)
+                self._wake({row.node})
+        except SojournError as error:
             if not self._stopping.is_set():
                 _LOG.warning("warning: objective %s could not be planned: %s", objective.name, error)
-            return
-        if self._control.resize(objective, row, size, planned):
-            about = f"{seen.instances} instances in {size.buckets} buckets, {size.per_instance} each"
-            _LOG.info("objective %s is planned at %s: %s", objective.name, row.node, about)
-            self._wake({row.node})
+        finally:
+            self._planned.discard((objective.name, row.node))
 
 
 def _sized(seen: Seen, error: float, every_ns: int) -> tuple[BucketArrayParameters, int]:
