@@ -95,7 +95,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         retention = SinkRetention(store, limits.keep_collections_ns, forget=forget, clock=clock.now_ns)
         runs = RunWorker(store, limits, partial(wanted_pairs, app.state.segments.segments))
         objectives = app.state.objectives
-        judge = ObjectiveWorker(store, objectives, app.state.segments.segments, limits, _waking(app))
+        judge = ObjectiveWorker(store, objectives, app.state.segments.segments, limits, app.state.wake)
         app.state.objective_worker = judge
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
         running += [judge, Notifier(objectives.objectives), PartitionKeeper(store)]
