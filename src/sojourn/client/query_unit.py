@@ -20,7 +20,6 @@ from sojourn.node.transports.forms import checked_list, checked_object
 from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError
 
 if TYPE_CHECKING:
-    from sojourn.objectives.objective import Objective
     from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
 
@@ -266,11 +265,14 @@ class Client:
         """Remove a segment of the fleet."""
         self._checked("DELETE", f"{SEGMENTS}/{quote(name, safe='')}", may_be_empty=True)
 
-    def create_objective(self, objective: Objective) -> dict[str, Any]:
-        """Have something judged, and nodes record what that takes; the objective, as `objective` gives it."""
-        from sojourn.objectives.objective import table_of
+    def create_objective(self, name: str, **table: Any) -> dict[str, Any]:
+        """Have something judged, and nodes record what that takes: the keys of its table, as in a TOML file.
 
-        body = {"name": objective.name, **table_of(objective)}
+        The objective, as `objective` gives it.
+        """
+        from sojourn.objectives.objective import objective_of, table_of
+
+        body = {"name": name, **table_of(objective_of(name, table))}
         return self._of_segments("POST", OBJECTIVES, having=OBJECTIVE_FIELDS, json=body)
 
     def objectives(self) -> list[dict[str, Any]]:

@@ -170,7 +170,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An evaluation of an objective at a place: the stretch ``from_ns … until_ns``, and how far that brings it."""
+    """An evaluation of an objective at a place: the stretch ``from_ns … until_ns``, and how far that brings it.
+
+    Unless it ``is_whole``, instances that have no verdict may have been measured all the same.
+    """
 
     place: str
     before: int
@@ -180,6 +183,7 @@ class Judged:
     state: str
     summary: Mapping[str, Any]
     verdicts: tuple[Verdict, ...]
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +337,8 @@ class ObjectiveStore:
             changes += [
                 self._clear(connection, row, objective, GONE, None, now_ns)
                 for row in opened.values()
-                if row.seen_ns <= gone_ns
+                # What adds nothing up has a rate of nothing; of a mean nothing is known until it stays away.
+                if judged.is_whole and (row.seen_ns <= gone_ns or row.condition.startswith("rate "))
             ]
         return changes
 

@@ -17,7 +17,6 @@ from sojourn.lab.chain.load import BROKER_PORT, FIRST_PUBLISHER, services
 from sojourn.lab.chain.network import Chain, three_machines
 from sojourn.lab.fleet import agent, query_unit
 from sojourn.lab.namespaces import Bottleneck
-from sojourn.objectives.objective import objective_of
 from waiting import eventually
 
 SECOND = 1_000_000_000
@@ -74,7 +73,7 @@ def test_a_bottleneck_raises_a_violation_within_two_epochs_and_its_end_clears_it
         stack.enter_context(publishers(chain, 120))
         client = stack.enter_context(fleet.client())
         client.change_tags("source", add=["intersection"])
-        client.create_objective(objective_of("mqtt", table))
+        client.create_objective("mqtt", **table)
 
         def place() -> dict[str, Any]:
             (found,) = client.objective("mqtt")["judged_at"]

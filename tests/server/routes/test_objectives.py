@@ -15,7 +15,6 @@ from query_unit import LIMITS, Unit, running_unit
 from objective_worlds import RttNode, flow, gamma
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import ServerError
-from sojourn.objectives.objective import objective_of
 from waiting import eventually
 
 MQTT = {"nodes": ["alpha"], "metric": "rtt", "port": 1883, "require": ["mean < 100ms"], "every": "1min"}
@@ -61,7 +60,7 @@ def receiver() -> Iterator[Receiver]:
 def test_a_violation_is_raised_told_once_and_cleared(unit: Unit, receiver: Receiver) -> None:
     node = RttNode(unit.store)
     with Client(unit.url, unit.tokens["admin"]) as client:
-        made = client.create_objective(objective_of("mqtt", {**MQTT, "webhook": receiver.url}))
+        made = client.create_objective("mqtt", **{**MQTT, "webhook": receiver.url})
         assert (made["state"], made["open_violations"]) == ("undecided", 0)
         assert made["judged_at"][0]["stream"] == "rtt", "the node's own stream suits, and is used"
         assert made["webhook"].endswith("/…")
@@ -91,7 +90,7 @@ def test_nodes_by_tag_are_assigned_streams_that_go_with_the_objective_or_the_tag
     table = {**MQTT, "nodes": None, "tag": "junction", "interface": "eth0"}
     with Client(unit.url, unit.tokens["admin"]) as client:
         client.change_tags("alpha", add=["junction"])
-        made = client.create_objective(objective_of("mqtt", table))
+        made = client.create_objective("mqtt", **table)
         (place,) = made["judged_at"]
         assert (place["stream"], place["own"], place["buckets"]) == ("objective:mqtt", True, 64)
         with unit.client() as http:
@@ -117,7 +116,7 @@ def test_an_array_is_sized_for_the_instances_seen_and_again_when_they_outgrow_it
     few, many = [flow(number) for number in range(6)], [flow(number) for number in range(40)]
     with Client(unit.url, unit.tokens["admin"]) as client:
         unit.store.meet("alpha")
-        client.create_objective(objective_of("mqtt", {**MQTT, "interface": "eth0"}))
+        client.create_objective("mqtt", **{**MQTT, "interface": "eth0"})
         node = RttNode(unit.store, stream="objective:mqtt")
         node.send(few, gamma(10e6))
         eventually(lambda: client.objective("mqtt")["judged_at"][0]["planned"] == 8, "it was not planned")
@@ -175,7 +174,7 @@ def test_a_unit_that_is_started_again_tells_what_it_had_not(tmp_path: Path, rece
     unit = next(running)
     with Client(unit.url, unit.tokens["admin"]) as client:
         node = RttNode(unit.store)
-        client.create_objective(objective_of("mqtt", {**MQTT, "webhook": receiver.url}))
+        client.create_objective("mqtt", **{**MQTT, "webhook": receiver.url})
         node.send(FLOWS, [gamma(10e6), gamma(10e6), gamma(600e6)])
         eventually(lambda: client.violations(only_open=True), "no violation was raised")
     next(running, None)

@@ -82,10 +82,12 @@ def add(
     table |= {"group": group, "interface": interface, "direction": direction, "filter": packet_filter}
     table |= {"segment": segment, "path": path, "collection": collection, "every": every, "error": error}
     table |= {"false_alarms": false_alarms, "webhook": webhook}
+    from sojourn.objectives.objective import table_of
+
     wanted = _wanted(name, file, {key: value for key, value in table.items() if value})
     with unit.client() as client:
         for one in wanted:
-            _print_objective(client.create_objective(one), output_format)
+            _print_objective(client.create_objective(one.name, **table_of(one)), output_format)
 
 
 def _wanted(name: str | None, file: Path | None, table: Mapping[str, Any]) -> list[Objective]:

@@ -6,17 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from objective_worlds import SECOND, RttNode, flow, gamma
+from sojourn.core.arrays import MeasurementBatch
+from sojourn.core.keys import ProcessKey, key_id
+from sojourn.epochs.epoch import Epoch
 from sojourn.objectives.objective import Objective, objective_of
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.objectives.assigning import ObjectiveControl
 from sojourn.server.control.objectives.due import MOST_BEHIND, DueWork
-from sojourn.server.control.objectives.evaluating import run_task
+from sojourn.server.control.objectives.evaluating import Evaluated, Stretch, run_task
 from sojourn.server.control.objectives.judging import judged, line_of
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.limits import Limits
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, StreamRecord, open_store
 from sojourn.store.objectives import GONE, REMOVED, Change, ObjectiveStore, Violation
 from sojourn.store.segments import SegmentStore
@@ -207,25 +212,18 @@ def test_shorter_epochs_of_another_stream_are_judged_together(world: World) -> N
 
 def test_rates_are_judged_each_second(world: World) -> None:
     """Counts of 60 s: 600 operations of each process are 10/s."""
-    import numpy as np
-
-    from sojourn.core.arrays import MeasurementBatch
-    from sojourn.core.keys import ProcessKey, key_id
-    from sojourn.epochs.epoch import Epoch
-    from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
-
     world.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process", "increments"))
     parameters = BucketArrayParameters(buckets=32, per_instance=3, bits=32, count_bits=24)
     keys = (ProcessKey("backup", 1), ProcessKey("backup2", 2), ProcessKey("idle", 3))
 
     def send(number: int, *counts: int) -> None:
         sketch, ids = BucketArray(parameters), np.repeat([np.uint64(key_id(key)) for key in keys], counts)
-        times = (
-            np.linspace(0, 60 * SECOND - 1, len(ids)).astype(np.int64) + number * 60 * SECOND + 1_700_000_040 * SECOND
-        )
+        begin = 1_700_000_040 * SECOND + number * 60 * SECOND
+        times = begin + np.linspace(0, 60 * SECOND - 1, len(ids)).astype(np.int64)
         rows = MeasurementBatch(ids.astype(np.uint64), np.ones(len(ids), np.int64), times, times.view(np.uint64))
         sketch.record_batch(rows)
-        world.store.add([Epoch("alpha", "disk", number, sketch, keys)])
+        seen = tuple(key for key, count in zip(keys, counts, strict=True) if count)
+        world.store.add([Epoch("alpha", "disk", number, sketch, seen)])
 
     send(0, 300, 300, 6000)
     backup = objective_of(
@@ -244,6 +242,21 @@ def test_rates_are_judged_each_second(world: World) -> None:
     (whole,) = world.look(together)
     assert (whole.violation.evidence["value"], whole.violation.evidence["low"]) == (125.0, 125.0), "a total is exact"
     assert "rate 125/s (125/s … 125/s)" in line_of("raised", together, together.require[0], whole.violation.fields())
+    send(2, 300, 0, 6000)
+    (cleared,) = world.look(backup)
+    assert cleared.violation.cleared_by == GONE, "a process that has ended does nothing any more"
+
+
+def test_what_cannot_be_answered_clears_nothing(world: World) -> None:
+    node = RttNode(world.store)
+    mqtt = world.create()
+    node.send(FLOWS, gamma(400e6))
+    world.look(mqtt)
+    for number in range(5):
+        nothing = Stretch(before=number, position=number + 1, from_ns=0, until_ns=2 * 10**18 + number, lasts_ns=1)
+        failed = Evaluated(place="alpha/rtt", stretch=nothing, reason="it took too long")
+        assert world.objectives.apply(mqtt, judged(mqtt, failed, places=1), now_ns=number) == []
+    assert len(world.objectives.violations(is_open=True)) == 4
 
 
 def test_a_violation_is_forgotten_after_a_while_once_it_is_cleared(world: World) -> None:

@@ -17,7 +17,6 @@ from sojourn.client.query_unit import Client
 from sojourn.core.errors import InputError
 from sojourn.lab.two_point import LOST, make_two_point_world
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
-from sojourn.objectives.objective import objective_of
 from sojourn.segments.plan import plan_point
 from sojourn.server.control.objectives.evaluating import way_along
 from waiting import eventually
@@ -51,8 +50,8 @@ def test_a_segment_is_judged_by_its_runs(unit: Unit, admin: Client) -> None:
     mean_ns, loss = float(delay[delay != LOST].mean()), float((delay == LOST).mean())
     table = {"segment": "que*", "every": "5s"}
     kept = [f"mean < {20 * mean_ns:.0f}ns", f"loss < {min(20 * loss, 0.9) * 100:.3f}%", "p99 < 1d"]
-    admin.create_objective(objective_of("kept", {**table, "require": kept}))
-    admin.create_objective(objective_of("broken", {**table, "require": [f"mean < {mean_ns / 20:.0f}ns", "p50 < 1ns"]}))
+    admin.create_objective("kept", **{**table, "require": kept})
+    admin.create_objective("broken", **{**table, "require": [f"mean < {mean_ns / 20:.0f}ns", "p50 < 1ns"]})
     for batch, stream in ((world.sender, "point:eth0:out:g1"), (world.receiver, "point:eth1:in:g1")):
         unit.store.add([replace(one, node="alpha", stream=stream) for one in record(batch, PLAN, world)])
     eventually(lambda: len(admin.violations(objective="broken", only_open=True)) == 2, "no violation was raised")
@@ -94,7 +93,7 @@ def test_a_path_names_the_segment_that_is_slower_than_a_week_ago(admin: Client) 
     rows += [probed(second, now + k * SECOND, 14e6, lost=20) for k in range(5)]
     admin.add_measurements(rows)
     require = ["mean < +2ms against 7d", "loss < 1%"]
-    admin.create_objective(objective_of("route", {"path": "berlin > paris", "every": "5s", "require": require}))
+    admin.create_objective("route", path="berlin > paris", every="5s", require=require)
     eventually(lambda: len(admin.violations(objective="route")) == 2, lambda: str(admin.objective("route")))
     found = {one["condition"]: one for one in admin.violations(objective="route")}
     assert {one["instance"] for one in found.values()} == {"metz>paris"}
@@ -103,7 +102,7 @@ def test_a_path_names_the_segment_that_is_slower_than_a_week_ago(admin: Client) 
     assert 3e6 < slower["low"] < slower["high"] < 5e6
     (place,) = judged_at(admin, "route")
     assert (place["violated"], place["met"]) == (2, 2)
-    admin.create_objective(objective_of("lone", {"segment": "berlin>metz", "every": "5s", "require": ["mean < 5ms"]}))
+    admin.create_objective("lone", segment="berlin>metz", every="5s", require=["mean < 5ms"])
     eventually(lambda: admin.violations(objective="lone"), lambda: str(admin.objective("lone")))
 
 
@@ -127,10 +126,8 @@ def test_each_node_of_a_collection_is_judged_by_what_packets_waited_there(unit: 
         assert client.post(f"{FIELD}/packets", json=packets).status_code == 200
         closed(client)
     every = "30s"
-    admin.create_objective(objective_of("calm", {"collection": "field", "every": every, "require": ["mean < 1h"]}))
-    admin.create_objective(
-        objective_of("none", {"collection": "alpha/field", "every": every, "require": ["mean < 1ns"]})
-    )
+    admin.create_objective("calm", collection="field", every=every, require=["mean < 1h"])
+    admin.create_objective("none", collection="alpha/field", every=every, require=["mean < 1ns"])
     eventually(lambda: judged_at(admin, "calm"), lambda: str(admin.objective("calm")))
     (calm,) = judged_at(admin, "calm")
     assert calm["instances"] >= 5

@@ -58,6 +58,7 @@ def judged(objective: Objective, evaluated: Evaluated, *, places: int) -> Judged
         state=worst_state(verdict.state for verdict in verdicts),
         summary=summary,
         verdicts=tuple(verdicts),
+        is_whole=evaluated.reason is None,
     )
 
 
