@@ -21,7 +21,8 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
 def flow(number: int, *, port: int = 1883) -> FlowKey:
-    return FlowKey(ip_address("10.0.0.1"), 10_000 + number, ip_address("10.0.1.1"), port, 6)
+    """The answers of a server to a client, which the client's round trips are named by."""
+    return FlowKey(ip_address("10.0.1.1"), port, ip_address("10.0.0.1"), 10_000 + number, 6)
 
 
 def gamma(mean_ns: float, *, shape: float = 4.0) -> Draw:

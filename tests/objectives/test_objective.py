@@ -108,7 +108,7 @@ def test_objectives_are_read_from_a_file_in_its_order(tmp_path: Path) -> None:
     found = read_objectives(tmp_path / "o.toml")
     assert [one.name for one in found] == list(EXAMPLES)
     assert [one.subject for one in found] == ["metric", "segment", "metric", "collection", "path"]
-    assert describe(found[0]) == "rtt of * > *:1883 * at nodes tagged intersection"
+    assert describe(found[0]) == "rtt of *:1883 > * at nodes tagged intersection"
     assert describe(found[1]) == "segment wan"
 
 
@@ -151,6 +151,13 @@ def test_a_file_without_objectives_is_named(tmp_path: Path, text: str, message: 
     with pytest.raises(UsageError, match=message) as raised:
         read_objectives(tmp_path / "o.toml")
     assert str(tmp_path / "o.toml") in str(raised.value)
+
+
+def test_flows_to_a_port_are_named_by_their_answers_where_round_trips_are() -> None:
+    table = {"nodes": ["*"], "port": 80, "require": ["mean < 1ms"], "metric": "rtt"}
+    assert objective_of("x", table).patterns == ("*:80 > *",)
+    table |= {"metric": "flow_bytes", "require": ["rate < 1MB/s"]}
+    assert objective_of("x", table).patterns == ("* > *:80 *",)
 
 
 def test_what_is_for_a_metric_is_refused_beside_a_segment() -> None:

@@ -127,9 +127,13 @@ class Objective:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """What the keys of its instances fit: all, if nothing else is said."""
-        to_port = () if self.port is None else (f"* > *:{self.port} *",)
-        return self.instances or to_port
+        """What the keys of its instances fit: all, if nothing else is said.
+
+        Round trips are named by the flow of the answer: those of flows to a port come from it.
+        """
+        if self.port is None:
+            return self.instances
+        return (f"*:{self.port} > *",) if self.metric == "rtt" else (f"* > *:{self.port} *",)
 
     def _check_subject(self) -> None:
         if self.subject != "metric":

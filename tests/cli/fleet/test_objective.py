@@ -33,7 +33,7 @@ def test_an_objective_lives_from_add_to_remove_and_shows_its_violation(unit: Uni
     node = RttNode(unit.store)
     words = ("--metric", "rtt", "--node", "alpha", "--port", "1883", "--require", "mean < 100ms", "--every", "1min")
     made = run(unit, "objective", "add", "mqtt", *words, "--webhook", "http://127.0.0.1:9/secret")
-    assert made.stdout.splitlines()[0] == "mqtt: rtt of * > *:1883 * at nodes alpha: mean < 100ms"
+    assert made.stdout.splitlines()[0] == "mqtt: rtt of *:1883 > * at nodes alpha: mean < 100ms"
     assert "undecided; judged every 60.0 s, 0.1 % false alarms" in made.stdout
     assert "secret" not in made.stdout
     assert "alpha/rtt: undecided; nothing was measured yet" in made.stdout

@@ -96,7 +96,7 @@ def test_nodes_by_tag_are_assigned_streams_that_go_with_the_objective_or_the_tag
         with unit.client() as http:
             assigned = http.get("/api/v1/nodes/alpha/assignments").json()["streams"]["objective:mqtt"]
         assert assigned["filter"] == "port 1883"
-        assert assigned["instances"] == ["* > *:1883 *"]
+        assert assigned["instances"] == ["*:1883 > *"]
         assert assigned["epoch"] == "1min"
         client.change_tags("beta", add=["junction"])
         client.change_tags("alpha", remove=["junction"])
