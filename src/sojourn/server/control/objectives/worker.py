@@ -225,7 +225,8 @@ class ObjectiveWorker(Periodic):
 
     def _resize(self, objective: Objective, row: ObjectiveStream, seen: Seen) -> None:
         try:
-            size, planned = self._sizing.call(_sized, seen, objective.error, objective.every_ns)
+            means = any(condition.stat == "mean" for condition in objective.require)
+            size, planned = self._sizing.call(_sized, seen, objective.error, objective.every_ns, means)
             if self._control.resize(objective, row, size, planned):
                 about = f"{seen.instances} instances in {size.buckets} buckets, {size.per_instance} each"
                 _LOG.info("objective %s is planned at %s: %s", objective.name, row.node, about)
@@ -237,8 +238,8 @@ class ObjectiveWorker(Periodic):
             self._planned.discard((objective.name, row.node))
 
 
-def _sized(seen: Seen, error: float, every_ns: int) -> tuple[BucketArrayParameters, int]:
-    return sized(seen, error=error, every_ns=every_ns)
+def _sized(seen: Seen, error: float, every_ns: int, means: bool) -> tuple[BucketArrayParameters, int]:
+    return sized(seen, error=error, every_ns=every_ns, means=means)
 
 
 def _part(task: Task, most: int) -> Task:
