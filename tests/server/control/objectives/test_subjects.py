@@ -47,16 +47,16 @@ def test_a_segment_is_judged_by_its_runs(unit: Unit, admin: Client) -> None:
     world = in_order(make_two_point_world(seed=21, flows=10, packets=6_000, duration_ns=30 * SECOND, load=0.9))
     admin.create_segment("queue", "alpha:eth0", "alpha:eth1", memory_bytes=MEMORY, epoch_ns=5 * SECOND)
     delay = truth_between(world, 0, 2**62)[1]
-    mean_ns, loss = float(delay[delay != LOST].mean()), float((delay == LOST).mean())
+    mean_ns = float(delay[delay != LOST].mean())
     table = {"segment": "que*", "every": "5s"}
-    kept = [f"mean < {20 * mean_ns:.0f}ns", f"loss < {min(20 * loss, 0.9) * 100:.3f}%", "p99 < 1d"]
+    kept = [f"mean < {20 * mean_ns:.0f}ns", "loss < 60%", "p50 < 1d"]
     admin.create_objective("kept", **{**table, "require": kept})
     admin.create_objective("broken", **{**table, "require": [f"mean < {mean_ns / 20:.0f}ns", "p50 < 1ns"]})
     for batch, stream in ((world.sender, "point:eth0:out:g1"), (world.receiver, "point:eth1:in:g1")):
         unit.store.add([replace(one, node="alpha", stream=stream) for one in record(batch, PLAN, world)])
     eventually(lambda: len(admin.violations(objective="broken", only_open=True)) == 2, "no violation was raised")
     eventually(lambda: judged_at(admin, "kept"), "it was not judged")
-    assert admin.objective("kept")["state"] == "met", admin.objective("kept")
+    eventually(lambda: admin.objective("kept")["state"] == "met", lambda: str(judged_at(admin, "kept")))
     (violation, _) = sorted(admin.violations(objective="broken"), key=lambda one: one["condition"])
     assert violation["instance"] == "queue"
     span = violation["latest"]["from_ns"], violation["latest"]["until_ns"]

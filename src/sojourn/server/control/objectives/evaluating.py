@@ -224,7 +224,8 @@ def _seen(url: URL, task: StreamTask, stretch: Stretch, answers: _Answers) -> Se
 
 
 def _finding(number: int, instance: str, now: Evidence, *, node: str = "", before: Evidence | None = None) -> Finding:
-    method = now.method if isinstance(now, Estimate) else "count"
+    answer = now.estimate if isinstance(now, Bounded) else now
+    method = answer.method if isinstance(answer, Estimate) else "count"
     return Finding(condition=number, instance=instance, node=node, now=now, before=before, method=method)
 
 
