@@ -232,7 +232,6 @@ class ObjectiveStore:
 
     def __init__(self, store: EpochStore) -> None:
         self.store = store
-        store.create(METADATA)
 
     def all(self) -> list[StoredObjective]:
         """All objectives, by name."""

@@ -30,13 +30,13 @@ def test_data_of_an_earlier_sojourn_is_told_and_upgraded(tmp_path: Path) -> None
     connection.executescript(EARLIER.read_text())
     connection.close()
     here = ["--data", str(tmp_path)]
-    latest = "schema 0001; 0002 is the latest (sojourn serve or store upgrade upgrades it)\n"
+    latest = "schema 0001; 0003 is the latest (sojourn serve or store upgrade upgrades it)\n"
     assert run("check", *here)[0] == latest
     assert run("check", *here)[0] == latest, "nothing was changed"
-    assert run("upgrade", *here)[1] == "sojourn: schema 0001 was upgraded to 0002\n"
-    assert run("upgrade", *here)[1] == "sojourn: schema 0002 is up to date\n"
+    assert run("upgrade", *here)[1] == "sojourn: schema 0001 was upgraded to 0003\n"
+    assert run("upgrade", *here)[1] == "sojourn: schema 0003 is up to date\n"
     assert run("check", *here)[0].splitlines() == [
-        "schema 0002, the latest", "10 epochs, 845 B", "1 node", "2 instances", "1 epoch set aside",
+        "schema 0003, the latest", "10 epochs, 845 B", "1 node", "2 instances", "1 epoch set aside",
     ]  # fmt: skip
 
 
