@@ -30,11 +30,11 @@ from sojourn.server.runs.engine import paired
 from sojourn.server.runs.questions import SegmentWork
 from sojourn.server.sinks.tables import COLLECTIONS
 from sojourn.sources.source import InstancePatterns
-from sojourn.store.database import EPOCHS
+from sojourn.store.database import EPOCHS, RUNS
 from sojourn.store.epochs import EpochStore, StreamRecord
 from sojourn.store.measurements import MEASUREMENTS
 from sojourn.store.objectives import NEVER, ObjectiveStream, Progress
-from sojourn.store.runs import RUNS, RunStore
+from sojourn.store.runs import RunStore
 from sojourn.store.segments import SegmentStore
 
 MOST_BEHIND = 100
