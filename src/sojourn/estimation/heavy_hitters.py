@@ -28,7 +28,7 @@ from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
 from sojourn.estimation.joint.counts import size_bounds
 from sojourn.estimation.joint.decoder import unlisted_share
-from sojourn.estimation.joint.messages import FULL, lds_incidence
+from sojourn.estimation.joint.incidence import FULL, lds_incidence
 from sojourn.sketches.lds import Lds
 
 Unit = Literal["packets", "bytes"]

@@ -10,7 +10,7 @@ from sojourn.core.errors import ParameterError
 from sojourn.estimation.differences import cell_difference
 from sojourn.estimation.joint.counts import decode_sizes, size_bounds
 from sojourn.estimation.joint.decoder import decode_counts
-from sojourn.estimation.joint.messages import Incidence, counter_incidence, lds_incidence
+from sojourn.estimation.joint.incidence import Incidence, counter_incidence, lds_incidence
 from sojourn.estimation.joint.segments import stacked
 from sojourn.sketches.counter_vector import CounterVector, CounterVectorParameters
 from sojourn.sketches.lds import Lds, LdsParameters

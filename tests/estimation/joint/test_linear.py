@@ -10,17 +10,9 @@ from sojourn.estimation.joint import calibration
 from sojourn.estimation.joint import mixture as delay_prior
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.joint.dense import DETERMINED, DenseCells
+from sojourn.estimation.joint.incidence import Incidence, lds_incidence
 from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, HeldOut, _add_held_out
-from sojourn.estimation.joint.messages import (
-    Incidence,
-    add_up,
-    hold,
-    lds_incidence,
-    mixture_prior,
-    new_graph,
-    normal_prior,
-    sweep,
-)
+from sojourn.estimation.joint.messages import add_up, hold, mixture_prior, new_graph, normal_prior, sweep
 from sojourn.estimation.joint.mixture import Mixture, learn_mixture, posterior
 from sojourn.sketches.lds import LdsParameters
 

@@ -7,7 +7,7 @@ import pytest
 from tests.worlds import World, world
 
 from sojourn.epochs.epoch import merge_epochs
-from sojourn.estimation.joint.messages import Incidence, lds_incidence
+from sojourn.estimation.joint.incidence import Incidence, lds_incidence
 from sojourn.estimation.joint.peeling import settle_sums
 from sojourn.estimation.joint.segments import estimate_stack
 from sojourn.segments.answer import CELLS, parts_of

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.joint.messages import Incidence
+from sojourn.estimation.joint.incidence import Incidence
 
 # Flows are alike if the cells leave a like share of their prior variance.
 EDGES = np.array([1e-4, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95])

@@ -30,18 +30,8 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.joint.messages import (
-    FEW_MOVING,
-    FULL,
-    NEVER,
-    Graph,
-    Incidence,
-    Prior,
-    add_up,
-    moments,
-    new_graph,
-    sweep,
-)
+from sojourn.estimation.joint.incidence import FULL, Incidence
+from sojourn.estimation.joint.messages import FEW_MOVING, NEVER, Graph, Prior, add_up, moments, new_graph, sweep
 from sojourn.estimation.learning import INTEGERS, RATIO
 from sojourn.estimation.packets.evidence import Heard
 

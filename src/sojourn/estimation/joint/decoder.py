@@ -42,8 +42,8 @@ from sojourn.core.estimates import NORMAL_95, student_95
 from sojourn.core.kernels import kernel
 from sojourn.estimation.differences import CellDifference
 from sojourn.estimation.joint.counts import Sizes, decode_sizes
+from sojourn.estimation.joint.incidence import Incidence
 from sojourn.estimation.joint.linear import DelayCells, DelayMessages
-from sojourn.estimation.joint.messages import Incidence
 from sojourn.estimation.joint.mixture import learn_mixture, posterior, solve_mixed
 from sojourn.estimation.joint.peeling import SettledSums, settle_sums
 from sojourn.estimation.packets.evidence import Heard

@@ -18,7 +18,8 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.joint.messages import LEAST_VARIANCE, TINY, Incidence
+from sojourn.estimation.joint.incidence import Incidence
+from sojourn.estimation.joint.messages import LEAST_VARIANCE, TINY
 
 # What is left of a cell's variance once its flows' other cells have spoken: below, they settle it but for rounding.
 DETERMINED = math.sqrt(1e-9)

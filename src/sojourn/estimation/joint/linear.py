@@ -33,20 +33,8 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.kernels import kernel
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.joint.dense import DETERMINED, DenseCells, Solved
-from sojourn.estimation.joint.messages import (
-    FULL,
-    SURE,
-    TINY,
-    Graph,
-    Incidence,
-    Parts,
-    add_up,
-    hold,
-    new_graph,
-    normal_prior,
-    sweep,
-    variance_alone,
-)
+from sojourn.estimation.joint.incidence import FULL, Incidence, variance_alone
+from sojourn.estimation.joint.messages import SURE, TINY, Graph, Parts, add_up, hold, new_graph, normal_prior, sweep
 from sojourn.estimation.learning import POWERS
 
 ROUNDING = 1e-9  # of a packet's variance, in every cell

@@ -16,7 +16,7 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.kernels import kernel
-from sojourn.estimation.joint.messages import FULL, Incidence
+from sojourn.estimation.joint.incidence import FULL, Incidence
 
 
 @dataclass(frozen=True, eq=False)

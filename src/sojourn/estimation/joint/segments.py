@@ -43,7 +43,7 @@ from sojourn.estimation.joint.decoder import (
     joint_means,
     unlisted_share,
 )
-from sojourn.estimation.joint.messages import Incidence, counter_incidence, lds_incidence
+from sojourn.estimation.joint.incidence import Incidence, counter_incidence, lds_incidence
 from sojourn.estimation.lds import estimate_cells
 from sojourn.sketches.counter_vector import CounterVector
 from sojourn.sketches.lds import Lds

@@ -19,7 +19,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import FlowDelays
 from sojourn.estimation.differences import cell_difference
-from sojourn.estimation.joint.messages import counter_incidence
+from sojourn.estimation.joint.incidence import counter_incidence
 from sojourn.estimation.packets.evidence import (
     CountedPackets,
     GroupTotals,
