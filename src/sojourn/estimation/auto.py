@@ -212,8 +212,11 @@ def _with_shared_percentiles(
 ) -> FlowDelays:
     """The answers with percentiles by what flows have in common, where that predicts."""
     own = found.percentiles
-    if own is None or not np.isnan(own[found.answered, :, 0]).any():
+    if own is None:
         return found
+    by_themselves = replace(found, shared_shape=np.zeros(own.shape[:2], bool))
+    if not np.isnan(own[found.answered, :, 0]).any():
+        return by_themselves
     with np.errstate(invalid="ignore"):
         # Cells tell these means whatever packets are held out.
         by_cells = cells.answered & ((cells.high_ns - cells.low_ns) / 2 <= EXACT_WITHIN_NS)
@@ -221,7 +224,7 @@ def _with_shared_percentiles(
     prior = prior or learnt_prior(evidence)
     learnt = None if prior is None else learn_shape(delays, evidence, prior)
     if learnt is None:
-        return replace(found, shared_shape=np.zeros(own.shape[:2], bool))
+        return by_themselves
     answer = FlowPosterior(found.mean_ns, found.low_ns, found.high_ns)
     percentiles, is_shared = share_percentiles(own, delays, evidence, learnt, answer)
     return replace(found, percentiles=percentiles, shared_shape=is_shared)

@@ -49,12 +49,12 @@ from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
 from sojourn.matching.exact import Fate, PacketMatch, match_exact
 from sojourn.matching.pairing import PacketSample, common_sample
-from sojourn.segments.planning.layout import SurveyedFlows
 from sojourn.segments.plausibility import Capture, judge_captures
 from sojourn.segments.ranges import DelayRange, surveyed_range
 
 if TYPE_CHECKING:
     from sojourn.capture.filters import PacketFilter
+    from sojourn.segments.planning.layout import SurveyedFlows
 
 T = TypeVar("T")
 
@@ -178,6 +178,8 @@ class Survey:
     @cached_property
     def counted_flows(self) -> SurveyedFlows:
         """The same of each flow, and how many were lost of it, where all packets were kept."""
+        from sojourn.segments.planning.layout import SurveyedFlows
+
         table = self.sender.flows
         order = np.argsort(table.ids)
         row = order[np.minimum(np.searchsorted(table.ids, self.flow_id, sorter=order), len(order) - 1)]

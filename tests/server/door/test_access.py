@@ -23,6 +23,7 @@ FIELD = "/api/v1/nodes/alpha/collections/field"
 STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
 STATE = {"state": "failed", "since_ns": 10**18, "reason": "no such interface"}
 WAY = {"name": "way", "from": "alpha:eth0", "to": "beta:eth0"}
+OBJECTIVE = {"name": "way", "segment": "way", "require": ["mean < 10ms"]}
 SEGMENT = {
     "kind": "link",
     "hops": ["alpha", "beta"],
@@ -74,6 +75,12 @@ ENDPOINTS = {
     ("POST", "/api/v1/segments/way/query"): (READERS, {"json": {"from_ns": 0, "live": False}}),
     ("POST", "/api/v1/segments/query"): (READERS, {"json": {"from_ns": 0}}),
     ("DELETE", "/api/v1/segments/way"): ({"admin"}, {}),
+    ("POST", "/api/v1/objectives"): ({"admin"}, {"json": OBJECTIVE}),
+    ("GET", "/api/v1/objectives"): (READERS, {}),
+    ("GET", "/api/v1/objectives/way"): (READERS, {}),
+    ("POST", "/api/v1/objectives/way/check"): (READERS, {}),
+    ("DELETE", "/api/v1/objectives/way"): ({"admin"}, {}),
+    ("GET", "/api/v1/violations"): (READERS, {}),
     ("GET", "/metrics"): (READERS, {}),
 }
 
@@ -97,6 +104,9 @@ def test_only_the_roles_meant_may_use_an_endpoint(shared_unit: Unit, method: str
         admin.delete("/api/v1/segments/way")
         if (method, path) != ("POST", "/api/v1/segments"):
             admin.post("/api/v1/segments", json=WAY)
+        admin.delete("/api/v1/objectives/way")
+        if (method, path) != ("POST", "/api/v1/objectives"):
+            admin.post("/api/v1/objectives", json=OBJECTIVE)
     for who in EVERYONE:
         with shared_unit.client(who) as client:
             status = client.request(method, path, **how).status_code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +24,6 @@ from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.solving import SolvedWindow
 from sojourn.server.sinks.store import SinkStore
-from sojourn.store.database import DATABASE_NAME
 from sojourn.store.epochs import open_store
 from sojourn.tomography.delays.estimate import WindowSpan
 from sojourn.tomography.reading import encode_packets
@@ -187,23 +185,6 @@ def test_late_packets_that_cannot_be_solved_are_set_aside_too(tmp_path: Path, mo
             assert (state["solved"], state["late"], state["set_aside"]) == (len(rows) - 10, 0, 10)
             named = client.get(f"{FIELD}/packets/{rows[0][0]}/{rows[0][1]}").json()
             assert named[0]["reason"] == "failed (ZeroDivisionError: no luck)"
-
-
-def test_a_database_from_before_windows_were_set_aside_is_opened_and_goes_on(tmp_path: Path) -> None:
-    rows = small_world()
-    store = open_store(tmp_path)
-    SinkStore(store, Limits()).append("alpha", "field", rows)
-    store.close()
-    with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
-        for text in ("TABLE sink_set_aside", "TABLE sink_set_aside_windows"):
-            database.execute(f"DROP {text}")
-        for column in ("set_aside", "halvings"):
-            database.execute(f"ALTER TABLE collections DROP COLUMN {column}")
-    database.close()
-    for unit in running_unit(tmp_path):
-        with unit.client("admin") as client:
-            state = closed(client)
-            assert (state["solved"], state["set_aside"]) == (len(rows), 0)
 
 
 def test_who_used_least_goes_first_and_nobody_has_two_turns_at_once() -> None:
