@@ -20,13 +20,16 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import Estimate, FlowDelays
+from sojourn.epochs.epoch import merge_epochs
 from sojourn.estimation.lda import estimate_lda
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.segments.answer import estimate_streams
 from sojourn.segments.plan import SegmentPlan, plan_segment
 from sojourn.segments.planning.layout import SEGMENT
-from sojourn.sketches.sketch import AnySketch, new_sketch
+from sojourn.segments.record import PointRecorder
+from sojourn.sketches.sketch import AnySketch
+from sojourn.sketches.stack import Stack
 
 TITLE = "Accuracy per bit"
 LOSSES = (0.0, 0.001, 0.01, 0.15)
@@ -98,10 +101,10 @@ class Bench:
     def _recorded(self, plan: SegmentPlan) -> list[dict[str, AnySketch]]:
         ends = []
         for batch in (self.traffic.sender, self.traffic.receiver):
-            sketches = {stream: new_sketch(parameters) for stream, parameters in plan.parts.items()}
-            for sketch in sketches.values():
-                sketch.record_batch(batch)
-            ends.append(sketches)
+            # A counter that an elephant fills ends an epoch, and the next one goes on.
+            recorder = PointRecorder("bits", SEGMENT, plan.stream)
+            merged = merge_epochs([*recorder.record(batch), *recorder.finish()])
+            ends.append(dict(merged.parts) if isinstance(merged, Stack) else dict.fromkeys(plan.parts, merged))
         return ends
 
 

@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0
 AT_ONCE = 32
 RUNS_AT_ONCE = 64
 # A round that takes longer has too much to do, and joins runs from then on, until one takes a quarter of it.
-LONGEST_ROUND_SECONDS, MOST_TOGETHER = 20.0, 4
+LONGEST_ROUND_SECONDS, MOST_TOGETHER = 20.0, 8
 LONGEST_PAUSE_SECONDS, COMPILING_SECONDS = 60.0, 300.0
 _LOG = logging.getLogger("sojourn.segments")
 
