@@ -39,7 +39,7 @@ from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import MIN_IDENTITY_BYTES, held_by_most, identity_bytes_for
 from sojourn.capture.files.reader import CaptureReader, open_capture, require_capture
 from sojourn.capture.flows.table import Conversations, FlowTable, FlowWindows
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array, rows_of
 from sojourn.core.errors import CaptureError, InputError, ParameterError, UsageError
 from sojourn.core.estimates import NORMAL_95, Estimate
 from sojourn.core.files import input_bytes, shown_name
@@ -180,10 +180,8 @@ class Survey:
         """The same of each flow, and how many were lost of it, where all packets were kept."""
         from sojourn.segments.planning.layout import SurveyedFlows
 
-        table = self.sender.flows
-        order = np.argsort(table.ids)
-        row = order[np.minimum(np.searchsorted(table.ids, self.flow_id, sorter=order), len(order) - 1)]
-        packets = np.where(table.ids[row] == self.flow_id, table.packets[row], 0)
+        row = rows_of(self.sender.flows.ids, self.flow_id)
+        packets = np.where(row >= 0, self.sender.flows.packets[row], 0)
         # Flows of which matching saw nothing are lost as a whole.
         lost = np.concatenate([self.match.flows.lost, packets[len(self.match.flows) :]]) if self.is_complete else None
         return SurveyedFlows(packets, lost)
