@@ -125,5 +125,5 @@ def test_a_run_is_answered_alike_after_runs_that_were_stored_or_answered_just_be
         one_by_one += found[0].runs
     assert tuple(one_by_one) == at_once.runs
     sizes = [len(read_history(row.data).flow_id) for row in at_once.runs]
-    assert sum(size >= FEWEST_FLOWS for size in sizes) >= len(sizes) / 2
+    assert sum(size >= FEWEST_FLOWS for size in sizes) >= 5  # runs that hand on a history
     store.close()
