@@ -102,7 +102,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     _refuse_swapped(work, parts, clocks)
     directory = _Directory(store, work.current)
     foreign = _foreign(directory, work, parts)
-    groups = list(_grouped(parts, work.interval_ns)) if work.interval_ns else []
+    groups = list(_grouped(parts, clocks, work.interval_ns)) if work.interval_ns else []
     answers = [part.answer for part in parts]
     gaps = [row for row, part in enumerate(parts) if row and not part.follows]
     whole = combine(answers, clocks, gaps=gaps, later=later, foreign=foreign)
@@ -255,11 +255,15 @@ def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
     return chain
 
 
-def _grouped(parts: Sequence[_Part], interval_ns: int) -> Iterator[slice]:
-    """Runs that follow each other, as many together as an interval needs."""
+def _grouped(parts: Sequence[_Part], clocks: Sequence[ClockAt], interval_ns: int) -> Iterator[slice]:
+    """Runs that follow each other, as many together as an interval needs.
+
+    Those whose delays no clock tells are intervals apart: what is answered of an interval is of all of it.
+    """
     start = 0
     for row, part in enumerate(parts):
         is_last = row + 1 == len(parts) or not parts[row + 1].follows
+        is_last = is_last or clocks[row].tells_delays != clocks[row + 1].tells_delays
         length = part.answer.interval.last_ns - parts[start].answer.interval.first_ns
         if is_last or length >= interval_ns:
             yield slice(start, row + 1)
