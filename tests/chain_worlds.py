@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -167,6 +168,21 @@ class Truth:
         near = self._arrived_near_ends(spans)
         swapped = int(near.sum()) if row is None else len(self.of_flow(row, near))
         return sent, range(max(int((narrow < 0).sum()) - swapped, 0), int((wide < 0).sum()) + swapped + 1)
+
+    def means(self, span: Mapping[str, int]) -> tuple[float, float]:
+        """The least and the largest mean delay of a stretch, by which packets at its ends are taken to be in it.
+
+        Packets that were one have one stamp, and a marker among them has some on either side.
+        """
+        edges = [self.within([{"from_ns": at, "to_ns": at}], wider_ns=STAMPS_NS) for at in span.values()]
+        inner = self.within([span]) & ~edges[0] & ~edges[1]
+        found = []
+        for first, last in itertools.product(*(range(int(edge.sum()) + 1) for edge in edges)):
+            chosen = inner.copy()
+            chosen[np.flatnonzero(edges[0])[first:]] = True
+            chosen[np.flatnonzero(edges[1])[:last]] = True
+            found.append(float(self.delay_ns[chosen & (self.delay_ns >= 0)].mean()))
+        return min(found), max(found)
 
     def _arrived_near_ends(self, spans: Sequence[Mapping[str, int]]) -> BoolArray:
         """Which packets may have changed places, in the receiver's socket, with the first or last of a stretch."""

@@ -84,9 +84,7 @@ def test_agents_beside_each_other_have_clocks_that_differ_and_come_back_after_a_
 
 
 def test_a_clock_shows_its_offset_drift_and_step() -> None:
-    clock = ClockFault(
-        offset_ns=-3 * SECOND, drift_ppm=50, since_ns=10 * SECOND, step_ns=SECOND, step_at_ns=20 * SECOND
-    )
+    clock = ClockFault(offset_ns=-3 * SECOND, drift_ppm=50, since_ns=10 * SECOND, steps=((20 * SECOND, SECOND),))
     true = np.array([10, 19, 20, 30]) * SECOND
     assert (clock.shown(true) - true).tolist() == [
         -3 * SECOND,

@@ -25,7 +25,7 @@ from sojourn.segments.result import SegmentResult
 
 EPOCH_NS = 5 * SECOND
 WIDE, NARROW = Bottleneck(100_000_000, queue_bytes=200_000), Bottleneck(8_000_000, queue_bytes=60_000)
-BEFORE_SECONDS, ASKED_SECONDS, SHORT_SECONDS, LOAD_SECONDS = 12, 26, 36, 45
+BEFORE_SECONDS, ASKED_SECONDS, SHORT_SECONDS, LOAD_SECONDS, CLOCK_SECONDS = 12, 26, 36, 45, 100
 # Late enough for a run between two markers, the second up to two epochs after the first, to be stored before.
 CRASH_SECONDS = 20
 pytestmark = [
@@ -172,36 +172,42 @@ def test_the_path_shows_within_two_epochs_which_of_its_segments_waits(world: Wor
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["behind", "drifting", "set"])
 def test_the_truth_is_in_every_interval_whatever_the_receivers_clock_does(fault: str, tmp_path: Path) -> None:
-    """A clock that is set costs the intervals in which that happened, two epochs' at most."""
+    """A clock that is set costs the intervals in which that happened, two epochs' each on average.
+
+    The offset has to be inside its bounds in every interval; of some 15 means' intervals of 95 % four miss in one run
+    of 200. Of the run in which a clock is set one in twelve is longer than two epochs, three of them on average never.
+    """
     now_ns = time.time_ns()
+    steps = ((30, SECOND), (50, -2 * SECOND), (70, SECOND))
     clock = {
         "behind": ClockFault(offset_ns=-3 * SECOND),
         "drifting": ClockFault(drift_ppm=50.0, since_ns=now_ns),
-        "set": ClockFault(step_ns=SECOND, step_at_ns=now_ns + 30 * SECOND),
+        "set": ClockFault(steps=tuple((now_ns + at * SECOND, by_ns) for at, by_ns in steps)),
     }[fault]
     with (
         three_machines(NARROW) as chain,
         watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS, clocks={"sink": clock}) as watch,
     ):
         begun_ns = time.time_ns()
-        run_load(chain, Load(seconds=LOAD_SECONDS))
-        watch.settle("path", begun_ns + 30 * SECOND)
+        run_load(chain, Load(seconds=CLOCK_SECONDS))
+        watch.settle("path", begun_ns + (CLOCK_SECONDS - 15) * SECOND)
         series = watch.ask("path", interval_ns=EPOCH_NS)
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
         truth = watch.truth("path")
     known = [part for part in series.intervals if part["mean_ns"] is not None]
-    assert len(known) >= 3
+    assert len(known) >= 8
     for part in known:
         offsets = [clock.shown(part[edge]) - part[edge] for edge in ("start_ns", "end_ns")]
         doubt_ns = math.inf if part["uncertainty_ns"] is None else part["uncertainty_ns"] + STAMPS_NS
         assert min(offsets) - doubt_ns <= part["offset_ns"] <= max(offsets) + doubt_ns, part
     assert any(part["uncertainty_ns"] is not None for part in known)
-    spans = [{"from_ns": part["start_ns"], "to_ns": part["end_ns"]} for part in known]
-    delays = [truth.delay_ns[truth.within([span])] for span in spans]
-    held = [inside(part, "mean", some[some >= 0].mean()) for part, some in zip(known, delays, strict=True)]
-    assert np.mean(held) >= 0.8
+    held = []
+    for part in known:
+        least, most = truth.means({"from_ns": part["start_ns"], "to_ns": part["end_ns"]})
+        held.append(part["low_ns"] - STAMPS_NS <= most and least <= part["high_ns"] + STAMPS_NS)
+    assert held.count(False) <= 3
     lost_ns = sum(part["end_ns"] - part["start_ns"] for part in series.intervals if part not in known)
-    assert lost_ns <= (2 * EPOCH_NS if fault == "set" else 0)
+    assert lost_ns <= (len(steps) * 2 * EPOCH_NS if fault == "set" else 0)
 
 
 @pytest.mark.long

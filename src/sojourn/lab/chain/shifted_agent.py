@@ -1,4 +1,4 @@
-"""An agent whose machine's clock is wrong: it is off, runs too fast or too slow, or jumps.
+"""An agent whose machine's clock is wrong: it is off, runs too fast or too slow, or is set.
 
 ``python -m sojourn.lab.chain.shifted_agent FAULT -c FILE`` is ``sojourn agent -c FILE`` on a machine with such a clock;
 the fault is a `ClockFault` as JSON. It is a program of the lab, so that the agent itself has nothing of the kind.
@@ -30,7 +30,7 @@ from sojourn.sources.traffic import TrafficSource
 
 @dataclass(frozen=True, kw_only=True)
 class ClockFault:
-    """What a clock shows of the true time: ahead by an offset, by a drift since a time, by a step from a time on.
+    """What a clock shows of the true time: ahead by an offset, by a drift since a time, by steps, each from a time on.
 
     >>> fast = ClockFault(drift_ppm=50, since_ns=0)
     >>> fast.shown(20_000_000)
@@ -40,8 +40,7 @@ class ClockFault:
     offset_ns: int = 0
     drift_ppm: float = 0.0
     since_ns: int = 0
-    step_ns: int = 0
-    step_at_ns: int = 0
+    steps: tuple[tuple[int, int], ...] = ()  # when, and by how much
 
     @overload
     def shown(self, true_ns: int) -> int: ...
@@ -52,8 +51,9 @@ class ClockFault:
         if isinstance(true_ns, int):
             return int(self.shown(np.array([true_ns], np.int64))[0])
         drift = np.rint((true_ns - self.since_ns) * (self.drift_ppm * 1e-6)).astype(np.int64)
-        step: Int64Array = np.where(true_ns >= self.step_at_ns, self.step_ns, 0)
-        shown: Int64Array = true_ns + self.offset_ns + drift + step
+        shown: Int64Array = true_ns + self.offset_ns + drift
+        for at_ns, by_ns in self.steps:
+            shown = shown + np.where(true_ns >= at_ns, by_ns, 0)
         return shown
 
     def now(self) -> int:
