@@ -7,7 +7,7 @@ import pytest
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import is_name
 from sojourn.node.agent.configuration import checked_stream
-from sojourn.segments.fleet.point import Point, canonical_filter, is_point_stream, parse_point
+from sojourn.segments.fleet.point import Point, canonical_filter, parse_point, stream_direction
 from sojourn.segments.plan import plan_point
 
 
@@ -46,13 +46,13 @@ def test_a_stream_is_named_by_its_point_and_generation_alone() -> None:
     other = parse_point("a:eth0", default="out", filter="tcp port 81")
     names = {point.stream(g) for point in (plain, plain.reverse, filtered, other) for g in (1, 2)}
     assert len(names) == 8
-    assert all(is_name(name) and is_point_stream(name) for name in names)
+    assert all(is_name(name) and stream_direction(name) for name in names)
     assert parse_point("b:eth0", default="out", filter="tcp port 80").stream(12) == filtered.stream(12)
 
 
 @pytest.mark.parametrize("name", ["disk", "point:eth0:out", "point:eth0:both:g1", "point:eth0:out:xyz:g1", "router:1"])
 def test_other_streams_are_told_apart(name: str) -> None:
-    assert not is_point_stream(name)
+    assert stream_direction(name) is None
 
 
 def test_a_filter_is_checked_and_compared_without_its_spaces() -> None:

@@ -280,6 +280,18 @@ def test_names_are_given_once_and_segments_are_bounded(world: World) -> None:
         world.create("s5", "a:e", "b:e")
 
 
+def test_two_points_are_passed_in_one_order(world: World) -> None:
+    world.create("ab", "a:e", "b:e", both_directions=True)
+    before = world.streams()
+    with pytest.raises(SegmentExistsError, match="after it in segment ab; remove ab first, if that one is wrong"):
+        world.create("wrong", "b:e:in", "a:e:out")
+    with pytest.raises(SegmentExistsError, match="in segment ab"):
+        world.create("wrong", "a:e:in", "b:e:out")
+    assert world.streams() == before
+    world.create("other", "b:e:in", "a:f:out")
+    world.create("through", "b:f:in", "a:e:out")
+
+
 def test_a_segment_is_kept_as_it_was_asked_for(world: World) -> None:
     world.create("ab", "a:e", "b:x:out", filter="udp", memory_bytes=None, error=0.1, confidence=0.9)
     kept = world.control.segments.named("ab")

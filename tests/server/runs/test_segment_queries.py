@@ -300,6 +300,35 @@ def test_a_segment_whose_ends_are_swapped_is_told(unit: Unit, admin: Client, wor
         asked(admin)
 
 
+def test_a_segment_the_wrong_way_round_spoils_no_other_between_the_same_nodes(
+    unit: Unit, admin: Client, world: TwoPointWorld
+) -> None:
+    """Its packets arrive before they leave, and would tell the clocks of all other segments so."""
+    create(admin, both_directions=True)
+    admin.create_segment(
+        "wrong", "beta:eth1:in", "alpha:eth0:out", memory_bytes=MEMORY, epoch_ns=5 * SECOND, filter="udp or tcp"
+    )
+    sender, receiver = (replace(one, packet_id=one.packet_id + np.uint64(1)) for one in (world.sender, world.receiver))
+    back = replace(world, sender=sender, receiver=receiver)
+    there, reverse = admin.segment("ab")["directions"]
+    wrong = admin.segment("wrong")["directions"][0]
+    send(unit, epochs_of(world, world.sender, "alpha", there["from"]["stream"]))
+    send(unit, epochs_of(world, world.receiver, "beta", there["to"]["stream"]))
+    send(unit, epochs_of(back, back.sender, "beta", reverse["from"]["stream"]))
+    send(unit, epochs_of(back, back.receiver, "alpha", reverse["to"]["stream"]))
+    send(unit, epochs_of(world, world.receiver, "beta", wrong["from"]["stream"]))
+    send(unit, epochs_of(world, world.sender, "alpha", wrong["to"]["stream"]))
+    answered(unit, 3, pairs=3)
+    result = asked(admin)
+    _, delay = truth_between(world, *span_of(result))
+    assert not result.warnings
+    assert result.clock["uncertainty_ns"] is not None
+    assert result.aggregate["low_ns"] <= delay[delay != LOST].mean() <= result.aggregate["high_ns"]
+    means = {row["segment"]: row["mean_ns"] for row in admin.rank_segments(0)}
+    assert means["ab"] == pytest.approx(result.aggregate["mean_ns"], rel=0.01)
+    assert means["ab:reverse"] > 0
+
+
 def with_header(epoch: Epoch, **fields: object) -> bytes:
     """An epoch's bytes with other fields than a node would send."""
     version, body, _ = cbor2.loads(encode(epoch))

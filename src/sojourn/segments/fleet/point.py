@@ -116,13 +116,14 @@ def canonical_filter(text: str) -> str:
     return canonical
 
 
-def is_point_stream(name: str) -> bool:
-    """Whether a stream's name is one that `Point.stream` gives.
+def stream_direction(name: str) -> str | None:
+    """Which way packets pass the point of a stream that `Point.stream` named; None for other streams.
 
-    >>> is_point_stream("point:eth0:out:0a1b2c3d:g12"), is_point_stream("disk")
-    (True, False)
+    >>> stream_direction("point:eth0:out:0a1b2c3d:g12"), stream_direction("disk")
+    ('out', None)
     """
-    return _STREAM.fullmatch(name) is not None
+    found = _STREAM.fullmatch(name)
+    return found and found[2]
 
 
 def _exact_duration(length_ns: int) -> str:

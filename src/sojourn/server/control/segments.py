@@ -79,11 +79,20 @@ class SegmentControl:
             if self.segments.find(connection, created.name) is not None:
                 what = f"there is a segment {created.name} already"
                 raise SegmentExistsError(what, where="segment", action="remove it first, or choose another name")
+            if (other := self._opposite(connection, created)) is not None:
+                what = f"packets pass {created.sender} before {created.receiver} here, and after it in segment {other}"
+                raise SegmentExistsError(what, where="segment", action=f"remove {other} first, if that one is wrong")
             if self.segments.count(connection) >= self._limits.segments:
                 what = f"there are {self._limits.segments} segments already, which is the limit"
                 raise UsageError(what, where="segment", action="remove some first")
             self.segments.add(connection, created)
             return self._settle(connection, created)
+
+    def _opposite(self, connection: Connection, segment: FleetSegment) -> str | None:
+        """The name of a segment of the same points the other way round: packets pass them in one order."""
+        turned = {(receiver, sender) for sender, receiver in segment.pairs.values()}
+        joined = self.segments.joined_to(connection, segment.points)
+        return next((one.name for one in joined if not turned.isdisjoint(one.pairs.values())), None)
 
     def remove(self, name: str) -> set[str]:
         """Remove a segment, and withdraw what no other needs; the nodes whose assignments changed."""

@@ -31,23 +31,21 @@ from sojourn.epochs.epoch import Cut
 from sojourn.epochs.wire import EncodedEpoch, encoded
 from sojourn.estimation.buckets.queries import FOREVER_NS
 from sojourn.estimation.history import History
-from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, combine
-from sojourn.segments.fleet.clocks import REACH_NS, UNKNOWN, ClockAt, follow
+from sojourn.segments.fleet.clocks import REACH_NS, UNKNOWN, ClockAt
 from sojourn.segments.fleet.runs import PlacedEpoch, align
-from sojourn.segments.fleet.stored import read_answer, read_clock
+from sojourn.segments.fleet.stored import read_answer
 from sojourn.segments.result import SegmentResult, sketch_result
 from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run, last_history
+from sojourn.server.runs.clocks import MOST_RUNS, SAME, followed_clocks, is_contradicted
 from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
-MOST_RUNS = 20_000
 # Sampled delays of all runs of an answer, by which percentiles are told; of very many runs each has a part of its own.
 MOST_SAMPLED = 1_000_000
 # Runs that are answered for a question because nobody has done so before.
 MOST_UNANSWERED = 50
-SAME = "one node's own time"
 NOT_YET = "no run between two common markers is complete in the range"
 
 
@@ -98,7 +96,7 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     if not parts:
         action = "; ".join(notes) or _elsewhere(runs, known) or _waiting(runs, known)
         raise InputError(NOT_YET, where=f"segment {work.name}", action=action)
-    clocks = _clocks(runs, known, [part.answer for part in parts])
+    clocks = followed_clocks(runs, known, [part.answer for part in parts])
     _refuse_swapped(work, parts, clocks)
     directory = _Directory(store, work.current)
     foreign = _foreign(directory, work, parts)
@@ -270,38 +268,13 @@ def _grouped(parts: Sequence[_Part], clocks: Sequence[ClockAt], interval_ns: int
             start = row + 1
 
 
-def _clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequence[RunAnswer]) -> list[ClockAt]:
-    """θ of every run, by the packets of both directions; two points of one node have one clock."""
-    if known[0].pair.from_node == known[0].pair.to_node:
-        return [ClockAt(0.0, 0.0, 0.0, SAME)] * len(answers)
-    first, last = answers[0].interval.first_ns - REACH_NS, answers[-1].interval.last_ns + REACH_NS
-    stored = runs.clocks([pair.number for pair in known], first, last, most=MOST_RUNS)
-    forward = _joined([*(read_clock(data)[0] for data in stored), *(answer.pairs for answer in answers)])
-    about = int(np.median(forward.raw_delay_ns)) if len(forward) else 0
-    way = known[0].pair
-    back = runs.pairs_between(way.to_node, way.from_node)
-    ahead = runs.clocks([pair.number for pair in back], first + about, last + about, most=MOST_RUNS)
-    backward = _joined([read_clock(data)[0] for data in ahead])
-    # Their sender is our receiver: the same two clocks are read the other way round.
-    turned = TimedPairs(backward.received_ns, backward.sent_ns)
-    return follow([answer.frame for answer in answers], forward, turned)
-
-
 def _refuse_swapped(work: SegmentWork, parts: Sequence[_Part], clocks: Sequence[ClockAt]) -> None:
     """Refuse a segment whose packets pass the receiver before the sender, by whatever clocks."""
     means = [part.answer.interval.totals.delays.mean for part in parts]
     backward = clocks[0].source == SAME and any(isinstance(mean, Estimate) and mean.high < 0 for mean in means)
-    # A run may be that in which a clock was set; not several, with none beside them that any clock explains.
-    is_never_right = sum(clock.was_set for clock in clocks) > 1 and not any(clock.is_known for clock in clocks)
-    if backward or is_never_right:
+    if backward or is_contradicted(clocks):
         what = f"packets pass {work.ends[1]} before {work.ends[0]}"
         raise InputError(what, where=f"segment {work.name}", action="create it with --from and --to swapped")
-
-
-def _joined(pairs: Sequence[TimedPairs]) -> TimedPairs:
-    if not pairs:
-        return TimedPairs(np.empty(0, np.int64), np.empty(0, np.int64))
-    return TimedPairs(*(np.concatenate([getattr(one, name) for one in pairs]) for name in ("sent_ns", "received_ns")))
 
 
 class _Directory:

@@ -2,7 +2,9 @@
 
 Totals are added up by the database from columns beside the answers, none of which is read. So clocks are corrected by
 one number for the whole range, from the smallest delays of both directions in it: enough to find where to look; what
-the clocks leave unsure is in the segment's own answer. ``worst_p99_ns`` is the largest p99 of a single run.
+the clocks leave unsure is in the segment's own answer. A round trip is not negative: a way back that would make it so
+(a segment the wrong way round, or a clock that was set meanwhile) is not looked at. ``worst_p99_ns`` is the largest p99
+of a single run.
 
 Cost: some 2 µs for each run in the range.
 """
@@ -16,6 +18,7 @@ from typing import Any
 from sqlalchemy import URL
 
 from sojourn.core.results import row_order
+from sojourn.server.runs.clocks import leads_across
 from sojourn.store.epochs import read_store
 from sojourn.store.runs import Pair, PairTotals, RunStore
 
@@ -50,22 +53,25 @@ def rank_segments(url: URL, work: RankingWork) -> list[dict[str, Any]]:
     return rows if order is None else [rows[i] for i in order]
 
 
-def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], int]:
-    """The smallest raw delay from one node to another."""
-    least: dict[tuple[str, str], int] = {}
+def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], list[int]]:
+    """The smallest raw delays of the pairs from one node to another, of those across if there are any."""
+    across, others = dict[tuple[str, str], list[int]](), dict[tuple[str, str], list[int]]()
     for pair, number in numbers.items():
         raw = totals[number].least_raw_ns if number in totals else None
         if raw is not None:
-            way = pair.from_node, pair.to_node
-            least[way] = min(raw, least.get(way, raw))
-    return least
+            (across if leads_across(pair) else others).setdefault((pair.from_node, pair.to_node), []).append(raw)
+    return {**others, **across}
 
 
-def _row(name: str, found: Sequence[tuple[Pair, PairTotals]], least: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+def _row(
+    name: str, found: Sequence[tuple[Pair, PairTotals]], least: Mapping[tuple[str, str], Sequence[int]]
+) -> dict[str, Any]:
     pair = found[0][0]
     # While a new plan takes over both record the same packets: the one with more of them speaks for the segment.
     totals = max((one for _, one in found), key=lambda one: one.sent)
-    offset, is_known = _offset(least.get((pair.from_node, pair.to_node)), least.get((pair.to_node, pair.from_node)))
+    there = min((one.least_raw_ns for _, one in found if one.least_raw_ns is not None), default=None)
+    back = [raw for raw in least.get((pair.to_node, pair.from_node), ()) if there is not None and there + raw >= 0]
+    offset, is_known = _offset(there, min(back, default=None))
     is_known = is_known or pair.from_node == pair.to_node
     lost = None if totals.unknown else totals.lost
     return {
