@@ -38,6 +38,22 @@ def measurement_batch(rows) -> MeasurementBatch:
 
 
 @st.composite
+def any_bucket_array(draw):
+    """Bucket arrays of all widths, narrow ones included."""
+    signed = draw(st.booleans())
+    return BucketArrayParameters(
+        buckets=draw(st.integers(1, 40)),
+        per_instance=draw(st.integers(1, 12)),
+        bits=draw(st.integers(1, 64)),
+        count_bits=draw(st.integers(0, 64)),
+        signed=signed,
+        wrap=signed and draw(st.booleans()),
+        spreading=draw(st.sampled_from(SPREADINGS)),
+        salt=draw(WORDS),
+    )
+
+
+@st.composite
 def lda_parameters(draw):
     nested = draw(st.booleans())
     shares = sorted(draw(st.sets(SHARES, min_size=1, max_size=4)), reverse=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import strategies as own
+from sojourn.core.errors import MismatchError, SketchFullError
 from sojourn.core.keys import ProcessKey
 from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.merging import can_merge, merged_epoch, merging_key
-from sojourn.epochs.wire import EncodedEpoch
+from sojourn.epochs.merging import can_merge, merged_encoded, merged_epoch, merging_key
+from sojourn.epochs.wire import EncodedEpoch, encode, encoded
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 PARAMETERS = BucketArrayParameters(buckets=6, per_instance=2, bits=8, count_bits=3, spreading="sequence")
@@ -68,3 +71,47 @@ def test_epochs_have_one_key_exactly_if_they_can_be_merged() -> None:
     for one in epochs:
         for other in epochs:
             assert (merging_key(EncodedEpoch.of(one)) == merging_key(EncodedEpoch.of(other))) == can_merge(one, other)
+
+
+def recorded_until_full(sequence: int, parameters: BucketArrayParameters, rows, keys) -> Epoch:
+    sketch = BucketArray(parameters)
+    sketch.record_batch(own.measurement_batch(rows))
+    listed = None if keys is None else tuple(ProcessKey("p", i) for i in keys)
+    return Epoch("n", "s", sequence, sketch, listed)
+
+
+MANY = own.measurements(60, low=-3000, high=30_000)
+LISTED = st.none() | st.lists(st.integers(0, 5), max_size=4, unique=True)
+
+
+@given(own.any_bucket_array(), st.integers(1, 64), st.integers(1, 64), MANY, MANY, LISTED, LISTED)
+def test_bucket_arrays_merge_as_they_are_encoded_to_the_same_bytes(
+    parameters, bits: int, count_bits: int, one, other, keys, others
+) -> None:
+    """Whatever the widths of either, and how far they have to grow."""
+    changed = replace(parameters, bits=bits, count_bits=count_bits if parameters.count_bits else 0)
+    left, right = recorded_until_full(4, parameters, one, keys), recorded_until_full(9, changed, other, others)
+    packed = [encoded(encode(epoch)) for epoch in (left, right)]
+    try:
+        expected = EncodedEpoch.of(merged_epoch(left, right))
+    except SketchFullError:
+        with pytest.raises(SketchFullError):
+            merged_encoded(*packed)
+        return
+    assert merged_encoded(*packed) == expected
+
+
+def test_many_merges_one_after_the_other_are_those_of_sketches() -> None:
+    """As a spool that overflows has them: each with what was merged before."""
+    full = [epoch(k, [200, 199, 40], keys=(ProcessKey("p", k % 7),)) for k in range(60)]
+    whole, packed = full[0], encoded(encode(full[0]))
+    for following in full[1:]:
+        whole, packed = merged_epoch(whole, following), merged_encoded(packed, encoded(encode(following)))
+        assert packed.data == encode(whole)
+    assert whole.parameters.bits > PARAMETERS.bits
+
+
+def test_encoded_epochs_of_other_salts_do_not_merge() -> None:
+    salted = encoded(encode(epoch(1, [1], replace(PARAMETERS, salt=1))))
+    with pytest.raises(MismatchError, match="salt 0 and 1"):
+        merged_encoded(encoded(encode(epoch(0, [1]))), salted)

@@ -19,7 +19,8 @@ from sojourn.sketches.lda import Lda, LdaParameters, disjoint_thresholds, nested
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
-from sojourn.sketches.sketch import SKETCHES, new_sketch, sketch_type
+from sojourn.sketches.kinds import SKETCHES, sketch_type
+from sojourn.sketches.sketch import new_sketch
 from sojourn.sketches.weights import FlowWeights
 
 ALL = [

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from sojourn.sources.disk_io import on_top
+from sojourn.sources.disk_io import Devices
 
 
 def device(root: Path, name: str, *, holders: tuple[str, ...] = ()) -> Path:
@@ -39,10 +37,6 @@ def test_ios_on_what_another_device_holds_are_not_at_the_top(tmp_path: Path) -> 
         (253, 0, 4096, True),
         (259, 7, 0, False),  # hidden: a path below a multipath device
     ]
-    numbers = np.array([major << 20 | minor for major, minor, _, _ in ios], np.int64)
-    sectors = np.array([sector for _, _, sector, _ in ios], np.int64)
-    assert on_top(numbers, sectors, tmp_path).tolist() == [top for *_, top in ios]
-
-
-def test_no_ios_are_no_problem(tmp_path: Path) -> None:
-    assert len(on_top(np.empty(0, np.int64), np.empty(0, np.int64), tmp_path)) == 0
+    devices = Devices(tmp_path)
+    found = [devices.is_top(major << 20 | minor, sector) for major, minor, sector, _ in ios]
+    assert found == [top for *_, top in ios]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sojourn.core.errors import SourceError
-from sojourn.sources.block_trace import PageLayout, parse_pages
+from sojourn.sources.block_trace import BlockIo, PageLayout, parse_pages
 
 HEADER_PAGE = """\
 \tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;
@@ -94,10 +93,8 @@ class Built:
         return (struct.pack("<QQ", self.start_ns, len(self.data) | flags) + self.data).ljust(PAGE, b"\0")
 
 
-def plain(events: np.ndarray) -> list[tuple[int, int, int, int, int, bytes, bytes]]:
-    numbers = zip(*(events[name].tolist() for name in ("tid", "time_ns", "device", "sector", "sectors")), strict=True)
-    texts = [(e["what"].tobytes(), e["comm"].tobytes().rstrip(b"\0")) for e in events]
-    return [(*n, *t) for n, t in zip(numbers, texts, strict=True)]
+def plain(events: list[BlockIo]) -> list[tuple[int, int, int, int, int, bytes, bytes]]:
+    return [(*event[:5], event.what, event.comm.rstrip(b"\0")) for event in events]
 
 
 def test_a_recorded_page_is_read() -> None:

@@ -1,12 +1,14 @@
 """Takes a command's plain values as they stand, without the machinery that converts the others.
 
 Typer converts every parameter, given or not, by a schema of its own whose library takes longer to load than a small
-capture takes to measure. A default needs none, nor does text that is wanted as text or as one of some words.
+capture takes to measure (and more memory than an agent needs). A default needs none, nor does text that is wanted as
+text, as one of some words or as a path (which a command opens, and says itself why it cannot), nor a switch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -54,7 +56,7 @@ def _processing(parameter: Any, kind: Any) -> Callable[[Any, Any], Any]:
         is_plain = _are_plain(value, kind) if takes_many else _is_plain(value, kind, parameter)
         if not is_plain or (parameter.required and not value):
             return convert(context, value)
-        plain = list(value or ()) if takes_many else value
+        plain = list(value or ()) if takes_many else Path(value) if kind is Path and type(value) is str else value
         return plain if parameter.callback is None else parameter.callback(context, parameter, plain)
 
     return process
@@ -65,7 +67,7 @@ def _is_plain(value: Any, kind: Any, parameter: Any) -> bool:
         return True
     if get_origin(kind) is Literal:
         return value in get_args(kind)
-    return kind is str and type(value) is str
+    return type(value) is (str if kind is Path else kind) and kind in (str, bool, Path)
 
 
 def _are_plain(values: Any, kind: Any) -> bool:

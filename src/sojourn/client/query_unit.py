@@ -143,7 +143,7 @@ class Client:
     ) -> None:
         self.server = checked_address(server, where="--server")
         self._timeout_seconds = timeout_seconds
-        self._client = connect(self.server, token, timeout_seconds=timeout_seconds, ca_file=ca_file)
+        self._client = connect(self.server, token, ca_file=ca_file)
 
     def __enter__(self) -> Self:
         return self

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.keys import MAX_NAME_BYTES, Key
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.sketch import AnySketch
+
+if TYPE_CHECKING:
+    from sojourn.sketches.sketch import AnySketch
 
 MAX_KEYS = 1 << 20
 MAX_SEQUENCE = (1 << 63) - 1

@@ -22,52 +22,30 @@ Shahzad and Ganji, "IoTm", §II.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 
 from sojourn.core import hashing
 from sojourn.core.arrays import BoolArray, Int64Array, MeasurementBatch, UInt64Array
-from sojourn.core.hash_kernels import bucket, mix, mix_column, salt_table, to_range
+from sojourn.core.hash_kernels import bucket, mix, mix_column, to_range
 from sojourn.core.kernels import inlined, kernel
-from sojourn.sketches.parameters import Field, Kind, Parameters, Table, choice, counter_limit, flag, integer
+from sojourn.sketches.bucket_parameters import SPREADINGS, BucketArrayParameters
+from sojourn.sketches.parameters import counter_limit
 from sojourn.sketches.sketch import Sketch
 
-SPREADINGS = ("random", "sequence", "round-robin", "hashed-steps")
+__all__ = [
+    "HASHED_STEPS",
+    "SPREADINGS",
+    "BucketArray",
+    "BucketArrayParameters",
+    "Steps",
+    "find_step",
+    "shared_steps",
+]
+
 _RANDOM, _SEQUENCE = 0, 1
 HASHED_STEPS = 64
 _STEP_SALT = np.uint64(hashing.salt_for(1 << 22, 0))
 _DRAW_GAMMA = np.uint64(hashing.GOLDEN_GAMMA)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketArrayParameters(Parameters):
-    """Size of a bucket array and what its buckets hold."""
-
-    kind = "bucket_array"
-
-    buckets: int = integer("n", 1, 2**28)
-    per_instance: int = integer("m", 1, 2**16)
-    bits: int = integer("b", 1, 64, default=16)
-    count_bits: int = integer("c", 0, 64, default=0)
-    signed: bool = flag("signed", default=False)
-    wrap: bool = flag("wrap", default=False)
-    spreading: str = choice("j", SPREADINGS, default="round-robin")
-    salt: int = integer("salt", 0, 2**64 - 1, default=0)
-
-    def _check_together(self) -> None:
-        if self.wrap and not self.signed:
-            raise self.error("wrap needs signed buckets", "set signed: a wrapped sum is read as a signed one")
-
-    def tables(self) -> tuple[Table, ...]:
-        kind = Kind.MODULAR if self.wrap else Kind.SIGNED if self.signed else Kind.COUNT
-        count = (Field("count", self.count_bits, Kind.COUNT),) if self.count_bits else ()
-        return (Table("buckets", self.buckets, (Field("sum", self.bits, kind), *count)),)
-
-    @cached_property
-    def function_salts(self) -> UInt64Array:
-        return salt_table(self.per_instance, self.salt)
 
 
 @inlined

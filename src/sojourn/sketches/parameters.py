@@ -21,6 +21,8 @@ modular   addition modulo 2ᵇ         any residue, kept centred around zero
 digest    exclusive or               any b bits
 kept      the sketch as a whole      any b bits (a packet's hash, flow or time)
 ========  =========================  ==================================================
+
+Parameters alone need no numpy, which agents that record metrics do without; what works on columns imports it.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-
-from sojourn.core.arrays import BoolArray, Int64Array
 from sojourn.core.errors import MismatchError, ParameterError, SojournError, WireError
+
+if TYPE_CHECKING:
+    from sojourn.core.arrays import BoolArray, Int64Array
 
 MAX_CELLS = 1 << 28
 MAX_BANKS = 32
@@ -88,6 +90,8 @@ class Field:
 
     def canonical(self, column: Int64Array) -> Int64Array:
         """The one representation of each value, in which equal contents are equal numbers."""
+        import numpy as np
+
         spare = 64 - self.bits
         if self.kind is Kind.MODULAR:
             return (column << spare) >> spare
@@ -103,6 +107,8 @@ class Field:
 
     def overflows(self, left: Int64Array, right: Int64Array, sign: int) -> BoolArray:
         """Where the combination would leave the field's range."""
+        import numpy as np
+
         if self.kind in (Kind.MODULAR, Kind.DIGEST):
             return np.zeros(len(left), bool)
         if sign > 0:
@@ -137,6 +143,8 @@ class Table:
         return 8 * self.length * len(self.fields)
 
     def zeros(self) -> Int64Array:
+        import numpy as np
+
         return np.zeros((self.length, len(self.fields)), np.int64)
 
 

@@ -4,21 +4,18 @@ Guarantee: a measurement is either recorded in all its counters or refused befor
 `record_batch` returns how many leading rows it recorded; fewer than all means that the next one
 would push a counter out of its range: take a snapshot, reset, go on with the rest. Nothing wraps,
 saturates or disappears unseen.
-
-`SKETCHES` lists all by the name that epochs and commands give them; a module is imported when it is first used.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cache
-from importlib import import_module
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from sojourn.core.arrays import Int64Array, MeasurementBatch, PacketBatch
-from sojourn.core.errors import MismatchError, ParameterError, SketchFullError, UsageError
+from sojourn.core.errors import MismatchError, SketchFullError, UsageError
+from sojourn.sketches.kinds import sketch_type
 from sojourn.sketches.parameters import Parameters
 
 BLOCK_CELLS = 1 << 16
@@ -180,27 +177,6 @@ class Sketch(ABC, Generic[P, B]):
 
 
 AnySketch: TypeAlias = Sketch[Any, Any]
-
-# The module and the class of each kind.
-SKETCHES = {
-    "bucket_array": ("bucket_array", "BucketArray"),
-    "counter_vector": ("counter_vector", "CounterVector"),
-    "lda": ("lda", "Lda"),
-    "lds": ("lds", "Lds"),
-    "sample": ("sample", "Sample"),
-    "sds": ("sds", "Sds"),
-    "segment": ("stack", "Stack"),
-}
-
-
-@cache
-def sketch_type(kind: str) -> type[AnySketch]:
-    """The sketch class of a kind."""
-    if kind not in SKETCHES:
-        raise ParameterError(f"{kind[:40]!r} is no sketch", action=f"use one of {', '.join(SKETCHES)}")
-    module, name = SKETCHES[kind]
-    found: type[AnySketch] = getattr(import_module(f"sojourn.sketches.{module}"), name)
-    return found
 
 
 def new_sketch(parameters: Parameters) -> AnySketch:

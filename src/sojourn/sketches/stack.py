@@ -17,9 +17,10 @@ from typing import Any, Self
 
 from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import MismatchError, WireError
+from sojourn.sketches.kinds import sketch_type
 from sojourn.sketches.parameters import Parameters, Table
 from sojourn.sketches.sample import SampleParameters
-from sojourn.sketches.sketch import Sketch, new_sketch, sketch_type
+from sojourn.sketches.sketch import Sketch, new_sketch
 
 MOST_PARTS = 8
 PACKET_KINDS = ("counter_vector", "lda", "lds", "sample")

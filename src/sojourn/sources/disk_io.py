@@ -23,29 +23,35 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sojourn.core.arrays import BoolArray, Int64Array, MeasurementBatch, UInt64Array
 from sojourn.core.errors import ParameterError, SourceError
-from sojourn.sources.block_trace import DEFAULT_RING_KIB, BlockTrace, check_ring, tracefs_folder
+from sojourn.core.measurements import Measurements
+from sojourn.sources.block_trace import DEFAULT_RING_KIB, BlockIo, BlockTrace, check_ring, tracefs_folder
 from sojourn.sources.processes import NS_PER_TICK, Process, ProcessDirectory, ProcessFiles, ProcessTotals
 from sojourn.sources.source import Metric, Source, SourceBatch
+
+if TYPE_CHECKING:
+    from sojourn.core.arrays import MeasurementBatch
 
 _MINOR_BITS = 20
 _EVERYTHING = (0, 1 << 62)
 
 
-def on_top(device: Int64Array, sector: Int64Array, root: str | Path = "/sys/dev/block") -> BoolArray:
-    """For each IO (the kernel's device number, the sector from the start of the disk), if no device holds its place."""
-    top: NDArray[np.bool_] = np.ones(len(device), np.bool_)
-    for number in np.unique(device).tolist():
-        folder = Path(root, f"{number >> _MINOR_BITS}:{number & ((1 << _MINOR_BITS) - 1)}")
-        for start, end in _held(folder):
-            top &= (device != number) | (sector < start) | (sector >= end)
-    return top
+class Devices:
+    """Which places of which disks another device stands on, as sysfs has it; each device is looked up once."""
+
+    def __init__(self, root: str | Path = "/sys/dev/block") -> None:
+        self._root = root
+        self._held: dict[int, list[tuple[int, int]]] = {}
+
+    def is_top(self, device: int, sector: int) -> bool:
+        """Of an IO (the kernel's device number, the sector from the disk's start): if no device holds its place."""
+        held = self._held.get(device)
+        if held is None:
+            folder = Path(self._root, f"{device >> _MINOR_BITS}:{device & ((1 << _MINOR_BITS) - 1)}")
+            held = self._held[device] = _held(folder)
+        return not any(start <= sector < end for start, end in held)
 
 
 def _held(folder: Path) -> list[tuple[int, int]]:
@@ -82,13 +88,14 @@ OVERRUN = "operations overwritten before they were read"
 _DAMAGED = "damaged trace pages"
 _METRIC = Metric("disk_io", "operations", "process", "increments")
 _MOST_KNOWN = 1 << 14
-_FLUSH, _READ, _WRITE = (ord(letter) for letter in "FRW")
+_FLUSH, _MOVES_DATA = b"F", (b"R", b"W")
 
 
-class TracedDiskIo(Source[MeasurementBatch]):
+class TracedDiskIo(Source["MeasurementBatch"]):
     """Block IO of each process, from the tracepoint."""
 
     metric: ClassVar[Metric] = _METRIC
+    has_columns = False
 
     def __init__(self, *, ring_kib: int = DEFAULT_RING_KIB) -> None:
         self._ring_kib = ring_kib
@@ -123,41 +130,42 @@ class TracedDiskIo(Source[MeasurementBatch]):
         self._count_losses(self._trace)
         operations = self._operations(events)
         ids = self._instance_ids(operations, self._trace)
-        count = len(operations)
         unix_minus_boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        batch = MeasurementBatch(
-            ids, np.ones(count, np.int64), operations["time_ns"] + unix_minus_boot, np.zeros(count, np.uint64)
-        )
-        return SourceBatch(batch, self._directory.take_new())
+        times = [operation.time_ns + unix_minus_boot for operation in operations]
+        return SourceBatch(Measurements(ids, [1] * len(ids), times), self._directory.take_new())
 
     def _count_losses(self, trace: BlockTrace) -> None:
         self._ignored.update({OVERRUN: trace.overruns - self._ignored[OVERRUN]})
         self._ignored.update({_DAMAGED: trace.damaged - self._ignored[_DAMAGED]})
         self._ignored = +self._ignored
 
-    def _operations(self, events: NDArray[np.void]) -> NDArray[np.void]:
+    def _operations(self, events: list[BlockIo]) -> list[BlockIo]:
         """The reads and writes of data at the top of the stack of devices; the others are counted."""
-        letter = np.where(events["what"][:, 0] == _FLUSH, events["what"][:, 1], events["what"][:, 0])
-        moves_data = ((letter == _READ) | (letter == _WRITE)) & (events["sectors"] > 0)
-        top = on_top(events["device"], events["sector"])
-        self._ignored["flushes, discards and other operations without data"] += int(np.count_nonzero(~moves_data & top))
-        self._ignored["operations below a mapped device (counted there)"] += int(np.count_nonzero(~top))
+        devices, wanted = Devices(), []
+        below = without_data = 0
+        for event in events:
+            letter = event.what[1:2] if event.what[:1] == _FLUSH else event.what[:1]
+            if not devices.is_top(event.device, event.sector):
+                below += 1
+            elif letter in _MOVES_DATA and event.sectors:
+                wanted.append(event)
+            else:
+                without_data += 1
+        self._ignored["flushes, discards and other operations without data"] += without_data
+        self._ignored["operations below a mapped device (counted there)"] += below
         self._ignored = +self._ignored
-        wanted: NDArray[np.void] = events[moves_data & top]
         return wanted
 
-    def _instance_ids(self, operations: NDArray[np.void], trace: BlockTrace) -> UInt64Array:
-        """The ids of the operations' processes; each thread is looked up once."""
-        threads, positions = np.unique(operations["tid"], return_inverse=True)
-        last = np.zeros(len(threads), np.int64)
-        last[positions] = np.arange(len(operations))  # a later assignment wins: the last operation of each
+    def _instance_ids(self, operations: list[BlockIo], trace: BlockTrace) -> list[int]:
+        """The ids of the operations' processes; each thread is looked up once, by its last operation."""
+        last = {operation.tid: operation for operation in operations}
         with ProcessFiles.opened() as files:
             finder = _ProcessFinder(files, trace)
-            found = [finder.find(operations[row]) for row in last.tolist()]
+            found = {tid: finder.find(last[tid]) for tid in sorted(last)}
         if len(self._directory) > _MOST_KNOWN:
             self._directory.keep(())  # most have ended; those that have not are reported anew
-        ids = np.array([self._directory.id_of(process) for process in found], np.uint64)
-        return ids[positions]
+        ids = {tid: self._directory.id_of(process) for tid, process in found.items()}
+        return [ids[operation.tid] for operation in operations]
 
 
 class _ProcessFinder:
@@ -167,10 +175,10 @@ class _ProcessFinder:
         self._files, self._trace = files, trace
         self._ended: dict[int, int] | None = None
 
-    def find(self, operation: np.void) -> Process:
-        tid, comm = int(operation["tid"]), operation["comm"].tobytes().partition(b"\0")[0]
+    def find(self, operation: BlockIo) -> Process:
+        tid, comm = operation.tid, operation.comm.partition(b"\0")[0]
         # A thread that started after its operation has only taken over the number.
-        latest_start = int(operation["time_ns"]) // NS_PER_TICK + 1
+        latest_start = operation.time_ns // NS_PER_TICK + 1
         thread = self._files.process(tid)
         is_same = thread is not None and thread.start <= latest_start
         leader = self._leader(tid) if is_same else self._leader_of_ended(tid)
@@ -192,10 +200,11 @@ class _ProcessFinder:
         return self._ended.get(tid, tid)
 
 
-class DiskIo(Source[MeasurementBatch]):
+class DiskIo(Source["MeasurementBatch"]):
     """Disk IO by the best method that works here, or by a given one."""
 
     metric: ClassVar[Metric] = _METRIC
+    has_columns = False
 
     def __init__(self, *, method: Method | None = None, ring_kib: int = DEFAULT_RING_KIB) -> None:
         if method not in (None, "tracepoint", "system_calls"):

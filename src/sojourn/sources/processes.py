@@ -21,14 +21,15 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import numpy as np
-
-from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import SourceError
 from sojourn.core.keys import Key, ProcessKey, key_id
+from sojourn.core.measurements import Measurements
 from sojourn.sources.source import Metric, Source, SourceBatch
+
+if TYPE_CHECKING:
+    from sojourn.core.arrays import MeasurementBatch
 
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STAT_BYTES = 4096
@@ -149,14 +150,10 @@ ENDED = "processes that ended after a poll (what they did since is unknown)"
 WENT_BACK = "counters that went back"
 
 
-def measurements(ids: list[int], values: list[int], now_ns: int) -> MeasurementBatch:
-    """One row per value, all of one time."""
-    times = np.full(len(ids), now_ns, np.int64)
-    return MeasurementBatch(np.array(ids, np.uint64), np.array(values, np.int64), times, np.zeros(len(ids), np.uint64))
-
-
-class ProcessTotals(Source[MeasurementBatch]):
+class ProcessTotals(Source["MeasurementBatch"]):
     """A source of one counter per process; a subclass reads it."""
+
+    has_columns = False
 
     def __init__(self) -> None:
         self._directory = ProcessDirectory()
@@ -192,7 +189,7 @@ class ProcessTotals(Source[MeasurementBatch]):
         if ended := sum(1 for pid, (start, _) in before.items() if self._last.get(pid, (-1,))[0] != start):
             self._ignored[ENDED] += ended
         self._directory.keep(self._last)
-        return SourceBatch(measurements(ids, values, now_ns), self._directory.take_new())
+        return SourceBatch(Measurements.at(now_ns, ids, values), self._directory.take_new())
 
     def _scan(self) -> list[tuple[Process, int | None]]:
         """All processes with their counters; None where there is no permission."""
@@ -233,10 +230,11 @@ class CpuTime(ProcessTotals):
 _NONE = "processes without memory of their own (kernel threads, ended ones)"
 
 
-class ResidentMemory(Source[MeasurementBatch]):
+class ResidentMemory(Source["MeasurementBatch"]):
     """Resident memory of each process at the time of the poll."""
 
     metric: ClassVar[Metric] = Metric("memory", "bytes", "process", "samples")
+    has_columns = False
 
     def __init__(self) -> None:
         self._directory = ProcessDirectory()
@@ -264,4 +262,4 @@ class ResidentMemory(Source[MeasurementBatch]):
         ids = [self._directory.id_of(process) for process in present]
         values = [process.resident_pages * self._page_bytes for process in present]
         self._directory.keep({process.pid for process in present})
-        return SourceBatch(measurements(ids, values, now_ns), self._directory.take_new())
+        return SourceBatch(Measurements.at(now_ns, ids, values), self._directory.take_new())

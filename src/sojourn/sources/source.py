@@ -28,13 +28,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-import numpy as np
-
-from sojourn.core.arrays import BoolArray, MeasurementBatch, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import MAX_TEXT, Key, key_id
+from sojourn.core.measurements import Measurements, plain
+
+if TYPE_CHECKING:
+    from sojourn.core.arrays import MeasurementBatch, PacketBatch, UInt64Array
 
 Granularity = Literal["process", "flow", "node"]
 Values = Literal["increments", "samples"]
@@ -73,24 +75,49 @@ class Metric:
                 )
 
 
-B = TypeVar("B", MeasurementBatch, PacketBatch)
+B = TypeVar("B", "MeasurementBatch", "PacketBatch")
 
 
 @dataclass(frozen=True, eq=False)
 class SourceBatch(Generic[B]):
-    """What a poll found: rows, and the keys that are new among their instances."""
+    """What a poll found: rows, and the keys that are new among their instances.
 
-    batch: B
+    Rows are plain or columns of numpy, as the source has them (`Source.has_columns`), and are asked for as either.
+    """
+
+    rows: B | Measurements
     keys: tuple[Key, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.batch)
+        return len(self.rows)
+
+    @cached_property
+    def batch(self) -> B:
+        """The rows as columns."""
+        if isinstance(self.rows, Measurements):
+            plain_rows: Any = self.rows
+            made: B = plain_rows.columns()
+            return made
+        return self.rows
+
+    @property
+    def is_of_packets(self) -> bool:
+        """Whether the rows are packets instead of measurements."""
+        return hasattr(self.rows, "packet_id")
+
+    @property
+    def measurements(self) -> Measurements:
+        """The rows, which are no packets, as plain measurements."""
+        rows: Any = self.rows
+        return rows if isinstance(rows, Measurements) else plain(rows)
 
 
 class Source(ABC, Generic[B]):
     """Measures one metric; entering the context opens it, leaving gives everything back."""
 
     metric: ClassVar[Metric]
+    # Many rows a poll, as columns for kernels; False: plain ones, which need neither numpy nor a compiler.
+    has_columns: bool = True
 
     @abstractmethod
     def open(self) -> None:
@@ -141,8 +168,10 @@ class Source(ABC, Generic[B]):
         self.close()
 
 
-class ReadingSource(Source[MeasurementBatch]):
+class ReadingSource(Source["MeasurementBatch"]):
     """A source that reads all values when it is polled; a metric of one's own needs only `read`."""
+
+    has_columns = False
 
     def __init__(self) -> None:
         self._ids: dict[Key, int] = {}
@@ -168,9 +197,8 @@ class ReadingSource(Source[MeasurementBatch]):
             self._ids.clear()
         new = tuple(key for key in values if key not in self._ids)
         self._ids.update((key, key_id(key)) for key in new)
-        ids = np.array([self._ids[key] for key in values], np.uint64)
-        times = np.full(len(ids), now_ns, np.int64)
-        return SourceBatch(MeasurementBatch.of(ids, list(values.values()), times), new)
+        ids = [self._ids[key] for key in values]
+        return SourceBatch(Measurements.of(ids, values.values(), [now_ns] * len(ids)), new)
 
 
 MOST_PATTERNS = 100
@@ -208,13 +236,16 @@ class SelectedInstances(Source[B]):
 
     def __init__(self, source: Source[B], patterns: InstancePatterns) -> None:
         self.metric = source.metric  # type: ignore[misc] # each wraps another
+        self.has_columns = source.has_columns
         self._source: Source[B] = source
         self._patterns = patterns
-        self._ids: UInt64Array = np.empty(0, np.uint64)
+        self._ids: set[int] = set()
+        self._column: UInt64Array | None = None
         self._left_out = self._no_room = 0
 
     def open(self) -> None:
-        self._ids = np.empty(0, np.uint64)
+        self._ids.clear()
+        self._column = None
         self._left_out = self._no_room = 0
         self._source.open()
 
@@ -225,17 +256,33 @@ class SelectedInstances(Source[B]):
         found = self._source.poll(now_ns)
         keys = tuple(key for key in found.keys if self._patterns.match(key))
         if keys:
-            self._add(np.array([key_id(key) for key in keys], np.uint64))
-        batch = found.batch
-        ids = batch.flow_id if isinstance(batch, PacketBatch) else batch.instance_id
-        wanted: BoolArray = np.isin(ids, self._ids)
-        self._left_out += int(len(wanted) - np.count_nonzero(wanted))
-        return SourceBatch(batch.select(wanted), keys)
+            self._add({key_id(key) for key in keys})
+        rows = self._wanted(found.rows)
+        self._left_out += len(found) - len(rows)
+        return SourceBatch(rows, keys)
 
-    def _add(self, ids: UInt64Array) -> None:
-        together = np.union1d(self._ids, ids)
-        self._no_room += max(0, len(together) - MOST_INSTANCES)
-        self._ids = together[:MOST_INSTANCES]
+    def _wanted(self, rows: B | Measurements) -> B | Measurements:
+        if isinstance(rows, Measurements):
+            return rows.select([row for row, number in enumerate(rows.instance_id) if number in self._ids])
+        import numpy as np
+
+        batch: Any = rows
+        ids = batch.instance_id if hasattr(batch, "instance_id") else batch.flow_id
+        return rows.select(np.isin(ids, self._columns_of_ids()))
+
+    def _columns_of_ids(self) -> UInt64Array:
+        """The ids as a column, made anew when there are more."""
+        import numpy as np
+
+        if self._column is None or len(self._column) != len(self._ids):
+            self._column = np.fromiter(self._ids, np.uint64, len(self._ids))
+        return self._column
+
+    def _add(self, ids: set[int]) -> None:
+        new = sorted(ids - self._ids)
+        room = MOST_INSTANCES - len(self._ids)
+        self._no_room += max(0, len(new) - room)
+        self._ids.update(new[:room])
 
     @property
     def memory_bytes(self) -> int:

@@ -18,7 +18,7 @@ from sojourn.estimation.published.iotm import estimate_sums
 from sojourn.node.unit import unit as unit_file
 from sojourn.node.unit.unit import Instance, NodeUnit, Packed, cbor, hash_bytes
 from sojourn.papers.iotm.rtt_buckets import choices_of
-from sojourn.sketches.bucket_array import SPREADINGS, BucketArray, BucketArrayParameters
+from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 
 def node_unit(p: BucketArrayParameters, *, seed: int = 0) -> NodeUnit:
@@ -46,23 +46,7 @@ def insert_all(unit: NodeUnit, rows) -> int:
     return len(rows)
 
 
-@st.composite
-def small_arrays(draw):
-    """Bucket arrays of all widths, narrow ones included."""
-    signed = draw(st.booleans())
-    return BucketArrayParameters(
-        buckets=draw(st.integers(1, 40)),
-        per_instance=draw(st.integers(1, 12)),
-        bits=draw(st.integers(1, 64)),
-        count_bits=draw(st.integers(0, 64)),
-        signed=signed,
-        wrap=signed and draw(st.booleans()),
-        spreading=draw(st.sampled_from(SPREADINGS)),
-        salt=draw(own.WORDS),
-    )
-
-
-@given(small_arrays(), own.measurements(60, low=-300, high=3000), st.integers(0, 2**64 - 1))
+@given(own.any_bucket_array(), own.measurements(60, low=-300, high=3000), st.integers(0, 2**64 - 1))
 def test_buckets_and_bytes_equal_the_bucket_array(parameters, rows, seed: int) -> None:
     sketch, unit = BucketArray(parameters, seed=seed), node_unit(parameters, seed=seed)
     taken = sketch.record_batch(own.measurement_batch(rows))
@@ -73,7 +57,7 @@ def test_buckets_and_bytes_equal_the_bucket_array(parameters, rows, seed: int) -
     assert unit.snapshot("node", "disk", sequence=7) == encode(Epoch("node", "disk", 7, sketch))
 
 
-@given(small_arrays(), own.measurements(30), own.measurements(30), own.WORDS)
+@given(own.any_bucket_array(), own.measurements(30), own.measurements(30), own.WORDS)
 def test_the_next_epoch_begins_as_a_new_array_does(parameters, rows, later, salt: int) -> None:
     assume(parameters.spreading != "random")
     unit = node_unit(parameters)

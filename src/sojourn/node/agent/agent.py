@@ -26,8 +26,7 @@ from functools import partial
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.units import format_bytes, plural
-from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.wire import encode
+from sojourn.epochs.encoded import EncodedEpoch
 from sojourn.node.agent.configuration import (
     MOST_STREAMS,
     AgentConfiguration,
@@ -54,7 +53,6 @@ from sojourn.node.transports.transport import (
     Transport,
     TransportError,
 )
-from sojourn.segments.fleet.watch import WINDOW_NS
 from sojourn.sources.registry import source_type
 
 CHECKPOINT_NS = 5_000_000_000
@@ -317,7 +315,7 @@ class Agent:
         """Close a stream's epochs and its source, whatever state that is in."""
         with self._lock:
             stream = self._streams.pop(name)
-            closed: list[Epoch] = []
+            closed: list[EncodedEpoch] = []
             try:
                 self._count(closed := stream.finish())
             except Exception as error:
@@ -395,7 +393,7 @@ class Agent:
             if self._states.proved(name):
                 self._report(f"stream {name} is recorded again")
 
-    def _count(self, closed: list[Epoch]) -> None:
+    def _count(self, closed: list[EncodedEpoch]) -> None:
         self.counts.closed += len(closed)
         self.counts.measurements += sum(epoch.recorded for epoch in closed)
 
@@ -514,6 +512,8 @@ class Agent:
             self._poll()
             watched = {name: stream for name, stream in self._asked_about(asked) if stream.watch()}
         if watched:
+            from sojourn.segments.fleet.watch import WINDOW_NS
+
             self._watched.append(_Watched(asked, watched, time.monotonic() + WINDOW_NS / 1e9))
         else:
             self._answer_one(asked, {})
@@ -532,14 +532,14 @@ class Agent:
         with self._lock:
             self._poll()
             looks = {name: stream.looks() for name, stream in watched.items()}
-            epochs: list[Epoch] = []
+            epochs: list[EncodedEpoch] = []
             for name, stream in self._asked_about(asked):
                 # A stream that was begun anew meanwhile has nothing to do with what was seen of it before.
                 epochs += looks[name] if watched.get(name) is stream else stream.snapshots()
             waiting = self.spool.newest(set(asked.streams), asked.from_ns, asked.to_ns)
         page: list[bytes] = []
         size = 0
-        for data in (*map(encode, reversed(epochs)), *waiting):
+        for data in (*(epoch.data for epoch in reversed(epochs)), *waiting):
             if page and (len(page) == BATCH_EPOCHS or size + len(data) > BATCH_BYTES):
                 self._transport.answer(asked, page, more=True)
                 page, size = [], 0

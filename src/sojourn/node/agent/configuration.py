@@ -38,7 +38,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError, WireError
 from sojourn.core.keys import NAME_RULE, is_name
@@ -47,12 +47,13 @@ from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.broker import BrokerAccess, broker_at, is_broker
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
 from sojourn.node.transports.topics import level
-from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.sketches.kinds import BUCKETS, SKETCHES, STACK, parameters_type
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.sketch import SKETCHES, sketch_type
-from sojourn.sketches.stack import StackParameters
 from sojourn.sources.registry import AnySource, is_own, new_source
 from sojourn.sources.source import InstancePatterns, SelectedInstances
+
+if TYPE_CHECKING:
+    from sojourn.segments.plan import SegmentPlan
 
 MAX_FILE_BYTES = 1 << 20
 MOST_STREAMS = 100
@@ -156,15 +157,15 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
     if not isinstance(table.get("metric"), str):
         raise UsageError("metric is missing", where=place, action='write metric = "disk_io"')
     metric = str(table["metric"])
-    kind = str(table.get("sketch", "bucket_array"))
+    kind = str(table.get("sketch", BUCKETS))
     known = _known(kind, place)
     try:
-        plan = _plan_of(table) if kind == StackParameters.kind else None
+        plan = _plan_of(table) if kind == STACK else None
         parameters = plan.stream if plan else _planned(table) if kind == "auto" else _parameters(kind, table, place)
     except (ParameterError, WireError) as error:
         where = f"{place}{', ' if error.where else ''}{error.where}"
         raise UsageError(error.what, where=where, action=error.action) from None
-    salted = table.get("salted", kind == "bucket_array")
+    salted = table.get("salted", kind == BUCKETS)
     if not isinstance(salted, bool) or (salted and (plan is not None or kind == "auto")):
         raise UsageError(f"salted is true or false, and false for {kind}: both ends need one salt", where=place)
     epoch_ns = _duration(table, "epoch", DEFAULT_EPOCH, place)
@@ -183,7 +184,7 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         options=options,
         salted=salted,
         salts=_salts(table, salted, place),
-        flows=_flows(table, plan) if kind in ("auto", StackParameters.kind) else DEFAULT_FLOWS,
+        flows=_flows(table, plan) if kind in ("auto", STACK) else DEFAULT_FLOWS,
         plan=plan,
     )
 
@@ -200,9 +201,9 @@ def _salts(table: Mapping[str, Any], salted: bool, place: str) -> int:
 
 def _known(kind: str, place: str) -> set[str]:
     """What a stream's table may say of its sketch."""
-    if kind == StackParameters.kind:
+    if kind == STACK:
         return {"plan"}
-    return PLANNED if kind == "auto" else {f.name for f in fields(_parameters_type(kind, place))}
+    return PLANNED if kind == "auto" else {f.name for f in fields(_known_type(kind, place))}
 
 
 def _plan_of(table: Mapping[str, Any]) -> SegmentPlan:
@@ -210,6 +211,8 @@ def _plan_of(table: Mapping[str, Any]) -> SegmentPlan:
     text = table.get("plan")
     if not isinstance(text, str):
         raise ParameterError("plan is missing", action="create segments by sojourn segment create, which plans them")
+    from sojourn.segments.plan import SegmentPlan
+
     return SegmentPlan.from_text(text)
 
 
@@ -218,22 +221,22 @@ def _flows(table: Mapping[str, Any], plan: SegmentPlan | None) -> int:
     return max(1, plan.flows) if plan is not None else int(table.get("flows", DEFAULT_FLOWS))
 
 
-def _parameters_type(kind: str, place: str) -> type[Parameters]:
+def _known_type(kind: str, place: str) -> type[Parameters]:
     if kind not in SKETCHES:
         raise UsageError(f"{kind!r} is no sketch", where=place, action=f"use one of {', '.join(['auto', *SKETCHES])}")
-    return sketch_type(kind).parameters_type
+    return parameters_type(kind)
 
 
 def _parameters(kind: str, table: Mapping[str, Any], place: str) -> Parameters:
     """One sketch, from the parameters in the stream's table."""
-    parameters_type = _parameters_type(kind, place)
-    known = {f.name for f in fields(parameters_type)}
-    values = dict(DEFAULT_BUCKETS) if kind == "bucket_array" else {}
+    chosen = _known_type(kind, place)
+    known = {f.name for f in fields(chosen)}
+    values = dict(DEFAULT_BUCKETS) if kind == BUCKETS else {}
     values |= {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key in known}
-    needed = [f.name for f in fields(parameters_type) if f.init and f.default is f.default_factory is MISSING]
+    needed = [f.name for f in fields(chosen) if f.init and f.default is f.default_factory is MISSING]
     if missing := [name for name in needed if name not in values]:
         raise UsageError(f"{' and '.join(missing)} of the {kind} is missing", where=place, action="give it a number")
-    return parameters_type(**values)
+    return chosen(**values)
 
 
 def _planned(table: Mapping[str, Any]) -> Parameters:
@@ -246,6 +249,8 @@ def _planned(table: Mapping[str, Any]) -> Parameters:
     memory = parse_bytes(str(table.get("memory", "1MB")))
     if memory > MOST_MEMORY:
         raise ParameterError(f"memory is {memory} bytes", action=f"use at most {MOST_MEMORY}")
+    from sojourn.segments.plan import plan_segment
+
     return plan_segment("auto", memory, flows=flows, loss=loss, salt=salt, joint=True).stream
 
 
@@ -423,7 +428,7 @@ def _source_of(configuration: StreamConfiguration) -> AnySource:
         return new_source(configuration.metric, **configuration.options)
     except ParameterError as error:
         where = f"stream {configuration.name}{', ' if error.where else ''}{error.where}"
-        planned = isinstance(configuration.parameters, StackParameters)
+        planned = configuration.parameters.kind == STACK
         own = {"plan"} if configuration.plan else PLANNED
         names = ", ".join(sorted(own if planned else (f.name for f in fields(configuration.parameters))))
         action = error.action

@@ -5,6 +5,9 @@ instances collide differently from epoch to epoch, while epochs a round apart ca
 of its own: what several nodes measured of the same instances has independent errors, as those who add it up take them.
 Open epochs can be asked for at any time (`snapshots`), which changes nothing.
 
+Measurements are recorded by the node unit's own code, packets (and what else comes in columns) by kernels, which are
+imported for them alone.
+
 Nobody has to wait for a source: its calls run in a thread of its own. Guarantee: `open`, `take` and `close` of a
 `WatchedSource` return after the time that the caller gives, whatever the source does: it may wait for a disk that does
 not answer, or for ever. What it raises, of any kind, is raised to the caller. A source that was given up is closed as
@@ -17,24 +20,22 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import SourceError, UsageError
 from sojourn.core.hashing import hash_bytes
-from sojourn.core.keys import Key, key_id
-from sojourn.epochs.epoch import Epoch
-from sojourn.node.agent.clock import kernel_clock
+from sojourn.epochs.encoded import EncodedEpoch
 from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, checked_source
-from sojourn.segments.fleet.markers import MarkerCuts
-from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
-from sojourn.sketches.bucket_array import BucketArrayParameters
+from sojourn.node.agent.metric_recorder import MetricRecorder
+from sojourn.sketches.bucket_parameters import BucketArrayParameters
+from sojourn.sketches.kinds import BUCKETS
 from sojourn.sources.registry import AnySource
 from sojourn.sources.source import SourceBatch
+
+if TYPE_CHECKING:
+    from sojourn.node.agent.column_recorder import ColumnRecorder
 
 # A first poll may compile for a while; one that takes longer never comes back.
 SILENT_SECONDS = 60.0
@@ -43,7 +44,6 @@ OPENING_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
 # Rounds of salts that nodes choose from; of the usual sixteen a salt then fits 16 bits.
 ROUNDS = 4096
-MOST_NAMES = 1 << 18
 
 
 class WatchedSource:
@@ -169,74 +169,47 @@ class AgentStream:
         self.source = WatchedSource(source, name=configuration.name)
         salts = configuration.salts
         first_salt = salts * (hash_bytes(node.encode()) % ROUNDS)
-        self._is_of_values = configuration.parameters.kind == BucketArrayParameters.kind
-        self._names: dict[int, Key] = {}
-        self._ids: Any = np.empty(0, np.uint64)
+        self._is_of_values = configuration.parameters.kind == BUCKETS
         # All that was measured until then is recorded.
         self.until_ns = 0
-        plan, self._missed = configuration.plan, 0
-        self._recorder = PointRecorder(
-            node,
-            configuration.name,
-            configuration.parameters,
-            slot_of=every(configuration.epoch_ns) if plan is None else None,
-            markers=None if plan is None else MarkerCuts(configuration.epoch_ns, share=plan.markers),
-            keys=KeyReports(self._keys_at, flows=configuration.flows),
-            keys_at=self._keys_at,
-            salt_of=(lambda sequence: first_salt + sequence % salts) if configuration.salted else None,
-            first_sequence=first_sequence,
-        )
+        salt_of = (lambda sequence: first_salt + sequence % salts) if configuration.salted else None
+        how: dict[str, Any] = {"salt_of": salt_of, "first_sequence": first_sequence}
+        self._recorder: MetricRecorder | ColumnRecorder
+        if isinstance(configuration.parameters, BucketArrayParameters) and not source.has_columns:
+            name, parameters = configuration.name, configuration.parameters
+            self._recorder = MetricRecorder(node, name, parameters, epoch_ns=configuration.epoch_ns, **how)
+        else:
+            from sojourn.node.agent.column_recorder import ColumnRecorder
+
+            self._recorder = ColumnRecorder(node, configuration, lambda: self.source.missed, **how)
 
     def rehearse(self) -> None:
         """Compile, or load, what recording packets needs: the ring of a source that is open fills meanwhile."""
-        if self._is_of_values:
-            return
-        plan = self.configuration.plan
-        markers = None if plan is None else MarkerCuts(self.configuration.epoch_ns, share=plan.markers)
-        rehearse(self.configuration.parameters, markers=markers)
-
-    def _keys_at(self, rows: Int64Array) -> list[Key | None]:
-        """The keys of rows of the batch that is recorded, as far as the source has named them."""
-        return [self._names.get(i) for i in self._ids[rows].tolist()]
+        if not self._is_of_values:
+            self._recorder.rehearse()
 
     @property
     def next_sequence(self) -> int:
         """The number of the next epoch, of this stream or of one that goes on after it."""
         return self._recorder.sequence
 
-    def take(self, seconds: float) -> list[Epoch] | None:
+    def take(self, seconds: float) -> list[EncodedEpoch] | None:
         """Record what the source answers to `source.ask`; the epochs that are complete, None if it takes longer."""
         answered = self.source.take(seconds)
         if answered is None:
             return None
         found, now_ns = answered
-        if len(found) and isinstance(found.batch, PacketBatch) == self._is_of_values:
+        if len(found) and found.is_of_packets == self._is_of_values:
             kind, what = self.configuration.parameters.kind, "values" if self._is_of_values else "packets"
             raise UsageError(
                 f"a {kind} records {what}, which metric {self.configuration.metric} does not give",
                 where=f"stream {self.configuration.name}",
                 action="use auto, lda, lds, sample or counter_vector for packets, bucket_array for all else",
             )
-        self._learn(found.keys)
-        self._ids = found.batch.flow_id if isinstance(found.batch, PacketBatch) else found.batch.instance_id
         self.until_ns = now_ns
-        missed = 0
-        if self.configuration.plan is not None:
-            missed, self._missed = self.source.missed - self._missed, self.source.missed
-            self._recorder.note(missed=missed, clock=kernel_clock())
-        closed = self._recorder.record(found.batch)
-        if closed and missed:
-            # Whether they passed before a marker or behind it, nobody knows.
-            self._recorder.note(missed=missed, clock=kernel_clock())
-        return [*closed, *self._recorder.close_before(now_ns)]
+        return [*self._recorder.record(found), *self._recorder.close_before(now_ns)]
 
-    def _learn(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._names[key_id(key)] = key
-        while len(self._names) > MOST_NAMES:
-            del self._names[next(iter(self._names))]
-
-    def snapshots(self) -> list[Epoch]:
+    def snapshots(self) -> list[EncodedEpoch]:
         """The epochs under construction, as they are now."""
         return self._recorder.snapshots()
 
@@ -244,10 +217,10 @@ class AgentStream:
         """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""
         return self._recorder.watch()
 
-    def looks(self) -> list[Epoch]:
+    def looks(self) -> list[EncodedEpoch]:
         """The open epochs up to places that other points may know, once for each `watch`."""
         return self._recorder.looks(self.until_ns)
 
-    def finish(self) -> list[Epoch]:
+    def finish(self) -> list[EncodedEpoch]:
         """Close what is open and has measurements."""
-        return [epoch for epoch in self._recorder.finish() if epoch.recorded]
+        return self._recorder.finish()

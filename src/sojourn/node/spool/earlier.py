@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.core.errors import WireError
-from sojourn.epochs.wire import MAX_EPOCH_BYTES, encoded, hash_bytes_fast
+from sojourn.epochs.encoded import MAX_EPOCH_BYTES, encoded, hash_bytes_fast
 from sojourn.node.spool.file import SpooledEpoch, State, insert, spooled
 
 WAITING, SENT, MERGE, OPEN, DAMAGED = ".epoch", ".sent", ".merge", ".open", ".damaged"

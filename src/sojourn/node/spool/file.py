@@ -30,9 +30,9 @@ from urllib.parse import quote
 
 from sojourn.core.errors import StoreError, UsageError, WireError
 from sojourn.core.units import format_duration, format_instant, plural
+from sojourn.epochs.encoded import EncodedEpoch, check_intact, encoded
 from sojourn.epochs.epoch import Epoch, overlaps
 from sojourn.epochs.merging import merging_key
-from sojourn.epochs.wire import EncodedEpoch, check_intact, decode
 from sojourn.node.spool.acknowledged import TABLE as ACKNOWLEDGED
 
 FILE_NAME = "spool.sqlite3"
@@ -145,7 +145,11 @@ class SpooledEpoch(Label):
 
     @property
     def epoch(self) -> Epoch:
-        return decode(self.data)
+        return self.encoded.decode()
+
+    @property
+    def encoded(self) -> EncodedEpoch:
+        return encoded(self.data)
 
 
 COLUMNS = "stream, sequence, state, first_ns, last_ns, recorded, size_bytes, merging, weight, resumed, reason"

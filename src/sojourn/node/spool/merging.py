@@ -11,8 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable
 
 from sojourn.core.errors import SojournError
-from sojourn.epochs.merging import merged_epoch
-from sojourn.epochs.wire import EncodedEpoch
+from sojourn.epochs.merging import merged_encoded
 from sojourn.node.spool.file import Label, SpooledEpoch, State, spooled
 
 # A merged epoch has to be accepted in one request; beyond this it may hardly be larger than the larger of the two.
@@ -95,8 +94,8 @@ def merge_until(
 def _merged(older: SpooledEpoch, newer: SpooledEpoch) -> SpooledEpoch | None:
     """Both as one; None if no counter is wide enough, or nothing would be gained."""
     try:
-        both = merged_epoch(older.epoch, newer.epoch)
-        merged = spooled(EncodedEpoch.of(both), State.WAITING, weight=older.weight + newer.weight)
+        both = merged_encoded(older.encoded, newer.encoded)
+        merged = spooled(both, State.WAITING, weight=older.weight + newer.weight)
     except SojournError:
         return None
     larger = max(older.size_bytes, newer.size_bytes)

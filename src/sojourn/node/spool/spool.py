@@ -26,8 +26,7 @@ from pathlib import Path
 
 from sojourn.core.errors import ParameterError, StoreError, WireError
 from sojourn.core.units import plural
-from sojourn.epochs.epoch import Epoch
-from sojourn.epochs.wire import MAX_EPOCH_BYTES, EncodedEpoch, check_intact
+from sojourn.epochs.encoded import MAX_EPOCH_BYTES, AnyEpoch, EncodedEpoch, check_intact
 from sojourn.node.spool.acknowledged import Acknowledged
 from sojourn.node.spool.earlier import EarlierFile, put_aside, remove_taken_over, take_over
 from sojourn.node.spool.file import (
@@ -64,8 +63,8 @@ class StreamState:
     """What a stream has just closed, all that it has open, and the time until which that is everything."""
 
     stream: str
-    closed: Sequence[Epoch]
-    open: Sequence[Epoch]
+    closed: Sequence[AnyEpoch]
+    open: Sequence[AnyEpoch]
     until_ns: int
 
 
@@ -157,7 +156,7 @@ class Spool:
         """The epochs in memory only, because the disk refuses them."""
         return [label for label in self._memory.values() if label.state is not State.ASIDE]
 
-    def put(self, epoch: Epoch) -> None:
+    def put(self, epoch: AnyEpoch) -> None:
         """Take an epoch; it is on disk when this returns, or there is `trouble`."""
         self._put([spooled(EncodedEpoch.of(epoch), State.WAITING)], lambda _: None)
 
@@ -202,7 +201,7 @@ class Spool:
 
         self._write(change)
 
-    def end_stream(self, stream: str, closed: Iterable[Epoch]) -> None:
+    def end_stream(self, stream: str, closed: Iterable[AnyEpoch]) -> None:
         """A stream is no longer recorded; its last epochs."""
         entries = [spooled(EncodedEpoch.of(epoch), State.WAITING) for epoch in closed]
         for entry in entries:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Mapping
+from http.client import BadStatusLine, HTTPException, HTTPResponse
+from json import dumps as encode_json
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from sojourn import __version__
 from sojourn.core.errors import UsageError
+from sojourn.node.transports.connections import HttpConnections, Request, pieces
 from sojourn.node.transports.forms import not_ours, parsed
 from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError, refusal
 
@@ -29,7 +31,7 @@ MOST_REFUSAL_BYTES = 1 << 16
 
 
 def exchange(
-    client: httpx.Client,
+    connections: HttpConnections,
     server: str,
     method: str,
     path: str,
@@ -39,24 +41,49 @@ def exchange(
     may_be_empty: bool = False,
     **how: Any,
 ) -> Any:
-    """The answer's JSON; None for an answer without content, where there may be one."""
-    # A compressed body could be any size once it is unpacked.
-    headers = {**how.pop("headers", {}), "Accept": JSON, "Accept-Encoding": "identity"}
+    """The answer's JSON; None for an answer without content, where there may be one.
+
+    ``how`` has ``headers``, ``params``, and ``json`` or ``content``.
+    """
+    request = _request(method, path, **how)
     deadline = time.monotonic() + seconds
     try:
-        with client.stream(method, path, headers=headers, timeout=seconds, **how) as response:
-            if response.status_code == 204 and may_be_empty:
+        with connections.response(request, seconds=seconds) as response:
+            if response.status == 204 and may_be_empty:
                 return None
             return _answer(response, server, most_bytes, deadline)
-    except (httpx.ReadTimeout, httpx.WriteTimeout):
+    except TimeoutError:
         raise NoAnswerError(f"did not answer within {seconds:g} s", where=server, action="is it overloaded?") from None
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-        what = " ".join(str(error).split())[:MOST_DETAIL]
-        raise TransportError(f"cannot be reached ({what})", where=server, action="is it running?") from None
+    except (HTTPException, OSError) as error:
+        raise _out_of_reach(error, server) from None
 
 
-def _answer(response: httpx.Response, server: str, most_bytes: int, deadline: float) -> Any:
-    status = response.status_code
+def _request(
+    method: str,
+    path: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    json: object = None,
+    content: bytes | None = None,
+) -> Request:
+    # A compressed body could be any size once it is unpacked.
+    all_headers = {**(headers or {}), "Accept": JSON, "Accept-Encoding": "identity"}
+    if json is not None:
+        content = encode_json(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        all_headers["Content-Type"] = JSON
+    return Request(method=method, path=path, params=params, body=content, headers=all_headers)
+
+
+def _out_of_reach(error: Exception, server: str) -> TransportError:
+    # Its status line is what a server of another kind sends first.
+    what = "no HTTP comes back" if isinstance(error, BadStatusLine) and not isinstance(error, OSError) else str(error)
+    what = " ".join(what.split())[:MOST_DETAIL] or type(error).__name__
+    return TransportError(f"cannot be reached ({what})", where=server, action="is it running?")
+
+
+def _answer(response: HTTPResponse, server: str, most_bytes: int, deadline: float) -> Any:
+    status = response.status
     if 300 <= status < 400:
         to = response.headers.get("location", "nowhere")[:MOST_DETAIL]
         raise TransportError(
@@ -75,7 +102,7 @@ def _refusal(status: int, detail: str | None, server: str) -> TransportError | R
     return refusal(status, detail, server)
 
 
-def _detail(response: httpx.Response, server: str, deadline: float) -> str | None:
+def _detail(response: HTTPResponse, server: str, deadline: float) -> str | None:
     """The query unit's own word for why it refused; None where the answer is somebody else's."""
     if not _is_json(response):
         return None
@@ -88,22 +115,22 @@ def _detail(response: httpx.Response, server: str, deadline: float) -> str | Non
     return " ".join(str(answer["detail"]).split())[:MOST_DETAIL]
 
 
-def _is_json(response: httpx.Response) -> bool:
+def _is_json(response: HTTPResponse) -> bool:
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     return _kind(response) == JSON and encoding in ("", "identity")
 
 
-def _kind(response: httpx.Response) -> str:
-    content_type: str = response.headers.get("content-type", "no content type")
+def _kind(response: HTTPResponse) -> str:
+    content_type: str = response.headers.get("content-type") or "no content type"
     return content_type.partition(";")[0].strip().lower()[:60]
 
 
-def _body(response: httpx.Response, server: str, most: int, deadline: float) -> bytes:
+def _body(response: HTTPResponse, server: str, most: int, deadline: float) -> bytes:
     length = response.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > most:
         raise not_ours(server, f"{int(length):,} bytes, more than the {most:,} of any answer to this")
     body = bytearray()
-    for piece in response.iter_raw():
+    for piece in pieces(response):
         body += piece
         if len(body) > most:
             raise not_ours(server, f"more than the {most:,} bytes of any answer to this")
@@ -123,12 +150,11 @@ def checked_address(server: str, *, where: str) -> str:
     return server.rstrip("/")
 
 
-def connect(server: str, token: str, *, timeout_seconds: float, ca_file: Path | None = None) -> httpx.Client:
-    """A client that makes its requests to a checked address with a token; it trusts the system's certificates, or a
-    file's instead."""
+def connect(server: str, token: str, *, ca_file: Path | None = None) -> HttpConnections:
+    """Connections that make their requests to a checked address with a token; they trust the system's certificates, or
+    a file's instead."""
     headers = {"Authorization": f"Bearer {token}", "User-Agent": f"sojourn/{__version__}"}
-    verify = True if ca_file is None else trusting(ca_file)
-    return httpx.Client(base_url=server, headers=headers, timeout=timeout_seconds, verify=verify)
+    return HttpConnections(server, headers, tls=None if ca_file is None else trusting(ca_file))
 
 
 def trusting(ca_file: Path) -> ssl.SSLContext:

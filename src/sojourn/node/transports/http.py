@@ -50,7 +50,7 @@ class HttpTransport:
         self._identity = {INSTANCE_HEADER: instance} if instance else {}
         self._timeout = timeout_seconds
         self._deadline: float | None = None
-        self._client = connect(self.server, token, timeout_seconds=timeout_seconds, ca_file=ca_file)
+        self._client = connect(self.server, token, ca_file=ca_file)
 
     def close(self) -> None:
         self._client.close()

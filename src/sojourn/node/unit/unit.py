@@ -204,18 +204,22 @@ class Instance:
 class NodeUnit:
     """A bucket array; `seed` drives random spreading and is not needed to read the buckets."""
 
+    most_buckets = 65536  # of which machine code of 32 bits finds the place
+
     def __init__(
         self, buckets: int, per_instance: int, *, bits: int = 16, count_bits: int = 0, signed: bool = False,
         wrap: bool = False, spreading: str = "round-robin", salt: int = 0, seed: int = 0,
     ) -> None:  # fmt: skip
-        if not (0 < buckets <= 65536 and 0 < per_instance <= 65536 and 0 < bits <= 64 and 0 <= count_bits <= 64):
-            raise ValueError("sizes: 1 to 65536 buckets, 1 to 64 bits, 0 to 64 count bits")
+        if not (
+            0 < buckets <= self.most_buckets and 0 < per_instance <= 65536 and 0 < bits <= 64 and 0 <= count_bits <= 64
+        ):
+            raise ValueError("sizes: 1 to " + str(self.most_buckets) + " buckets, 1 to 64 bits, 0 to 64 count bits")
         if spreading not in SPREADINGS or (wrap and not signed):
             raise ValueError("spreading: one of " + ", ".join(SPREADINGS) + "; wrap needs signed")
         self.per_instance = per_instance
         self.signed, self.wrap, self.spreading = signed, wrap, spreading
-        self.sums = Packed(buckets, bits)
-        self.counts = Packed(buckets, count_bits) if count_bits else None
+        self.sums = self.packed(buckets, bits)
+        self.counts = self.packed(buckets, count_bits) if count_bits else None
         self.highest = (1 << min(bits - 1 if signed else bits, 63)) - 1
         self.most = (1 << min(count_bits, 63)) - 1
         self.lowest = -(1 << (bits - 1)) if signed else 0
@@ -246,7 +250,15 @@ class NodeUnit:
 
     def instance(self, key: bytes) -> Instance:
         """The instance of a key's canonical bytes."""
-        return Instance(hash_bytes(key))
+        return Instance(self.hash_bytes(key))
+
+    def hash_bytes(self, data: bytes) -> int:
+        """XXH64."""
+        return hash_bytes(data)
+
+    def packed(self, length: int, bits: int) -> Packed:
+        """Where numbers are kept."""
+        return Packed(length, bits)
 
     def choice(self, number: int) -> int:
         """j by a packet's number, modulo 2³²; numbers in equal steps go round evenly, whatever the step."""
@@ -326,7 +338,7 @@ class NodeUnit:
         body = _head(4, 9) + cbor("bucket_array") + _head(5, len(pairs))
         body += b"".join([cbor(symbol) + cbor(value) for symbol, value in pairs])
         body += b"".join([cbor(item) for item in (node, stream, number, frame, self.recorded, counters, keys)])
-        return cbor([VERSION, body, hash_bytes(body) & HALF])
+        return cbor([VERSION, body, self.hash_bytes(body) & HALF])
 
     def estimate(self, instance: Instance, *, counts: bool = False) -> "tuple[float, float, float]":
         """The sum (or count) of an instance by moments, with a 95 % interval: value, low, high.
