@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from sqlite3 import OperationalError
@@ -42,11 +43,14 @@ class Tally(ReadingSource):
         return found
 '''
 
+AGENT = (sys.executable, "-m", "sojourn.cli.main", "agent")
+
 
 class Node:
     """An agent that counts what a test writes into its tally."""
 
-    def __init__(self, directory: Path, url: str, token: str) -> None:
+    def __init__(self, directory: Path, url: str, token: str, *, program: Sequence[str] = AGENT) -> None:
+        self._program = program
         plugin = directory / "plugin"
         information = plugin / "tally-1.0.dist-info"
         information.mkdir(parents=True)
@@ -80,7 +84,7 @@ count_bits = 16
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "sojourn.cli.main", "agent", "-c", str(self.configuration)]
+        command = [*self._program, "-c", str(self.configuration)]
         self.process = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
 
     def end(self) -> None:
@@ -98,6 +102,11 @@ count_bits = 16
     def spooled(self) -> int:
         """What the closed epochs in its spool hold in all."""
         return sum(int(epoch.sketch.column("sum").sum()) for epoch in self.epochs("waiting", "sent"))
+
+    def spooled_of(self, stream: str) -> int:
+        """The same of one stream."""
+        waiting = [epoch for epoch in self.epochs("waiting", "sent") if epoch.stream == stream]
+        return sum(int(epoch.sketch.column("sum").sum()) for epoch in waiting)
 
     def epochs(self, *states: str) -> list[Epoch]:
         """The epochs in its spool that are in one of some states, read while it runs or not."""

@@ -15,11 +15,11 @@ from sojourn.core.errors import MismatchError, ParameterError, WireError
 from sojourn.core.keys import FlowKey, key_id
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.sketches.counter_vector import CounterVectorParameters
+from sojourn.sketches.kinds import SKETCHES, sketch_type
 from sojourn.sketches.lda import Lda, LdaParameters, disjoint_thresholds, nested_thresholds
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sds import SdsParameters
-from sojourn.sketches.kinds import SKETCHES, sketch_type
 from sojourn.sketches.sketch import new_sketch
 from sojourn.sketches.weights import FlowWeights
 

@@ -37,13 +37,13 @@ def check(tmp_path: Path, text: str) -> str:
 
 
 def test_a_good_configuration_is_called_good(tmp_path: Path) -> None:
-    assert check(tmp_path, GOOD) == "gateway-7: 1 streams, epochs go to http://127.0.0.1:8080\n"
+    assert check(tmp_path, GOOD) == "gateway-7: 1 stream, epochs go to http://127.0.0.1:8080\n"
     assert "0 streams" in check(tmp_path, GOOD[: GOOD.index("[streams")])
 
 
 def test_at_a_broker_the_nodes_name_is_the_user_and_its_token_the_password(tmp_path: Path) -> None:
     text = GOOD.replace("http://127.0.0.1:8080", "mqtts://broker.example").replace("gateway-7", "roof +1")
-    assert check(tmp_path, text) == "roof +1: 1 streams, epochs go to mqtts://broker.example\n"
+    assert check(tmp_path, text) == "roof +1: 1 stream, epochs go to mqtts://broker.example\n"
     access = configuration_of(tomllib.loads(text), where="test").broker()
     assert access is not None
     assert (access.host, access.port, access.is_tls) == ("broker.example", 8883, True)

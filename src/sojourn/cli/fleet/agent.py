@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sojourn.cli.options import CaFileOption
 from sojourn.cli.output import say
-from sojourn.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from sojourn.node.agent.configuration import AgentConfiguration
 
 HELP = "Measure on this machine and send epochs to the query unit; answers about the current epoch, too."
 EXAMPLE = (
@@ -51,49 +47,25 @@ def agent(
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
 ) -> None:
     """Run until Ctrl-C or SIGTERM, then close and send what is open."""
-    from sojourn.node.agent.configuration import configuration_of, read_configuration
+    from sojourn.node.agent.flags import AgentFlags, checked
 
-    tables: dict[str, Any] = read_configuration(configuration) if configuration else {}
-    where = str(configuration) if configuration else "agent"
-    flags: dict[str, object] = {"node": node, "server": server, "spool_limit": spool_limit, "poll": poll}
-    paths = {"token_file": token_file, "ca_file": ca_file, "spool": spool}
-    flags |= {name: str(path) for name, path in paths.items() if path is not None}
-    tables |= {name: value for name, value in flags.items() if value is not None}
-    if token_file:
-        tables.pop("token", None)
-    if stream:
-        tables["streams"] = {**tables.get("streams", {}), **_streams(stream, instances, epoch)}
-    elif instances or epoch:
-        flag = "--instances" if instances else "--epoch"
-        raise UsageError("there is no --stream that it could be for", where=flag, action="write it in the file")
-    settled = configuration_of(tables, where=where)
+    flags = AgentFlags(
+        configuration=configuration,
+        node=node,
+        server=server,
+        token_file=token_file,
+        ca_file=ca_file,
+        spool=spool,
+        spool_limit=spool_limit,
+        stream=stream,
+        instances=instances,
+        epoch=epoch,
+        poll=poll,
+    )
+    settled = flags.settled()
     if check:
-        _check(settled)
+        print(checked(settled))
         return
     from sojourn.node.agent.running import run_agent
 
     run_agent(settled, report=say)
-
-
-def _check(settled: AgentConfiguration) -> None:
-    """Make every stream, without opening it; nothing is measured, written or sent."""
-    from sojourn.node.agent.stream import AgentStream
-
-    for stream in settled.streams:
-        AgentStream(settled.node, stream, most_bytes=settled.memory.per_stream)
-    print(f"{settled.node}: {len(settled.streams)} streams, epochs go to {settled.server}")
-
-
-def _streams(texts: list[str], instances: list[str] | None, epoch: str | None) -> dict[str, dict[str, object]]:
-    common: dict[str, object] = {"instances": instances} if instances else {}
-    if epoch:
-        common["epoch"] = epoch
-    streams = {}
-    for text in texts:
-        name, equals, metric = text.partition("=")
-        if not (name and equals and metric):
-            raise UsageError(
-                f"{text!r} is no stream", where="--stream", action="write NAME=METRIC, such as disk=disk_io"
-            )
-        streams[name] = {"metric": metric, **common}
-    return streams

@@ -35,7 +35,8 @@ import os
 import re
 import secrets
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,22 @@ def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfi
         raise UsageError("expected a table", where=place, action='write metric = "disk_io" under [streams.NAME]')
     if not isinstance(table.get("metric"), str):
         raise UsageError("metric is missing", where=place, action='write metric = "disk_io"')
+    with _all_installed(place):
+        return _stream_of(name, table, place)
+
+
+@contextmanager
+def _all_installed(place: str) -> Iterator[None]:
+    """Streams of packets need what a node alone does not have."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        what = f"it needs {error.name}, which is not installed"
+        action = "install all of Sojourn for streams of packets: pip install sojourn"
+        raise UsageError(what, where=place, action=action) from None
+
+
+def _stream_of(name: str, table: Mapping[str, Any], place: str) -> StreamConfiguration:
     metric = str(table["metric"])
     kind = str(table.get("sketch", BUCKETS))
     known = _known(kind, place)
@@ -425,7 +442,8 @@ def _patterns(configuration: StreamConfiguration) -> InstancePatterns | None:
 def _source_of(configuration: StreamConfiguration) -> AnySource:
     """The stream's source; what is no parameter of the sketch has to be an option of the metric."""
     try:
-        return new_source(configuration.metric, **configuration.options)
+        with _all_installed(f"stream {configuration.name}"):
+            return new_source(configuration.metric, **configuration.options)
     except ParameterError as error:
         where = f"stream {configuration.name}{', ' if error.where else ''}{error.where}"
         planned = configuration.parameters.kind == STACK

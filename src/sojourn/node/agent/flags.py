@@ -1,0 +1,73 @@
+"""What an agent is told on the command line: flags that override its file, the same for every program that runs one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sojourn.core.errors import UsageError
+from sojourn.core.units import plural
+from sojourn.node.agent.configuration import AgentConfiguration, configuration_of, read_configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentFlags:
+    """The flags as they were given; what was not is None."""
+
+    configuration: Path | None = None
+    node: str | None = None
+    server: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    spool: Path | None = None
+    spool_limit: str | None = None
+    stream: Sequence[str] | None = None
+    instances: Sequence[str] | None = None
+    epoch: str | None = None
+    poll: str | None = None
+
+    def settled(self) -> AgentConfiguration:
+        """The file and the flags as a configuration, which was checked."""
+        tables: dict[str, Any] = read_configuration(self.configuration) if self.configuration else {}
+        flags: dict[str, object] = {
+            "node": self.node,
+            "server": self.server,
+            "spool_limit": self.spool_limit,
+            "poll": self.poll,
+        }
+        paths = {"token_file": self.token_file, "ca_file": self.ca_file, "spool": self.spool}
+        flags |= {name: str(path) for name, path in paths.items() if path is not None}
+        tables |= {name: value for name, value in flags.items() if value is not None}
+        if self.token_file:
+            tables.pop("token", None)
+        if self.stream:
+            tables["streams"] = {**tables.get("streams", {}), **self._streams(self.stream)}
+        elif self.instances or self.epoch:
+            flag = "--instances" if self.instances else "--epoch"
+            raise UsageError("there is no --stream that it could be for", where=flag, action="write it in the file")
+        return configuration_of(tables, where=str(self.configuration) if self.configuration else "agent")
+
+    def _streams(self, texts: Sequence[str]) -> dict[str, dict[str, object]]:
+        common: dict[str, object] = {"instances": list(self.instances)} if self.instances else {}
+        if self.epoch:
+            common["epoch"] = self.epoch
+        streams = {}
+        for text in texts:
+            name, equals, metric = text.partition("=")
+            if not (name and equals and metric):
+                raise UsageError(
+                    f"{text!r} is no stream", where="--stream", action="write NAME=METRIC, such as disk=disk_io"
+                )
+            streams[name] = {"metric": metric, **common}
+        return streams
+
+
+def checked(settled: AgentConfiguration) -> str:
+    """Make every stream, without opening it; nothing is measured, written or sent. What there is to say of it."""
+    from sojourn.node.agent.stream import AgentStream
+
+    for stream in settled.streams:
+        AgentStream(settled.node, stream, most_bytes=settled.memory.per_stream)
+    return f"{settled.node}: {plural(len(settled.streams), 'stream')}, epochs go to {settled.server}"
