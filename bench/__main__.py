@@ -22,6 +22,7 @@ TABLES = (
     "decoding",
     "fleet-segments",
     "ingest",
+    "light-agent",
     "live",
     "memory",
     "queries",

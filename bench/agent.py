@@ -1,9 +1,9 @@
-"""What an agent costs: its share of one core, with a real query unit beside it.
+"""What an agent of packets costs: its share of one core, with a real query unit beside it.
 
-Of a metric by measurements per second, and of a point of a segment by packets per second: an agent records an interface
-under the plan that a segment begins with, and under the one that the control unit makes once it knows the traffic, for
-the default error and confidence; beside a tcpdump of the same interface. A sender in a namespace of its own has the
-other core. Sent is what the agent's connections to the query unit carried, with all headers.
+Of a point of a segment by packets per second (metrics: `light_agent`): an agent records an interface under the plan
+that a segment begins with, and under the one that the control unit makes once it knows the traffic, for the default
+error and confidence; beside a tcpdump of the same interface. A sender in a namespace of its own has the other core.
+Sent is what the agent's connections to the query unit carried, with all headers.
 """
 
 from __future__ import annotations
@@ -27,58 +27,18 @@ from sojourn.server.control.planning import LEAST_EPOCHS
 
 __all__ = ["NOTE", "table"]
 
-RATES = (0, 1_000, 10_000, 100_000)
-SETTLE_SECONDS, SECONDS = 5.0, 30.0
+SETTLE_SECONDS = 5.0
 POINT_SECONDS, EPOCH_NS = 40.0, 10_000_000_000
 DROPPED = re.compile(r"([\d,]+) dropped by the kernel")
 NOTE = (
-    f"One core, one run of {SECONDS:.0f} s (measurements) or {POINT_SECONDS:.0f} s (packets) each, after the first "
-    f"seconds; epochs of {EPOCH_NS // 10**9} s. A segment begins with {FIRST_MEMORY // 1000} KB; planned for "
-    f"{DEFAULT_ERROR:.0%} error at {DEFAULT_CONFIDENCE:.0%}, after {LEAST_EPOCHS} epochs without a loss."
+    f"One core, one run of {POINT_SECONDS:.0f} s each, after the first seconds; epochs of {EPOCH_NS // 10**9} s. "
+    f"A segment begins with {FIRST_MEMORY // 1000} KB; planned for {DEFAULT_ERROR:.0%} error at "
+    f"{DEFAULT_CONFIDENCE:.0%}, after {LEAST_EPOCHS} epochs without a loss."
 )
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def _install_metric(folder: Path) -> None:
-    """Offer `bench.steady_metric` to the agents as an installed plug-in would be."""
-    information = folder / "steady-1.0.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: steady\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[sojourn.sources]\nsteady = bench.steady_metric:Steady\n")
-    os.environ["PYTHONPATH"] = f"{folder}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"
 
 
 def _resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def table() -> list[str]:
-    """One agent after the other; the first seconds (imports, announcements) are not counted."""
-    return [*_measurements(), "", *_points()]
-
-
-def _measurements() -> list[str]:
-    lines = [
-        "| measurements/s | share of one core | resident memory | answered by the query unit |",
-        "|---:|---:|---:|---:|",
-    ]
-    with tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name:
-        folder = Path(name)
-        _install_metric(folder / "plugin")
-        with query_unit(folder) as fleet:
-            for rate in RATES:
-                node = f"node-{rate}"
-                stream = {"metric": "steady", "per_second": rate, "epoch": "10s"}
-                with agent(fleet, node, {"steady": stream}) as running:
-                    pid = running.pid
-                    time.sleep(SETTLE_SECONDS)
-                    before, start = processor_seconds(pid), time.monotonic()
-                    time.sleep(SECONDS)
-                    used = (processor_seconds(pid) - before) / (time.monotonic() - start)
-                    memory = _resident_bytes(pid) / 2**20
-                (total,) = fleet.ask(metric="steady", node=node)
-                lines.append(f"| {rate:,} | {used:.3%} | {memory:.0f} MiB | {int(float(str(total['value'] or 0))):,} |")
-    return lines
 
 
 @dataclass(frozen=True)
@@ -130,7 +90,8 @@ class Cost:
         return f"| {self.rate:,.0f} of {load} | {planned} | {shares} | {sent} | {memory} | {self.dropped:,} |"
 
 
-def _points() -> list[str]:
+def table() -> list[str]:
+    """One load after the other; the first seconds (imports, announcements) are not counted."""
     lines = [
         "| packets/s | plan | share of one core | tcpdump -w /dev/null | bytes sent/s | bits per packet "
         "| resident memory | packets dropped |",

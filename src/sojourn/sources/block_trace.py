@@ -11,7 +11,7 @@ itself is given up at that place and counted. Where the fields lie is read from 
 (``events/header_page``, ``events/header_event``, the event's ``format``); only little-endian words are assumed.
 
 Needs root and a mounted tracefs. Memory: the ring, 4 MiB per CPU by default (70,000 IOs between two reads), and while
-it is read 500 bytes per event. Cost: @COST@ per event, in plain Python: a node with little memory has no compiler.
+it is read 400 bytes per event. Cost: 1 µs per event, in plain Python: a node with little memory has no compiler.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import errno
 import itertools
 import os
 import re
+import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +52,8 @@ _FIELD = re.compile(r"field:\s*[^;]*?(\w+)(?:\[\d*\])?;\s*offset:(\d+);\s*size:(
 _ID = re.compile(r"^ID: (\d+)$", re.MULTILINE)
 _FIELDS = ("common_type", "common_pid", "dev", "sector", "nr_sector", "rwbs", "comm")
 _SIZES = {"common_type": (2,), "common_pid": (4,), "dev": (4,), "sector": (8, 4), "nr_sector": (4,)}
+# Of texts so much is kept: what an operation is, and the name.
+_KINDS, _KEPT = {"rwbs": "2s", "comm": f"{COMM_BYTES}s"}, {"rwbs": 2, "comm": COMM_BYTES}
 _MOST_OFFSET = 4096
 
 # Kinds of entries of the ring; what is below is data of so many words.
@@ -79,6 +83,7 @@ class PageLayout:
             page["commit"][0] >= 8 and page["commit"][1] in (4, 8) and sum(page["commit"]) <= page["data"][0]
         ):
             odd.append("commit")
+        odd += _overlapping(event)
         far = [name for name, (offset, _) in (page | event).items() if offset > _MOST_OFFSET]
         if sys.byteorder != "little" or number is None or missing or odd or far:
             raise SourceError(
@@ -93,6 +98,17 @@ class PageLayout:
             event["sector"][1],
         )
 
+    @cached_property
+    def fields(self) -> struct.Struct:
+        """The fields of an event, from its first byte on."""
+        sizes = {**{name: sizes[0] for name, sizes in _SIZES.items()}, "sector": self.sector_bytes}
+        form, end = "<", 0
+        for name, offset in zip(_FIELDS, self.offsets, strict=True):
+            kind = _KINDS.get(name) or {2: "H", 4: "I", 8: "Q"}[sizes[name]]
+            form += f"{offset - end}x{kind}"
+            end = offset + struct.calcsize(f"<{kind}")
+        return struct.Struct(form)
+
     @property
     def event_bytes(self) -> int:
         """An event is no shorter."""
@@ -104,17 +120,17 @@ def _word(page: bytes, place: int, size: int) -> int:
     return int.from_bytes(page[place : place + size], "little")
 
 
-def _event(page: bytes, place: int, layout: PageLayout, now: int) -> BlockIo:
-    _, tid, device, sector, sectors, what, comm = (place + offset for offset in layout.offsets)
-    return BlockIo(
-        _word(page, tid, 4),
-        now,
-        _word(page, device, 4),
-        _word(page, sector, layout.sector_bytes),
-        _word(page, sectors, 4),
-        page[what : what + 2],
-        page[comm : comm + COMM_BYTES],
-    )
+def _overlapping(event: dict[str, tuple[int, int]]) -> list[str]:
+    """Fields that begin before the one before them has ended."""
+    known = [(name, event[name]) for name in _FIELDS if name in event]
+    return [
+        name
+        for (before, (first, size)), (name, (second, _)) in itertools.pairwise(known)
+        if first + _KEPT.get(before, size) > second
+    ]
+
+
+_HEAD = struct.Struct("<I")
 
 
 def _parse_page(page: bytes, layout: PageLayout, events: list[BlockIo]) -> bool:
@@ -122,12 +138,13 @@ def _parse_page(page: bytes, layout: PageLayout, events: list[BlockIo]) -> bool:
     commit, commit_bytes, place = layout.header
     if place > len(page) or commit + commit_bytes > len(page):
         return False
+    fields, event_bytes, event_id = layout.fields, layout.event_bytes, layout.event_id
     now = _word(page, 0, 8)
     end = place + (_word(page, commit, commit_bytes) & _COMMIT_MASK)
     if end > len(page):
         return False
     while place + 4 <= end:
-        head = _word(page, place, 4)
+        (head,) = _HEAD.unpack_from(page, place)
         kind, delta = head & 31, head >> 5
         if kind == _PADDING and delta == 0:
             return True
@@ -145,9 +162,10 @@ def _parse_page(page: bytes, layout: PageLayout, events: list[BlockIo]) -> bool:
         now += delta
         if size < 0 or body + size > end:
             return False
-        is_event = kind <= _LARGEST_WORDS and size >= layout.event_bytes
-        if is_event and _word(page, body + layout.offsets[0], 2) == layout.event_id:
-            events.append(_event(page, body, layout, now))
+        if kind <= _LARGEST_WORDS and size >= event_bytes:
+            found, tid, device, sector, sectors, what, comm = fields.unpack_from(page, body)
+            if found == event_id:
+                events.append(BlockIo(tid, now, device, sector, sectors, what, comm))
         place = body + size
     return True
 

@@ -14,7 +14,7 @@ cache reaches the disk later, through the kernel's writeback threads, and counts
 direct and synchronous writes count for the process. Flushes and discards carry no data and are counted in `ignored`.
 So is what a mapped device (LVM, encryption, RAID, multipath) hands on to the disks below it, where it would be counted
 again, often for a worker of the kernel: sysfs tells which disks and partitions are used by another device.
-Cost: 0.8 µs per operation when polled, and 0.3 ms per poll; by system calls 20 µs per process and poll.
+Cost: 2 µs per operation when polled, and 0.3 ms per poll; by system calls 20 µs per process and poll.
 """
 
 from __future__ import annotations
