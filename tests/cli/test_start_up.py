@@ -48,5 +48,6 @@ def test_a_command_on_a_capture_loads_kernels_and_no_more_of_numba(folder: Path,
 def test_exact_answers_load_no_sketch(folder: Path) -> None:
     loaded = loaded_by("measure in.pcap out.pcap", folder)
     of_sketches = {name for name in loaded if name.startswith(("sojourn.sketches.", "sojourn.estimation."))}
-    assert of_sketches == {"sojourn.sketches.parameters", "sojourn.sketches.sketch", "sojourn.estimation.differences"}
+    light = {f"sojourn.sketches.{name}" for name in ("kinds", "parameters", "sketch")}
+    assert of_sketches == {*light, "sojourn.estimation.differences"}
     assert not loaded & {"sojourn.segments.answer", "sojourn.segments.plan", "sojourn.segments.surveyed"}

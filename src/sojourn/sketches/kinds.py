@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sojourn.core.errors import ParameterError
-from sojourn.sketches.bucket_parameters import BucketArrayParameters
 from sojourn.sketches.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -42,4 +41,8 @@ def sketch_type(kind: str) -> type[AnySketch]:
 
 def parameters_type(kind: str) -> type[Parameters]:
     """The class of a kind's parameters."""
-    return BucketArrayParameters if kind == BUCKETS else sketch_type(kind).parameters_type
+    if kind != BUCKETS:
+        return sketch_type(kind).parameters_type
+    from sojourn.sketches.bucket_parameters import BucketArrayParameters
+
+    return BucketArrayParameters

@@ -21,7 +21,7 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.epochs.epoch import KernelClock
-from sojourn.node.agent import stream
+from sojourn.node.agent import column_recorder
 from sojourn.node.agent.configuration import configuration_of, read_configuration
 from sojourn.node.agent.running import run_agent
 from sojourn.sources.source import SourceBatch
@@ -77,9 +77,9 @@ def live_by(clock: ClockFault) -> None:
     def shifted(source: TrafficSource[Any], now_ns: int) -> SourceBatch[Any]:
         del now_ns  # the agent's time; what is waited for is of the kernel's
         found = poll(source, time.time_ns())
-        return replace(found, batch=replace(found.batch, time_ns=clock.shown(found.batch.time_ns)))
+        return replace(found, rows=replace(found.batch, time_ns=clock.shown(found.batch.time_ns)))
 
-    stream.kernel_clock = lambda: UNKEPT  # type: ignore[attr-defined]
+    column_recorder.kernel_clock = lambda: UNKEPT  # type: ignore[attr-defined]
     TrafficSource.poll = shifted  # type: ignore[method-assign,assignment]
 
 
