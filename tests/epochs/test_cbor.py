@@ -50,10 +50,11 @@ def test_it_writes_what_the_library_does(item: object) -> None:
 
 @given(items, st.integers(1, 6))
 def test_it_reads_what_the_library_does(item: object, depth: int) -> None:
+    """Up to a depth; of empty lists the library takes one level more."""
     data = cbor2.dumps(item) + b"rest"
-    found = read(load_plainly, data, depth)
-    assert found == read(load_item, data, depth)
-    assert (found == "refused") == (depth_of(item) > depth)
+    found, is_too_deep = read(load_plainly, data, depth), depth_of(item) > depth
+    assert (found == "refused") == is_too_deep
+    assert is_too_deep or found == read(load_item, data, depth)
 
 
 @given(st.binary(max_size=60))

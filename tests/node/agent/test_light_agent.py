@@ -15,7 +15,7 @@ from tally_node import PLUGIN, Node, ask, is_listening
 from waiting import eventually
 
 HEAVY = {"numpy", "numba", "llvmlite", "scipy", "pandas", "httpx", "pydantic", "pydantic_core", "rich"}
-# What agents are to stay under. One takes 32 MiB here, 33 MiB at a broker: a quarter is left for other machines.
+# What agents are to stay under. One takes 32 MiB here, at a broker too: a quarter is left for other machines.
 MOST_BYTES = 40 << 20
 LOADED = '''
 import sys as _sys

@@ -1,20 +1,17 @@
 """`sojourn-node`: the agent as a program of the standard library alone, for boards on which nothing else is installed.
 
 The same flags and file as `sojourn agent`, the same agent. It records metrics; a stream of packets needs all of
-Sojourn, and is refused with the command that installs it.
+Sojourn, and is refused with the command that installs it. What is imported is imported where Ctrl-C is heeded.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sojourn import __version__
-from sojourn.core.errors import SojournError, harmless
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 EXAMPLE = (
     "example:  sojourn-node --node gateway-7 --server http://127.0.0.1:8080 --token-file token --spool spool "
@@ -23,6 +20,11 @@ EXAMPLE = (
 
 
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+    from pathlib import Path
+
+    from sojourn import __version__
+
     parser = argparse.ArgumentParser(
         prog="sojourn-node",
         description="Measure on this machine and send epochs to the query unit; answers about the current epoch, too.",
@@ -47,39 +49,62 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _say(line: str) -> None:
+    from contextlib import suppress
+
+    from sojourn.core.errors import harmless
+
     with suppress(OSError):
         print(harmless(f"sojourn-node: {line}"), file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program; ends with 0 after a stop, 2 for a wrong configuration, 1 where the query unit refuses."""
+    try:
+        sys.exit(_run(arguments))
+    except KeyboardInterrupt:
+        print("sojourn-node: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    import gc
+    import os
+
+    from sojourn.core.errors import SojournError
+
     gc.set_threshold(50_000)  # modules stay: not worth a look every 700 objects
     parser = _parser()
-    given = vars(parser.parse_args(arguments))
+    given: dict[str, Any] = vars(parser.parse_args(arguments))
     if not any(given.values()):
         parser.print_help(sys.stderr)
-        sys.exit(2)
-    is_check = given.pop("check")
+        return 2
     try:
-        from sojourn.node.agent.flags import AgentFlags, checked
-
-        settled = AgentFlags(**given).settled()
-        if is_check:
-            print(checked(settled))
-            return
-        from sojourn.node.agent.running import run_agent
-
-        run_agent(settled, report=_say)
+        _record(is_check=given.pop("check"), flags=given)
     except SojournError as error:
         _say(str(error))
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _say("interrupted")
-        sys.exit(130)
+        return error.exit_code
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _say(f"{where}{error.strerror or error}")
-        sys.exit(1)
+        _say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+    except Exception as error:
+        if os.environ.get("SOJOURN_TRACEBACK"):
+            raise
+        fault = f"{type(error).__name__}: {error}"
+        _say(f"a fault of ours, please report it ({fault}); SOJOURN_TRACEBACK=1 shows where")
+        return 70
+    return 0
+
+
+def _record(*, is_check: bool, flags: dict[str, Any]) -> None:
+    from sojourn.node.agent.flags import AgentFlags, checked
+
+    settled = AgentFlags(**flags).settled()
+    if is_check:
+        print(checked(settled))
+        return
+    from sojourn.node.agent.running import run_agent
+
+    run_agent(settled, report=_say)
 
 
 if __name__ == "__main__":
