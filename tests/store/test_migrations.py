@@ -14,9 +14,9 @@ from sqlalchemy import MetaData, create_engine, make_url, select, text
 from test_epochs import epoch
 
 from sojourn.core.errors import StoreError
-from sojourn.server.control import assignments, owners, states
+from sojourn.server.control import assignments, inventory, owners, states
 from sojourn.server.sinks import tables as sink_tables
-from sojourn.store import database, measurements, objectives, segments, tokens
+from sojourn.store import database, measurements, notifications, objectives, segments, tokens
 from sojourn.store.database import EPOCHS, NODES, SEQUENCES, engine_at
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.migrations.upgrading import HEAD, revision_of, scripts
@@ -24,7 +24,10 @@ from sojourn.store.runs import RunStore
 from sojourn.store.upkeep.partitions import PARTITIONED, partitions_of
 
 EARLIER = Path(__file__).parent / "earlier"
-ROOMS = (database, tokens, measurements, objectives, segments, assignments, owners, states, sink_tables)
+ROOMS = (
+    *(database, tokens, measurements, objectives, notifications, segments),
+    *(assignments, inventory, owners, states, sink_tables),
+)
 MINUTE, DAY = 60 * 10**9, 86_400 * 10**9
 BEGIN = 1_790_000_000 * 10**9  # of what the database of 0.1.0 holds
 

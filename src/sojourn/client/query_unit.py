@@ -93,15 +93,17 @@ class QueryAnswer(TypedDict):
 
 
 class NodeInfo(TypedDict):
-    """A node that a query unit knows."""
+    """A node that a query unit knows; ``report`` is what its agent said of itself last, if it did."""
 
     name: str
+    state: Literal["present", "ended", "silent"]
     first_seen_ns: int
     last_seen_ns: int
     tags: list[str]
     listening: bool
     metrics: list[str]
     failed: dict[str, str]
+    report: dict[str, Any] | None
 
 
 class SegmentWish(TypedDict, total=False):
@@ -193,6 +195,32 @@ class Client:
         """All nodes, or those with a tag."""
         params, having = {"tag": tag} if tag else {}, tuple(NodeInfo.__annotations__)
         return cast("list[NodeInfo]", self._objects("GET", "/api/v1/nodes", having=having, params=params))
+
+    def node(self, name: str) -> dict[str, Any]:
+        """All that is known of a node: its settings, its streams and how they fare, its events."""
+        having = (*NodeInfo.__annotations__, "settings", "streams", "states", "events")
+        path = f"/api/v1/nodes/{quote(name, safe='')}"
+        return checked_object(self._checked("GET", path), self.server, **dict.fromkeys(having, object))
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The groups of nodes, one for each tag: how many nodes, how many of them silent, what waits there."""
+        having = ("tag", "nodes", "silent", "failed", "spool_epochs")
+        return checked_list(self._checked("GET", "/api/v1/groups"), self.server, **dict.fromkeys(having, object))
+
+    def events(
+        self, *, node: str | None = None, only_open: bool = False, since_ns: int | None = None, limit: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Events of nodes, the latest first: of all nodes or one, open ones, or those not cleared before a time."""
+        asked: dict[str, Any] = {"limit": limit, "open": only_open}
+        asked |= {name: value for name, value in (("node", node), ("since_ns", since_ns)) if value is not None}
+        found = self._checked("GET", "/api/v1/events", params=asked)
+        having = ("id", "node", "kind", "reason", "since_ns", "raised_ns", "cleared_ns")
+        return checked_list(found, self.server, **dict.fromkeys(having, object))
+
+    def set_node(self, name: str, *, silent_after_ns: int | None) -> dict[str, Any]:
+        """Set how a node is treated: how long it may be silent, 0 for ever, none as long as all."""
+        body = {"silent_after_ns": silent_after_ns}
+        return self._of_segments("PUT", _of_node(name, "settings"), having=["silent_after_ns"], json=body)
 
     def change_tags(self, node: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
         """Give a node tags and take others from it, in one step; all that it then has."""

@@ -171,13 +171,22 @@ class Objective:
                 raise self._error(f"{str(one)!r} is a change", "changes are those of segments and paths")
 
     def _check_webhook(self, text: str) -> None:
-        try:
-            url = urlsplit(text)
-            is_good = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 80) > 0
-        except ValueError:
-            is_good = False
-        if not is_good or len(text) > MOST_URL or not text.isprintable() or " " in text:
+        if not is_webhook(text):
             raise self._error("webhook is no address", "give http:// or https://, a host and a path")
+
+
+def is_webhook(text: str) -> bool:
+    """Whether a text is an address that can be told something.
+
+    >>> is_webhook("https://hooks.example.net/T0"), is_webhook("ftp://example.net"), is_webhook("http://")
+    (True, False, False)
+    """
+    try:
+        url = urlsplit(text)
+        is_good = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 80) > 0
+    except ValueError:
+        is_good = False
+    return is_good and len(text) <= MOST_URL and text.isprintable() and " " not in text
 
 
 def objective_of(name: str, table: Mapping[str, Any], *, where: str = "") -> Objective:

@@ -25,12 +25,14 @@ from sojourn import __version__
 from sojourn.core.errors import ServerError, SojournError, UsageError, log_to_stderr
 from sojourn.server import telemetry
 from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.inventory import InventoryStore
+from sojourn.server.control.notifying import Notifier
 from sojourn.server.control.objectives.assigning import NoObjectiveError, ObjectiveControl, ObjectiveExistsError
-from sojourn.server.control.objectives.notifying import Notifier
 from sojourn.server.control.objectives.worker import ObjectiveWorker
 from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.planning import SegmentPlanner, StoredTraffic
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
+from sojourn.server.control.silence import SilenceWatch
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import SignIn, is_loopback, problems
 from sojourn.server.door.connections import BACKLOG, Door, UnitConfiguration, UnitServer, raise_descriptors
@@ -58,6 +60,7 @@ from sojourn.server.telemetry import RequestCounter, Telemetry
 from sojourn.server.upkeep import ClockWatch, EpochMerging, EpochRetention, KeyLister, PartitionKeeper, Periodic
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.measurements import MeasurementStore
+from sojourn.store.notifications import NotificationStore
 from sojourn.store.runs import RunStore
 from sojourn.store.tokens import Role, TokenStore, write_token
 from sojourn.store.upkeep.clock import TrustedClock
@@ -80,6 +83,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
             store,
             app.state.owners,
             app.state.stream_states,
+            app.state.inventory,
             app.state.assignments,
             app.state.live,
             app.state.ingest,
@@ -98,13 +102,15 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         judge = ObjectiveWorker(store, objectives, app.state.segments.segments, limits, app.state.wake)
         app.state.objective_worker = judge
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
-        running += [judge, Notifier(objectives.objectives), PartitionKeeper(store)]
+        running += [judge, Notifier(NotificationStore(store)), PartitionKeeper(store)]
+        running.append(SilenceWatch(app.state.inventory, limits))
         if limits.merge_epochs:
             running.append(EpochMerging(store, limits.merge_epochs, app.state.telemetry, clock))
         if limits.keep_epochs_ns is not None:
             beside = {"probed intervals": app.state.measurements, "answered runs": RunStore(store)}
             beside["ended recordings of points"] = app.state.segments.segments
             beside["cleared violations"] = objectives.objectives
+            beside["events of nodes"] = app.state.inventory
             running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns, clock))
         for part in running:
             part.start()
@@ -133,6 +139,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     app.state.assignments = AssignmentStore(store)
     app.state.owners = OwnerStore(store, silence_ns=limits.owner_silence_ns)
     app.state.stream_states = StreamStateStore(store)
+    app.state.inventory = InventoryStore(store)
     app.state.segments = SegmentControl(store, app.state.assignments, limits)
     app.state.objectives = ObjectiveControl(store, app.state.assignments, app.state.stream_states, limits)
     app.state.sinks = SinkStore(store, limits)

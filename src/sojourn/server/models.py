@@ -57,16 +57,6 @@ class EpochInfo(_Model):
     set_aside: str | None = Field(default=None, description="why it cannot be decoded and is left out of answers")
 
 
-class Node(_Model):
-    name: str
-    first_seen_ns: int
-    last_seen_ns: int
-    tags: list[str]
-    listening: bool = Field(description="whether it can be asked about its current epoch now")
-    metrics: list[str] = Field(description="what its streams measure")
-    failed: dict[str, str] = Field(description="streams that cannot be recorded now, and why")
-
-
 class Tags(_Model):
     tags: TagList
 

@@ -2,7 +2,7 @@
 
 Guarantee: what an evaluation found, how far it has come with it, and what has to be told are one transaction, which is
 given up if another query unit was faster: an epoch is judged once, and a violation is raised and cleared once, whatever
-ends in between. A notification has an id that is never given again; it is kept until it was delivered, or given up.
+ends in between.
 
 A *place* is what an objective is judged at, one stretch of time after the other: a stream of a node, a segment, a path,
 a collection. Its *position* is how far that has come: the number of an epoch, or a time.
@@ -11,7 +11,6 @@ a collection. Its *position* is how far that has come: the number of an epoch, o
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +37,7 @@ from sqlalchemy import (
 from sojourn.objectives.objective import Objective, objective_of, table_of
 from sojourn.store.database import EPOCHS, NAME, NUMBER, insert_missing
 from sojourn.store.epochs import EpochStore
+from sojourn.store.notifications import forget_about, notify
 
 METADATA = MetaData()
 PLACE = String(420)  # a node and a stream of it
@@ -94,23 +94,6 @@ VIOLATIONS = Table(
     Column("latest", Text, nullable=False),
     Index("violations_by_objective", "objective", "cleared_ns"),
     Index("violations_by_time", "raised_ns"),
-)
-
-NOTIFICATIONS = Table(
-    "violation_notifications",
-    METADATA,
-    Column("id", String(32), primary_key=True),
-    Column("violation", NUMBER, nullable=False),
-    Column("event", String(10), nullable=False),
-    Column("url", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("created_ns", BigInteger, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("next_ns", BigInteger),  # when it is sent (again); none: delivered or given up
-    Column("delivered_ns", BigInteger),
-    Column("error", Text),
-    Index("notifications_due", "next_ns"),
-    Index("notifications_of_violation", "violation"),
 )
 
 NEVER = -1
@@ -211,20 +194,6 @@ class Change:
 
     event: str
     violation: Violation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Notification:
-    """What has to be sent to whom."""
-
-    id: str
-    violation: int
-    event: str
-    url: str
-    body: str
-    created_ns: int
-    attempts: int
-    next_ns: int
 
 
 class ObjectiveStore:
@@ -378,19 +347,8 @@ class ObjectiveStore:
     def _note(self, connection: Connection, objective: Objective, change: Change, now_ns: int) -> Change:
         """Have somebody told, if the objective says whom."""
         if objective.webhook is not None:
-            number = secrets.token_hex(16)
-            body = {"id": number, "event": change.event, "violation": change.violation.fields()}
-            row = {
-                "id": number,
-                "violation": change.violation.id,
-                "event": change.event,
-                "url": objective.webhook,
-                "body": json.dumps(body, ensure_ascii=False),
-                "created_ns": now_ns,
-                "attempts": 0,
-                "next_ns": now_ns,
-            }
-            connection.execute(insert(NOTIFICATIONS).values(row))
+            said = {"event": change.event, "violation": change.violation.fields()}
+            notify(connection, objective.webhook, said, now_ns, violation=change.violation.id)
         return change
 
     def violations(
@@ -418,48 +376,12 @@ class ObjectiveStore:
         with self.store.transaction() as connection:
             return {name: int(count) for name, count in connection.execute(query.group_by(VIOLATIONS.c.objective))}
 
-    def due(self, now_ns: int, *, limit: int) -> list[Notification]:
-        """Notifications whose time has come, the oldest first."""
-        query = select(NOTIFICATIONS).where(NOTIFICATIONS.c.next_ns <= now_ns)
-        names = Notification.__dataclass_fields__
-        with self.store.transaction() as connection:
-            rows = connection.execute(query.order_by(NOTIFICATIONS.c.created_ns).limit(limit)).all()
-        return [Notification(**{name: getattr(row, name) for name in names}) for row in rows]
-
-    def waiting(self) -> int:
-        """How many notifications are not delivered yet."""
-        query = select(func.count()).select_from(NOTIFICATIONS).where(NOTIFICATIONS.c.next_ns.is_not(None))
-        with self.store.transaction() as connection:
-            return int(connection.execute(query).scalar_one())
-
-    def claim(self, one: Notification, until_ns: int) -> bool:
-        """Whether nobody else sends it now; who claims one that is not delivered by then has it sent again."""
-        here = (NOTIFICATIONS.c.id == one.id) & (NOTIFICATIONS.c.next_ns == one.next_ns)
-        values = {"next_ns": until_ns, "attempts": one.attempts + 1}
-        with self.store.transaction(writes=True) as connection:
-            return bool(connection.execute(update(NOTIFICATIONS).where(here).values(values)).rowcount)
-
-    def settle(self, number: str, *, next_ns: int | None, delivered_ns: int | None = None, error: str | None) -> None:
-        """Note how sending ended: delivered, to be tried again, or given up (neither)."""
-        values = {"next_ns": next_ns, "delivered_ns": delivered_ns, "error": error}
-        with self.store.transaction(writes=True) as connection:
-            connection.execute(update(NOTIFICATIONS).where(NOTIFICATIONS.c.id == number).values(values))
-
-    def give_up_oldest(self, most: int) -> int:
-        """Give up notifications beyond so many that wait, the oldest first; how many."""
-        waiting = select(NOTIFICATIONS.c.id).where(NOTIFICATIONS.c.next_ns.is_not(None))
-        kept = waiting.order_by(NOTIFICATIONS.c.created_ns.desc()).limit(most)
-        there = NOTIFICATIONS.c.next_ns.is_not(None) & NOTIFICATIONS.c.id.not_in(kept)
-        values = {"next_ns": None, "error": "given up: too many wait"}
-        with self.store.transaction(writes=True) as connection:
-            return connection.execute(update(NOTIFICATIONS).where(there).values(values)).rowcount
-
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
         """Forget at most some of the violations that were cleared before a time, with what was told of them."""
         old = select(VIOLATIONS.c.id).where(VIOLATIONS.c.cleared_ns < time_ns).order_by(VIOLATIONS.c.id).limit(limit)
         with self.store.transaction(writes=True) as connection:
             numbers = list(connection.execute(old).scalars())
-            connection.execute(delete(NOTIFICATIONS).where(NOTIFICATIONS.c.violation.in_(numbers)))
+            forget_about(connection, "violation", numbers)
             return connection.execute(delete(VIOLATIONS).where(VIOLATIONS.c.id.in_(numbers))).rowcount
 
 

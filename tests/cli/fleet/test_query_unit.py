@@ -48,6 +48,8 @@ def run(*arguments: str) -> str:
         (["--host", "192.0.2.1"], "choose another --host or --port"),
         (["--keep-epochs", "10ms"], "less than a second"),
         (["--keep-epochs", "a while"], "not a duration"),
+        (["--silent-after", "0s"], "too short.*never"),
+        (["--webhook", "alerts.example.net"], "no address.*http"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -84,6 +86,32 @@ def test_nodes_are_listed_with_their_metrics_however_many_there_are(tmp_path: Pa
     assert [node["name"] for node in nodes] == [f"node{i:02}" for i in range(40)]
     assert all(node["metrics"] == ["cpu", "disk_io"] for node in nodes)
     next(running, None)
+
+
+def test_a_node_is_shown_in_words_and_set(unit: Unit) -> None:
+    here = ["--server", unit.url, "--token", unit.tokens["admin"]]
+    assert len(run("nodes", "groups", *here).splitlines()) == len(run("nodes", "events", *here).splitlines()) == 1
+    unit.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process"))
+    unit.store.add([make_epoch(3, time_ns=10**18)])
+    run("nodes", "tag", "alpha", "east", *here)
+    run("nodes", "set", "alpha", "--silent-after", "2h", *here)
+    shown = run("nodes", "show", "alpha", *here).splitlines()
+    assert shown[0].startswith("alpha: present, last heard of ")
+    assert shown[1].endswith("tags: east")
+    assert shown[2].strip() == "its agent has said nothing of itself: it has none, or one of an earlier version"
+    assert shown[3].strip() == "may be silent for 2 h"
+    assert "disk_io (operations of each process), epochs to 3, not recorded now" in shown[4]
+    assert json.loads(run("nodes", "show", "alpha", *here, "--format", "json"))["settings"]["silent_after_ns"]
+    assert "east" in run("nodes", "groups", *here)
+    run("nodes", "set", "alpha", "--silent-after", "never", *here)
+    assert "may be silent for ever" in run("nodes", "show", "alpha", *here)
+    assert len(run("nodes", "--silent", *here).splitlines()) == 1, "there is none but the title"
+    with pytest.raises(SojournError, match="there is no node alpah; sojourn nodes lists"):
+        run("nodes", "show", "alpah", *here)
+    with pytest.raises(UsageError, match="too short"):
+        run("nodes", "set", "alpha", "--silent-after", "1ms", *here)
+    with pytest.raises(UsageError, match="as a table or as JSON"):
+        run("nodes", "show", "alpha", *here, "--format", "csv")
 
 
 def test_an_answer_in_json_has_the_names_that_programs_expect(unit: Unit) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError, StoreError, UsageError
 from sojourn.store.epochs import open_store
+from sojourn.store.migrations.upgrading import HEAD
 
 EARLIER = Path(__file__).parents[2] / "store" / "earlier" / "0001.sqlite.sql"
 
@@ -30,13 +31,13 @@ def test_data_of_an_earlier_sojourn_is_told_and_upgraded(tmp_path: Path) -> None
     connection.executescript(EARLIER.read_text())
     connection.close()
     here = ["--data", str(tmp_path)]
-    latest = "schema 0001; 0003 is the latest (sojourn serve or store upgrade upgrades it)\n"
+    latest = f"schema 0001; {HEAD} is the latest (sojourn serve or store upgrade upgrades it)\n"
     assert run("check", *here)[0] == latest
     assert run("check", *here)[0] == latest, "nothing was changed"
-    assert run("upgrade", *here)[1] == "sojourn: schema 0001 was upgraded to 0003\n"
-    assert run("upgrade", *here)[1] == "sojourn: schema 0003 is up to date\n"
+    assert run("upgrade", *here)[1] == f"sojourn: schema 0001 was upgraded to {HEAD}\n"
+    assert run("upgrade", *here)[1] == f"sojourn: schema {HEAD} is up to date\n"
     assert run("check", *here)[0].splitlines() == [
-        "schema 0003, the latest", "10 epochs, 845 B", "1 node", "2 instances", "1 epoch set aside",
+        f"schema {HEAD}, the latest", "10 epochs, 845 B", "1 node", "2 instances", "1 epoch set aside",
     ]  # fmt: skip
 
 

@@ -16,6 +16,8 @@ import pytest
 from query_unit import Unit, running_unit
 
 from mosquitto_broker import Broker, mostly_http
+from sojourn import __version__
+from sojourn.client.query_unit import Client
 from sojourn.node.agent.agent import Agent
 from sojourn.node.agent.configuration import configuration_of
 from sojourn.store.epochs import StreamRecord
@@ -83,6 +85,29 @@ def test_epochs_wait_while_the_query_unit_is_away(node: Node, unit: Unit) -> Non
     eventually(lambda: not node.epochs("waiting") and unit.store.totals()["epochs"] >= len(waiting))
     node.stop()
     assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+
+
+def test_an_agent_says_what_it_is_and_what_waits_in_its_spool(node: Node, unit: Unit) -> None:
+    text = node.configuration.read_text()
+    node.configuration.write_text(text.replace(unit.address, unit.nowhere))
+    node.start()
+    for _ in range(5):
+        node.count()
+        time.sleep(0.2)
+    eventually(lambda: node.spooled() == sum(node.truth.values()))
+    node.stop()
+    node.configuration.write_text(text)
+    node.start()
+    with Client(unit.url, unit.tokens["viewer"]) as client:
+        eventually(lambda: any(one["report"] for one in client.nodes()), "it said nothing of itself")
+        shown = client.node("alpha")
+        assert shown["report"]["version"] == __version__
+        assert "Python" in shown["report"]["system"]
+        assert shown["report"]["spool_limit_bytes"] > shown["report"]["spool_bytes"] >= 0
+        assert abs(shown["report"]["ahead_ns"]) < PATIENCE_SECONDS * 10**9
+        assert (shown["state"], shown["states"]["tally"]["state"]) == ("present", "running")
+        node.stop()
+        assert client.node("alpha")["state"] == "ended"
 
 
 WRITER = """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from query_unit import LIMITS, Unit, running_unit
+from receiving import Receiver
 
 from objective_worlds import RttNode, flow, gamma
 from sojourn.client.query_unit import Client
@@ -21,40 +22,9 @@ MQTT = {"nodes": ["alpha"], "metric": "rtt", "port": 1883, "require": ["mean < 1
 FLOWS = [flow(number) for number in range(3)]
 
 
-class Receiver:
-    """A real HTTP server that takes notifications, or refuses the first ones."""
-
-    def __init__(self, *, refusals: int = 0) -> None:
-        self.taken: list[dict[str, Any]] = []
-        self.refused = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                assert self.headers["Sojourn-Notification"] == body["id"]
-                if outer.refused < refusals:
-                    outer.refused += 1
-                    self.send_error(503)
-                    return
-                outer.taken.append(body)
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/secret-path"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver(refusals=1)
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    yield from Receiver(refusals=1).running()
 
 
 def test_a_violation_is_raised_told_once_and_cleared(unit: Unit, receiver: Receiver) -> None:

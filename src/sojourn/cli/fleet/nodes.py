@@ -1,20 +1,24 @@
-"""`sojourn nodes`: the nodes that a query unit knows, what they measure and cannot, and their tags."""
+"""`sojourn nodes`: the nodes that a query unit knows, how they fare, what they measure and cannot, and their tags."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
-from sojourn.cli.options import FormatOption, UnitAccess, grouped
-from sojourn.cli.output import Format, TableColumn, columns, write_rows
-from sojourn.core.errors import harmless
+from sojourn.cli.options import FormatOption, Output, UnitAccess, grouped
+from sojourn.cli.output import Format, TableColumn, cell, columns, console, print_json, write_rows
+from sojourn.core.errors import UsageError, harmless
 
 app = typer.Typer(
-    help="List the nodes that a query unit knows, when they were heard of last, and what they measure or cannot.",
-    epilog="Example:  sojourn nodes --server http://127.0.0.1:8080 --tag east",
+    help="List the nodes that a query unit knows: heard of when, what waits there, what they measure or cannot.",
+    epilog="Examples:  sojourn nodes --tag east; sojourn nodes --silent",
     invoke_without_command=True,
 )
+LEAST_SILENCE_NS = 10**9
+# Reports are on their way for a while: less says nothing of a clock.
+CLOCK_AGREES_NS = 2 * 10**9
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
 
 
@@ -24,6 +28,7 @@ def nodes(
     context: typer.Context,
     unit: UnitAccess,
     tag: Annotated[str | None, typer.Option(help="Only nodes with this tag.")] = None,
+    silent: Annotated[bool, typer.Option("--silent", help="Only nodes that are silent.")] = False,
     output_format: FormatOption = None,
 ) -> None:
     """List nodes."""
@@ -32,16 +37,21 @@ def nodes(
     from sojourn.core.units import format_time
 
     with unit.client() as client:
-        found = client.nodes(tag=tag)
-    block: dict[str, list[object]] = {
-        name: [dict(node)[name] for node in found] for name in ("name", "last_seen_ns", "listening", "tags", "metrics")
-    }
+        found = [node for node in client.nodes(tag=tag) if not silent or node["state"] == "silent"]
+    own = ("name", "state", "last_seen_ns", "listening", "tags", "metrics")
+    reported = ("version", "spool_epochs", "spool_bytes", "synchronised", "ahead_ns")
+    block: dict[str, list[object]] = {name: [dict(node)[name] for node in found] for name in own}
+    block |= {name: [(node["report"] or {}).get(name) for node in found] for name in reported}
     block["failed"] = [[f"{stream}: {reason}" for stream, reason in node["failed"].items()] for node in found]
     shown = [
         TableColumn("name", "node", justify="left"),
+        TableColumn("state", "state", justify="left"),
         TableColumn("last_seen_ns", "last heard of", format_time, justify="left"),
         TableColumn("listening", "live", lambda live: "yes" if live else "no", justify="left"),
         *columns("tags", "metrics", show=", ".join, left=True),
+        TableColumn("spool_epochs", "waiting", lambda count: "" if count is None else f"{count:,}", rank=1),
+        TableColumn("ahead_ns", "clock", _clock_text, justify="left", rank=2),
+        TableColumn("version", "version", lambda text: text or "", justify="left", rank=3),
     ]
     if any(block["failed"]):
         shown.append(TableColumn("failed", "failed", "; ".join, justify="left"))
@@ -80,3 +90,158 @@ def release(unit: UnitAccess, node: NodeArgument) -> None:
         print(f"no agent has the name {node}: any may take it")
     else:
         print(f"another agent may take over {', '.join(streams)} of {node} within the next hour")
+
+
+@app.command(epilog="Example:  sojourn nodes show gateway-7")
+@grouped
+def show(unit: UnitAccess, node: NodeArgument, output_format: FormatOption = None) -> None:
+    """Show a node: its agent, its spool and its clock, its streams and how they fare, and when it was silent."""
+    if output_format not in (None, Format.TABLE, Format.JSON):
+        raise UsageError("one node is shown as a table or as JSON", where="--format", action="use json")
+    with unit.client() as client:
+        found = client.node(node)
+    if output_format is Format.JSON:
+        print_json(found)
+        return
+    for line in _lines(found):
+        console().print(cell(line), soft_wrap=True)
+
+
+@app.command(epilog="Example:  sojourn nodes groups")
+@grouped
+def groups(unit: UnitAccess, output: Output) -> None:
+    """List the groups of nodes, one for each tag: how many nodes, how many silent or with failed streams."""
+    with unit.client() as client:
+        found = client.groups()
+    names = {"tag": "tag", "nodes": "nodes", "silent": "silent", "failed": "failed", "spool_epochs": "waiting"}
+    block = {name: [group[name] for group in found] for name in names}
+    shown = [TableColumn("tag", "tag", justify="left")]
+    shown += [TableColumn(name, title, "{:,}".format) for name, title in names.items() if name != "tag"]
+    write_rows([block], output.how, path=output.output, name="groups", table=shown, view=output.view)
+
+
+@app.command(epilog="Example:  sojourn nodes events --open; sojourn nodes events --node gateway-7 --from -30d")
+@grouped
+def events(
+    *,
+    only_open: Annotated[bool, typer.Option("--open", help="Only nodes that are silent now.")] = False,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Of this node.")] = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Silent now, or back since: -1d, 10:05, ISO 8601.")
+    ] = "-1d",
+    unit: UnitAccess,
+    output: Output,
+) -> None:
+    """List when nodes fell silent and when they were back, the latest first."""
+    from sojourn.core.units import format_time, parse_time
+
+    with unit.client() as client:
+        found = client.events(node=node, only_open=only_open, since_ns=max(parse_time(start), 0))
+    names = ("id", "node", "kind", "reason", "since_ns", "raised_ns", "cleared_ns")
+    block = {name: [event[name] for event in found] for name in names}
+    shown = [
+        *columns("node", "kind", left=True),
+        *columns(since_ns="since", raised_ns="noticed", show=format_time, left=True),
+        TableColumn("cleared_ns", "back", lambda time: "" if time is None else format_time(time), justify="left"),
+        TableColumn("reason", "reason", justify="left", rank=1),
+    ]
+    write_rows([block], output.how, path=output.output, name="events", table=shown, view=output.view)
+
+
+@app.command(name="set", epilog="Example:  sojourn nodes set board-3 --silent-after 2h")
+@grouped
+def set_node(
+    *,
+    node: NodeArgument,
+    silent_after: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it may be silent: 2h, never, or default.")
+    ],
+    unit: UnitAccess,
+) -> None:
+    """Set how a node is treated (needs an admin's token): how long it may be silent before that is an event."""
+    allowed_ns = None if silent_after == "default" else silence(silent_after, "--silent-after") or 0
+    with unit.client() as client:
+        client.set_node(node, silent_after_ns=allowed_ns)
+
+
+def silence(text: str, option: str) -> int | None:
+    """How long a node may be silent; None for ever."""
+    from sojourn.core.units import parse_duration
+
+    if text == "never":
+        return None
+    allowed_ns = parse_duration(text)
+    if allowed_ns < LEAST_SILENCE_NS:
+        raise UsageError(f"{text!r} is too short", where=option, action="write never, or 1s or longer, such as 10min")
+    return allowed_ns
+
+
+def _clock_text(ahead_ns: int | None) -> str:
+    """How a node's clock differs from the query unit's; the way of the report is within what does not count."""
+    from sojourn.core.units import format_age
+
+    if ahead_ns is None:
+        return ""
+    if abs(ahead_ns) < CLOCK_AGREES_NS:
+        return "agrees"
+    return f"{format_age(abs(ahead_ns))} {'ahead' if ahead_ns > 0 else 'behind'}"
+
+
+def _lines(node: Mapping[str, Any]) -> list[str]:
+    """A node in words, a line each."""
+    from sojourn.core.units import format_time
+
+    allowed = node["settings"]["silent_after_ns"]
+    lines = [f"{node['name']}: {node['state']}, last heard of {format_time(node['last_seen_ns'])}"]
+    lines.append(f"  known since {format_time(node['first_seen_ns'])}; tags: {', '.join(node['tags']) or 'none'}")
+    lines += [f"  {line}" for line in _about_agent(node["report"])]
+    if allowed is not None:
+        lines.append(f"  may be silent {_allowed_text(allowed)}")
+    for stream in node["streams"]:
+        state = node["states"].get(stream["name"], {"state": "not recorded now", "reason": None})
+        number = "none stored yet" if stream["last_sequence"] is None else f"epochs to {stream['last_sequence']}"
+        what = f"{stream['metric']} ({stream['unit']} of each {stream['granularity']})"
+        reason = f": {state['reason']}" if state["reason"] else ""
+        was = "was " if state["state"] == "running" and node["state"] != "present" else ""
+        lines.append(f"  stream {stream['name']}: {what}, {number}, {was}{state['state']}{reason}")
+    known = {stream["name"] for stream in node["streams"]}
+    lines += [
+        f"  stream {name}: {state['state']}: {state['reason']}"
+        for name, state in node["states"].items()
+        if name not in known
+    ]
+    return lines + [f"  {_event_text(event)}" for event in node["events"]]
+
+
+def _allowed_text(allowed_ns: int) -> str:
+    from sojourn.core.units import format_age
+
+    return f"for {format_age(allowed_ns)}" if allowed_ns else "for ever"
+
+
+def _about_agent(report: Mapping[str, Any] | None) -> list[str]:
+    from sojourn.core.units import format_age, format_bytes, format_time, plural
+
+    if report is None:
+        return ["its agent has said nothing of itself: it has none, or one of an earlier version"]
+    kept = {True: "is kept in step", False: "is not kept in step", None: "does not say whether it is kept in step"}
+    clock = f"clock: {_clock_text(report['ahead_ns'])}, {kept[report['synchronised']]}"
+    if report["clock_error_ns"] is not None and report["synchronised"]:
+        clock += f" within {format_age(report['clock_error_ns'])}"
+    size, limit = format_bytes(report["spool_bytes"]), format_bytes(report["spool_limit_bytes"])
+    spool = f"spool: {plural(report['spool_epochs'], 'epoch')} of {size} wait, the limit is {limit}"
+    if report["spool_trouble"]:
+        spool += f"; {report['spool_trouble']}"
+    return [
+        f"sojourn {report['version']} on {report['system']}, since {format_time(report['started_ns'])}",
+        spool,
+        clock,
+        f"as of {format_time(report['reported_ns'])}",
+    ]
+
+
+def _event_text(event: Mapping[str, Any]) -> str:
+    from sojourn.core.units import format_time
+
+    until = "now" if event["cleared_ns"] is None else format_time(event["cleared_ns"])
+    return f"silent from {format_time(event['since_ns'])} until {until}: {event['reason']}"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn.cli.fleet.nodes import silence
+from sojourn.cli.options import grouped
 from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
+    from sojourn.server.door.limits import Limits
     from sojourn.server.ingest.link import BrokerOptions
 
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
@@ -36,70 +40,112 @@ DataOption = Annotated[
 ]
 
 
-def serve(
-    data: DataOption = None,
+@dataclass(frozen=True)
+class Listening:
+    """Where the query unit listens."""
+
     host: Annotated[str, typer.Option(help="Address to listen on; others than loopback are for real networks.")] = (
         "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    )
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080
     certificate: Annotated[
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), to speak HTTPS.")
-    ] = None,
-    private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None,
+    ] = None
+    private_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.")] = None
     forwarded_from: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ADDRESS", help="A proxy whose X-Forwarded-For says where requests come from; repeatable."
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What is kept for how long."""
+
     keep_epochs: Annotated[
         str | None, typer.Option(metavar="TIME", help="Forget epochs after this time, such as 30d; by default never.")
-    ] = None,
+    ] = None
     merge_epochs: Annotated[
         list[str] | None,
         typer.Option(
             metavar="AGE:STEP", help="Merge epochs of this age into steps of time, such as 7d:1h; repeatable."
         ),
-    ] = None,
+    ] = None
     keep_collections: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What is noticed about nodes, and who is told."""
+
+    silent_after: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a node may be silent before that is an event; or never.")
+    ] = "5min"
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where to POST that a node fell silent, or is back.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class AtBroker:
+    """The broker where nodes publish."""
+
     mqtt: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Also take what nodes publish at a broker: mqtts://USER@HOST:PORT."),
-    ] = None,
+    ] = None
     mqtt_password_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the user's password at the broker.")
-    ] = None,
+    ] = None
     mqtt_ca_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificates (PEM) to trust instead of the system's.")
-    ] = None,
-    mqtt_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate (PEM) to show to the broker.")
-    ] = None,
-    mqtt_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None,
+    ] = None
+    mqtt_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate (PEM) to show to the broker.")] = (
+        None
+    )
+    mqtt_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")] = None
+
+    def options(self) -> BrokerOptions | None:
+        """The broker that the options describe; its files are read once, before anything starts."""
+        password, ca_file, certificate, key = self.mqtt_password_file, self.mqtt_ca_file, self.mqtt_cert, self.mqtt_key
+        if self.mqtt is None:
+            if any((password, ca_file, certificate, key)):
+                raise UsageError(
+                    "there is no --mqtt that it could be for", where="serve", action="give the broker's URL"
+                )
+            return None
+        from sojourn.node.transports.broker import broker_at
+        from sojourn.server.ingest.link import BrokerOptions
+
+        access = broker_at(self.mqtt, where="--mqtt", ca_file=ca_file, certificate=certificate, key=key)
+        options = BrokerOptions(access=access, password_file=password)
+        options.current()
+        return options
+
+
+@grouped
+def serve(
+    *, data: DataOption = None, listening: Listening, keeping: Keeping, watching: Watching, broker: AtBroker
 ) -> None:
     """Serve until Ctrl-C."""
     from sojourn.server.app import ServeOptions
     from sojourn.server.app import serve as run
-    from sojourn.server.door.limits import Limits
-    from sojourn.store.upkeep.downsampling import MergeStep
 
     options = ServeOptions(
         data=data or str(default_data()),
-        host=host,
-        port=port,
-        certificate=certificate,
-        private_key=private_key,
-        forwarded_from=tuple(forwarded_from or ()),
+        host=listening.host,
+        port=listening.port,
+        certificate=listening.certificate,
+        private_key=listening.private_key,
+        forwarded_from=tuple(listening.forwarded_from or ()),
         own_directory=default_data(),
-        limits=Limits(
-            keep_epochs_ns=_kept(keep_epochs, "--keep-epochs"),
-            merge_epochs=tuple(MergeStep.parse(text) for text in merge_epochs or ()),
-            keep_collections_ns=_kept(keep_collections, "--keep-collections"),
-        ),
-        broker=_broker(mqtt, mqtt_password_file, mqtt_ca_file, mqtt_cert, mqtt_key),
+        limits=_limits(keeping, watching),
+        broker=broker.options(),
     )
 
     def announce(url: str, token_file: Path | None) -> None:
@@ -115,21 +161,25 @@ def serve(
     run(options, announce)
 
 
-def _broker(
-    url: str | None, password_file: Path | None, ca_file: Path | None, certificate: Path | None, key: Path | None
-) -> BrokerOptions | None:
-    """The broker that the options describe; its files are read once, before anything starts."""
-    if url is None:
-        if any((password_file, ca_file, certificate, key)):
-            raise UsageError("there is no --mqtt that it could be for", where="serve", action="give the broker's URL")
-        return None
-    from sojourn.node.transports.broker import broker_at
-    from sojourn.server.ingest.link import BrokerOptions
+def _limits(keeping: Keeping, watching: Watching) -> Limits:
+    from sojourn.server.door.limits import Limits
+    from sojourn.store.upkeep.downsampling import MergeStep
 
-    access = broker_at(url, where="--mqtt", ca_file=ca_file, certificate=certificate, key=key)
-    options = BrokerOptions(access=access, password_file=password_file)
-    options.current()
-    return options
+    return Limits(
+        keep_epochs_ns=_kept(keeping.keep_epochs, "--keep-epochs"),
+        merge_epochs=tuple(MergeStep.parse(text) for text in keeping.merge_epochs or ()),
+        keep_collections_ns=_kept(keeping.keep_collections, "--keep-collections"),
+        silent_after_ns=silence(watching.silent_after, "--silent-after"),
+        webhook=_checked_webhook(watching.webhook),
+    )
+
+
+def _checked_webhook(text: str | None) -> str | None:
+    from sojourn.objectives.objective import is_webhook
+
+    if text is not None and not is_webhook(text):
+        raise UsageError("it is no address", where="--webhook", action="give http:// or https://, a host and a path")
+    return text
 
 
 def _kept(text: str | None, option: str) -> int | None:

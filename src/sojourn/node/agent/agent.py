@@ -6,7 +6,7 @@ each failure; *answering* waits for questions about open epochs. They share the 
 which nobody holds while waiting for the network or for a source to open.
 
 Nothing ordinary ends it. A stream that fails, for whatever reason, ends alone: what it measured is closed and sent, the
-query unit learns of it (`report_states`), and it is tried again. So is whatever the network brings, until a stop.
+query unit learns of it (`StateReporter`), and it is tried again. So is whatever the network brings, until a stop.
 
 Every loss is reported: closed epochs are on disk before they count as closed (in memory while the disk refuses
 them); open ones are written down every few seconds (checkpoints) and taken up after a crash as they were then. What was
@@ -34,6 +34,7 @@ from sojourn.node.agent.configuration import (
     checked_source,
     checked_stream,
 )
+from sojourn.node.agent.reporting import StateReporter
 from sojourn.node.agent.stream import AgentStream, WatchedSource
 from sojourn.node.agent.stream_states import StreamStates, reason_of
 from sojourn.node.spool.spool import Spool, StreamState
@@ -114,7 +115,6 @@ class Agent:
         self._wanted: dict[str, StreamConfiguration] = {}
         self._assigned: set[str] = set()
         self._states = StreamStates()
-        self._reported_version = -1
         self._last_numbers: dict[str, int] = {}
         self._watched: deque[_Watched] = deque()
         self._given_up: dict[str, WatchedSource] = {}
@@ -123,7 +123,9 @@ class Agent:
         self._trouble = ""
         self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes, clock=clock)
         self.counts = AgentCounts()
-        self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report)
+        self._reporter = StateReporter(transport, self._states, self.spool, lock=self._lock, clock=clock)
+        before = self._reporter.tell_before
+        self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report, before=before)
         self._looked = -math.inf
         self._report_notices()
 
@@ -166,7 +168,7 @@ class Agent:
             if sending.is_alive():
                 raise TransportError("the query unit does not answer")
             self._sender.send_waiting()
-            self._report_states()
+            self._reporter.tell()
             self._transport.leave()
         except Exception as error:
             if len(self.spool):
@@ -423,22 +425,10 @@ class Agent:
     def _look_for_assignments(self) -> None:
         self.counts.sent = self._sender.sent
         self._announce_again()
-        self._report_states()
+        self._reporter.tell()
         if time.monotonic() - self._looked >= ASSIGNMENTS_SECONDS:
             self._looked = time.monotonic()
             self._follow_assignments()
-
-    def _report_states(self) -> None:
-        """Tell the query unit how the streams fare, if that has changed."""
-        version = self._states.version
-        if version == self._reported_version:
-            return
-        try:
-            self._transport.report_states(self._states.now())
-        except RefusedError as error:
-            if error.status != 404:  # an earlier query unit, which does not ask
-                raise
-        self._reported_version = version
 
     def _follow_assignments(self) -> None:
         """Want the streams that the query unit says; those of the configuration stay."""
@@ -492,7 +482,7 @@ class Agent:
                 if reached and isinstance(error, TransportError):
                     # It may come back as another one, which knows nothing of the streams.
                     self._unannounced.update(list(self._streams))
-                    self._reported_version = -1
+                    self._reporter.forget()
                     reached = False
                 pause_about(self._stop, pause)
                 is_refused = isinstance(error, NameTakenError | RefusedError)

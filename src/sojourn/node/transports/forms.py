@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sojourn.node.transports.transport import Announcement, Asked, Receipt, StreamState, TransportError
+from sojourn.node.transports.transport import AgentReport, Announcement, Asked, Receipt, StreamState, TransportError
 
 MOST_SEQUENCE = 2**63 - 1
 STATUSES = ("stored", "duplicate", "conflict")
@@ -55,8 +55,8 @@ def described(announcement: Announcement) -> dict[str, object]:
     return {name: value for name, value in vars(announcement).items() if value and name != "stream"}
 
 
-def told_states(states: Mapping[str, StreamState]) -> dict[str, dict[str, dict[str, object]]]:
-    """How all streams of a node fare."""
+def told_states(states: Mapping[str, StreamState], agent: AgentReport | None) -> dict[str, object]:
+    """How all streams of a node fare, and its agent."""
     streams: dict[str, dict[str, object]] = {
         name: {
             "state": "running" if state.is_running else "failed",
@@ -65,7 +65,7 @@ def told_states(states: Mapping[str, StreamState]) -> dict[str, dict[str, dict[s
         }
         for name, state in states.items()
     }
-    return {"streams": streams}
+    return {"streams": streams} if agent is None else {"streams": streams, "agent": dict(vars(agent))}
 
 
 def last_sequence(answer: Any, server: str) -> int | None:

@@ -23,7 +23,15 @@ from sojourn.node.transports.forms import (
     receipts,
     told_states,
 )
-from sojourn.node.transports.transport import Announcement, Asked, Receipt, RefusedError, StreamState, for_node
+from sojourn.node.transports.transport import (
+    AgentReport,
+    Announcement,
+    Asked,
+    Receipt,
+    RefusedError,
+    StreamState,
+    for_node,
+)
 
 TIMEOUT_SECONDS = 10.0
 MOST_ANSWER_BYTES = 4 << 20
@@ -82,8 +90,8 @@ class HttpTransport:
     def assignments(self) -> Assigned:
         return assigned(self._call("GET", f"{self._node}/assignments"), self.server)
 
-    def report_states(self, states: Mapping[str, StreamState]) -> None:
-        answer = self._call("PUT", f"{self._node}/states", json=told_states(states))
+    def report_states(self, states: Mapping[str, StreamState], agent: AgentReport | None = None) -> None:
+        answer = self._call("PUT", f"{self._node}/states", json=told_states(states, agent))
         checked_object(answer, self.server, streams=dict)
 
     def leave(self) -> None:

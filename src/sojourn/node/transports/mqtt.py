@@ -40,6 +40,7 @@ from sojourn.node.transports.forms import (
 )
 from sojourn.node.transports.topics import MOST_PAYLOAD_BYTES, NodeTopics
 from sojourn.node.transports.transport import (
+    AgentReport,
     Announcement,
     Asked,
     NameTakenError,
@@ -266,8 +267,8 @@ class MqttTransport:
             self._retained = None
         return found
 
-    def report_states(self, states: Mapping[str, StreamState]) -> None:
-        checked_object(self._ask("states", _json(told_states(states))), self.server, streams=dict)
+    def report_states(self, states: Mapping[str, StreamState], agent: AgentReport | None = None) -> None:
+        checked_object(self._ask("states", _json(told_states(states, agent))), self.server, streams=dict)
 
     def leave(self) -> None:
         if self._instance:

@@ -33,12 +33,18 @@ def pause_about(stop: threading.Event, seconds: float) -> None:
 
 
 class SpoolSender:
-    """Hands a spool's epochs to a transport; ``sent`` counts them."""
+    """Hands a spool's epochs to a transport, `before` each batch doing something else; ``sent`` counts them."""
 
     def __init__(
-        self, spool: Spool, transport: Transport, *, lock: threading.RLock, report: Callable[[str], None]
+        self,
+        spool: Spool,
+        transport: Transport,
+        *,
+        lock: threading.RLock,
+        report: Callable[[str], None],
+        before: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spool, self._transport = spool, transport
+        self._spool, self._transport, self._before = spool, transport, before
         self._lock, self._report = lock, report
         self._troubles: set[type[Exception]] = set()
         self._most_epochs, self._most_bytes = BATCH_EPOCHS, BATCH_BYTES
@@ -48,6 +54,7 @@ class SpoolSender:
     def send_waiting(self) -> None:
         """Send until nothing waits; raises what the transport raises."""
         while True:
+            self._before()
             with self._lock:
                 oldest = self._spool.oldest(self._most_epochs, most_bytes=self._most_bytes)
                 entries = self._spool.mark_sent(oldest)

@@ -97,6 +97,22 @@ class StreamState:
         return not self.reason
 
 
+@dataclass(frozen=True, kw_only=True)
+class AgentReport:
+    """What an agent says of itself: its version, what waits in its spool, and its clock."""
+
+    version: str
+    system: str
+    started_ns: int
+    time_ns: int
+    spool_epochs: int
+    spool_bytes: int
+    spool_limit_bytes: int
+    spool_trouble: str | None = None
+    synchronised: bool | None = None
+    clock_error_ns: int | None = None
+
+
 @dataclass(frozen=True)
 class Asked:
     """A question about some streams, in a range of time: what of it has the query unit not been sent?"""
@@ -119,8 +135,8 @@ class Transport(Protocol):
     def assignments(self) -> tuple[int, dict[str, dict[str, object]]]:
         """The version and the streams that the node shall record."""
 
-    def report_states(self, states: Mapping[str, StreamState]) -> None:
-        """Tell how all streams fare; those left out are no longer recorded."""
+    def report_states(self, states: Mapping[str, StreamState], agent: AgentReport | None = None) -> None:
+        """Tell how all streams fare, and the agent itself; streams left out are no longer recorded."""
 
     def leave(self) -> None:
         """Let another agent have the node's name at once."""

@@ -79,6 +79,8 @@ class Limits:
     objectives: int = 1_000  # of the whole fleet
     node_points: int = 40  # of one node; each takes two assignments while a new generation takes over
     owner_silence_ns: int = 300_000_000_000  # after which another agent may have a node's name
+    silent_after_ns: int | None = 300_000_000_000  # after which a node that is not heard of is an event; none: never
+    webhook: str | None = None  # who is told of nodes' events
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
     merge_epochs: tuple[MergeStep, ...] = ()  # which old epochs are merged into which steps
     keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none

@@ -8,6 +8,7 @@ the reason's number on either way, a `TakenError` or a `SojournError`; `explaine
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from fastapi.exceptions import RequestValidationError
 
 from sojourn.core.errors import SojournError
 from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.inventory import InventoryStore
+from sojourn.server.control.models import ReportedStates
 from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import checked_name
@@ -37,6 +40,7 @@ class Intake:
     store: EpochStore
     owners: OwnerStore
     states: StreamStateStore
+    inventory: InventoryStore
     assigned: AssignmentStore
     live: LiveDesk
     desk: IngestDesk
@@ -87,13 +91,15 @@ class Intake:
         known = [number for number in (self.store.last_sequence(node, stream), floor) if number is not None]
         return StreamInfo(**body.model_dump(), node=node, name=stream, last_sequence=max(known, default=None))
 
-    def set_states(self, node: str, body: StreamStates, instance: str | None) -> StreamStates:
-        """Take down how all streams of a node fare; those left out are no longer recorded."""
+    def set_states(self, node: str, body: ReportedStates, instance: str | None) -> StreamStates:
+        """Take down how all streams of a node fare, and its agent; streams left out are no longer recorded."""
         self.owners.require_owner(checked_name(node), instance)
         for stream in body.streams:
             checked_name(stream)
         self.states.replace(node, body.streams)
-        return body
+        if body.agent is not None:
+            self.inventory.take_report(node, body.agent, now_ns=time.time_ns())
+        return StreamStates(streams=body.streams)
 
     def assignments(self, node: str, instance: str | None) -> Assignments:
         """What a node shall record."""

@@ -22,11 +22,12 @@ from pydantic import BaseModel
 from sojourn.node.transports.broker import Arrived, Outgoing
 from sojourn.node.transports.mqtt import INSTANCE_PROPERTY, MORE_PROPERTY
 from sojourn.node.transports.topics import GROUP, REQUESTS, ROOT, NodeTopics, parsed_topic
+from sojourn.server.control.models import ReportedStates
 from sojourn.server.door.gate import parsed
 from sojourn.server.door.limits import RateLimiter, SparingLog
 from sojourn.server.ingest.intake import Intake, explained
 from sojourn.server.ingest.reaching import BrokerCarrier
-from sojourn.server.models import AnnouncedStream, Released, Stream, StreamStates
+from sojourn.server.models import AnnouncedStream, Released, Stream
 
 # At once, of one node: its agent sends one after the other, and asks beside that.
 NODE_MESSAGES = 4
@@ -159,7 +160,7 @@ class MessageDesk:
         return await self._intake.desk.run(self._intake.announce, node, body.stream, stream, instance)
 
     async def _states(self, node: str, payload: bytes, instance: str | None) -> BaseModel:
-        return await self._intake.desk.run(self._intake.set_states, node, parsed(StreamStates, payload), instance)
+        return await self._intake.desk.run(self._intake.set_states, node, parsed(ReportedStates, payload), instance)
 
     async def _assignments(self, node: str, _payload: bytes, instance: str | None) -> BaseModel:
         return await self._intake.desk.run(self._intake.assignments, node, instance)

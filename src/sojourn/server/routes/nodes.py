@@ -8,6 +8,9 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.node.agent.configuration import checked_stream
+from sojourn.server.control.inventory import grouped
+from sojourn.server.control.models import Node, NodeDetail, NodeEventInfo, NodeGroup, NodeSettings, ReportedStates
+from sojourn.server.control.nodes import all_nodes, known_node, node_detail, streams_of
 from sojourn.server.door.access import (
     Instance,
     admins,
@@ -26,7 +29,6 @@ from sojourn.server.models import (
     Assignments,
     KeyInfo,
     LiveAsked,
-    Node,
     Released,
     Stream,
     StreamInfo,
@@ -51,21 +53,43 @@ def _intake(request: Request) -> Intake:
 @router.get("/nodes")
 async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: str | None = None) -> list[Node]:
     """All nodes that ever sent something, or those with a tag."""
-    records = await run_in_threadpool(request.app.state.store.nodes, tag=tag)
-    metrics: dict[str, set[str]] = {}
-    for stream in await run_in_threadpool(request.app.state.store.streams):
-        metrics.setdefault(stream.node, set()).add(stream.metric)
-    failed = await run_in_threadpool(request.app.state.stream_states.failed)
-    listening = request.app.state.live.is_listening
-    return [
-        Node(
-            **vars(record),
-            listening=listening(record.name),
-            metrics=sorted(metrics.get(record.name, ())),
-            failed=failed.get(record.name, {}),
-        )
-        for record in records
-    ]
+    return await run_in_threadpool(all_nodes, request.app.state, tag=tag)
+
+
+@router.get("/nodes/{node}", responses=problems(404))
+async def show_node(request: Request, node: str, _token: Annotated[Token, readers]) -> NodeDetail:
+    """All that is known of a node."""
+    return await run_in_threadpool(node_detail, request.app.state, node)
+
+
+@router.put("/nodes/{node}/settings", responses=problems(404))
+def set_settings(request: Request, node: str, body: NodeSettings, token: Annotated[Token, admins]) -> NodeSettings:
+    """Set how a node is treated; what is none is as with all nodes."""
+    known_node(request.app.state, checked_name(node))
+    request.app.state.inventory.set_silence(node, body.silent_after_ns)
+    log_action(request, token, f"set the settings of {node}: {body.model_dump_json()}")
+    return body
+
+
+@router.get("/groups")
+async def list_groups(request: Request, _token: Annotated[Token, readers]) -> list[NodeGroup]:
+    """The groups of nodes, one for each tag."""
+    found = await run_in_threadpool(all_nodes, request.app.state)
+    return [NodeGroup(**group) for group in grouped(found)]
+
+
+@router.get("/events")
+def list_events(
+    request: Request,
+    _token: Annotated[Token, readers],
+    node: str | None = None,
+    only_open: Annotated[bool, Query(alias="open", description="only those that are not cleared")] = False,
+    since_ns: Annotated[int | None, Query(ge=0, lt=2**63, description="open now, or cleared since")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[NodeEventInfo]:
+    """Events of nodes, the latest first: those that fell silent, and until when."""
+    found = request.app.state.inventory.events(node=node, only_open=only_open, since_ns=since_ns, limit=limit)
+    return [NodeEventInfo(**vars(event)) for event in found]
 
 
 @router.put("/nodes/{node}/tags")
@@ -89,11 +113,7 @@ def change_tags(request: Request, node: str, body: TagChange, token: Annotated[T
 def list_streams(request: Request, node: str, token: Annotated[Token, readers]) -> list[StreamInfo]:
     """The streams that a node announced."""
     must_be_node(token, node)
-    store = request.app.state.store
-    return [
-        StreamInfo(**vars(one), last_sequence=store.last_sequence(one.node, one.name))
-        for one in store.streams(node=node)
-    ]
+    return streams_of(request.app.state.store, node)
 
 
 @router.put("/nodes/{node}/streams/{stream}")
@@ -118,9 +138,9 @@ def list_states(request: Request, node: str, _token: Annotated[Token, readers]) 
 
 @router.put("/nodes/{node}/states")
 def set_states(
-    request: Request, node: str, body: StreamStates, token: Annotated[Token, nodes], sojourn_instance: Instance = None
+    request: Request, node: str, body: ReportedStates, token: Annotated[Token, nodes], sojourn_instance: Instance = None
 ) -> StreamStates:
-    """A node tells how all its streams fare; those left out are no longer recorded."""
+    """A node tells how its agent and all its streams fare; those left out are no longer recorded."""
     must_be_node(token, node)
     return _intake(request).set_states(node, body, sojourn_instance)
 

@@ -23,6 +23,7 @@ from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.limits import Limits
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, StreamRecord, open_store
+from sojourn.store.notifications import NotificationStore
 from sojourn.store.objectives import GONE, REMOVED, Change, ObjectiveStore, Violation
 from sojourn.store.segments import SegmentStore
 
@@ -267,9 +268,9 @@ def test_a_violation_is_forgotten_after_a_while_once_it_is_cleared(world: World)
     assert world.objectives.remove_some_before(2 * 10**18, limit=100) == 0, "they are open"
     node.send(FLOWS, gamma(10e6))
     world.look(mqtt)
-    assert world.objectives.waiting() == 8
+    assert NotificationStore(world.store).waiting() == 8
     assert world.objectives.remove_some_before(10**18, limit=100) == 0
     assert world.objectives.remove_some_before(2 * 10**18, limit=3) == 3
     assert world.objectives.remove_some_before(2 * 10**18, limit=100) == 1
-    assert world.objectives.waiting() == 0
+    assert NotificationStore(world.store).waiting() == 0
     assert list[Violation]() == world.objectives.violations()

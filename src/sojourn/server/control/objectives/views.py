@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from sojourn.objectives.objective import Objective, describe, table_of
+from sojourn.server.control.notifying import receiver_of
 from sojourn.server.control.objectives.assigning import ObjectiveControl
 from sojourn.server.control.objectives.models import ObjectiveDetail, ObjectiveInfo, ObjectivePlace, WorstInstance
-from sojourn.server.control.objectives.notifying import receiver_of
 from sojourn.server.control.states import StreamStateStore
 from sojourn.store.epochs import EpochStore
 from sojourn.store.objectives import ObjectiveStream, Progress, StoredObjective, worst_state

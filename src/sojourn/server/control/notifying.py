@@ -1,4 +1,4 @@
-"""Tells whoever an objective names of violations that were raised or cleared: an HTTP POST of JSON for each.
+"""Tells of violations that were raised or cleared, and of silent nodes, whoever wants to know: a POST of JSON for each.
 
 Guarantee: each raise and each clear is one notification with an id of its own (in the body, and as the header
 ``Sojourn-Notification``). It is sent until it is answered with 2xx, so at least once: who gets one twice knows it by
@@ -20,7 +20,7 @@ import httpx
 from sojourn import __version__
 from sojourn.core.errors import SojournError
 from sojourn.server.upkeep import Periodic
-from sojourn.store.objectives import Notification, ObjectiveStore
+from sojourn.store.notifications import Notification, NotificationStore
 
 LOOK_SECONDS = 1.0
 TIMEOUT_SECONDS = 10.0
@@ -28,7 +28,7 @@ FIRST_PAUSE_NS, LONGEST_PAUSE_NS = 1_000_000_000, 300_000_000_000
 GIVEN_UP_NS = 86_400_000_000_000
 MOST_WAITING, AT_ONCE, RECEIVERS = 10_000, 200, 4
 _LEASE_NS = 60_000_000_000  # who claims one and ends has it sent again after that
-_LOG = logging.getLogger("sojourn.objectives")
+_LOG = logging.getLogger("sojourn.notifications")
 
 
 def receiver_of(url: str) -> str:
@@ -44,8 +44,8 @@ def receiver_of(url: str) -> str:
 class Notifier(Periodic):
     """Belongs to one query unit."""
 
-    def __init__(self, objectives: ObjectiveStore) -> None:
-        self._objectives = objectives
+    def __init__(self, notifications: NotificationStore) -> None:
+        self._notifications = notifications
         timeout = httpx.Timeout(TIMEOUT_SECONDS)
         agent = {"User-Agent": f"sojourn/{__version__}", "Content-Type": "application/json"}
         self._client = httpx.Client(timeout=timeout, follow_redirects=False, headers=agent, trust_env=False)
@@ -59,9 +59,9 @@ class Notifier(Periodic):
 
     def work(self) -> None:
         try:
-            if given_up := self._objectives.give_up_oldest(MOST_WAITING):
+            if given_up := self._notifications.give_up_oldest(MOST_WAITING):
                 _LOG.warning("warning: %d notifications were given up, as %d wait", given_up, MOST_WAITING)
-            due = self._objectives.due(time.time_ns(), limit=AT_ONCE)
+            due = self._notifications.due(time.time_ns(), limit=AT_ONCE)
         except SojournError as error:
             _LOG.warning("warning: notifications could not be read: %s", error)
             return
@@ -79,16 +79,16 @@ class Notifier(Periodic):
     def _send(self, one: Notification) -> bool:
         """Send a notification that nobody else does; whether the receiver took it."""
         try:
-            if not self._objectives.claim(one, time.time_ns() + _LEASE_NS):
+            if not self._notifications.claim(one, time.time_ns() + _LEASE_NS):
                 return True
             error = self._posted(one)
             now = time.time_ns()
             if error is None:
-                self._objectives.settle(one.id, next_ns=None, delivered_ns=now, error=None)
+                self._notifications.settle(one.id, next_ns=None, delivered_ns=now, error=None)
                 return True
             pause = min(FIRST_PAUSE_NS << min(one.attempts, 20), LONGEST_PAUSE_NS)
             is_over = now - one.created_ns > GIVEN_UP_NS
-            self._objectives.settle(one.id, next_ns=None if is_over else now + pause, error=error[:300])
+            self._notifications.settle(one.id, next_ns=None if is_over else now + pause, error=error[:300])
             if is_over or one.attempts == 0:
                 what = "is given up" if is_over else "will be tried again"
                 _LOG.warning("warning: notification %s to %s %s: %s", one.id, receiver_of(one.url), what, error)
