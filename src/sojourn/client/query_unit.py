@@ -106,6 +106,15 @@ class NodeInfo(TypedDict):
     report: dict[str, Any] | None
 
 
+class NodeSettings(TypedDict, total=False):
+    """How a node is treated; of each 0 is no limit, and none that of all nodes."""
+
+    silent_after_ns: int | None
+    quota_bytes: int | None
+    quota_streams: int | None
+    quota_keys: int | None
+
+
 class SegmentWish(TypedDict, total=False):
     """How a segment is recorded: a memory of each point, or an error of flows' means with a confidence (5 %, 95 %)."""
 
@@ -217,10 +226,10 @@ class Client:
         having = ("id", "node", "kind", "reason", "since_ns", "raised_ns", "cleared_ns")
         return checked_list(found, self.server, **dict.fromkeys(having, object))
 
-    def set_node(self, name: str, *, silent_after_ns: int | None) -> dict[str, Any]:
-        """Set how a node is treated: how long it may be silent, 0 for ever, none as long as all."""
-        body = {"silent_after_ns": silent_after_ns}
-        return self._of_segments("PUT", _of_node(name, "settings"), having=["silent_after_ns"], json=body)
+    def set_node(self, name: str, **settings: Unpack[NodeSettings]) -> dict[str, Any]:
+        """Set how a node is treated, and leave the rest as it is; all its settings."""
+        having = tuple(NodeSettings.__annotations__)
+        return self._of_segments("PATCH", _of_node(name, "settings"), having=having, json=dict(settings))
 
     def change_tags(self, node: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
         """Give a node tags and take others from it, in one step; all that it then has."""

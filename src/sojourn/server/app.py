@@ -31,6 +31,7 @@ from sojourn.server.control.objectives.assigning import NoObjectiveError, Object
 from sojourn.server.control.objectives.worker import ObjectiveWorker
 from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.planning import SegmentPlanner, StoredTraffic
+from sojourn.server.control.quotas import Quotas
 from sojourn.server.control.segments import NoSegmentError, SegmentControl, SegmentExistsError
 from sojourn.server.control.silence import SilenceWatch
 from sojourn.server.control.states import StreamStateStore
@@ -84,6 +85,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
             app.state.owners,
             app.state.stream_states,
             app.state.inventory,
+            app.state.quotas,
             app.state.assignments,
             app.state.live,
             app.state.ingest,
@@ -148,6 +150,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     app.state.limits = limits
     app.state.waking = set()
     app.state.telemetry = Telemetry()
+    app.state.quotas = Quotas(app.state.inventory, limits, app.state.telemetry)
     # Whether somebody may ask, and whether the unit is well, must not wait for threads that work on requests.
     app.state.desk = ThreadPoolExecutor(DESK_THREADS, "desk")
     # A large JSON document holds the interpreter while it is parsed: others have a turn between two of them.

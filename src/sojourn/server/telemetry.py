@@ -44,6 +44,7 @@ class Telemetry:
         self.messages_ignored = counter("messages_ignored", "Messages that came by MQTT and were no node's", "reason")
         self.broker = Gauge("sojourn_broker_connected", "Whether the MQTT broker is connected", registry=registry)
         self.epochs = counter("epochs_received", "Epochs received", "status")
+        self.quota_refusals = counter("quota_refusals", "What nodes sent that was beyond a quota", "quota")
         self.epochs_removed = counter("epochs_removed", "Epochs removed because they were old")
         self.epochs_merged = counter("epochs_merged", "Epochs merged into others because they were old")
         paused = "Whether nothing is removed or merged, because the clock is in doubt"

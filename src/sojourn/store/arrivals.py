@@ -21,7 +21,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.store.database import AHEAD_NS, EPOCHS, NODES, SEQUENCES, as_written, insert_missing
@@ -46,18 +46,31 @@ _SEEN = (
     update(NODES)
     .where(NODES.c.name == bindparam("node"))
     .values(
-        last_seen_ns=bindparam("now"), newest_ns=func.coalesce(bindparam("newest", type_=BigInteger), NODES.c.newest_ns)
+        last_seen_ns=bindparam("now"),
+        newest_ns=func.coalesce(bindparam("newest", type_=BigInteger), NODES.c.newest_ns),
+        sent_bytes=bindparam("sent", type_=BigInteger)
+        + case((NODES.c.sent_day == bindparam("day"), func.coalesce(NODES.c.sent_bytes, 0)), else_=0),
+        sent_day=bindparam("day"),
     )
 )
+DAY_NS = 86_400_000_000_000
 
 
-def see_nodes(connection: Connection, newest: Mapping[str, int | None], now_ns: int) -> None:
+def see_nodes(
+    connection: Connection, newest: Mapping[str, int | None], now_ns: int, *, sent: Mapping[str, int] | None = None
+) -> None:
     """Nodes are alive now, and date their newest measurement so; nobody else changes them until the transaction ends.
+
+    What they `sent`, in bytes, is added to that of the day.
 
     Their rows are taken in the order of their names, so that two writers do not wait for each other in a circle. (Two
     that enter the same new nodes at once may; the database ends one of them, which is then tried again.)
     """
-    changes = [{"node": node, "now": now_ns, "newest": newest[node]} for node in sorted(newest)]
+    more, day = sent or {}, now_ns // DAY_NS
+    changes = [
+        {"node": node, "now": now_ns, "newest": newest[node], "day": day, "sent": more.get(node, 0)}
+        for node in sorted(newest)
+    ]
     if connection.execute(_SEEN, changes).rowcount < len(changes):
         rows = [{"name": node, "first_seen_ns": now_ns, "last_seen_ns": now_ns} for node in sorted(newest)]
         insert_missing(connection, NODES, rows)
@@ -71,6 +84,14 @@ def newest_times(epochs: Iterable[EncodedEpoch]) -> dict[str, int | None]:
     for epoch in epochs:
         times = [time for time in (found.get(epoch.node), epoch.last_ns) if time is not None]
         found[epoch.node] = max(times, default=None)
+    return found
+
+
+def sent_bytes(epochs: Iterable[EncodedEpoch]) -> dict[str, int]:
+    """How much each node sent."""
+    found: dict[str, int] = {}
+    for epoch in epochs:
+        found[epoch.node] = found.get(epoch.node, 0) + len(epoch.data)
     return found
 
 

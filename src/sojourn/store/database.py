@@ -207,6 +207,8 @@ NODES = Table(
     Column("first_seen_ns", BigInteger, nullable=False),
     Column("last_seen_ns", BigInteger, nullable=False),
     Column("newest_ns", BigInteger),  # of its measurements, by its own clock
+    Column("sent_day", BigInteger),  # the latest day since 1970 on which it sent something, and how much that was
+    Column("sent_bytes", BigInteger),
 )
 
 TAGS = Table(

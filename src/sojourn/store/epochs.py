@@ -51,6 +51,7 @@ from sojourn.store.arrivals import (
     moved,
     newest_times,
     see_nodes,
+    sent_bytes,
     statuses_of,
     stored_among,
 )
@@ -161,7 +162,7 @@ class EpochStore(Database):
             return []
         now = time.time_ns() if now_ns is None else now_ns
         with self.transaction(writes=True) as connection:
-            see_nodes(connection, newest_times(epochs), now)
+            see_nodes(connection, newest_times(epochs), now, sent=sent_bytes(epochs))
             numbers = insert_new(connection, epochs, now)
             statuses = statuses_of(connection, epochs, numbers)
             offered = zip(epochs, statuses, strict=True)

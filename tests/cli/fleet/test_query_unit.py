@@ -100,7 +100,8 @@ def test_a_node_is_shown_in_words_and_set(unit: Unit) -> None:
     assert shown[1].endswith("tags: east")
     assert shown[2].strip() == "its agent has said nothing of itself: it has none, or one of an earlier version"
     assert shown[3].strip() == "may be silent for 2 h"
-    assert "disk_io (operations of each process), epochs to 3, not recorded now" in shown[4]
+    assert shown[4].strip().endswith("1 of 1,000 streams, 2 of 1,000,000 keys")
+    assert "disk_io (operations of each process), epochs to 3, not recorded now" in shown[5]
     assert json.loads(run("nodes", "show", "alpha", *here, "--format", "json"))["settings"]["silent_after_ns"]
     assert "east" in run("nodes", "groups", *here)
     run("nodes", "set", "alpha", "--silent-after", "never", *here)
@@ -108,6 +109,13 @@ def test_a_node_is_shown_in_words_and_set(unit: Unit) -> None:
     assert len(run("nodes", "--silent", *here).splitlines()) == 1, "there is none but the title"
     with pytest.raises(SojournError, match="there is no node alpah; sojourn nodes lists"):
         run("nodes", "show", "alpah", *here)
+    run("nodes", "set", "alpha", "--quota-bytes", "2MB", "--quota-streams", "none", *here)
+    assert "of 1.91 MiB sent today, 1 streams" in run("nodes", "show", "alpha", *here)
+    for wrong, words in (("--quota-keys=-3", "no quota"), ("--quota-keys=0", "no quota"), ("--quota-bytes=x", "not")):
+        with pytest.raises(UsageError, match=words):
+            run("nodes", "set", "alpha", wrong, *here)
+    with pytest.raises(UsageError, match="nothing to set"):
+        run("nodes", "set", "alpha", *here)
     with pytest.raises(UsageError, match="too short"):
         run("nodes", "set", "alpha", "--silent-after", "1ms", *here)
     with pytest.raises(UsageError, match="as a table or as JSON"):

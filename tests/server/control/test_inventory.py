@@ -105,19 +105,19 @@ def test_a_report_is_a_sign_of_life_and_tells_how_far_a_clock_is_off(world: Worl
 def test_a_node_may_be_silent_as_long_as_its_own_setting_says(world: World) -> None:
     for name in ("alpha", "beta", "gamma"):
         world.hear(name)
-    world.inventory.set_silence("alpha", 2 * MINUTE)
-    world.inventory.set_silence("beta", 0)
+    world.inventory.set_settings("alpha", {"silent_after_ns": 2 * MINUTE})
+    world.inventory.set_settings("beta", {"silent_after_ns": 0})
     world.pass_time(3 * MINUTE)
     assert world.open() == ["alpha"]
     world.pass_time(3 * MINUTE)
     assert world.open() == ["alpha", "gamma"]
-    world.inventory.set_silence("gamma", 0)
+    world.inventory.set_settings("gamma", {"silent_after_ns": 0})
     world.look()
     assert world.open() == ["alpha"], "what may be silent for ever is no event any more"
-    world.inventory.set_silence("beta", None)
+    world.inventory.set_settings("beta", {"silent_after_ns": None})
     world.look()
     assert world.open() == ["alpha", "beta"]
-    assert world.inventory.silence_of("beta") is None
+    assert world.inventory.settings("beta").silent_after_ns is None
 
 
 def test_a_node_without_an_agent_is_silent_when_its_usual_pause_is_long_over(world: World) -> None:

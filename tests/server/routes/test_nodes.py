@@ -40,7 +40,7 @@ def test_a_node_is_shown_with_what_its_agent_says(unit: Unit) -> None:
         shown = client.node("alpha")
         assert shown["states"]["disk"]["reason"] == "no such device"
         assert shown["report"]["spool_trouble"] == "no space left"
-        assert shown["settings"] == {"silent_after_ns": None}
+        assert set(shown["settings"].values()) == {None}
         assert client.groups() == [
             {"tag": "east", "nodes": 2, "silent": 0, "failed": 1, "spool_epochs": 3},
             {"tag": "roof", "nodes": 1, "silent": 0, "failed": 1, "spool_epochs": 3},
@@ -72,7 +72,7 @@ def test_a_silent_node_is_told_of_and_cleared_when_it_is_back(tmp_path: Path, re
         assert client.events(node="beta") == []
         eventually(lambda: receiver.taken, "nobody was told")
         assert receiver.taken[0]["node_event"]["node"] == "alpha"
-        assert client.set_node("alpha", silent_after_ns=3_600 * 10**9) == {"silent_after_ns": 3_600 * 10**9}
+        assert client.set_node("alpha", silent_after_ns=3_600 * 10**9)["silent_after_ns"] == 3_600 * 10**9
         unit.store.add([make_epoch(1)])
         eventually(lambda: client.nodes()[0]["state"] == "present", "it is not back")
         eventually(lambda: len(receiver.taken) == 2, "nobody was told of the end")

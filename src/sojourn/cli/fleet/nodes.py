@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 LEAST_SILENCE_NS = 10**9
+DEFAULT = "default"
 # Reports are on their way for a while: less says nothing of a clock.
 CLOCK_AGREES_NS = 2 * 10**9
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
@@ -148,20 +149,54 @@ def events(
     write_rows([block], output.how, path=output.output, name="events", table=shown, view=output.view)
 
 
-@app.command(name="set", epilog="Example:  sojourn nodes set board-3 --silent-after 2h")
+@app.command(name="set", epilog="Example:  sojourn nodes set board-3 --silent-after 2h --quota-bytes 50MB")
 @grouped
 def set_node(
     *,
     node: NodeArgument,
     silent_after: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it may be silent: 2h, never, or default.")
-    ],
+        str | None, typer.Option(metavar="TIME", help="How long it may be silent: 2h, never, or default.")
+    ] = None,
+    quota_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of epochs that it may send on a day: 50MB, none, or default.")
+    ] = None,
+    quota_streams: Annotated[
+        str | None, typer.Option(metavar="N", help="Streams that it may have: a number, none, or default.")
+    ] = None,
+    quota_keys: Annotated[
+        str | None, typer.Option(metavar="N", help="Keys of all its streams: a number, none, or default.")
+    ] = None,
     unit: UnitAccess,
 ) -> None:
-    """Set how a node is treated (needs an admin's token): how long it may be silent before that is an event."""
-    allowed_ns = None if silent_after == "default" else silence(silent_after, "--silent-after") or 0
+    """Set how a node is treated (needs an admin's token); what is not given stays as it is."""
+    from sojourn.client.query_unit import NodeSettings
+
+    settings: NodeSettings = {}
+    if silent_after is not None:
+        allowed_ns = None if silent_after == DEFAULT else silence(silent_after, "--silent-after") or 0
+        settings["silent_after_ns"] = allowed_ns
+    if quota_bytes is not None:
+        settings["quota_bytes"] = None if quota_bytes == DEFAULT else quota(quota_bytes, "--quota-bytes") or 0
+    if quota_streams is not None:
+        settings["quota_streams"] = None if quota_streams == DEFAULT else quota(quota_streams, "--quota-streams") or 0
+    if quota_keys is not None:
+        settings["quota_keys"] = None if quota_keys == DEFAULT else quota(quota_keys, "--quota-keys") or 0
+    if not settings:
+        raise UsageError("there is nothing to set", where="nodes set", action="give --silent-after, or a --quota")
     with unit.client() as client:
-        client.set_node(node, silent_after_ns=allowed_ns)
+        client.set_node(node, **settings)
+
+
+def quota(text: str, option: str) -> int | None:
+    """A quota; None for none."""
+    from sojourn.core.units import parse_bytes
+
+    if text == "none":
+        return None
+    most = parse_bytes(text, where=option) if option == "--quota-bytes" or not text.isdecimal() else int(text)
+    if not 0 < most < 2**63:
+        raise UsageError(f"{text[:40]!r} is no quota", where=option, action="write none, or a positive number")
+    return most
 
 
 def silence(text: str, option: str) -> int | None:
@@ -197,6 +232,7 @@ def _lines(node: Mapping[str, Any]) -> list[str]:
     lines += [f"  {line}" for line in _about_agent(node["report"])]
     if allowed is not None:
         lines.append(f"  may be silent {_allowed_text(allowed)}")
+    lines.append(f"  {_usage_text(node['usage'])}")
     for stream in node["streams"]:
         state = node["states"].get(stream["name"], {"state": "not recorded now", "reason": None})
         number = "none stored yet" if stream["last_sequence"] is None else f"epochs to {stream['last_sequence']}"
@@ -211,6 +247,17 @@ def _lines(node: Mapping[str, Any]) -> list[str]:
         if name not in known
     ]
     return lines + [f"  {_event_text(event)}" for event in node["events"]]
+
+
+def _usage_text(usage: Mapping[str, Any]) -> str:
+    from sojourn.core.units import format_bytes
+
+    def of(quota: int | None, shown: Callable[[int], str]) -> str:
+        return "" if quota is None else f" of {shown(quota)}"
+
+    sent = f"{format_bytes(usage['sent_bytes'])}{of(usage['quota_bytes'], format_bytes)} sent today"
+    streams = f"{usage['streams']:,}{of(usage['quota_streams'], '{:,}'.format)} streams"
+    return f"{sent}, {streams}, {usage['keys']:,}{of(usage['quota_keys'], '{:,}'.format)} keys"
 
 
 def _allowed_text(allowed_ns: int) -> str:

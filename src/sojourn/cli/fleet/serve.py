@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.fleet.nodes import silence
+from sojourn.cli.fleet.nodes import quota, silence
 from sojourn.cli.options import grouped
 from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
@@ -92,6 +92,17 @@ class Watching:
 
 
 @dataclass(frozen=True)
+class OfNodes:
+    """What a node may use."""
+
+    quota_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of epochs that a node may send on a day, or none.")
+    ] = "10GB"
+    quota_streams: Annotated[str, typer.Option(metavar="N", help="Streams that a node may have, or none.")] = "1000"
+    quota_keys: Annotated[str, typer.Option(metavar="N", help="Keys of all streams of a node, or none.")] = "1000000"
+
+
+@dataclass(frozen=True)
 class AtBroker:
     """The broker where nodes publish."""
 
@@ -130,7 +141,13 @@ class AtBroker:
 
 @grouped
 def serve(
-    *, data: DataOption = None, listening: Listening, keeping: Keeping, watching: Watching, broker: AtBroker
+    *,
+    data: DataOption = None,
+    listening: Listening,
+    keeping: Keeping,
+    watching: Watching,
+    quotas: OfNodes,
+    broker: AtBroker,
 ) -> None:
     """Serve until Ctrl-C."""
     from sojourn.server.app import ServeOptions
@@ -144,7 +161,7 @@ def serve(
         private_key=listening.private_key,
         forwarded_from=tuple(listening.forwarded_from or ()),
         own_directory=default_data(),
-        limits=_limits(keeping, watching),
+        limits=_limits(keeping, watching, quotas),
         broker=broker.options(),
     )
 
@@ -161,7 +178,7 @@ def serve(
     run(options, announce)
 
 
-def _limits(keeping: Keeping, watching: Watching) -> Limits:
+def _limits(keeping: Keeping, watching: Watching, quotas: OfNodes) -> Limits:
     from sojourn.server.door.limits import Limits
     from sojourn.store.upkeep.downsampling import MergeStep
 
@@ -171,6 +188,9 @@ def _limits(keeping: Keeping, watching: Watching) -> Limits:
         keep_collections_ns=_kept(keeping.keep_collections, "--keep-collections"),
         silent_after_ns=silence(watching.silent_after, "--silent-after"),
         webhook=_checked_webhook(watching.webhook),
+        quota_bytes=quota(quotas.quota_bytes, "--quota-bytes"),
+        quota_streams=quota(quotas.quota_streams, "--quota-streams"),
+        quota_keys=quota(quotas.quota_keys, "--quota-keys"),
     )
 
 

@@ -51,6 +51,7 @@ from sojourn.node.transports.transport import (
     Asked,
     NameTakenError,
     RefusedError,
+    TooLargeError,
     Transport,
     TransportError,
 )
@@ -207,6 +208,8 @@ class Agent:
             self._wanted[configuration.name] = configuration
             try:
                 self._start(configuration)
+            except TooLargeError as error:  # one stream too many: the others go on
+                self._fail(configuration.name, error)
             except (UsageError, RefusedError):
                 raise
             except Exception as error:

@@ -9,7 +9,7 @@ event, its end, and what somebody has to be told of either, are one transaction 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,10 +30,10 @@ from sqlalchemy import (
     update,
 )
 
-from sojourn.server.control.models import AgentReport, Node
+from sojourn.server.control.models import AgentReport, Node, NodeSettings
 from sojourn.server.control.owners import AGENTS, LEFT
 from sojourn.store.arrivals import see_nodes
-from sojourn.store.database import EPOCHS, NAME, NODES, NUMBER, STREAMS, insert_missing
+from sojourn.store.database import EPOCHS, NAME, NODES, NUMBER, SEQUENCES, SIGHTINGS, STREAMS, insert_missing
 from sojourn.store.epochs import EpochStore
 from sojourn.store.notifications import forget_about, notify
 
@@ -60,7 +60,10 @@ SETTINGS = Table(
     "node_settings",
     _METADATA,
     Column("node", NAME, primary_key=True),
-    Column("silent_after_ns", BigInteger),  # 0: never; null: as all
+    Column("silent_after_ns", BigInteger),  # 0: never; of a quota, none; null: as all
+    Column("quota_bytes", BigInteger),
+    Column("quota_streams", BigInteger),
+    Column("quota_keys", BigInteger),
 )
 
 EVENTS = Table(
@@ -164,18 +167,38 @@ class InventoryStore:
                     pauses.append((times[-1] - times[0]) // (len(times) - 1))
         return min(pauses, default=0)
 
-    def set_silence(self, node: str, silent_after_ns: int | None) -> None:
-        """How long a node may be silent: 0 for ever, none as long as all."""
+    def set_settings(self, node: str, changes: Mapping[str, int | None]) -> NodeSettings:
+        """Change how a node is treated, and leave the rest as it is; all that it then is."""
         with self.store.transaction(writes=True) as connection:
-            connection.execute(delete(SETTINGS).where(SETTINGS.c.node == node))
-            if silent_after_ns is not None:
-                connection.execute(insert(SETTINGS).values(node=node, silent_after_ns=silent_after_ns))
+            insert_missing(connection, SETTINGS, [{"node": node}])
+            if changes:
+                connection.execute(update(SETTINGS).where(SETTINGS.c.node == node).values(**changes))
+        return self.settings(node)
 
-    def silence_of(self, node: str) -> int | None:
-        """How long a node may be silent by a setting of its own."""
+    def settings(self, node: str) -> NodeSettings:
+        """How a node is treated by settings of its own."""
         with self.store.transaction() as connection:
-            found = connection.execute(select(SETTINGS.c.silent_after_ns).where(SETTINGS.c.node == node)).scalar()
-        return None if found is None else int(found)
+            row = connection.execute(select(SETTINGS).where(SETTINGS.c.node == node)).mappings().first()
+        return NodeSettings(**{name: row[name] for name in NodeSettings.model_fields} if row is not None else {})
+
+    def sent_on(self, node: str, day: int) -> int:
+        """How many bytes a node sent on a day since 1970, as far as that is its latest."""
+        query = select(NODES.c.sent_bytes).where((NODES.c.name == node) & (NODES.c.sent_day == day))
+        with self.store.transaction() as connection:
+            return int(connection.execute(query).scalar() or 0)
+
+    def streams(self, node: str) -> set[str]:
+        """The streams that a node announced, or sent something of."""
+        with self.store.transaction() as connection:
+            announced = connection.execute(select(STREAMS.c.name).where(STREAMS.c.node == node)).scalars()
+            sent = connection.execute(select(SEQUENCES.c.stream).where(SEQUENCES.c.node == node).distinct()).scalars()
+            return {*announced, *sent}
+
+    def count_keys(self, node: str) -> int:
+        """How many instances a node ever reported, of each of its streams."""
+        query = select(func.count()).select_from(SIGHTINGS).where(SIGHTINGS.c.node == node)
+        with self.store.transaction() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def raise_silent(self, presence: Presence, *, webhook: str | None, now_ns: int) -> NodeEvent | None:
         """Note that a node is silent; None if that is known, or it was heard of meanwhile."""

@@ -87,12 +87,27 @@ class NodeSettings(_Model):
     silent_after_ns: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         default=None, description="how long it may be silent; 0: for ever"
     )
+    quota_bytes: Count | None = Field(default=None, description="of epochs that it may send on a day; 0: any number")
+    quota_streams: Count | None = Field(default=None, description="that it may have; 0: any number")
+    quota_keys: Count | None = Field(default=None, description="of all its streams together; 0: any number")
+
+
+class NodeUsage(_Model):
+    """What a node uses, and how much it may; a quota of none is no limit."""
+
+    sent_bytes: int = Field(description="of epochs, since midnight (UTC)")
+    quota_bytes: int | None
+    streams: int
+    quota_streams: int | None
+    keys: int
+    quota_keys: int | None
 
 
 class NodeDetail(Node):
     """All that is known of a node."""
 
     settings: NodeSettings
+    usage: NodeUsage
     streams: list[StreamInfo]
     states: dict[str, StreamState]
     events: list[NodeEventInfo] = Field(description="the latest first")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from sojourn.server.control.models import AgentInfo, Node, NodeDetail, NodeEventInfo, NodeSettings
+from sojourn.server.control.models import AgentInfo, Node, NodeDetail, NodeEventInfo
 from sojourn.server.models import StreamInfo
 from sojourn.store.epochs import EpochStore, NodeRecord
 
@@ -66,7 +66,8 @@ def node_detail(state: Any, name: str) -> NodeDetail:
     (node,) = _shown(state, [known_node(state, name)])
     return NodeDetail(
         **dict(node),
-        settings=NodeSettings(silent_after_ns=state.inventory.silence_of(name)),
+        settings=state.inventory.settings(name),
+        usage=state.quotas.usage(name),
         streams=streams_of(state.store, name),
         states=state.stream_states.of(name),
         events=[NodeEventInfo(**vars(event)) for event in state.inventory.events(node=name, limit=MOST_EVENTS)],

@@ -79,6 +79,9 @@ class Limits:
     objectives: int = 1_000  # of the whole fleet
     node_points: int = 40  # of one node; each takes two assignments while a new generation takes over
     owner_silence_ns: int = 300_000_000_000  # after which another agent may have a node's name
+    quota_bytes: int | None = 10 * 10**9  # of epochs that a node sends on a day, unless it has settings of its own
+    quota_streams: int | None = 1_000
+    quota_keys: int | None = 1_000_000  # of all streams of a node
     silent_after_ns: int | None = 300_000_000_000  # after which a node that is not heard of is an event; none: never
     webhook: str | None = None  # who is told of nodes' events
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none

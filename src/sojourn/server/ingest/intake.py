@@ -17,10 +17,12 @@ from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 
 from sojourn.core.errors import SojournError
+from sojourn.epochs.wire import EncodedEpoch
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.inventory import InventoryStore
 from sojourn.server.control.models import ReportedStates
 from sojourn.server.control.owners import OwnerStore, TakenError
+from sojourn.server.control.quotas import Quotas
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import checked_name
 from sojourn.server.door.gate import MOST_DETAIL, explain_faults, status_of
@@ -41,11 +43,16 @@ class Intake:
     owners: OwnerStore
     states: StreamStateStore
     inventory: InventoryStore
+    quotas: Quotas
     assigned: AssignmentStore
     live: LiveDesk
     desk: IngestDesk
     limits: Limits
     telemetry: Telemetry
+
+    async def require_bytes(self, node: str) -> None:
+        """Refuse epochs of a node that has sent what it may, before they are read."""
+        await self.desk.run(self.quotas.require_bytes, node)
 
     async def add_epochs(self, body: bytes, *, caller: str, may_write: MayWrite, instance: str | None) -> EpochResults:
         """Store one or more epochs; `may_write` raises for a node that the caller may not send as."""
@@ -53,15 +60,16 @@ class Intake:
             epochs = await checked_epochs(self.desk, body, self.limits)
             if not epochs:
                 raise HTTPException(400, "the body holds no epoch")
-            streams: dict[str, set[str]] = {}
+            by_node: dict[str, list[EncodedEpoch]] = {}
             for epoch in epochs:
-                streams.setdefault(epoch.node, set()).add(epoch.stream)
-            for node, names in streams.items():
+                by_node.setdefault(epoch.node, []).append(epoch)
+            for node, its in by_node.items():
                 may_write(checked_name(node))
-                for name in names:
+                for name in {epoch.stream for epoch in its}:
                     checked_name(name)
-            for node, names in streams.items():
-                await self.desk.run(self.owners.claim, node, names, instance)
+            for node, its in by_node.items():
+                await self.desk.run(self.quotas.take, node, its)
+                await self.desk.run(self.owners.claim, node, {epoch.stream for epoch in its}, instance)
             statuses = await self.desk.run(self.store.add_encoded, epochs)
         for status, count in Counter(statuses).items():
             self.telemetry.epochs.labels(status.value).inc(count)
@@ -86,6 +94,7 @@ class Intake:
     def announce(self, node: str, stream: str, body: Stream, instance: str | None) -> StreamInfo:
         """Remember what a stream measures; the answer tells the number that its epochs go on from."""
         record = StreamRecord(checked_name(node), checked_name(stream), **body.model_dump())
+        self.quotas.require_streams(node, [stream])
         floor = self.owners.claim(node, [stream], instance)[stream]
         self.store.announce(record)
         known = [number for number in (self.store.last_sequence(node, stream), floor) if number is not None]

@@ -152,6 +152,7 @@ class MessageDesk:
 
     async def _epochs(self, node: str, payload: bytes, instance: str | None) -> BaseModel:
         may_write = partial(_must_be, node)
+        await self._intake.require_bytes(node)
         return await self._intake.add_epochs(payload, caller=f"node {node}", may_write=may_write, instance=instance)
 
     async def _announce(self, node: str, payload: bytes, instance: str | None) -> BaseModel:

@@ -27,6 +27,8 @@ async def add_epochs(
         must_be_node(token, node)
 
     intake: Intake = request.app.state.intake
+    if token.node is not None:
+        await intake.require_bytes(token.node)
     body = await request.body()
     return await intake.add_epochs(body, caller=token.id, may_write=may_write, instance=sojourn_instance)
 

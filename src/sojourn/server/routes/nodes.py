@@ -62,13 +62,15 @@ async def show_node(request: Request, node: str, _token: Annotated[Token, reader
     return await run_in_threadpool(node_detail, request.app.state, node)
 
 
-@router.put("/nodes/{node}/settings", responses=problems(404))
+@router.patch("/nodes/{node}/settings", responses=problems(404))
 def set_settings(request: Request, node: str, body: NodeSettings, token: Annotated[Token, admins]) -> NodeSettings:
-    """Set how a node is treated; what is none is as with all nodes."""
+    """Set how a node is treated: what is left out stays, what is null is as with all nodes."""
     known_node(request.app.state, checked_name(node))
-    request.app.state.inventory.set_silence(node, body.silent_after_ns)
-    log_action(request, token, f"set the settings of {node}: {body.model_dump_json()}")
-    return body
+    changes = body.model_dump(exclude_unset=True)
+    settings: NodeSettings = request.app.state.inventory.set_settings(node, changes)
+    request.app.state.quotas.forget(node)
+    log_action(request, token, f"set {', '.join(f'{name}={value}' for name, value in changes.items())} of {node}")
+    return settings
 
 
 @router.get("/groups")
