@@ -49,6 +49,7 @@ COMMANDS = {
     "violations": ("fleet.violations",),
     "nodes": ("fleet.nodes",),
     "token": ("fleet.token",),
+    "audit": ("fleet.audit",),
     "store": ("fleet.store",),
     "sink": ("fleet.sink",),
 }

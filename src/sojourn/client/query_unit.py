@@ -231,6 +231,15 @@ class Client:
         having = tuple(NodeSettings.__annotations__)
         return self._of_segments("PATCH", _of_node(name, "settings"), having=having, json=dict(settings))
 
+    def audit(
+        self, *, from_ns: int = 0, to_ns: int = 2**63 - 1, about: str = "", limit: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Administrative actions, the latest first: who did what, from where, when; those that have a text."""
+        asked = {"from_ns": from_ns, "to_ns": to_ns, "about": about, "limit": limit}
+        having = ("at_ns", "who", "address", "what")
+        found = self._checked("GET", "/api/v1/audit", params=asked)
+        return checked_list(found, self.server, **dict.fromkeys(having, object))
+
     def change_tags(self, node: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
         """Give a node tags and take others from it, in one step; all that it then has."""
         body = {"add": list(add), "remove": list(remove)}

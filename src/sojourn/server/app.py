@@ -44,6 +44,7 @@ from sojourn.server.ingest.intake import Intake
 from sojourn.server.ingest.link import BrokerOptions
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.queries.workers import QueryWorkers
+from sojourn.server.routes.audit import router as audit_routes
 from sojourn.server.routes.collections import router as sink_routes
 from sojourn.server.routes.epochs import epoch_routes, query_routes
 from sojourn.server.routes.measurements import router as measurement_routes
@@ -58,7 +59,17 @@ from sojourn.server.sinks.retention import SinkRetention
 from sojourn.server.sinks.store import LatePackets, SinkStore
 from sojourn.server.sinks.worker import SinkWorker
 from sojourn.server.telemetry import RequestCounter, Telemetry
-from sojourn.server.upkeep import ClockWatch, EpochMerging, EpochRetention, KeyLister, PartitionKeeper, Periodic
+from sojourn.server.upkeep import (
+    EPOCHS,
+    Ageing,
+    ClockWatch,
+    EpochMerging,
+    KeyLister,
+    PartitionKeeper,
+    Periodic,
+    Retention,
+)
+from sojourn.store.audit import AuditLog
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.measurements import MeasurementStore
 from sojourn.store.notifications import NotificationStore
@@ -109,11 +120,13 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         if limits.merge_epochs:
             running.append(EpochMerging(store, limits.merge_epochs, app.state.telemetry, clock))
         if limits.keep_epochs_ns is not None:
-            beside = {"probed intervals": app.state.measurements, "answered runs": RunStore(store)}
-            beside["ended recordings of points"] = app.state.segments.segments
-            beside["cleared violations"] = objectives.objectives
-            beside["events of nodes"] = app.state.inventory
-            running.append(EpochRetention(store, beside, app.state.telemetry, limits.keep_epochs_ns, clock))
+            kept: dict[str, Ageing] = {EPOCHS: store, "probed intervals": app.state.measurements}
+            kept |= {"answered runs": RunStore(store), "ended recordings of points": app.state.segments.segments}
+            kept |= {"cleared violations": objectives.objectives, "events of nodes": app.state.inventory}
+            running.append(Retention(kept, app.state.telemetry, limits.keep_epochs_ns, clock))
+        if limits.keep_audit_ns is not None:
+            audited = {"actions of the audit log": app.state.audit}
+            running.append(Retention(audited, app.state.telemetry, limits.keep_audit_ns, clock))
         for part in running:
             part.start()
         at_broker = BrokerIntake(broker, app.state.intake) if broker is not None else None
@@ -138,6 +151,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     )
     app.state.store = store
     app.state.tokens = TokenStore(store)
+    app.state.audit = AuditLog(store)
     app.state.assignments = AssignmentStore(store)
     app.state.owners = OwnerStore(store, silence_ns=limits.owner_silence_ns)
     app.state.stream_states = StreamStateStore(store)
@@ -167,6 +181,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     for routes in (epoch_routes, node_routes, query_routes, measurement_routes, segment_routes, sink_routes):
         app.include_router(routes)
     app.include_router(objective_routes)
+    app.include_router(audit_routes)
     app.include_router(telemetry.router)
     return app
 

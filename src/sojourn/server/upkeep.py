@@ -32,6 +32,7 @@ KEYS_SECONDS = 1.0
 # After each transaction: other writers, and other threads of this process, have at least as much time as it took.
 KEYS_PAUSE_SECONDS, REMOVAL_PAUSE_SECONDS, MERGE_PAUSE_SECONDS = 0.02, 0.05, 0.005
 REMOVED_AT_ONCE = 500
+EPOCHS = "epochs"
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 600.0
 PARTITIONS_SECONDS, MERGE_SECONDS = 3600.0, 60.0
 _KEYS_LOG = logging.getLogger("sojourn.keys")
@@ -150,18 +151,11 @@ class Ageing(Protocol):
         """Forget at most some of those that are over since before a time; how many."""
 
 
-class EpochRetention(Periodic):
-    """Keeps a store's epochs, and what is stored beside them, for a time."""
+class Retention(Periodic):
+    """Keeps what is stored, by what it is called, for a time; `EPOCHS` are counted."""
 
-    def __init__(
-        self,
-        store: EpochStore,
-        beside: Mapping[str, Ageing],
-        telemetry: Telemetry,
-        keep_ns: int,
-        clock: ClockWatch,
-    ) -> None:
-        self._store, self._beside, self._telemetry, self._keep_ns = store, beside, telemetry, keep_ns
+    def __init__(self, stores: Mapping[str, Ageing], telemetry: Telemetry, keep_ns: int, clock: ClockWatch) -> None:
+        self._stores, self._telemetry, self._keep_ns = stores, telemetry, keep_ns
         self._clock = clock
         super().__init__("sojourn-retention", min(max(keep_ns / 1e9 / 100, SHORTEST_SECONDS), LONGEST_SECONDS))
 
@@ -171,15 +165,14 @@ class EpochRetention(Periodic):
             if (now_ns := self._clock.now_ns()) is not None:
                 self._remove_old(now_ns - self._keep_ns)
         except SojournError as error:
-            _LOG.warning("warning: old epochs could not be removed: %s", error)
+            _LOG.warning("warning: old %s could not be removed: %s", ", ".join(self._stores), error)
 
     def _remove_old(self, before_ns: int) -> None:
-        stores: dict[str, Ageing] = {"epochs": self._store, **self._beside}
-        for what, store in stores.items():
+        for what, store in self._stores.items():
             removed = 0
             while not self._stopping.is_set() and (gone := store.remove_some_before(before_ns, limit=REMOVED_AT_ONCE)):
                 removed += gone
-                if store is self._store:
+                if what == EPOCHS:
                     self._telemetry.epochs_removed.inc(gone)
                 self._stopping.wait(REMOVAL_PAUSE_SECONDS)
             if removed:

@@ -11,7 +11,7 @@ a collection. Its *position* is how far that has come: the number of an epoch, o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -358,11 +358,14 @@ class ObjectiveStore:
         is_open: bool | None = None,
         since_ns: int | None = None,
         limit: int = 1000,
+        among: Collection[str] | None = None,
     ) -> list[Violation]:
-        """Violations, the latest first: of an objective, open or cleared ones, or those open since a time or later."""
+        """Violations, the latest first: of an objective or some nodes, open, cleared, or open since a time or later."""
         query = select(VIOLATIONS).order_by(VIOLATIONS.c.raised_ns.desc(), VIOLATIONS.c.id.desc()).limit(limit)
         if objective is not None:
             query = query.where(VIOLATIONS.c.objective == objective)
+        if among is not None:
+            query = query.where(VIOLATIONS.c.node.in_(sorted(among)))
         if is_open is not None:
             query = query.where(VIOLATIONS.c.cleared_ns.is_(None) == is_open)
         if since_ns is not None:

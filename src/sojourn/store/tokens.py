@@ -2,26 +2,32 @@
 
 A token is ``sojourn_ID_SECRET``; its secret has 256 random bits, so a plain SHA-256 of it is kept and nothing that
 could be guessed. Roles: an *admin* may do all; a *viewer* reads and asks; a *node* writes its own epochs and packets,
-announces its own streams and reads what it is assigned.
+announces its own streams and reads what it is assigned. A viewer's may be for the nodes of some tags alone. A token may
+end by itself; one that is rotated is valid for a while beside the one that takes its place, so that nobody who uses it
+is locked out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Row, String, Table, insert, select, update
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Row, String, Table, Text, insert, select, update
 
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
+from sojourn.core.units import format_time
+from sojourn.store.audit import AuditLog
 from sojourn.store.database import NAME
 from sojourn.store.epochs import EpochStore
 
@@ -40,6 +46,8 @@ TOKENS = Table(
     Column("digest", LargeBinary(32), nullable=False),
     Column("created_ns", BigInteger, nullable=False),
     Column("revoked_ns", BigInteger),
+    Column("expires_ns", BigInteger),
+    Column("tags", Text),  # of the nodes that a viewer may see, as JSON; null: all
 )
 
 
@@ -61,6 +69,20 @@ class Token:
     node: str | None
     created_ns: int
     revoked_ns: int | None = None
+    expires_ns: int | None = None
+    tags: tuple[str, ...] | None = None  # of the nodes that a viewer may see; none: all
+
+    def ended(self, now_ns: int) -> str | None:
+        """Why it is not valid at a time; None if it is.
+
+        >>> Token("1f2e3d4c", "grafana", Role.VIEWER, None, 0, expires_ns=10**9).ended(2 * 10**9)
+        'token 1f2e3d4c expired at 1970-01-01 00:00:01+00:00'
+        """
+        if self.revoked_ns is not None:
+            return f"token {self.id} was revoked at {format_time(self.revoked_ns)}"
+        if self.expires_ns is not None and self.expires_ns <= now_ns:
+            return f"token {self.id} expired at {format_time(self.expires_ns)}"
+        return None
 
     def describe(self) -> str:
         """Who it is, for the log.
@@ -101,8 +123,18 @@ class TokenStore:
     def __init__(self, store: EpochStore) -> None:
         self._store = store
 
-    def create(self, role: Role, *, name: str, node: str | None = None) -> tuple[Token, str]:
+    def create(
+        self,
+        role: Role,
+        *,
+        name: str,
+        node: str | None = None,
+        expires_ns: int | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> tuple[Token, str]:
         """A new token and its text, which is shown this once."""
+        if tags is not None and (role is not Role.VIEWER or not tags or not all(map(is_name, tags))):
+            raise UsageError("tags are for viewers", where="token", action="use --role viewer --tag NAME")
         if (role is Role.NODE) != (node is not None):
             raise UsageError(
                 "a node's token names its node, and only a node's does",
@@ -115,29 +147,54 @@ class TokenStore:
             raise UsageError(
                 f"{name[:40]!r} cannot name a token", where="token", action="use 1 to 200 printable characters"
             )
-        token = Token(secrets.token_hex(4), name, role, node, time.time_ns())
+        kept = None if tags is None else tuple(sorted(set(tags)))
+        token = Token(secrets.token_hex(4), name, role, node, time.time_ns(), expires_ns=expires_ns, tags=kept)
         secret = secrets.token_urlsafe(32)
+        row = {**vars(token), "role": role.value, "tags": None if kept is None else json.dumps(kept)}
         with self._store.transaction(writes=True) as connection:
-            connection.execute(insert(TOKENS).values(**vars(token) | {"role": role.value, "digest": _digest(secret)}))
-        _LOG.info("%s created", token.describe())
+            connection.execute(insert(TOKENS).values(**row, digest=_digest(secret)))
+        self._note(f"created {token.describe()}")
         return token, f"{PREFIX}_{token.id}_{secret}"
 
+    def rotate(self, token_id: str, *, grace_ns: int, expires_ns: int | None = None) -> tuple[Token, str]:
+        """A new token in the place of one that is valid for a while yet; the new one and its text."""
+        now = time.time_ns()
+        old = next((one for one in self.all() if one.id == token_id and one.ended(now) is None), None)
+        if old is None:
+            raise _unknown(token_id)
+        new = self.create(old.role, name=old.name, node=old.node, expires_ns=expires_ns, tags=old.tags)
+        until = now + grace_ns if old.expires_ns is None else min(old.expires_ns, now + grace_ns)
+        with self._store.transaction(writes=True) as connection:
+            connection.execute(update(TOKENS).where(TOKENS.c.id == token_id).values(expires_ns=until))
+        self._note(f"rotated token {token_id}, which ends at {format_time(until)}, to {new[0].id}")
+        return new
+
+    def _note(self, what: str) -> None:
+        _LOG.info("%s", what)
+        AuditLog(self._store).enter(what)
+
     def check(self, text: str) -> Token | None:
-        """The token that a text is, unless it is none or was revoked."""
+        """The token that a text is, unless it is none or is valid no more."""
+        token = self.look(text)
+        return None if token is None or token.ended(time.time_ns()) is not None else token
+
+    def look(self, text: str) -> Token | None:
+        """The token that a text is, valid or not; none where the secret is another one."""
         parts = _parts(text)
         if parts is None:
             return None
         token_id, secret = parts
         with self._store.transaction() as connection:
             row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
-        if row is None or not hmac.compare_digest(row.digest, _digest(secret)) or row.revoked_ns is not None:
+        if row is None or not hmac.compare_digest(row.digest, _digest(secret)):
             return None
         return _token(row)
 
     def valid_digests(self) -> frozenset[bytes]:
-        """The digests of all tokens that were not revoked."""
+        """The digests of all tokens that are valid now."""
+        lasting = TOKENS.c.expires_ns.is_(None) | (TOKENS.c.expires_ns > time.time_ns())
         with self._store.transaction() as connection:
-            live = select(TOKENS.c.digest).where(TOKENS.c.revoked_ns.is_(None))
+            live = select(TOKENS.c.digest).where(TOKENS.c.revoked_ns.is_(None) & lasting)
             return frozenset(connection.execute(live).scalars())
 
     def revoke(self, token_id: str) -> None:
@@ -145,10 +202,8 @@ class TokenStore:
         with self._store.transaction(writes=True) as connection:
             live = (TOKENS.c.id == token_id) & TOKENS.c.revoked_ns.is_(None)
             if not connection.execute(update(TOKENS).where(live).values(revoked_ns=time.time_ns())).rowcount:
-                raise UsageError(
-                    f"there is no valid token {token_id[:40]!r}", where="token", action="sojourn token list shows them"
-                )
-        _LOG.info("token %s revoked", token_id)
+                raise _unknown(token_id)
+        self._note(f"revoked token {token_id}")
 
     def all(self) -> list[Token]:
         """All tokens, oldest first."""
@@ -158,4 +213,10 @@ class TokenStore:
 
 
 def _token(row: Row[Any]) -> Token:
-    return Token(row.id, row.name, Role(row.role), row.node, row.created_ns, row.revoked_ns)
+    tags = None if row.tags is None else tuple(json.loads(row.tags))
+    return Token(row.id, row.name, Role(row.role), row.node, row.created_ns, row.revoked_ns, row.expires_ns, tags)
+
+
+def _unknown(token_id: str) -> UsageError:
+    what = f"there is no valid token {token_id[:40]!r}"
+    return UsageError(what, where="token", action="sojourn token list shows them")

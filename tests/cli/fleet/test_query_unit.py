@@ -74,6 +74,22 @@ def test_tokens_of_no_unit_are_neither_listed_nor_revoked_and_nothing_is_made(tm
     assert token.split("_")[1] == listed["id"]
 
 
+def test_a_token_is_rotated_and_ends(tmp_path: Path, unit: Unit) -> None:
+    data = ["--data", str(tmp_path / "data")]
+    run("token", "create", "--role", "viewer", "--tag", "east", "--expires", "90d", *data, "-w", str(tmp_path / "one"))
+    (listed,) = [one for one in json.loads(run("token", "list", *data, "--format", "json"))["tokens"] if one["tags"]]
+    assert listed["expires_ns"] > listed["created_ns"]
+    run("token", "rotate", listed["id"], "--grace", "0s", *data, "-w", str(tmp_path / "two"))
+    for file, words in (("one", "expired at .*sojourn token rotate"), ("two", "needs the role admin")):
+        with pytest.raises(SojournError, match=words):
+            run("audit", "--server", unit.url, "--token-file", str(tmp_path / file))
+    shown = run("audit", "--server", unit.url, "--token", unit.tokens["admin"], "--about", listed["id"])
+    assert f"rotated token {listed['id']}" in shown
+    for wrong in (["--expires", "0s"], ["--expires", "soon"], ["--tag", "a/b"]):
+        with pytest.raises(UsageError):
+            run("token", "create", "--role", "viewer", *wrong, *data)
+
+
 def test_nodes_are_listed_with_their_metrics_however_many_there_are(tmp_path: Path) -> None:
     """One request: a request for each would meet the limit of requests."""
     running = running_unit(tmp_path / "data", Limits(burst=5, requests_per_second=0.001))

@@ -77,6 +77,9 @@ class Keeping:
         str | None,
         typer.Option(metavar="TIME", help="Remove packets of sinks so long after they came, such as 30d; else never."),
     ] = None
+    keep_audit: Annotated[
+        str, typer.Option(metavar="TIME", help="Forget administrative actions after this time; or never.")
+    ] = "400d"
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def _limits(keeping: Keeping, watching: Watching, quotas: OfNodes) -> Limits:
         keep_epochs_ns=_kept(keeping.keep_epochs, "--keep-epochs"),
         merge_epochs=tuple(MergeStep.parse(text) for text in keeping.merge_epochs or ()),
         keep_collections_ns=_kept(keeping.keep_collections, "--keep-collections"),
+        keep_audit_ns=None if keeping.keep_audit == "never" else _kept(keeping.keep_audit, "--keep-audit"),
         silent_after_ns=silence(watching.silent_after, "--silent-after"),
         webhook=_checked_webhook(watching.webhook),
         quota_bytes=quota(quotas.quota_bytes, "--quota-bytes"),

@@ -121,6 +121,7 @@ class AgentConfiguration:
     ca_file: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    token_file: Path | None = None  # is read again when the query unit or the broker refuses the token
 
     def broker(self) -> BrokerAccess | None:
         """The broker at the server's address, if it is one's: the node's name is the user, its token the password."""
@@ -131,6 +132,7 @@ class AgentConfiguration:
             where="server",
             user=level(self.node),
             password=self.token or None,
+            password_file=self.token_file,
             ca_file=self.ca_file,
             certificate=self.certificate,
             key=self.key,
@@ -310,12 +312,13 @@ def _sign_in(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise UsageError("certificate and key are for a broker", where=where, action="give server = mqtts://…")
         if "ca_file" in files:
             trusting(files["ca_file"])  # it has to be readable before anything starts
-    token = ""
+    token, token_file = "", None
     if "token" in tables:
         token = _text(tables, "token", where)
     elif "token_file" in tables or not is_broker(server):
-        token = read_token(Path(_text(tables, "token_file", where)))
-    return {"server": server, "token": token, **files}
+        token_file = Path(_text(tables, "token_file", where))
+        token = read_token(token_file)
+    return {"server": server, "token": token, "token_file": token_file, **files}
 
 
 def _memory(tables: Mapping[str, Any], where: str) -> MemoryLimits:

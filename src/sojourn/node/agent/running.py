@@ -20,8 +20,14 @@ def transport_for(configuration: AgentConfiguration, instance: str | None) -> Tr
     """The way that the server's address names: a broker's, or a query unit's own."""
     access = configuration.broker()
     if access is None:
-        server, token, ca_file = configuration.server, configuration.token, configuration.ca_file
-        return HttpTransport(server, token, node=configuration.node, instance=instance, ca_file=ca_file)
+        return HttpTransport(
+            configuration.server,
+            configuration.token,
+            node=configuration.node,
+            instance=instance,
+            ca_file=configuration.ca_file,
+            token_file=configuration.token_file,
+        )
     from sojourn.node.transports.mqtt import MqttTransport
 
     return MqttTransport(access, node=configuration.node, instance=instance)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sojourn.core.errors import UsageError
-from sojourn.node.transports.exchange import trusting
+from sojourn.node.transports.exchange import read_token, trusting
 from sojourn.node.transports.topics import MOST_PACKET_BYTES
 from sojourn.node.transports.transport import NoAnswerError, RefusedError, TooLargeError, TransportError
 
@@ -66,6 +66,14 @@ class BrokerAccess:
     ca_file: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    password_file: Path | None = None  # is read for every connection; what it held at the start, if that fails
+
+    def current_password(self) -> str | None:
+        """The password, also once it was changed."""
+        if self.password_file is not None:
+            with suppress(UsageError):
+                return read_token(self.password_file)
+        return self.password
 
     def tls(self) -> ssl.SSLContext:
         """TLS that checks the broker's certificate and name, and shows ours if there is one."""
@@ -94,6 +102,7 @@ def broker_at(
     ca_file: Path | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
+    password_file: Path | None = None,
 ) -> BrokerAccess:
     """A broker from its URL, which may name the user; its files are read once, so that faults show at the start.
 
@@ -118,7 +127,7 @@ def broker_at(
     if not is_tls and (ca_file or certificate):
         raise UsageError("certificates are for mqtts://", where=where, action="write mqtts://HOST:PORT")
     shown = f"{parts.scheme}://{'[' + parts.hostname + ']' if ':' in parts.hostname else parts.hostname}:{port}"
-    access = BrokerAccess(shown, parts.hostname, port, is_tls, name, password, ca_file, certificate, key)
+    access = BrokerAccess(shown, parts.hostname, port, is_tls, name, password, ca_file, certificate, key, password_file)
     if is_tls:
         access.tls()
     return access
@@ -198,7 +207,7 @@ class BrokerConnection:
             CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5, reconnect_on_failure=False, manual_ack=True
         )
         if self.access.user is not None:
-            client.username_pw_set(self.access.user, self.access.password)
+            client.username_pw_set(self.access.user, self.access.current_password())
         if self.access.is_tls:
             client.tls_set_context(self.access.tls())
         if will is not None:

@@ -65,7 +65,7 @@ class HttpConnections:
 
     def __init__(self, server: str, headers: Mapping[str, str], *, tls: ssl.SSLContext | None = None) -> None:
         self._to = urlsplit(server)
-        self._headers = headers
+        self.headers = dict(headers)  # another token may come to be used
         self._is_tls = self._to.scheme == "https"
         self._tls = (tls or ssl.create_default_context()) if self._is_tls else None
         self._proxy = _proxy_for(self._to)
@@ -88,7 +88,7 @@ class HttpConnections:
             target = self._to.path + request.target
             if self._proxy is not None and not self._is_tls:
                 target = f"http://{self._to.netloc.rpartition('@')[2]}{target}"
-            headers = {**self._headers, **self._for_proxy(), **request.headers}
+            headers = {**self.headers, **self._for_proxy(), **request.headers}
             connection.request(request.method, target, request.body, headers)
             with connection.getresponse() as response:
                 yield response

@@ -1,18 +1,21 @@
 """The HTTP transport: JSON and CBOR over one connection that is kept open.
 
 Every answer is checked (`exchange`: status, content type, size; here: its form), so that whatever answers in the query
-unit's place is a failure to be tried again, and never an acknowledgement.
+unit's place is a failure to be tried again, and never an acknowledgement. Where the token is refused, its file is read
+again: one that was rotated takes effect without a restart.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sojourn.node.transports.exchange import checked_address, connect, exchange
+from sojourn.core.errors import UsageError
+from sojourn.node.transports.exchange import checked_address, connect, exchange, read_token
 from sojourn.node.transports.forms import (
     Assigned,
     assigned,
@@ -36,6 +39,7 @@ from sojourn.node.transports.transport import (
 TIMEOUT_SECONDS = 10.0
 MOST_ANSWER_BYTES = 4 << 20
 CBOR = "application/cbor"
+UNAUTHORISED = 401
 # Tells agents with one node's name apart.
 INSTANCE_HEADER = "Sojourn-Instance"
 
@@ -52,12 +56,14 @@ class HttpTransport:
         instance: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         ca_file: Path | None = None,
+        token_file: Path | None = None,
     ) -> None:
         self.server = checked_address(server, where="server")
         self._node = f"/api/v1/nodes/{quote(node, safe='')}"
         self._identity = {INSTANCE_HEADER: instance} if instance else {}
         self._timeout = timeout_seconds
         self._deadline: float | None = None
+        self._token, self._token_file = token, token_file
         self._client = connect(self.server, token, ca_file=ca_file)
 
     def close(self) -> None:
@@ -75,9 +81,23 @@ class HttpTransport:
         headers = {**how.pop("headers", {}), **self._identity}
         how |= {"headers": headers, "may_be_empty": may_be_empty, "most_bytes": MOST_ANSWER_BYTES}
         try:
-            return exchange(self._client, self.server, method, path, seconds=allowed, **how)
+            used = self._token
+            try:
+                return exchange(self._client, self.server, method, path, seconds=allowed, **how)
+            except RefusedError as error:
+                if error.status != UNAUTHORISED or not self._renew(used):
+                    raise
+                return exchange(self._client, self.server, method, path, seconds=allowed, **how)
         except RefusedError as error:
             raise for_node(error) from None
+
+    def _renew(self, used: str) -> bool:
+        """Take the token that its file has now; whether it is another one than was used."""
+        if self._token_file is not None:
+            with suppress(UsageError):  # it may be written just now: the old one is tried once more, later
+                self._token = read_token(self._token_file)
+                self._client.headers["Authorization"] = f"Bearer {self._token}"
+        return self._token != used
 
     def announce(self, announcement: Announcement) -> int | None:
         path = f"{self._node}/streams/{quote(announcement.stream, safe='')}"

@@ -9,7 +9,7 @@ event, its end, and what somebody has to be told of either, are one transaction 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -236,12 +236,20 @@ class InventoryStore:
         return None if row is None else NodeEvent(**row._mapping)
 
     def events(
-        self, *, node: str | None = None, only_open: bool = False, since_ns: int | None = None, limit: int = 1000
+        self,
+        *,
+        node: str | None = None,
+        only_open: bool = False,
+        since_ns: int | None = None,
+        limit: int = 1000,
+        among: Collection[str] | None = None,
     ) -> list[NodeEvent]:
-        """Events, the latest first: of all nodes or one, open ones, or those not cleared before a time."""
+        """Events, the latest first: of all nodes, some or one, open ones, or those not cleared before a time."""
         query = select(EVENTS).order_by(EVENTS.c.raised_ns.desc(), EVENTS.c.id.desc()).limit(limit)
         if node is not None:
             query = query.where(EVENTS.c.node == node)
+        if among is not None:
+            query = query.where(EVENTS.c.node.in_(sorted(among)))
         if only_open:
             query = query.where(EVENTS.c.cleared_ns.is_(None))
         if since_ns is not None:

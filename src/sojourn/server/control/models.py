@@ -117,3 +117,13 @@ class ReportedStates(StreamStates):
     """The same as an agent tells it, which may say something of itself beside."""
 
     agent: AgentReport | None = None
+
+
+class AuditAction(_Model):
+    """An administrative action: who did what, from where, when."""
+
+    id: int
+    at_ns: int
+    who: str
+    address: str
+    what: str

@@ -46,20 +46,27 @@ def bearer(request: Request, _given: Annotated[HTTPAuthorizationCredentials | No
 
 
 class _Allowed:
-    """A dependency that lets some roles in; the gate reads them, too, before it reads a body."""
+    """A dependency that lets some roles in; the gate reads them, too, before it reads a body.
 
-    def __init__(self, *roles: Role) -> None:
-        self.roles = roles
+    Viewers of some nodes are let in only where a route says that it shows them these alone (`keeps_scope`).
+    """
+
+    def __init__(self, *roles: Role, keeps_scope: bool = False) -> None:
+        self.roles, self.keeps_scope = roles, keeps_scope
 
     def __call__(self, token: Annotated[Token, Depends(bearer)]) -> Token:
         must_have_role(token, self.roles)
+        if token.tags is not None and not self.keeps_scope:
+            raise HTTPException(403, f"the token is for the nodes of {', '.join(token.tags)}; this is about all nodes")
         return token
 
 
 admins = Depends(_Allowed(Role.ADMIN))
 readers = Depends(_Allowed(Role.ADMIN, Role.VIEWER))
+readers_of_some = Depends(_Allowed(Role.ADMIN, Role.VIEWER, keeps_scope=True))
 nodes = Depends(_Allowed(Role.ADMIN, Role.NODE))
 everyone = Depends(_Allowed(Role.ADMIN, Role.VIEWER, Role.NODE))
+everyone_of_some = Depends(_Allowed(Role.ADMIN, Role.VIEWER, Role.NODE, keeps_scope=True))
 
 
 @lru_cache(maxsize=1000)
@@ -84,6 +91,22 @@ def must_be_node(token: Token, node: str) -> None:
     """Refuse a node's token for the things of another node."""
     if token.role is Role.NODE and token.node != node:
         raise HTTPException(403, f"the token is that of node {token.node}, not {node[:200]}")
+
+
+def visible_nodes(request: Request, token: Token) -> set[str] | None:
+    """The nodes that a token may see; None for all."""
+    if token.tags is None:
+        return None
+    wanted = set(token.tags)
+    return {node.name for node in request.app.state.store.nodes() if wanted.intersection(node.tags)}
+
+
+def must_see(request: Request, token: Token, node: str) -> None:
+    """Refuse a viewer's token for a node that it is not for; whether there is such a node is not said."""
+    seen = visible_nodes(request, token)
+    if seen is not None and node not in seen:
+        tags = ", ".join(token.tags or ())
+        raise HTTPException(403, f"the token is for the nodes of {tags}, which {node[:200]} is not one of")
 
 
 def checked_name(name: str) -> str:
@@ -113,8 +136,10 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def log_action(request: Request, token: Token, what: str) -> None:
-    """Write down who changed what, and from where."""
-    _LOG.info("%s at %s %s", token.describe(), request.client.host if request.client else "?", what)
+    """Write down who changed what, and from where: in the log, and in the audit log, which takes a transaction."""
+    address = request.client.host if request.client else "?"
+    _LOG.info("%s at %s %s", token.describe(), address, what)
+    request.app.state.audit.enter(what, who=token.describe(), address=address)
 
 
 REFRESH_SECONDS = 1.0
@@ -192,10 +217,17 @@ class SignIn:
         if token is None:
             # Never what was presented.
             self._failed.warn(f"sign-in failed from {group} with {'an invalid token' if text else 'no token'}")
-            raise HTTPException(
-                401, "a valid token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
-            )
+            raise HTTPException(401, await self._reason(digest, text), {"WWW-Authenticate": "Bearer"})
         return token
+
+    async def _reason(self, digest: bytes | None, text: str) -> str:
+        """Why a text is no valid token; that one was valid is told to nobody but who has its secret."""
+        loop = asyncio.get_running_loop()
+        known = None if digest is None else await loop.run_in_executor(self._workers, self._tokens.look, text)
+        ended = None if known is None else known.ended(time.time_ns())
+        if ended is None:
+            return "a valid token is needed: Authorization: Bearer TOKEN"
+        return f"{ended}; ask for another one (sojourn token rotate, or create)"
 
     async def _known(self, digest: bytes, text: str) -> Token | None:
         """A token that was valid a moment ago."""

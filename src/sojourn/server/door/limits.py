@@ -86,6 +86,7 @@ class Limits:
     webhook: str | None = None  # who is told of nodes' events
     keep_epochs_ns: int | None = None  # how long epochs are kept; for ever if none
     merge_epochs: tuple[MergeStep, ...] = ()  # which old epochs are merged into which steps
+    keep_audit_ns: int | None = 400 * 86_400_000_000_000  # how long administrative actions are kept
     keep_collections_ns: int | None = None  # how long packets of sinks are kept; for ever if none
 
 

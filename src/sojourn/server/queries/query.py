@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -47,8 +47,18 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
 class QueryEngine:
     """Answers questions from the store and the nodes."""
 
-    def __init__(self, store: EpochStore, desk: LiveDesk, workers: QueryWorkers, limits: Limits) -> None:
+    def __init__(
+        self,
+        store: EpochStore,
+        desk: LiveDesk,
+        workers: QueryWorkers,
+        limits: Limits,
+        *,
+        among: Collection[str] | None = None,
+    ) -> None:
+        """All nodes may be asked about, or those `among` which are the asker's."""
         self._store, self._desk, self._workers, self._limits = store, desk, workers, limits
+        self._among = among
 
     async def answer(self, query: Query) -> tuple[Stat, list[Found]]:
         """The statistic asked for or fit for the metric; one answer, or one for each instance or group."""
@@ -82,6 +92,8 @@ class QueryEngine:
         if bool(nodes) == (query.tag is not None):
             raise UsageError("a question is about nodes or one tag", where="query", action="give node or tag")
         wanted = set(nodes) or {node.name for node in self._store.nodes(tag=query.tag)}
+        if self._among is not None:
+            wanted &= set(self._among)
         of_metric = self._store.streams(node=nodes[0] if len(nodes) == 1 else None, metric=query.metric)
         streams = [stream for stream in of_metric if stream.node in wanted]
         lacking = [node for node in nodes if all(stream.node != node for stream in streams)]

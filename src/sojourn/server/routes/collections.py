@@ -16,7 +16,16 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from sojourn.core.errors import WireError
-from sojourn.server.door.access import checked_name, everyone, must_be_node, nodes, problems, readers
+from sojourn.server.door.access import (
+    checked_name,
+    everyone_of_some,
+    must_be_node,
+    must_see,
+    nodes,
+    problems,
+    readers_of_some,
+    visible_nodes,
+)
 from sojourn.server.door.limits import CBOR
 from sojourn.server.models import AppendResult, Collection, Hop, HopPage, NodeTable, NodeWaits, PacketHops, TracePacket
 from sojourn.server.sinks.answers import AnsweredPacket
@@ -115,15 +124,20 @@ async def append_packets(request: Request, node: str, collection: str, token: An
 
 
 @router.get("/collections")
-def list_collections(request: Request, _token: Annotated[Token, readers]) -> list[Collection]:
+def list_collections(request: Request, token: Annotated[Token, readers_of_some]) -> list[Collection]:
     """All collections, and how far each is solved."""
-    return _shown(request, request.app.state.sinks.collections)
+    seen = visible_nodes(request, token)
+    found = _shown(request, request.app.state.sinks.collections)
+    return [one for one in found if seen is None or one.node in seen]
 
 
 @router.get(_HERE, responses=problems(404))
-def get_collection(request: Request, node: str, collection: str, token: Annotated[Token, everyone]) -> Collection:
+def get_collection(
+    request: Request, node: str, collection: str, token: Annotated[Token, everyone_of_some]
+) -> Collection:
     """One collection, and how far it is solved."""
     must_be_node(token, node)
+    must_see(request, token, node)
     return _shown(request, lambda: [_found(request, node, collection)])[0]
 
 
@@ -139,9 +153,10 @@ def close_windows(request: Request, node: str, collection: str, token: Annotated
 
 @router.get(_HERE + "/packets/{origin}/{sequence}", responses=problems(404))
 def get_packet(
-    request: Request, node: str, collection: str, origin: int, sequence: int, _token: Annotated[Token, readers]
+    request: Request, node: str, collection: str, origin: int, sequence: int, token: Annotated[Token, readers_of_some]
 ) -> list[PacketHops]:
     """The hops of a packet; of all packets of that name, newest first, as sequence numbers wrap."""
+    must_see(request, token, node)
     found = _found(request, node, collection)
     if not (0 <= origin < 2**62 and 0 <= sequence < 2**62):
         return []
@@ -159,13 +174,14 @@ def list_hops(
     request: Request,
     node: str,
     collection: str,
-    _token: Annotated[Token, readers],
+    token: Annotated[Token, readers_of_some],
     from_ns: Time = 0,
     to_ns: Time = LATEST_NS,
     after: Annotated[str | None, Query(max_length=50, description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="packets of a page")] = 1000,
 ) -> HopPage:
     """Delays at every hop of the packets generated in a stretch of time, page by page."""
+    must_see(request, token, node)
     found = _found(request, node, collection)
     packets = request.app.state.sink_answers.between(found, from_ns, to_ns, after=_cursor(after), limit=limit)
     return HopPage(
@@ -181,11 +197,12 @@ def list_waits(
     request: Request,
     node: str,
     collection: str,
-    _token: Annotated[Token, readers],
+    token: Annotated[Token, readers_of_some],
     from_ns: Time = 0,
     to_ns: Time = LATEST_NS,
 ) -> NodeTable:
     """How long packets generated in a stretch of time stayed at each node, slowest first."""
+    must_see(request, token, node)
     found = _found(request, node, collection)
     table, packets = request.app.state.sink_answers.nodes(found, from_ns, to_ns)
     columns = {name: column.tolist() for name, column in vars(table).items()}

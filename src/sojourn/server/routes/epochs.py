@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
-from sojourn.server.door.access import Instance, must_be_node, nodes, problems, readers
+from sojourn.server.door.access import Instance, must_be_node, must_see, nodes, problems, readers_of_some, visible_nodes
 from sojourn.server.door.limits import CBOR, CBOR_BODY
 from sojourn.server.ingest.intake import Intake
 from sojourn.server.models import EpochInfo, EpochResults, QueryAnswer
@@ -38,10 +39,11 @@ def list_epochs(
     request: Request,
     node: str,
     stream: str,
-    _token: Annotated[Token, readers],
+    token: Annotated[Token, readers_of_some],
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[EpochInfo]:
     """The latest epochs of a stream, newest first."""
+    must_see(request, token, node)
     return [EpochInfo.model_validate(frame) for frame in request.app.state.store.frames(node, stream, limit=limit)]
 
 
@@ -50,8 +52,11 @@ def list_epochs(
     response_class=Response,
     responses={200: {"content": {CBOR: {"schema": {"type": "string", "format": "binary"}}}}, **problems(404)},
 )
-def get_epoch(request: Request, node: str, stream: str, sequence: int, _token: Annotated[Token, readers]) -> Response:
+def get_epoch(
+    request: Request, node: str, stream: str, sequence: int, token: Annotated[Token, readers_of_some]
+) -> Response:
     """One epoch in the wire format."""
+    must_see(request, token, node)
     data = request.app.state.store.epoch_bytes(node, stream, sequence) if abs(sequence) < 2**63 else None
     if data is None:
         raise HTTPException(404, "there is no such epoch")
@@ -62,10 +67,13 @@ query_routes = APIRouter(prefix="/api/v1", tags=["queries"])
 
 
 @query_routes.post("/query", responses=problems(400, 401, 403, 429, 503, 504))
-async def query(request: Request, body: Question, _token: Annotated[Token, readers]) -> list[QueryAnswer]:
+async def query(request: Request, body: Question, token: Annotated[Token, readers_of_some]) -> list[QueryAnswer]:
     """One answer; with a pattern, ``group`` or ``top`` one for each instance or group, the largest value first."""
     state = request.app.state
-    engine = QueryEngine(state.store, state.live, state.workers, state.limits)
+    seen = await run_in_threadpool(visible_nodes, request, token)
+    for node in [body.node] if isinstance(body.node, str) else body.node or []:
+        await run_in_threadpool(must_see, request, token, node)
+    engine = QueryEngine(state.store, state.live, state.workers, state.limits, among=seen)
     with state.telemetry.query_seconds.time():
         stat, found = await while_connected(request, engine.answer(body))
     return [QueryAnswer.model_validate(one.fields(stat)) for one in found]

@@ -17,9 +17,11 @@ from sojourn.server.door.access import (
     checked_name,
     log_action,
     must_be_node,
+    must_see,
     nodes,
     problems,
-    readers,
+    readers_of_some,
+    visible_nodes,
 )
 from sojourn.server.door.limits import CBOR_BODY
 from sojourn.server.ingest.intake import Intake
@@ -51,14 +53,20 @@ def _intake(request: Request) -> Intake:
 
 
 @router.get("/nodes")
-async def list_nodes(request: Request, _token: Annotated[Token, readers], tag: str | None = None) -> list[Node]:
+async def list_nodes(request: Request, token: Annotated[Token, readers_of_some], tag: str | None = None) -> list[Node]:
     """All nodes that ever sent something, or those with a tag."""
-    return await run_in_threadpool(all_nodes, request.app.state, tag=tag)
+    return await run_in_threadpool(_visible, request, token, tag=tag)
+
+
+def _visible(request: Request, token: Token, *, tag: str | None = None) -> list[Node]:
+    seen = visible_nodes(request, token)
+    return [node for node in all_nodes(request.app.state, tag=tag) if seen is None or node.name in seen]
 
 
 @router.get("/nodes/{node}", responses=problems(404))
-async def show_node(request: Request, node: str, _token: Annotated[Token, readers]) -> NodeDetail:
+async def show_node(request: Request, node: str, token: Annotated[Token, readers_of_some]) -> NodeDetail:
     """All that is known of a node."""
+    await run_in_threadpool(must_see, request, token, node)
     return await run_in_threadpool(node_detail, request.app.state, node)
 
 
@@ -74,23 +82,26 @@ def set_settings(request: Request, node: str, body: NodeSettings, token: Annotat
 
 
 @router.get("/groups")
-async def list_groups(request: Request, _token: Annotated[Token, readers]) -> list[NodeGroup]:
+async def list_groups(request: Request, token: Annotated[Token, readers_of_some]) -> list[NodeGroup]:
     """The groups of nodes, one for each tag."""
-    found = await run_in_threadpool(all_nodes, request.app.state)
+    found = await run_in_threadpool(_visible, request, token)
     return [NodeGroup(**group) for group in grouped(found)]
 
 
 @router.get("/events")
 def list_events(
     request: Request,
-    _token: Annotated[Token, readers],
+    token: Annotated[Token, readers_of_some],
     node: str | None = None,
     only_open: Annotated[bool, Query(alias="open", description="only those that are not cleared")] = False,
     since_ns: Annotated[int | None, Query(ge=0, lt=2**63, description="open now, or cleared since")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[NodeEventInfo]:
     """Events of nodes, the latest first: those that fell silent, and until when."""
-    found = request.app.state.inventory.events(node=node, only_open=only_open, since_ns=since_ns, limit=limit)
+    seen = visible_nodes(request, token)
+    found = request.app.state.inventory.events(
+        node=node, only_open=only_open, since_ns=since_ns, limit=limit, among=seen
+    )
     return [NodeEventInfo(**vars(event)) for event in found]
 
 
@@ -112,9 +123,9 @@ def change_tags(request: Request, node: str, body: TagChange, token: Annotated[T
 
 
 @router.get("/nodes/{node}/streams")
-def list_streams(request: Request, node: str, token: Annotated[Token, readers]) -> list[StreamInfo]:
+def list_streams(request: Request, node: str, token: Annotated[Token, readers_of_some]) -> list[StreamInfo]:
     """The streams that a node announced."""
-    must_be_node(token, node)
+    must_see(request, token, node)
     return streams_of(request.app.state.store, node)
 
 
@@ -133,8 +144,9 @@ def announce_stream(
 
 
 @router.get("/nodes/{node}/states")
-def list_states(request: Request, node: str, _token: Annotated[Token, readers]) -> StreamStates:
+def list_states(request: Request, node: str, token: Annotated[Token, readers_of_some]) -> StreamStates:
     """How a node's streams fare: recorded since when, or not, and why."""
+    must_see(request, token, node)
     return StreamStates(streams=request.app.state.stream_states.of(node))
 
 
@@ -244,13 +256,17 @@ async def answer_request(
 @router.get("/keys", responses=problems(503, 504))
 async def list_keys(
     request: Request,
-    _token: Annotated[Token, readers],
+    token: Annotated[Token, readers_of_some],
     node: str | None = None,
     stream: str | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[KeyInfo]:
-    """Instances that nodes reported, most recently seen first."""
+    """Instances that nodes reported, most recently seen first; who sees some nodes alone names one of them."""
     state = request.app.state
+    if token.tags is not None:
+        if node is None:
+            raise HTTPException(403, f"the token is for the nodes of {', '.join(token.tags)}; name one of them")
+        await run_in_threadpool(must_see, request, token, node)
     asked = known_keys, state.store.engine.url, node, stream, limit
     found = await while_connected(request, state.workers.call(*asked))
     return [KeyInfo(id=str(instance), key=text) for instance, text in found]

@@ -23,7 +23,7 @@ from sojourn.server.control.objectives.models import (
 )
 from sojourn.server.control.objectives.views import ObjectiveViews
 from sojourn.server.control.objectives.worker import log_changes
-from sojourn.server.door.access import admins, log_action, problems, readers
+from sojourn.server.door.access import admins, log_action, problems, readers, readers_of_some, visible_nodes
 from sojourn.server.queries.query import while_connected
 from sojourn.server.routes.segments import wake
 from sojourn.store.objectives import StoredObjective, Verdict, worst_state
@@ -52,7 +52,7 @@ async def create_objective(request: Request, body: NewObjective, token: Annotate
     table = body.model_dump(exclude_none=True)
     objective = objective_of(table.pop("name"), table)
     changed = await run_in_threadpool(request.app.state.objectives.create, objective)
-    log_action(request, token, f"created the objective {objective.name}")
+    await run_in_threadpool(log_action, request, token, f"created the objective {objective.name}")
     wake(request, changed)
     request.app.state.objective_worker.look_now()
     return await run_in_threadpool(lambda: _views(request).detail(_stored(request, objective.name)))
@@ -76,7 +76,7 @@ async def remove_objective(request: Request, name: str, token: Annotated[Token, 
     objective = (await run_in_threadpool(_stored, request, name)).objective
     changed, cleared = await run_in_threadpool(request.app.state.objectives.remove, name)
     log_changes(objective, cleared)
-    log_action(request, token, f"removed the objective {name}")
+    await run_in_threadpool(log_action, request, token, f"removed the objective {name}")
     wake(request, changed)
     return Response(status_code=204)
 
@@ -117,7 +117,7 @@ async def _checked(request: Request, objective: Objective) -> ObjectiveCheck:
 @router.get("/violations")
 def list_violations(
     request: Request,
-    _token: Annotated[Token, readers],
+    token: Annotated[Token, readers_of_some],
     objective: Annotated[str | None, Query(max_length=200)] = None,
     open_only: Annotated[bool, Query(alias="open", description="only those that are not cleared")] = False,
     since_ns: Annotated[
@@ -127,5 +127,5 @@ def list_violations(
 ) -> list[ViolationInfo]:
     """Violations, the latest first."""
     asked = {"objective": objective, "is_open": True if open_only else None, "since_ns": since_ns, "limit": limit}
-    found = request.app.state.objectives.objectives.violations(**asked)
+    found = request.app.state.objectives.objectives.violations(**asked, among=visible_nodes(request, token))
     return [ViolationInfo.model_validate(one.fields()) for one in found]

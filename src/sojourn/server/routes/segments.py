@@ -63,7 +63,7 @@ async def create_segment(request: Request, token: Annotated[Token, everyone]) ->
     must_have_role(token, (Role.ADMIN,))
     segment = _segment(body)
     changed = await run_in_threadpool(request.app.state.segments.create, segment)
-    log_action(request, token, f"created the segment {segment.name}")
+    await run_in_threadpool(log_action, request, token, f"created the segment {segment.name}")
     wake(request, changed)
     return await _detail(request, segment.name)
 
@@ -157,7 +157,7 @@ async def query_segment(
 async def remove_segment(request: Request, name: str, token: Annotated[Token, admins]) -> Response:
     """Remove a segment of the fleet; points that no other needs are no longer recorded. What was recorded stays."""
     changed = await run_in_threadpool(request.app.state.segments.remove, name)
-    log_action(request, token, f"removed the segment {name}")
+    await run_in_threadpool(log_action, request, token, f"removed the segment {name}")
     wake(request, changed)
     return Response(status_code=204)
 
