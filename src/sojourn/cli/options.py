@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -35,6 +35,10 @@ StrictOption: TypeAlias = Annotated[bool, typer.Option("--strict", help="Fail on
 VerboseOption: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Show what was ignored, by reason.")]
 FormatOption: TypeAlias = Annotated[
     Format | None, typer.Option("--format", help="How to write; by default after the file's ending.")
+]
+LogFormatOption: TypeAlias = Annotated[
+    Literal["text", "json"],
+    typer.Option("--log-format", help="How stderr says what happens: lines for people, or JSON, one object a line."),
 ]
 WriteOption: TypeAlias = Annotated[Path | None, typer.Option("--write", "-w", metavar="FILE", help="Write to a file.")]
 KeyOption: TypeAlias = Annotated[

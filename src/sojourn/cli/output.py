@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import logging
 import os
 import sys
 import time
@@ -80,6 +81,14 @@ def say(line: str) -> None:
     """A line on stderr, at once; what runs for long goes on where nothing can be written, as on a full disk."""
     with suppress(OSError):
         print(harmless(f"sojourn: {line}"), file=sys.stderr, flush=True)
+
+
+def logged_in_json(name: str) -> Callable[[str], None]:
+    """What `say` is where the log is JSON: lines become records of a logger."""
+    from sojourn.core.errors import log_to_stderr
+
+    log_to_stderr(as_json=True)
+    return lambda line: logging.getLogger(name).info("%s", harmless(line))
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -28,6 +28,8 @@ import logging
 import sys
 import unicodedata
 from collections.abc import Callable
+from contextlib import suppress
+from time import gmtime, strftime
 
 # Control and format characters (escape sequences, changes of direction), halves of pairs, ends of lines.
 _HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -129,13 +131,33 @@ class WorkerError(SojournError):
 
 
 class _Lines(logging.Handler):
+    """A line on stderr for each record: for people, or an object of JSON for programs."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"sojourn: {record.getMessage()}", file=sys.stderr, flush=True)
+        text = record.getMessage()
+        with suppress(OSError):  # what runs for long goes on where nothing can be written, as on a full disk
+            print(_structured(record, text) if self._as_json else f"sojourn: {text}", file=sys.stderr, flush=True)
 
 
-def log_to_stderr() -> None:
+def _structured(record: logging.LogRecord, text: str) -> str:
+    """A record as one object; what a line for people says first of its kind is the level."""
+    import json  # only where it is asked for: commands start without
+
+    kind, colon, rest = text.partition(": ")
+    is_marked = bool(colon) and kind in ("warning", "error")
+    level = kind if is_marked else record.levelname.lower()
+    time = f"{strftime('%Y-%m-%dT%H:%M:%S', gmtime(record.created))}.{int(record.msecs):03}Z"
+    said = {"time": time, "level": level, "logger": record.name, "message": rest if is_marked else text}
+    return json.dumps(said, ensure_ascii=False)
+
+
+def log_to_stderr(*, as_json: bool = False) -> None:
     """Have what is logged under ``sojourn`` written to stderr, once however often this is called."""
     log = logging.getLogger("sojourn")
-    log.handlers = [_Lines()]
+    log.handlers = [_Lines(as_json=as_json)]
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -132,6 +132,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         at_broker = BrokerIntake(broker, app.state.intake) if broker is not None else None
         if at_broker is not None:
             at_broker.start()
+            app.state.is_at_broker = at_broker.is_connected
         yield
         if at_broker is not None:
             await at_broker.stop()
@@ -163,6 +164,8 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
     app.state.measurements = MeasurementStore(store)
     app.state.limits = limits
     app.state.waking = set()
+    app.state.ending = False
+    app.state.is_at_broker = None if broker is None else lambda: False
     app.state.telemetry = Telemetry()
     app.state.quotas = Quotas(app.state.inventory, limits, app.state.telemetry)
     # Whether somebody may ask, and whether the unit is well, must not wait for threads that work on requests.
@@ -225,7 +228,8 @@ class ServeOptions:
     limits: Limits = field(default_factory=Limits)
     forwarded_from: tuple[str, ...] = ()  # proxies whose word on where a request comes from is taken
     own_directory: Path = Path()  # where the first token goes if the data is in a database elsewhere
-    graceful_seconds: int = 3
+    graceful_seconds: int = 30  # what is under way when it is asked to end may take
+    logs_json: bool = False
     broker: BrokerOptions | None = None
 
     def __post_init__(self) -> None:
@@ -309,7 +313,7 @@ def serve(options: ServeOptions, announce: Callable[[str, Path | None], None]) -
         host, port = door.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         token_file = first_token(store, options.token_directory)
-        log_to_stderr()  # from here on: the address is the first line of all
+        log_to_stderr(as_json=options.logs_json)  # from here on: the address is the first line of all
         announce(f"{options.scheme}://{shown}:{port}", token_file)
         server = make_server(store, door, options)
         # What is there by now stays: searching the rest for garbage is quick, so closed connections go in time.

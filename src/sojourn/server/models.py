@@ -201,6 +201,14 @@ class Health(_Model):
     version: str
 
 
+class Readiness(_Model):
+    """Whether what nodes send is taken; a check that is not ``ok`` says why not."""
+
+    status: Literal["ready", "not ready"]
+    checks: dict[str, str]
+    version: str
+
+
 PacketStatus = Literal["solved", "open", "late", "left out", "set aside"]
 
 

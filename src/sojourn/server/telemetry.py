@@ -10,10 +10,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn import __version__
+from sojourn.core.errors import SojournError
 from sojourn.server.door.access import problems, readers
-from sojourn.server.models import Health
+from sojourn.server.models import Health, Readiness
 from sojourn.store.tokens import Token
 
+MOST_REASON = 300
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STORED = {
     "epochs": "Epochs stored",
@@ -87,6 +89,28 @@ async def health(request: Request) -> Health:
     state = request.app.state
     await asyncio.get_running_loop().run_in_executor(state.desk, state.store.check)
     return Health(status="ok", version=__version__)
+
+
+@router.get("/health/live")
+async def live(_request: Request) -> Health:
+    """Whether the process answers at all: if not, it is to be started again. Needs no token, and no store."""
+    return Health(status="ok", version=__version__)
+
+
+@router.get("/health/ready", responses={503: {"model": Readiness, "description": "not ready, and why"}})
+async def ready(request: Request) -> Response:
+    """Whether it takes what nodes send: the store answers, the broker (if any) is connected, and it does not end."""
+    state = request.app.state
+    checks = {"store": "ok", "requests": "ending" if state.ending else "ok"}
+    try:
+        await asyncio.get_running_loop().run_in_executor(state.desk, state.store.check)
+    except SojournError as error:
+        checks["store"] = str(error)[:MOST_REASON]
+    if state.is_at_broker is not None:
+        checks["broker"] = "ok" if state.is_at_broker() else "not connected"
+    is_ready = set(checks.values()) == {"ok"}
+    said = Readiness(status="ready" if is_ready else "not ready", checks=checks, version=__version__)
+    return Response(said.model_dump_json(), 200 if is_ready else 503, media_type="application/json")
 
 
 @router.get(

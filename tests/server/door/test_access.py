@@ -95,7 +95,7 @@ def test_the_table_of_endpoints_is_complete(shared_unit: Unit) -> None:
     stated = {(m.upper(), path) for path, methods in described.items() for m in methods}
     names = {"/alpha": "/{node}", "/disk": "/{stream}", "/field": "/{collection}", "/way": "/{name}"}
     ours = {(m, re.sub("/alpha|/disk|/field|/way", lambda name: names[name[0]], p)) for m, p in ENDPOINTS}
-    assert stated == ours | {("GET", "/health")}
+    assert stated == ours | {("GET", path) for path in ("/health", "/health/live", "/health/ready")}
 
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS, ids=lambda text: text)

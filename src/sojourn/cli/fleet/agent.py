@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sojourn.cli.options import CaFileOption
-from sojourn.cli.output import say
+from sojourn.cli.options import CaFileOption, LogFormatOption
+from sojourn.cli.output import logged_in_json, say
 
 HELP = "Measure on this machine and send epochs to the query unit; answers about the current epoch, too."
 EXAMPLE = (
@@ -45,6 +45,7 @@ def agent(
     epoch: Annotated[str | None, typer.Option(metavar="TIME", help="Length of the epochs of --stream.")] = None,
     poll: Annotated[str | None, typer.Option(metavar="TIME", help="How often sources are read.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Run until Ctrl-C or SIGTERM, then close and send what is open."""
     from sojourn.node.agent.flags import AgentFlags, checked
@@ -68,4 +69,4 @@ def agent(
         return
     from sojourn.node.agent.running import run_agent
 
-    run_agent(settled, report=say)
+    run_agent(settled, report=logged_in_json("sojourn.agent") if log_format == "json" else say)

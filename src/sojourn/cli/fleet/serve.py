@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.cli.fleet.nodes import quota, silence
-from sojourn.cli.options import grouped
-from sojourn.cli.output import say
+from sojourn.cli.options import LogFormatOption, grouped
+from sojourn.cli.output import logged_in_json, say
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
@@ -151,6 +151,7 @@ def serve(
     watching: Watching,
     quotas: OfNodes,
     broker: AtBroker,
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Serve until Ctrl-C."""
     from sojourn.server.app import ServeOptions
@@ -165,18 +166,21 @@ def serve(
         forwarded_from=tuple(listening.forwarded_from or ()),
         own_directory=default_data(),
         limits=_limits(keeping, watching, quotas),
+        logs_json=log_format == "json",
         broker=broker.options(),
     )
+
+    tell = logged_in_json("sojourn.serve") if log_format == "json" else say
 
     def announce(url: str, token_file: Path | None) -> None:
         print(url, flush=True)
         if token_file is not None:
-            say(f"the first admin's token is in {token_file}")
-        say(f"serving {options.data}; Ctrl-C stops")
+            tell(f"the first admin's token is in {token_file}")
+        tell(f"serving {options.data}; Ctrl-C stops")
         if not options.is_local and options.certificate is None:
-            say("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
+            tell("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
         if options.broker is not None and options.broker.is_exposed:
-            say("warning: the broker's password travels unencrypted; use mqtts://")
+            tell("warning: the broker's password travels unencrypted; use mqtts://")
 
     run(options, announce)
 

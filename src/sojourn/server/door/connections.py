@@ -327,7 +327,7 @@ class UnitConfiguration(uvicorn.Config):
     """How the query unit speaks HTTP at a door."""
 
     def __init__(self, app: Any, door: Door, *, proxies: Collection[str] = (), **options: Any) -> None:
-        self.door = door
+        self.door, self.state = door, app.state
         super().__init__(
             app,
             http=BoundedProtocol,
@@ -352,6 +352,7 @@ class UnitServer(uvicorn.Server):
     def __init__(self, configuration: UnitConfiguration) -> None:
         super().__init__(configuration)
         self._door = configuration.door
+        self._state = configuration.state
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         # A buffer of 256 KiB for each connection would let a few thousand silent ones take a gigabyte; a record of TLS
@@ -362,6 +363,11 @@ class UnitServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._door.listen(BACKLOG)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, and finish those under way; who only waits for something is told to come again."""
+        self._state.ending = True
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:

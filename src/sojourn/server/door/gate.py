@@ -1,7 +1,7 @@
 """The gate that every request passes: token first, then the size of its body, and only then what it says.
 
-Guarantee: without a valid token nothing is done for a request but `/health` and `/openapi.json`, and not a byte of its
-body is read; with one whose role does not allow the route, neither. A body is counted as it comes, announced or
+Guarantee: without a valid token nothing is done for a request but those of `OPEN_PATHS`, and not a byte of its body is
+read; with one whose role does not allow the route, neither. A body is counted as it comes, announced or
 chunked, against the limit of its route; all bodies together, and those under one token, against limits of their own.
 """
 
@@ -26,7 +26,7 @@ from sojourn.server.door.limits import CBOR, BusyError, Limits
 from sojourn.server.queries.workers import TooLongError
 from sojourn.store.tokens import Token
 
-OPEN_PATHS = frozenset({"/health", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/openapi.json"})
 MOST_FAULTS, MOST_TEXT = 5, 100
 MOST_DETAIL = 1000
 _EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")

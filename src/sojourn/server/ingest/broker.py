@@ -20,6 +20,7 @@ class BrokerIntake:
         # Another one after each start: nodes notice that they talk to a query unit that they have not met.
         unit = secrets.token_hex(8)
         self._intake = intake
+        self._is_connected = False
         limits = intake.limits
         self._link = BrokerLink(
             options,
@@ -47,7 +48,12 @@ class BrokerIntake:
     async def _work(self, message: Arrived) -> None:
         await self._desk.work(message)
 
+    def is_connected(self) -> bool:
+        """Whether what nodes publish comes in now."""
+        return self._is_connected
+
     def _note_broker(self, is_there: bool) -> None:
+        self._is_connected = is_there
         self._intake.telemetry.broker.set(is_there)
         if not is_there:
             self._carrier.forget_all()

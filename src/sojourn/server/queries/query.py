@@ -36,6 +36,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
         while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
             if await request.is_disconnected():
                 raise HTTPException(CLIENT_GONE, "the caller has gone")
+            if request.app.state.ending:
+                raise HTTPException(503, "the query unit ends; ask again", {"Retry-After": "5"})
         return task.result()
     finally:
         if not task.done():

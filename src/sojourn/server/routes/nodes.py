@@ -228,7 +228,7 @@ async def wait_for_request(
             return asked
         left -= LOOK_SECONDS
         # A node that has gone must not pass for one that listens.
-        if left <= 0 or await request.is_disconnected():
+        if left <= 0 or request.app.state.ending or await request.is_disconnected():
             return Response(status_code=204)
 
 
