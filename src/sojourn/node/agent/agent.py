@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
-from sojourn.core.units import format_bytes, plural
+from sojourn.core.units import format_age, format_bytes, plural
 from sojourn.epochs.encoded import EncodedEpoch
+from sojourn.node.agent.clock import StepWatch
 from sojourn.node.agent.configuration import (
     MOST_STREAMS,
     AgentConfiguration,
@@ -124,6 +125,7 @@ class Agent:
         self._trouble = ""
         self.spool = Spool(configuration.spool, limit_bytes=configuration.spool_limit_bytes, clock=clock)
         self.counts = AgentCounts()
+        self._steps = StepWatch()
         self._reporter = StateReporter(transport, self._states, self.spool, lock=self._lock, clock=clock)
         before = self._reporter.tell_before
         self._sender = SpoolSender(self.spool, transport, lock=self._lock, report=report, before=before)
@@ -376,6 +378,9 @@ class Agent:
     def _poll(self) -> None:
         """Record what all sources have, and spool the epochs that it closes."""
         now_ns = self._clock()
+        if step_ns := self._steps.step_ns(now_ns, time.monotonic_ns()):
+            way = "ahead" if step_ns > 0 else "back"
+            self._report(f"warning: the clock was set {way} by {format_age(abs(step_ns))}; epochs go on in their order")
         self.spool.write_down()
         self._report_notices()
         polled = list(self._streams.items())

@@ -17,6 +17,8 @@ _STA_UNSYNC, _STA_NANO = 0x0040, 0x2000
 _TIME_ERROR = 5
 # Behind the fields that are read, the kernel's structure has more; none of it is larger than this.
 _REST_BYTES = 256
+# What keeps a clock in step moves it by less at once; a machine that slept has its count go on with the clock, or not.
+LEAST_STEP_NS = 10_000_000_000
 
 
 class _Timex(ctypes.Structure):
@@ -51,3 +53,21 @@ def kernel_clock() -> KernelClock | None:
     is_in_step = state != _TIME_ERROR and not said.status & _STA_UNSYNC
     offset_ns = said.offset if said.status & _STA_NANO else 1000 * said.offset
     return KernelClock(is_in_step, max(0, 1000 * said.maxerror), offset_ns)
+
+
+class StepWatch:
+    """Notices when a clock was set by more than `LEAST_STEP_NS` between two looks."""
+
+    def __init__(self) -> None:
+        self._offset_ns: int | None = None
+
+    def step_ns(self, now_ns: int, count_ns: int) -> int:
+        """By how much the clock was set since the last look; 0 if it was not. `count_ns` is the machine's own count.
+
+        >>> watch = StepWatch()
+        >>> [watch.step_ns(*look) for look in [(0, 0), (10**9, 10**9), (86_401 * 10**9, 2 * 10**9)]]
+        [0, 0, 86399000000000]
+        """
+        before, self._offset_ns = self._offset_ns, now_ns - count_ns
+        step = 0 if before is None else self._offset_ns - before
+        return step if abs(step) >= LEAST_STEP_NS else 0
