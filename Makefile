@@ -11,7 +11,7 @@ MICROPYTHON := $(VENV)/micropython
 
 # Debian packages that tests need; installed when missing and root.
 SYSTEM_PACKAGES := dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables postgresql \
-	tcpdump tshark
+	prometheus tcpdump tshark
 
 .PHONY: all install demo test test-long test-checked fuzz check bench format clean system-packages
 

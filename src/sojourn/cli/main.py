@@ -52,6 +52,7 @@ COMMANDS = {
     "audit": ("fleet.audit",),
     "store": ("fleet.store",),
     "sink": ("fleet.sink",),
+    "export": ("fleet.export",),
 }
 
 

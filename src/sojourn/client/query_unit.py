@@ -20,6 +20,7 @@ from sojourn.node.transports.forms import checked_list, checked_object
 from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError
 
 if TYPE_CHECKING:
+    from sojourn.exports.readings import Readings
     from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
 
@@ -63,6 +64,17 @@ class SegmentQuestion(TypedDict, total=False):
     top: int
     by: Literal["packets", "mean", "std", "p50", "p90", "p95", "p99", "loss"] | None
     live: bool
+
+
+class ReadingQuestion(TypedDict, total=False):
+    """What readings are wanted: the window and when it ended, how many of each, and of which nodes."""
+
+    window: str
+    lag: str
+    top: int
+    nodes: int
+    segments: int
+    tag: str | None
 
 
 class Span(TypedDict):
@@ -199,6 +211,14 @@ class Client:
         """One answer; with a pattern, ``group`` or ``top`` one for each instance or group, the largest value first."""
         having = tuple(QueryAnswer.__annotations__)
         return cast("list[QueryAnswer]", self._objects("POST", "/api/v1/query", having=having, json=question))
+
+    def readings(self, **asked: Unpack[ReadingQuestion]) -> Readings:
+        """What the fleet measured in the last window, as it is exported: of a bounded number of series."""
+        from sojourn.exports.readings import Readings
+
+        params = {name: value for name, value in asked.items() if value is not None}
+        found = self._object("GET", "/api/v1/readings", having=("points", "bounds_seconds"), params=params)
+        return Readings.from_dict(found, where=self.server)
 
     def nodes(self, *, tag: str | None = None) -> list[NodeInfo]:
         """All nodes, or those with a tag."""

@@ -43,6 +43,7 @@ from sojourn.server.ingest.broker import BrokerIntake
 from sojourn.server.ingest.intake import Intake
 from sojourn.server.ingest.link import BrokerOptions
 from sojourn.server.queries.live import LiveDesk
+from sojourn.server.queries.readings import ReadingsDesk
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.routes.audit import router as audit_routes
 from sojourn.server.routes.collections import router as sink_routes
@@ -50,9 +51,10 @@ from sojourn.server.routes.epochs import epoch_routes, query_routes
 from sojourn.server.routes.measurements import router as measurement_routes
 from sojourn.server.routes.nodes import router as node_routes
 from sojourn.server.routes.objectives import router as objective_routes
+from sojourn.server.routes.readings import router as reading_routes
 from sojourn.server.routes.segments import WAKE_SECONDS
 from sojourn.server.routes.segments import router as segment_routes
-from sojourn.server.runs.engine import wanted_pairs
+from sojourn.server.runs.engine import SegmentEngine, wanted_pairs
 from sojourn.server.runs.worker import RunWorker
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
@@ -105,6 +107,8 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         )
         app.state.wake = _waking(app)
         app.state.workers = QueryWorkers(limits)
+        segments = SegmentEngine(store, app.state.segments.segments, app.state.live, app.state.workers, limits)
+        app.state.readings = ReadingsDesk(store, segments, app.state.workers, limits)
         app.state.worker = SinkWorker(app.state.sinks, LatePackets(store), app.state.telemetry, limits)
         planner = SegmentPlanner(app.state.segments, StoredTraffic(store), app.state.wake)
         clock = ClockWatch(TrustedClock(store), app.state.telemetry)
@@ -185,6 +189,7 @@ def create_app(store: EpochStore, *, limits: Limits | None = None, broker: Broke
         app.include_router(routes)
     app.include_router(objective_routes)
     app.include_router(audit_routes)
+    app.include_router(reading_routes)
     app.include_router(telemetry.router)
     return app
 

@@ -209,6 +209,24 @@ class Readiness(_Model):
     version: str
 
 
+class ReadingPoint(_Model):
+    """A reading: a number, or a histogram's counts in its buckets with the sum of what was counted as the value."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    counts: list[float] | None = Field(description="of each bucket alone; the last is of what is more than all bounds")
+
+
+class ReadingsAnswer(_Model):
+    """What the fleet measured in a window, as it is exported."""
+
+    from_ns: int
+    to_ns: int
+    bounds_seconds: list[float] = Field(description="upper ends of the buckets")
+    points: list[ReadingPoint]
+
+
 PacketStatus = Literal["solved", "open", "late", "left out", "set aside"]
 
 

@@ -17,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import TrafficKey, parse_key
 from sojourn.estimation.buckets.queries import FOREVER_NS
+from sojourn.exports.readings import SegmentDelays
 from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.segment import REVERSE, FleetSegment
 from sojourn.server.control.segments import NoSegmentError
@@ -24,6 +25,7 @@ from sojourn.server.door.limits import Limits
 from sojourn.server.models import SegmentQuery, SegmentRanking
 from sojourn.server.queries.live import LiveDesk, epochs_of
 from sojourn.server.queries.workers import QueryWorkers
+from sojourn.server.runs.delays import segment_delays
 from sojourn.server.runs.measured import answer_measured
 from sojourn.server.runs.questions import SegmentWork, answer_segment
 from sojourn.server.runs.ranking import RankingWork, rank_segments
@@ -100,16 +102,22 @@ class SegmentEngine:
 
     async def rank(self, query: SegmentRanking) -> list[dict[str, Any]]:
         """The totals of all segments whose names fit a pattern, the largest first."""
+        return await self._workers.call(rank_segments, self._store.engine.url, await self._ranking(query))
+
+    async def delays(self, query: SegmentRanking, most: int) -> tuple[list[tuple[dict[str, Any], SegmentDelays]], int]:
+        """The same of so many, each with its delays in buckets; and how many are left out."""
+        return await self._workers.call(segment_delays, self._store.engine.url, await self._ranking(query), most)
+
+    async def _ranking(self, query: SegmentRanking) -> RankingWork:
         named = await run_in_threadpool(_named_pairs, self._segments, query.from_ns)
         patterns = InstancePatterns([query.segments])
-        work = RankingWork(
+        return RankingWork(
             segments={name: pairs for name, pairs in named.items() if pairs and patterns.match(name)},
             from_ns=query.from_ns,
             to_ns=FOREVER_NS if query.to_ns is None else query.to_ns,
             top=query.top,
             by=query.by,
         )
-        return await self._workers.call(rank_segments, self._store.engine.url, work)
 
     def _work(self, name: str, query: SegmentQuery) -> SegmentWork:
         segment = self._segments.named(name.removesuffix(REVERSE))

@@ -36,21 +36,35 @@ class RankingWork:
     by: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankedSegment:
+    """A segment's totals, the number of the pair that they are of, and about what the receiver's clock is ahead."""
+
+    row: dict[str, Any]
+    pair: int
+    offset_ns: float
+
+
 def rank_segments(url: URL, work: RankingWork) -> list[dict[str, Any]]:
     """The segments with answered runs in the range, the largest first."""
-    runs = RunStore(read_store(url))
+    return [one.row for one in ranked(RunStore(read_store(url)), work)]
+
+
+def ranked(runs: RunStore, work: RankingWork) -> list[RankedSegment]:
+    """The same with what their delays are found and corrected by."""
     totals = runs.totals(work.from_ns, work.to_ns)
     wanted = list(dict.fromkeys(pair for pairs in work.segments.values() for pair in pairs))
     numbers = {one.pair: one.number for one in runs.pairs(wanted)}
     back = _least_back(numbers, totals)
-    rows = []
+    found = []
     for name, pairs in work.segments.items():
-        found = [(pair, totals[numbers[pair]]) for pair in pairs if pair in numbers and numbers[pair] in totals]
-        if found:
-            rows.append(_row(name, found, back))
-    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-    order = row_order(columns, SORTED_BY[work.by], work.top or None) if rows else None
-    return rows if order is None else [rows[i] for i in order]
+        known = [(pair, totals[numbers[pair]]) for pair in pairs if pair in numbers and numbers[pair] in totals]
+        if known:
+            row, pair, offset = _row(name, known, back)
+            found.append(RankedSegment(row=row, pair=numbers[pair], offset_ns=offset))
+    columns = {name: [one.row[name] for one in found] for name in (found[0].row if found else ())}
+    order = row_order(columns, SORTED_BY[work.by], work.top or None) if found else None
+    return found if order is None else [found[i] for i in order]
 
 
 def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], list[int]]:
@@ -65,16 +79,15 @@ def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -
 
 def _row(
     name: str, found: Sequence[tuple[Pair, PairTotals]], least: Mapping[tuple[str, str], Sequence[int]]
-) -> dict[str, Any]:
-    pair = found[0][0]
+) -> tuple[dict[str, Any], Pair, float]:
     # While a new plan takes over both record the same packets: the one with more of them speaks for the segment.
-    totals = max((one for _, one in found), key=lambda one: one.sent)
+    pair, totals = max(found, key=lambda one: one[1].sent)
     there = min((one.least_raw_ns for _, one in found if one.least_raw_ns is not None), default=None)
     back = [raw for raw in least.get((pair.to_node, pair.from_node), ()) if there is not None and there + raw >= 0]
     offset, is_known = _offset(there, min(back, default=None))
     is_known = is_known or pair.from_node == pair.to_node
     lost = None if totals.unknown else totals.lost
-    return {
+    row = {
         "segment": name,
         "from": pair.from_node,
         "to": pair.to_node,
@@ -89,6 +102,7 @@ def _row(
         "worst_p99_ns": None if totals.raw_p99_ns is None else round(totals.raw_p99_ns - offset),
         "clock": "followed" if is_known else "unknown",
     }
+    return row, pair, offset
 
 
 def _offset(least_there: int | None, least_back: int | None) -> tuple[float, bool]:

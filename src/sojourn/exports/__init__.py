@@ -1,0 +1,1 @@
+"""What was measured, in the forms that other systems take: Prometheus, OTLP, Parquet, a dashboard of Grafana."""
