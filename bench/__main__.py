@@ -18,6 +18,7 @@ from bench.timing import use_one_core
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 TABLES = (
     "agent",
+    "batch",
     "captures",
     "decoding",
     "fleet-segments",

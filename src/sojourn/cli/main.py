@@ -33,6 +33,7 @@ COMMANDS = {
     "measure": ("segments.measure",),
     "record": ("segments.record",),
     "estimate": ("segments.estimate",),
+    "batch": ("segments.batch",),
     "rtt": ("capture.rtt",),
     "flows": ("capture.flows",),
     "tomography": ("tomography",),

@@ -379,7 +379,7 @@ class StreamedSource(Source):
         return self._stream.damage
 
     def close(self) -> None:
-        if self._file is not sys.stdin.buffer:
+        if self._file is not getattr(sys.stdin, "buffer", None):  # a worker process has none
             self._file.close()
 
 
