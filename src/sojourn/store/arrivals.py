@@ -15,7 +15,7 @@ range, however long it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache
@@ -215,7 +215,41 @@ def moved(epoch: EncodedEpoch, shift_ns: int | None) -> EncodedEpoch:
     return replace(epoch, first_ns=epoch.first_ns - shift_ns, last_ns=epoch.last_ns - shift_ns)
 
 
-_ADD = insert(EPOCHS).returning(EPOCHS.c.id, EPOCHS.c.node, EPOCHS.c.stream, EPOCHS.c.sequence)
+_COLUMNS = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded", "data")
+_BESIDE = ("received_ns", "size_bytes", "merged", "shifted_ns")
+# Rows that one statement adds: whatever their number, there are three statements.
+_TOGETHER = (100, 10, 1)
+
+
+@cache
+def _adding(dialect: str, paramstyle: Any, rows: int) -> tuple[str, tuple[str, ...]]:
+    """The statement that adds so many epochs as the driver takes it, and its values' order.
+
+    SQLAlchemy would go through the values of each row anew, which takes longer than the database does.
+    """
+    values: list[dict[str, Any]] = [
+        {name: bindparam(f"{name}{i}") for name in (*_COLUMNS, *_BESIDE)} for i in range(rows)
+    ]
+    c = EPOCHS.c
+    return as_written(dialect, paramstyle, insert(EPOCHS).values(values).returning(c.id, c.node, c.stream, c.sequence))
+
+
+def _add(connection: Connection, rows: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, str, str, int]]:
+    """Add rows of epochs; the number, node, stream and sequence of each."""
+    start = 0
+    while left := len(rows) - start:
+        together = next(count for count in _TOGETHER if count <= left)
+        text, order = _adding(connection.dialect.name, connection.dialect.paramstyle, together)
+        flat = [value for row in rows[start : start + together] for value in row]
+        names = [f"{name}{i}" for i in range(together) for name in (*_COLUMNS, *_BESIDE)]
+        given: Any = tuple(flat) if order == tuple(names) else _arranged(dict(zip(names, flat, strict=True)), order)
+        yield from connection.exec_driver_sql(text, given).all()
+        start += together
+
+
+def _arranged(values: dict[str, object], order: tuple[str, ...]) -> object:
+    """Values as a driver takes them: by place, or by name."""
+    return tuple(map(values.__getitem__, order)) if order else values
 
 
 def insert_new(connection: Connection, epochs: Sequence[EncodedEpoch], now_ns: int) -> dict[Identity, int]:
@@ -230,15 +264,14 @@ def insert_new(connection: Connection, epochs: Sequence[EncodedEpoch], now_ns: i
     rows = [_row(offered[place][sequence], now_ns) for place, fresh in new.items() for sequence in sorted(fresh)]
     if not rows:
         return {}
-    made = connection.execute(_ADD, rows)
-    return {(node, stream, sequence): number for number, node, stream, sequence in made}
+    return {(node, stream, sequence): number for number, node, stream, sequence in _add(connection, rows)}
 
 
-def _row(epoch: EncodedEpoch, now_ns: int) -> dict[str, object]:
+def _row(epoch: EncodedEpoch, now_ns: int) -> tuple[object, ...]:
+    """The values of `_COLUMNS` and `_BESIDE`."""
     at, shift = placed(epoch, now_ns)
-    same = ("node", "stream", "sequence", "first_ns", "last_ns", "recorded", "data")
-    beside = {"received_ns": now_ns, "size_bytes": len(epoch.data), "merged": 1, "shifted_ns": shift}
-    return {**{name: getattr(at, name) for name in same}, **beside}
+    same = at.node, at.stream, at.sequence, at.first_ns, at.last_ns, at.recorded, at.data
+    return (*same, now_ns, len(epoch.data), 1, shift)
 
 
 def statuses_of(

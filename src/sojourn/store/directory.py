@@ -6,7 +6,7 @@ each stream that saw it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection
@@ -18,17 +18,23 @@ Spans = dict[tuple[str, str], tuple[dict[bytes, int], dict[bytes, int]]]  # firs
 Names = tuple[dict[bytes, Any], dict[bytes, str]]  # ids of keys, and the texts of those that have to be entered
 
 
-def spans_of(epochs: Iterable[tuple[EncodedEpoch, Sequence[bytes]]], now_ns: int) -> Spans:
+def spans_of(epochs: Iterable[tuple[EncodedEpoch, tuple[bytes, ...]]], now_ns: int) -> Spans:
     """The times of epochs for each of their keys; in the order of times, so that the last to be set is right."""
-    listed = []
+    # Most epochs of a stream list the same keys as the one before: each list is gone through once.
+    lists: dict[tuple[str, str], dict[tuple[bytes, ...], tuple[int, int]]] = {}
     for epoch, keys in epochs:
         first = now_ns if epoch.first_ns is None else epoch.first_ns
-        listed.append((epoch.node, epoch.stream, first, now_ns if epoch.last_ns is None else epoch.last_ns, keys))
+        last = now_ns if epoch.last_ns is None else epoch.last_ns
+        known = lists.setdefault((epoch.node, epoch.stream), {})
+        before = known.get(keys, (first, last))
+        known[keys] = min(first, before[0]), max(last, before[1])
     spans: Spans = {}
-    for node, stream, first, _last, keys in sorted(listed, key=lambda one: -one[2]):
-        spans.setdefault((node, stream), ({}, {}))[0].update(dict.fromkeys(keys, first))
-    for node, stream, _first, last, keys in sorted(listed, key=lambda one: one[3]):
-        spans[node, stream][1].update(dict.fromkeys(keys, last))
+    for place, known in lists.items():
+        firsts, lasts = spans[place] = {}, {}
+        for keys, (first, _) in sorted(known.items(), key=lambda one: -one[1][0]):
+            firsts.update(dict.fromkeys(keys, first))
+        for keys, (_, last) in sorted(known.items(), key=lambda one: one[1][1]):
+            lasts.update(dict.fromkeys(keys, last))
     return spans
 
 

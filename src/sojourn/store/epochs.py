@@ -178,16 +178,22 @@ class EpochStore(Database):
 
         The rest is left to `list_keys`, and so is all of it if one of them lists what is no key.
         """
-        listed: list[tuple[EncodedEpoch, Sequence[bytes]]] = []
+        listed: list[tuple[EncodedEpoch, tuple[bytes, ...]]] = []
         later: list[int] = []
+        lists: set[tuple[str, str, tuple[bytes, ...]]] = set()
         seen: dict[tuple[str, str], set[bytes]] = {}
+        count = 0
         try:
             for number, epoch in epochs.items():
-                if epoch.key_count > SLICE_KEYS or sum(map(len, seen.values())) >= SLICE_KEYS:
+                if epoch.key_count > SLICE_KEYS or count >= SLICE_KEYS:
                     later.append(number)
                     continue
-                listed.append((epoch, epoch.keys()))
-                seen.setdefault((epoch.node, epoch.stream), set()).update(listed[-1][1])
+                keys = epoch.keys()
+                listed.append((epoch, keys))
+                if (one := (epoch.node, epoch.stream, keys)) not in lists:
+                    lists.add(one)
+                    seen.setdefault((epoch.node, epoch.stream), set()).update(keys)
+                    count = sum(map(len, seen.values()))
             spans = spans_of(listed, now_ns)
             names = self._names(spans)
         except (WireError, KeyTextError):
