@@ -21,6 +21,7 @@ TABLES = (
     "batch",
     "captures",
     "decoding",
+    "fleet-queries",
     "fleet-segments",
     "ingest",
     "light-agent",

@@ -1,8 +1,9 @@
-"""Ingest: what storing epochs costs beside raw SQLite inserts of the rows that it leaves behind, in the same run.
+"""Ingest: what storing epochs costs beside raw inserts of the rows that it leaves behind, in the same run.
 
 Batches of 100 epochs as agents send them: 4 streams of the default bucket array with 20 keys each, the keys of a stream
 changing slowly. *raw* writes the same rows (epochs, directory of keys, sightings) with prepared statements of
-`sqlite3`, one transaction a batch, under the same settings. CPU is of the whole process: the handler's includes the
+`sqlite3` or psycopg, one transaction a batch, under the same settings; the PostgreSQL is a real one on a socket, with
+`fsync` as it comes. CPU is of the whole process, and not of PostgreSQL's: the handler's includes the
 client that sends, by HTTP without a network or by MQTT through a real mosquitto, whose own CPU is not counted. One
 batch is on its way at a time, as an agent sends.
 """
@@ -19,9 +20,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import httpx
+import psycopg
 
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
@@ -65,8 +68,8 @@ def _timed(run: Callable[[], object]) -> Timed:
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
-def _store(folder: Path, batches: list[list[bytes]]) -> Timed:
-    with closing(open_store(folder)) as store:
+def _store(place: Path | str, batches: list[list[bytes]]) -> Timed:
+    with closing(open_store(place)) as store:
 
         def add(some: list[list[bytes]]) -> None:
             for batch in some:
@@ -76,8 +79,8 @@ def _store(folder: Path, batches: list[list[bytes]]) -> Timed:
         return _timed(lambda: add(batches[1:]))
 
 
-def _handler(folder: Path, batches: list[list[bytes]]) -> Timed:
-    with closing(open_store(folder)) as store:
+def _handler(place: Path | str, batches: list[list[bytes]]) -> Timed:
+    with closing(open_store(place)) as store:
         token = TokenStore(store).create(Role.ADMIN, name="bench")[1]
         app = create_app(store, limits=Limits(requests_per_second=1e6, burst=10**6))
         bodies = [b"".join(batch) for batch in batches]
@@ -101,7 +104,7 @@ def _mosquitto(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True)
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
-    (folder / "conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    (folder / "conf").write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
     # Debian puts it where only root's PATH leads.
     program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "mosquitto"
     command = [program, "-c", str(folder / "conf")]
@@ -112,8 +115,8 @@ def _mosquitto(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-def _by_broker(folder: Path, batches: list[list[bytes]]) -> Timed:
-    with closing(open_store(folder / "store")) as store, _mosquitto(folder / "broker") as url:
+def _by_broker(folder: Path, place: Path | str, batches: list[list[bytes]]) -> Timed:
+    with closing(open_store(place)) as store, _mosquitto(folder) as url:
         access = broker_at(url, where="bench")
         limits = Limits(requests_per_second=1e6, burst=10**6)
         app = create_app(store, limits=limits, broker=BrokerOptions(access=access))
@@ -162,27 +165,102 @@ def _raw(folder: Path, stored: Path) -> Timed:
         return _timed(lambda: insert(range(1, BATCHES)))
 
 
+@contextmanager
+def _postgresql(folder: Path) -> Iterator[Callable[[], str]]:
+    """What gives the URL of a new schema of a server that runs in a folder; it refuses to be run by root."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        raise SystemExit("the figures of PostgreSQL need Debian's package postgresql")
+    folder.mkdir(parents=True)
+    user = None if os.geteuid() else "postgres"
+    if user is not None:
+        shutil.chown(folder, user)
+        for parent in folder.parents[:2]:
+            parent.chmod(0o755)
+
+    def run(program: str, *words: str) -> None:
+        command = [str(programs[-1].parent / program), "-D", str(folder / "data"), *words]
+        with open(folder / "log", "ab") as log:
+            subprocess.run(command, stdout=log, stderr=log, user=user, cwd=folder, check=True)
+
+    address = f"postgresql+psycopg://sojourn@/postgres?host={folder}"
+    names = count()
+
+    def new_schema() -> str:
+        name = f"bench_{next(names)}"
+        with psycopg.connect(address.replace("+psycopg", "")) as connection:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        return f"{address}&options=-csearch_path%3D{name}"
+
+    run("initdb", "--auth=trust", "--username=sojourn", "--encoding=UTF8")
+    run("pg_ctl", "start", "-w", "-o", f"-c listen_addresses='' -c unix_socket_directories={folder}")
+    try:
+        yield new_schema
+    finally:
+        run("pg_ctl", "stop", "-w", "-m", "immediate")
+
+
+def _raw_postgresql(place: str, stored: Path) -> Timed:
+    """The same rows as are in an SQLite store, by psycopg's own `executemany`, which sends them in one go."""
+    rows = dict(_rows(stored))
+    open_store(place).close()
+    with psycopg.connect(place.replace("+psycopg", "")) as connection:
+
+        def insert(numbers: range) -> None:
+            for number in numbers:
+                with connection.transaction(), connection.cursor() as cursor:
+                    for name, batches in rows.items():
+                        if batches[number]:
+                            marks = ", ".join(["%s"] * len(batches[number][0]))
+                            cursor.executemany(f"INSERT INTO {name} VALUES ({marks})".encode(), batches[number])
+
+        insert(range(1))
+        return _timed(lambda: insert(range(1, BATCHES)))
+
+
+SQLITE, POSTGRESQL, RAW = "SQLite", "PostgreSQL", "raw inserts of the same rows"
+
+
 def table() -> list[str]:
-    """CPU and rate of the store, the request handler and raw inserts."""
+    """CPU and rate of the store, the request handler and raw inserts, on both databases."""
     batches = _batches()
-    found: dict[str, list[Timed]] = {}
-    with tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name:
+    found: dict[tuple[str, str], list[Timed]] = {}
+    with tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name, _postgresql(Path(name) / "pg") as new_schema:
         for run in range(REPETITIONS + 1):  # the first warms up
             folder = Path(name) / str(run)
-            times = {
-                "`EpochStore.add_encoded`": _store(folder / "store", batches),
-                "`POST /api/v1/epochs`": _handler(folder / "handler", batches),
-                "`…/up/epochs` through mosquitto": _by_broker(folder / "mqtt", batches),
-                "raw SQLite inserts of the same rows": _raw(folder / "raw", folder / "store"),
+            places: dict[str, Callable[[str], Path | str]] = {
+                SQLITE: folder.joinpath,
+                POSTGRESQL: lambda _: new_schema(),
             }
+            times: dict[tuple[str, str], Timed] = {}
+            for database, place in places.items():
+                times[database, "`EpochStore.add_encoded`"] = _store(place("store"), batches)
+                times[database, "`POST /api/v1/epochs`"] = _handler(place("handler"), batches)
+                broker = folder / f"broker-{database}"
+                times[database, "`…/up/epochs` through mosquitto"] = _by_broker(broker, place("mqtt"), batches)
+            times[SQLITE, RAW] = _raw(folder / "raw", folder / "store")
+            times[POSTGRESQL, RAW] = _raw_postgresql(new_schema(), folder / "store")
             if run:
                 for what, timed in times.items():
                     found.setdefault(what, []).append(timed)
     best = {what: (min(cpu for cpu, _ in runs), min(wall for _, wall in runs)) for what, runs in found.items()}
-    *_, raw = best.values()
-    count = (BATCHES - 1) * BATCH
-    lines = ["| path | CPU an epoch | epochs/s | rate ÷ raw | CPU ÷ raw |", "|---|---:|---:|---:|---:|"]
-    for what, (cpu, wall) in best.items():
+    epochs = (BATCHES - 1) * BATCH
+    lines = ["| database | path | CPU an epoch | epochs/s | rate ÷ raw | CPU ÷ raw |", "|---|---|---:|---:|---:|---:|"]
+    for (database, what), (cpu, wall) in sorted(best.items(), key=lambda one: one[0][0] != SQLITE):
+        raw = best[database, RAW]
         ratios = f"{raw[1] / wall:.2f} | {cpu / raw[0]:.1f}"
-        lines.append(f"| {what} | {cpu / count * 1e6:,.0f} µs | {count / wall:,.0f} | {ratios} |")
-    return lines
+        lines.append(f"| {database} | {what} | {cpu / epochs * 1e6:,.0f} µs | {epochs / wall:,.0f} | {ratios} |")
+    return [*lines, "", *_parts(batches)]
+
+
+def _parts(batches: list[list[bytes]]) -> list[str]:
+    """What cannot be left out of taking an epoch in, beside what it takes to insert it."""
+
+    def headers() -> None:
+        for batch in batches[1:]:
+            for data in batch:
+                encoded(data)
+
+    headers()
+    cpu = min(_timed(headers)[0] for _ in range(REPETITIONS)) / ((BATCHES - 1) * BATCH)
+    return [f"Reading and checking an epoch's header (CBOR, check word, parameters) alone takes {cpu * 1e6:.0f} µs."]
