@@ -87,6 +87,8 @@ ENDPOINTS = {
     ("DELETE", "/api/v1/objectives/way"): ({"admin"}, {}),
     ("GET", "/api/v1/violations"): (READERS, {}),
     ("GET", "/metrics"): (READERS, {}),
+    ("GET", "/metrics/fleet"): (READERS, {}),
+    ("GET", "/api/v1/readings"): (READERS, {}),
 }
 
 

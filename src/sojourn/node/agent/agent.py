@@ -397,6 +397,8 @@ class Agent:
                     self.spool.keep([StreamState(name, closed, stream.snapshots(), stream.until_ns)])
                     self._report_notices()
                 self._report_warnings(stream)
+                while stream.notices:
+                    self._report(f"stream {name}: {stream.notices.pop(0)}")
             except Exception as error:
                 self._fail(name, error)
                 continue

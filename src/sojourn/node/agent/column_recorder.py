@@ -21,6 +21,7 @@ from sojourn.node.agent.configuration import StreamConfiguration
 from sojourn.node.agent.metric_recorder import KnownKeys
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
+from sojourn.sketches.parameters import Parameters
 from sojourn.sources.source import SourceBatch
 
 MissedSoFar = Callable[[], int]
@@ -67,6 +68,15 @@ class ColumnRecorder:
     def sequence(self) -> int:
         """The number of the next epoch."""
         return self._recorder.sequence
+
+    @property
+    def parameters(self) -> Parameters:
+        """Of the epochs that are begun from now on."""
+        return self._recorder.parameters
+
+    @parameters.setter
+    def parameters(self, new: Parameters) -> None:
+        self._recorder.parameters = new
 
     def _keys_at(self, rows: Int64Array) -> list[Key | None]:
         """The keys of rows of the batch that is recorded, as far as the source has named them."""

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any
 from sojourn.core.errors import ParameterError, SojournError, UsageError, WireError
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
+from sojourn.node.agent.sizing import BUCKETS_FOR, DEFAULT_ERROR
 from sojourn.node.spool.spool import LEAST_BYTES
 from sojourn.node.transports.broker import BrokerAccess, broker_at, is_broker
 from sojourn.node.transports.exchange import checked_address, read_token, trusting
@@ -74,7 +75,7 @@ DEFAULT_FLOWS, MOST_FLOWS, MOST_MEMORY = 1000, 10**7, 1 << 30
 # Salts that epochs go round: epochs of one salt are added up when they are asked for, so that more salts tell more
 # instances apart and take longer to decode.
 DEFAULT_SALTS, MOST_SALTS = 16, 1024
-_OWN = ("metric", "epoch", "instances", "sketch", "salted", "salts")
+_OWN = ("metric", "epoch", "instances", "sketch", "salted", "salts", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ class StreamConfiguration:
     salts: int = DEFAULT_SALTS
     flows: int = DEFAULT_FLOWS
     plan: SegmentPlan | None = None
+    error: float | None = None  # that its array is sized for, by the instances seen; none: it is as the table says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +207,23 @@ def _stream_of(name: str, table: Mapping[str, Any], place: str) -> StreamConfigu
         salts=_salts(table, salted, place),
         flows=_flows(table, plan) if kind in ("auto", STACK) else DEFAULT_FLOWS,
         plan=plan,
+        error=_error(table, kind, place),
     )
+
+
+def _error(table: Mapping[str, Any], kind: str, place: str) -> float | None:
+    """The error that the array is to be sized for; none where the table says how large it is."""
+    is_open = kind == BUCKETS and not {"buckets", "per_instance"} & table.keys()
+    if "error" not in table:
+        return DEFAULT_ERROR if is_open else None
+    if not is_open:
+        raise UsageError(
+            "error is for a bucket array whose size is left open", where=place, action="leave error or buckets out"
+        )
+    known = {f"{error:.0%}": error for error in BUCKETS_FOR}
+    if str(table["error"]) not in known:
+        raise UsageError(f"error is {str(table['error'])[:40]!r}", where=place, action=f"use {', '.join(known)}")
+    return known[str(table["error"])]
 
 
 def _salts(table: Mapping[str, Any], salted: bool, place: str) -> int:

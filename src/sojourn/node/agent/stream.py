@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any
 from sojourn.core.errors import SourceError, UsageError
 from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.encoded import EncodedEpoch
-from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, checked_source
+from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, checked_source, sketch_bytes
 from sojourn.node.agent.metric_recorder import MetricRecorder
+from sojourn.node.agent.sizing import Held, cost_text, resized
 from sojourn.sketches.bucket_parameters import BucketArrayParameters
 from sojourn.sketches.kinds import BUCKETS
-from sojourn.sources.registry import AnySource
+from sojourn.sources.registry import AnySource, values_of
 from sojourn.sources.source import SourceBatch
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ class AgentStream:
         self.configuration = configuration
         source, self.memory_bytes = checked_source(configuration, most_bytes=most_bytes)
         self.source = WatchedSource(source, name=configuration.name)
+        self._most_bytes = most_bytes
+        self.notices: list[str] = []  # what there is to report, and who reports it takes out
         salts = configuration.salts
         first_salt = salts * (hash_bytes(node.encode()) % ROUNDS)
         self._is_of_values = configuration.parameters.kind == BUCKETS
@@ -207,7 +210,28 @@ class AgentStream:
                 action="use auto, lda, lds, sample or counter_vector for packets, bucket_array for all else",
             )
         self.until_ns = now_ns
-        return [*self._recorder.record(found), *self._recorder.close_before(now_ns)]
+        closed = [*self._recorder.record(found), *self._recorder.close_before(now_ns)]
+        if closed and self.configuration.error is not None:
+            self._fit(closed[-1], self.configuration.error)
+        return closed
+
+    def _fit(self, epoch: EncodedEpoch, error: float) -> None:
+        """Size the array of the epochs that are begun from now on, for what an epoch held."""
+        now, first = self._recorder.parameters, self.configuration.parameters
+        assert isinstance(now, BucketArrayParameters)
+        assert isinstance(first, BucketArrayParameters)
+        held = Held(
+            instances=epoch.key_count,
+            measurements=epoch.recorded,
+            error=error,
+            means=values_of(self.configuration.metric) == "samples",
+        )
+        new = resized(now, first, held)
+        if new is None or sketch_bytes(new) - sketch_bytes(now) > self._most_bytes - self.memory_bytes:
+            return
+        self._recorder.parameters = new
+        self.memory_bytes += sketch_bytes(new) - sketch_bytes(now)
+        self.notices.append(cost_text(now, new, held))
 
     def snapshots(self) -> list[EncodedEpoch]:
         """The epochs under construction, as they are now."""
