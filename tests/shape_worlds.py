@@ -7,7 +7,8 @@ from bench.percentiles import LAWS
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import LEVELS
-from sojourn.estimation.hierarchy import Evidence, FlowPosterior, learnt_prior, posterior_under
+from sojourn.estimation.evidence import Evidence
+from sojourn.estimation.hierarchy import FlowPosterior, learnt_prior, posterior_under
 from sojourn.estimation.order_statistics import row_quantiles, sample_percentiles
 from sojourn.estimation.percentiles.shape import SampledDelays
 from sojourn.estimation.percentiles.shared import SharedShape, learn_shape, share_percentiles

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.hierarchy import Evidence
+from sojourn.estimation.evidence import Evidence
 from sojourn.estimation.history import (
     DISCOUNT,
     DRIFTS,

@@ -165,7 +165,9 @@ class FlowDelays:
     different ones. ``percentiles`` (flows × `LEVELS` × value, low, high) are there where packets' own delays are known.
     ``shared_shape`` (flows × `LEVELS`) tells which of them rest on other flows' packets, too.
     ``heard_ns`` is what cells say of the flow by themselves, without what flows have in common, with its precision
-    (1/ns²; 0: nothing), where they were decoded for all flows together, ``heard_counts`` the same of packets' numbers.
+    (1/ns²; 0: nothing), where they were decoded for all flows together, ``heard_counts`` the same of packets' numbers,
+    ``heard_apart`` how far flows' means are apart (one standard deviation, the same for all), ``heard_inverse`` what
+    the inverse of the delivered packets' number is expected to be.
     ``packets_low`` … ``lost_high`` are the ends of 95 % intervals, equal where a number is exact, where they are known.
     ``state_ns`` and ``state_variance`` are for the next run of the same flows (`estimation.history`).
     """
@@ -186,6 +188,8 @@ class FlowDelays:
     heard_ns: FloatArray | None = None
     heard_precision: FloatArray | None = None
     heard_counts: FloatArray | None = None
+    heard_apart: FloatArray | None = None
+    heard_inverse: FloatArray | None = None
     packets_low: FloatArray | None = None
     packets_high: FloatArray | None = None
     lost_low: FloatArray | None = None

@@ -30,8 +30,9 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
+from sojourn.estimation.evidence import Evidence, Logarithms, Whole
 from sojourn.estimation.held_out import Halves, judge
-from sojourn.estimation.hierarchy import Evidence, FlowPosterior, FlowPrior, learnt_prior, posterior_under
+from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, learnt_prior, posterior_under
 from sojourn.estimation.history import Filter, History, Message
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
@@ -155,12 +156,13 @@ def combine(
     halves: Halves | None = None,
     before: History | None = None,
     delays: SampledDelays | None = None,
+    whole: Answer | None = None,
 ) -> FlowDelays:
     """Every flow's answer from cells and samples, with sizes and losses as all of them say.
 
     Where the samples are given in `halves`, too, one of them checks what is said of the other. `before` is what the run
     before says of the flows; with it the answers have states for the next run (`history`). With all sampled `delays`,
-    flows share what these tell of percentiles.
+    flows share what these tell of percentiles. `whole` is all packets' mean by the flow-blind LDA.
     """
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
@@ -178,6 +180,14 @@ def combine(
     if cells.heard_ns is None:
         leans &= ~cells.answered
     evidence = _evidence(cells, samples, counts.packets - counts.lost)
+    evidence = replace(
+        evidence,
+        size_doubt=_size_doubt(evidence, counts),
+        each=cells.heard_inverse,
+        logs=None if delays is None else _logarithms(delays),
+        apart=float(cells.heard_apart[0]) if cells.heard_apart is not None and len(cells.heard_apart) else math.inf,
+        whole=_whole(whole),
+    )
     past = None if before is None else Filter.of(_settled(evidence, exact, mean), before, cells.flow_id)
     told = None if past is None else past.message(_usual_size(evidence, counts))
     evidence = _with_message(evidence, told)
@@ -247,6 +257,25 @@ def _evidence(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> 
     )
 
 
+def _logarithms(delays: SampledDelays) -> Logarithms | None:
+    """Of each flow's sampled delays; None where any of them has none."""
+    if not len(delays.delay_ns) or delays.delay_ns.min() <= 0:
+        return None
+    number = np.diff(delays.start)
+    row = np.repeat(np.arange(len(number)), number)
+    log = np.log(delays.delay_ns)
+    mean = np.bincount(row, log, len(number)) / np.maximum(number, 1)
+    squares: FloatArray = np.bincount(row, (log - mean[row]) ** 2, len(number)).astype(np.float64)
+    return Logarithms(mean, squares)
+
+
+def _whole(answer: Answer | None) -> Whole | None:
+    """An estimate as an observation."""
+    if not _is_bounded(answer):
+        return None
+    return Whole(answer.value, ((answer.high - answer.low) / (2 * NORMAL_95)) ** 2)
+
+
 def _settled(evidence: Evidence, exact: BoolArray, mean: FloatArray) -> Evidence:
     """The evidence with what is known exactly of some flows, to a nanosecond."""
     value, precision = np.where(exact, mean, evidence.value), np.where(exact, 1.0, evidence.precision)
@@ -257,6 +286,14 @@ def _usual_size(evidence: Evidence, counts: PacketCounts) -> FloatArray:
     """The size by whose inverse a mean scatters, on average over what it may be."""
     least = np.clip(np.nan_to_num(counts.packets_low - counts.lost, nan=1.0), 1.0, evidence.size)
     found: FloatArray = 2 / (1 / evidence.size + 1 / least)
+    return found
+
+
+def _size_doubt(evidence: Evidence, counts: PacketCounts) -> FloatArray:
+    """The variance of each size's logarithm: as if the farther end of its interval were its deviations away."""
+    least = np.clip(np.nan_to_num(counts.packets_low - counts.lost_high, nan=1.0), 1.0, evidence.size)
+    most = np.maximum(np.nan_to_num(counts.packets_high - counts.lost_low, nan=0.0), evidence.size)
+    found: FloatArray = (np.log(np.maximum(evidence.size / least, most / evidence.size)) / NORMAL_95) ** 2
     return found
 
 

@@ -27,7 +27,8 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import NORMAL_95
-from sojourn.estimation.hierarchy import Evidence, FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.evidence import Evidence
+from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
 
 # Edges of the classes of sizes, in packets.
 CLASSES = (10, 100, 1_000, 10_000)

@@ -26,9 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence, moments
 from sojourn.estimation.joint.messages import TINY
 from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, learning_rows
 from sojourn.estimation.normal import normal_below
@@ -47,33 +48,13 @@ MOSTLY = 0.8
 SHAPES = (0.0, 0.1, 0.3, 1.0, 2.0)
 # Parameters' worth of freedom that a mixture of so many components uses.
 FREEDOM = 5
-FEWEST_FLOWS = 8
 # By moments: flows that are further apart are known to be; less by this factor is less.
 MOST_ALIKE, CLEARLY = 0.5, 0.75
-# Means of more are as good as normal, whatever the shape of one delay.
-FEW_PACKETS = 8
 NEGLIGIBLE = 1e-5
 MOST_STEPS = 60
 PRECISE = 1e-6  # of ten deviations or more; what the next step would change is the square of it
 NOWHERE = 40.0  # e⁻⁴⁰ of a flow's likeliest component: below what numbers of 64 bits add up to
 _TINY = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What was observed of each flow: the cells' value and precision (0: none), the sampled packets' mean, number and
-    sum of squares around it, and the number of packets delivered."""
-
-    value: FloatArray
-    precision: FloatArray
-    sampled: FloatArray
-    count: FloatArray
-    squares: FloatArray
-    size: FloatArray
-
-    def select(self, rows: Int64Array) -> Evidence:
-        columns = (self.value, self.precision, self.sampled, self.count, self.squares, self.size)
-        return Evidence(*(column[rows] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -90,13 +71,15 @@ class SpreadLaw:
 
 class _Observed(NamedTuple):
     """The evidence as kernels take it: the ``error`` of a sampled mean is in units of σ² (infinite without a sample),
-    ``each`` is 1/N."""
+    ``each`` is 1/N, ``log_size`` log N, and ``doubt`` the variance of that."""
 
     value: FloatArray
     precision: FloatArray
     sampled: FloatArray
     error: FloatArray
     each: FloatArray
+    log_size: FloatArray
+    doubt: FloatArray
 
 
 class FlowPrior(NamedTuple):
@@ -153,10 +136,19 @@ def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior 
 
 
 def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | None = None) -> FlowPosterior:
-    """The posterior of all flows, or of those `asked` for (NaN for the others)."""
+    """The posterior of all flows, or of those `asked` for (NaN for the others).
+
+    Where means go with sizes, intervals have room for what is not known of these.
+    """
     quantiles = np.full((len(evidence.value), 3), np.nan)
     rows = np.arange(len(quantiles)) if asked is None else np.flatnonzero(asked)
-    quantiles[rows] = _posterior_quantiles(evidence.select(rows), prior)
+    some = evidence.select(rows)
+    found = _posterior_quantiles(some, prior)
+    if prior.slope and some.size_doubt is not None:
+        wide = _posterior_quantiles(some, prior, some.size_doubt)
+        found[:, 1] = np.minimum(found[:, 1], wide[:, 1])
+        found[:, 2] = np.maximum(found[:, 2], wide[:, 2])
+    quantiles[rows] = found
     return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
 
 
@@ -166,7 +158,7 @@ def _narrowed(evidence: Evidence, prior: FlowPrior) -> FlowPrior:
     The shape of a few delays' mean is known roughly only, and a likely prior explains what is left as differences
     between flows. Moments need no shape.
     """
-    found = _moments(evidence)
+    found = moments(evidence)
     if found is None or not prior.is_log or not (found.mean > 0 and found.apart <= MOST_ALIKE * found.mean):
         return prior
     place = np.log(prior.centre)
@@ -182,39 +174,6 @@ def _narrowed(evidence: Evidence, prior: FlowPrior) -> FlowPrior:
     return FlowPrior(weight / weight.sum(), found.mean * relative, width**2, within, 0.0, prior.pivot, True)
 
 
-class _Moments(NamedTuple):
-    """Of all flows: the mean, how far their means are apart (and half a standard error), a packet's variance."""
-
-    mean: float
-    apart: float
-    within: float
-
-
-def _moments(evidence: Evidence) -> _Moments | None:
-    """By sampled packets: how much their means vary beyond what packets of the same flow do.
-
-    None if too few tell, or nobody needs them.
-
-    No flow's weight goes with its values, or the mean of skewed delays would be too low. Flows with many packets count
-    alike, however many these are.
-    """
-    sampled = evidence.count > 0
-    n, mean, squares = evidence.count[sampled], evidence.sampled[sampled], evidence.squares[sampled]
-    degrees = float(np.sum(n - 1))
-    if degrees < FEWEST_FLOWS or np.median(n) > FEW_PACKETS:
-        return None
-    weight = 1 / (1 / n + 1 / float(np.median(n)))
-    middle = float(np.average(mean, weights=weight))
-    parts = weight**2 * (mean - middle) ** 2 - float(np.sum(weight**2 / n)) / degrees * squares
-    doubt = math.sqrt(float(np.sum((parts - parts.mean()) ** 2)))
-    apart = math.sqrt((max(float(parts.sum()), 0.0) + 0.5 * doubt) / float(np.sum(weight**2)))
-    within = float(squares.sum()) / degrees
-    precision = np.where(evidence.precision > 0, 1 / (1 / np.maximum(evidence.precision, _TINY**2) + apart**2), 0.0)
-    weight *= 1 / within
-    total = float(weight.sum() + precision.sum())
-    return _Moments((middle * float(weight.sum()) + float(precision @ evidence.value)) / total, apart, within)
-
-
 def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[FlowPrior, float]:
     """The distribution that flows share, and the logarithm of its likelihood; law and distribution in turns."""
     prior, likelihood = None, 0.0
@@ -226,10 +185,11 @@ def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[FlowPrior, float]:
     return prior, likelihood
 
 
-def _posterior_quantiles(evidence: Evidence, prior: FlowPrior) -> FloatArray:
-    """Median, low and high of each flow."""
+def _posterior_quantiles(evidence: Evidence, prior: FlowPrior, doubt: FloatArray | None = None) -> FloatArray:
+    """Median, low and high of each flow, whose logarithm of the size has the variance `doubt` (None: it is known)."""
     quantiles = np.empty((len(evidence.value), 3))
-    _quantiles(_observed(evidence), prior, quantiles)
+    observed = _observed(evidence)
+    _quantiles(observed if doubt is None else observed._replace(doubt=doubt), prior, quantiles)
     return quantiles
 
 
@@ -271,12 +231,13 @@ def _observed(evidence: Evidence) -> _Observed:
     with np.errstate(divide="ignore"):
         error = np.where(evidence.count > 0, np.maximum(1 / evidence.count - 1 / size, 0.0), np.inf)
     sampled = np.where(evidence.count > 0, evidence.sampled, 0.0)
-    return _Observed(evidence.value, evidence.precision, sampled, error, 1 / size)
+    each = 1 / size if evidence.each is None else np.maximum(evidence.each, 1 / size)
+    return _Observed(evidence.value, evidence.precision, sampled, error, each, np.log(size), np.zeros(len(size)))
 
 
 def _rough(evidence: Evidence, law: SpreadLaw) -> tuple[FloatArray, FloatArray]:
     """Each flow's mean from its own observations, and its variance around the flow's law."""
-    _, _, sampled, error, each = _observed(evidence)
+    _, _, sampled, error, each, _, _ = _observed(evidence)
     usual = law.variance(np.where(evidence.count > 0, sampled, evidence.value))
     with np.errstate(divide="ignore", invalid="ignore"):
         by_sample = np.where(np.isfinite(error), 1 / np.maximum(error * usual, 1e-12), 0.0)
@@ -411,12 +372,15 @@ def _components(f: int, observed: _Observed, prior: FlowPrior, scratch: _Scratch
     own, mean, variance, log_weight = scratch
     value, precision = observed.value[f], observed.precision[f]
     sampled, error, each = observed.sampled[f], observed.error[f], observed.each[f]
-    turn = np.exp(prior.slope * (-np.log(each) - prior.pivot)) if prior.slope != 0.0 else 1.0
+    turn = np.exp(prior.slope * (observed.log_size[f] - prior.pivot)) if prior.slope != 0.0 else 1.0
+    # What is not known of the size is not known of what goes with it.
+    turned = prior.slope * prior.slope * observed.doubt[f]
     most = -np.inf
     for k in range(len(own)):
         # As where γ is 2, which it is where flows differ by factors.
         within = prior.within[k] * (turn * turn)
         centre, spread = prior.centre[k] * turn, prior.width2[k] * turn * turn + within * each + _TINY
+        spread += turned * centre * centre
         # Half the logarithm of all variances together: one of a product takes less time than several.
         exponent, scale = log_weight[k], 1.0
         if precision > 0.0:

@@ -28,7 +28,8 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import FlowDelays
-from sojourn.estimation.hierarchy import Evidence, SpreadLaw, refined_law, spread_law
+from sojourn.estimation.evidence import Evidence
+from sojourn.estimation.hierarchy import SpreadLaw, refined_law, spread_law
 from sojourn.estimation.learning import KEPT_FLOWS, WIDTH
 
 # κ: variances of one packet by which a flow's mean moves.

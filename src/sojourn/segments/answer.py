@@ -153,7 +153,7 @@ def estimate_streams(
     assert counts is not None
     halves = None if sample is None else Halves(*sample.halves(flow_id))
     sampled = None if sample is None or not percentiles else sample.delays(flow_id)
-    return combine(cells, samples, counts, halves, before, sampled)
+    return combine(cells, samples, counts, halves, before, sampled, blind)
 
 
 def _count_packets(

@@ -98,6 +98,12 @@ class FlowCounts:
         return np.maximum(self.sent.mean - self.lost, 0.0)
 
     @property
+    def inverse(self) -> FloatArray:
+        """What one over the packets that arrived is expected to be."""
+        inverse: FloatArray = self.sent.inverse * np.maximum(self.sent.mean, 0.5) / np.maximum(self.received, 0.5)
+        return np.minimum(inverse, 1.0)
+
+    @property
     def heard(self) -> FloatArray:
         """What cells say of sizes and losses by themselves, as columns."""
         return np.column_stack([self.sent.heard.columns, self.lost_heard.columns])
@@ -161,7 +167,6 @@ def joint_means(
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
     packets = np.where(kept, np.maximum(counts.sent.part_mean, 1e-9), 0.0)
     size = counts.received
-    inverse = np.minimum(counts.sent.inverse * np.maximum(counts.sent.mean, 0.5) / np.maximum(size, 0.5), 1.0)
     is_exact = cells.usable & np.broadcast_to(noise_per_packet == np.float64(0), cells.usable.shape)
     exact = _exact_means(settle_sums(heard, is_exact, cells.delay_sum), counts)
     delay_cells = DelayCells(
@@ -186,7 +191,7 @@ def joint_means(
     seen = np.minimum(heard.by_group(packets).max(axis=1, initial=0.0), size)
     samples = np.where(answered, seen, 0.0)
     certain = student_95(max(said.cells - 2, 1)) / NORMAL_95
-    joint = _answers(said, size, counts.received_variance, inverse, samples, rounding, certain)
+    joint = _answers(said, size, counts.received_variance, counts.inverse, samples, rounding, certain)
     joint = replace(joint, usable=int(np.count_nonzero(count)))
     return _with_exact(joint, exact, counts, rounding)
 

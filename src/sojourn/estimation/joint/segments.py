@@ -181,11 +181,12 @@ def _answered(
     reasons, sizes = _reasons(silent, present), counts.sent.mean
     columns = mean * unit, low, high, std, samples, sizes, counts.lost
     flows = FlowDelays(flow_id, *columns, reasons, method, heard_counts=counts.heard)
-    if joint.usable < len(flow_id):
-        # Sizes are doubtful then, and with them how far a mouse's mean may lie from its flow's law.
-        return flows
     heard, precision = _heard(joint, counts, unit)
-    return replace(flows, heard_ns=heard, heard_precision=precision)
+    flows = replace(flows, heard_ns=heard, heard_precision=precision, heard_inverse=counts.inverse)
+    if 2 * joint.said.cells < joint.usable:
+        # Where most cells are determined, the few others do not tell how far flows are apart.
+        return flows
+    return replace(flows, heard_apart=np.full(len(flow_id), np.sqrt(joint.said.between) * unit))
 
 
 def _heard(joint: JointMeans, counts: FlowCounts, unit: int) -> tuple[FloatArray, FloatArray]:

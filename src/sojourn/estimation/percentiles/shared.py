@@ -31,8 +31,9 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import LEVELS, NORMAL_95
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.evidence import Evidence
 from sojourn.estimation.held_out import CLASSES, FEWEST, SURE
-from sojourn.estimation.hierarchy import Evidence, FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
 from sojourn.estimation.order_statistics import MISS, row_quantiles
 from sojourn.estimation.percentiles.beta import HIGH, LOW, MEDIAN, reached
 from sojourn.estimation.percentiles.shape import Mixed, SampledDelays, Shape, places_of, shape_of
