@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tests.segments.fleet.fleet_world import SECOND, answers, moved, record, truth_between
 
-from sojourn.core.estimates import LEVELS, Estimate
+from sojourn.core.arrays import BoolArray
+from sojourn.core.estimates import LEVELS, Estimate, FlowDelays
 from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
 from sojourn.segments.answer import Interval
-from sojourn.segments.fleet.answers import RunAnswer, answer_run, combine
+from sojourn.segments.fleet.answers import RunAnswer, SampledDelays, answer_run, combine
 from sojourn.segments.fleet.clocks import NOT_FOLLOWED, WAS_SET, ClockAt
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_answer
 from sojourn.segments.plan import SegmentPlan, plan_point
@@ -325,6 +326,39 @@ def test_delays_of_a_run_whose_clocks_are_not_known_are_no_part_of_the_answer(wh
     whole, others = combine(found, clocks), combined([*found[:1], *found[2:]])
     assert whole.totals.sent == combined(found).totals.sent
     assert whole.totals.delays.mean == others.totals.delays.mean
+
+
+@pytest.mark.parametrize("why", ["no clock", "no sample"])
+def test_percentiles_of_a_flow_are_not_exact_where_a_run_tells_none_of_its_delays(why: str) -> None:
+    """All packets are sampled, so that each run alone tells its flows' percentiles exactly."""
+    plan = plan_point(2_000_000, flows=10, loss=0.05)
+    world = in_order(make_two_point_world(seed=4, flows=8, packets=3_000, duration_ns=30 * SECOND, load=0.5))
+    found = answers(record(world.sender, plan, world), record(world.receiver, plan, world, node="b"))[1]
+    assert is_exact(combined(found)).all()
+    clocks = [IN_STEP] * len(found)
+    if why == "no clock":
+        clocks[1] = ClockAt(0.0, None, None, WAS_SET)
+    else:
+        found[1] = replace(found[1], sampled=SampledDelays.of(None, flows_of(found[1]).flow_id, 0))
+    whole = combine(found, clocks)
+    in_it = np.isin(flows_of(whole).flow_id, flows_of(found[1]).flow_id[flows_of(found[1]).packets > 0])
+    assert in_it.any()
+    assert not is_exact(whole)[in_it].any()
+    assert is_exact(whole)[~in_it].all()
+
+
+def flows_of(answer: RunAnswer | Interval) -> FlowDelays:
+    interval = answer.interval if isinstance(answer, RunAnswer) else answer
+    assert interval.flows is not None
+    return interval.flows
+
+
+def is_exact(interval: Interval) -> BoolArray:
+    """Which flows' medians have an interval without a width."""
+    assert interval.flows is not None
+    assert interval.flows.percentiles is not None
+    found: BoolArray = interval.flows.percentiles[:, 0, 1] == interval.flows.percentiles[:, 0, 2]
+    return found
 
 
 def test_percentiles_are_those_of_the_packets() -> None:

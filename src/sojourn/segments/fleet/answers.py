@@ -519,9 +519,12 @@ def _percentiles(
         return _with_room(found, room)
     row = np.concatenate([_row_in(flow_id, a) for a, _ in parts])
     whole = np.ones(len(flow_id), bool)
-    for a, _ in parts:
-        assert a.interval.flows is not None
-        whole[np.searchsorted(flow_id, a.interval.flows.flow_id)] &= a.sampled.whole
+    for a, clock in zip(answers, clocks, strict=True):
+        flows = a.interval.flows
+        assert flows is not None
+        known = a.sampled.whole if clock.tells_delays else np.zeros(len(flows.flow_id), bool)
+        # Of a run with no sampled packet nothing is known, unless nothing of a flow was delivered in it.
+        whole[np.searchsorted(flow_id, flows.flow_id)] &= known | (flows.packets - flows.lost < SURE_SIZE)
     order = np.lexsort((delay, row))
     order = order[np.searchsorted(row[order], 0) :]
     starts = np.searchsorted(row[order], np.arange(len(flow_id) + 1))
