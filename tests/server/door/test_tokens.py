@@ -136,6 +136,8 @@ OF_OTHERS = [
     "/api/v1/objectives",
     "/api/v1/audit",
     "/metrics",
+    "/metrics/fleet",
+    "/api/v1/readings",
 ]
 
 
