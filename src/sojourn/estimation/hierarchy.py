@@ -48,8 +48,6 @@ MOSTLY = 0.8
 SHAPES = (0.0, 0.1, 0.3, 1.0, 2.0)
 # Parameters' worth of freedom that a mixture of so many components uses.
 FREEDOM = 5
-# Standard errors by which a flow's mean is negative.
-SURELY = 4.0
 # By moments: flows that are further apart are known to be; less by this factor is less.
 MOST_ALIKE, CLEARLY = 0.5, 0.75
 NEGLIGIBLE = 1e-5
@@ -272,10 +270,8 @@ def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, 
     """Even components over where flows lie, on the scale of logarithms if all of them are positive."""
     ordered = np.sort(mean)
     low, high = quantile_of_sorted(ordered, 0.0025), quantile_of_sorted(ordered, 0.9975)
-    sharp = variance <= np.median(variance)
-    # A mouse whose mean is known roughly may seem to have a negative one.
-    surely = mean[sharp] + SURELY * np.sqrt(variance[sharp])
-    is_log = bool((surely > 0).all()) and high > 0 and float(np.median(mean)) > 0
+    sharp = mean[variance <= np.median(variance)]
+    is_log = bool((sharp > 0).all()) and high > 0
     if is_log:
         positive = ordered[ordered > 0]
         low = max(low, quantile_of_sorted(positive, 0.0025))

@@ -190,15 +190,11 @@ def _answered(
 
 
 def _heard(joint: JointMeans, counts: FlowCounts, unit: int) -> tuple[FloatArray, FloatArray]:
-    """What the cells say of each flow by themselves, and with which precision, in ns; a doubtful size is part of it.
-
-    It is as much as flows' excesses usually are: by its own, a flow that seems slow would count for less, and all would
-    be answered too low.
-    """
+    """What the cells say of each flow by themselves, and with which precision, in ns; a doubtful size is part of it."""
     said = joint.said
-    doubt = said.between * counts.received_variance / np.maximum(counts.received, 0.5) ** 2
+    doubt = said.value * np.sqrt(counts.received_variance) / np.maximum(counts.received, 0.5)
     with np.errstate(divide="ignore"):
-        variance = 1 / said.precision + doubt + 0.25
+        variance = 1 / said.precision + doubt**2 + 0.25
     precision = np.where((said.precision > 0) & (joint.samples > 0), 1 / (variance * unit**2), 0.0)
     return (said.prior_mean + said.value) * unit, precision
 
