@@ -28,7 +28,8 @@ CONFIDENCE = 0.95
 # An array begins with room for some fifty instances; sums in 40 bits are those of 18 minutes in ns.
 FIRST = BucketArrayParameters(buckets=64, per_instance=4, bits=40, count_bits=24)
 FIRST_INSTANCES = 50
-# Room in sums and counts beyond what an epoch was seen to hold, as a power of two.
+# Room in sums and counts beyond what an epoch was seen to hold, as a power of two. Sums are never narrower than at
+# first: what an objective is there to notice is a measurement far beyond those of quiet times, and it has to fit.
 SPARE_BITS = 4
 LEAST_BITS, MOST_BITS, MOST_COUNT_BITS = 8, 62, 40
 # Buckets of an instance where means are asked for: some fifteen in all tell how values vary.
@@ -74,7 +75,7 @@ def sized(seen: Seen, *, error: float, every_ns: int, means: bool) -> tuple[Buck
     parameters = BucketArrayParameters(
         buckets=buckets,
         per_instance=per_instance,
-        bits=min(max(bits, LEAST_BITS), MOST_BITS),
+        bits=min(max(bits, FIRST.bits), MOST_BITS),
         count_bits=min(max(count_bits, LEAST_BITS), MOST_COUNT_BITS),
     )
     return parameters, max(seen.instances, LEAST_INSTANCES)

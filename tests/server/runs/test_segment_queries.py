@@ -329,6 +329,30 @@ def test_a_segment_the_wrong_way_round_spoils_no_other_between_the_same_nodes(
     assert means["ab:reverse"] > 0
 
 
+def test_a_segment_the_wrong_way_round_does_not_make_the_only_right_one_seem_wrong(unit: Unit, admin: Client) -> None:
+    """Delays vary: either contradicts the other. The one that leads out of a node and into the other is right."""
+    world = make_two_point_world(seed=5, flows=30, packets=20_000, duration_ns=40 * SECOND, load=0.95)
+    create(admin)
+    admin.create_segment(
+        "wrong", "beta:eth1:in", "alpha:eth0:out", memory_bytes=MEMORY, epoch_ns=5 * SECOND, filter="udp or tcp"
+    )
+    wrong = admin.segment("wrong")["directions"][0]
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    send(unit, epochs_of(world, world.receiver, "beta", wrong["from"]["stream"]))
+    send(unit, epochs_of(world, world.sender, "alpha", wrong["to"]["stream"]))
+    answered(unit, 3, pairs=2)
+    with pytest.raises(ServerError, match="alpha:eth0:out before beta:eth1:in; create it with --from and --to swapped"):
+        asked(admin, "wrong")
+    for is_removed in (False, True):
+        if is_removed:
+            admin.remove_segment("wrong")
+        result = asked(admin)
+        _, delay = truth_between(world, *span_of(result))
+        assert result.clock["uncertainty_ns"] is None
+        assert result.aggregate["mean_ns"] == pytest.approx(delay[delay != LOST].mean(), rel=0.02)
+
+
 def with_header(epoch: Epoch, **fields: object) -> bytes:
     """An epoch's bytes with other fields than a node would send."""
     version, body, _ = cbor2.loads(encode(epoch))

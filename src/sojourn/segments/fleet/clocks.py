@@ -8,8 +8,7 @@ the smallest raw delays are kept (`smallest`), so that a bound takes no more tha
 - from the runs around it as well, up to `REACH_NS` away, where some straight line fits them all: it gives the range of
   rates, by which a bound is carried from its packet to the run. Where none fits (a clock was set, or wandered), the
   run's own count; one that has packets of one direction alone takes the bounds of those before or after it, carried at
-  any rate that a clock may have. (A line that fits a shorter stretch, or one side alone, proves nothing: a clock that
-  wanders by 5 ms in a minute fits one too, and is elsewhere.)
+  any rate that a clock may have.
 
 What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined
 where they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set
@@ -38,8 +37,6 @@ BLOCKS = 8
 # No packet is on its way for longer: then clocks are apart, and one of them was never set.
 LONGEST_NS = 3_600_000_000_000
 REACH_NS = 120_000_000_000
-# Bounds at any rate: from as far as no clock was set in between.
-_REACHES_NS = REACH_NS, REACH_NS // 4, REACH_NS // 16
 _STEEPEST = MAX_SKEW_PPM * 1e-6
 _ANY_RATE = -_STEEPEST, _STEEPEST
 BY_PACKETS, BY_KERNELS, BY_BOTH = "packets both ways", "the kernels' synchronisation", "packets and kernels"
@@ -153,25 +150,19 @@ def _by_neighbours(run: RunFrame, forward: TimedPairs, backward: TimedPairs, own
     """The bounds of a run that has packets of one direction alone: by those before it and after it, at any rate.
 
     Where these contradict each other, a clock was set between them: then those of the side count whose smallest delay
-    is nearer to the run's own. A clock that was set further away leaves the nearer ones.
+    is nearer to the run's own.
     """
-    for reach_ns in _REACHES_NS:
-        sides = []
-        before, after = (run.first_ns - reach_ns, run.first_ns - 1), (run.last_ns + 1, run.last_ns + reach_ns)
-        for reach, beside in (((reach_ns, 0), before), ((0, reach_ns), after)):
-            ends = _around(run, forward, *reach), _around(run, backward, *reach)
-            low, high = _carried(run.middle_ns, *ends, _ANY_RATE)
-            if low <= high:
-                sides.append((_apart(own, _between(forward, *beside)), low, high))
-        low, high = (
-            max((low for _, low, _ in sides), default=-math.inf),
-            min((one[2] for one in sides), default=math.inf),
-        )
-        if low > high:
-            low, high = min(sides)[1:]
-        if math.isfinite(high - low):
-            return low, high
-    return -math.inf, math.inf
+    sides = []
+    before, after = (run.first_ns - REACH_NS, run.first_ns - 1), (run.last_ns + 1, run.last_ns + REACH_NS)
+    for reach, beside in (((REACH_NS, 0), before), ((0, REACH_NS), after)):
+        ends = _around(run, forward, *reach), _around(run, backward, *reach)
+        low, high = _carried(run.middle_ns, *ends, _ANY_RATE)
+        if low <= high:
+            sides.append((_apart(own, _between(forward, *beside)), low, high))
+    joined = max((low for _, low, _ in sides), default=-math.inf), min((high for *_, high in sides), default=math.inf)
+    if joined[0] <= joined[1]:
+        return joined
+    return min(sides)[1:]
 
 
 def _apart(own: TimedPairs, others: TimedPairs) -> float:

@@ -4,7 +4,7 @@ Clocks are the nodes', so every segment that leads back tells of them, whatever 
 wrong way round has packets that arrive before they leave, and would tell clocks wrong for all others. So segments that
 lead *out* of one node and *into* the other are preferred, which such a one is not unless it was meant to lead through
 both nodes; and one that contradicts the packets ahead in nearly all of its runs, which clocks that are set do not, is
-not listened to.
+not listened to. Where all contradict them, one that leads across is believed more than those that do not.
 
 Cost: that of `follow`; where runs contradict each other, once more for each pair of streams that leads back.
 """
@@ -39,8 +39,8 @@ def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequenc
     forward = _joined([*(read_clock(data)[0] for data in stored), *(answer.pairs for answer in answers)])
     about = int(np.median(forward.raw_delay_ns)) if len(forward) else 0
     way = known[0].pair
-    every = runs.pairs_between(way.to_node, way.from_node)
-    back = [one.number for one in every if leads_across(one.pair)] or [one.number for one in every]
+    every = {one.number: leads_across(one.pair) for one in runs.pairs_between(way.to_node, way.from_node)}
+    back = [number for number, is_across in every.items() if is_across] or list(every)
     frames = [answer.frame for answer in answers]
 
     def told_by(numbers: Sequence[int]) -> TimedPairs:
@@ -50,10 +50,12 @@ def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequenc
         return TimedPairs(pairs.received_ns, pairs.sent_ns)
 
     clocks = follow(frames, forward, told_by(back))
-    if len(back) < 2 or sum(clock.was_set for clock in clocks) < 2:
+    if not is_contradicted(clocks) and (len(back) < 2 or sum(clock.was_set for clock in clocks) < 2):
         return clocks
-    right = [number for number in back[-MOST_JUDGED:] if not _is_wrong(frames, forward, told_by([number]))]
-    return follow(frames, forward, told_by(right)) if 0 < len(right) < len(back) else clocks
+    right = [number for number in list(every)[-MOST_JUDGED:] if not _is_wrong(frames, forward, told_by([number]))]
+    if not right and leads_across(way) and not any(every.values()):
+        return follow(frames, forward, told_by([]))
+    return follow(frames, forward, told_by(right)) if right else clocks
 
 
 def leads_across(pair: Pair) -> bool:
