@@ -34,6 +34,13 @@ def test_sums_and_counts_have_room_for_sixteen_times_what_was_seen() -> None:
     assert size.buckets >= 20
 
 
+def test_an_array_planned_in_quiet_times_holds_a_measurement_far_beyond_them() -> None:
+    """Round trips of 0.2 ms were seen; one of a quarter of a minute is what the objective is there to notice."""
+    seen = Seen(instances=1, measurements=900, total=900 * 2e5)
+    size, _ = sized(seen, error=0.05, every_ns=3 * 10**9, means=True)
+    assert 2**size.bits > 15e9
+
+
 def test_a_thousand_instances_have_as_many_buckets_each_as_some_dozens() -> None:
     some, _ = sized(Seen(instances=48, measurements=4800, total=1e9), error=0.2, every_ns=MINUTE_NS, means=False)
     many, planned = sized(
