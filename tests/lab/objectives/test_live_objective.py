@@ -22,7 +22,7 @@ from waiting import eventually
 SECOND = 1_000_000_000
 EVERY_NS = 3 * SECOND
 NARROW, WIDE = (
-    Bottleneck(150_000, queue_bytes=30_000),
+    Bottleneck(100_000, queue_bytes=15_000),
     Bottleneck(1_000_000_000, burst_bytes=500_000, queue_bytes=10**6),
 )
 RECEIVER = """
