@@ -29,14 +29,14 @@ from sojourn.sketches.parameters import Parameters, Table
 if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
 
-VERSION, VERSION_WITH_CUT = 1, 2
+VERSION, VERSION_WITH_CUT, VERSION_WITH_LEAD = 1, 2, 3
 COMPRESSION = 1  # the fastest: what is there to gain are zeros
 MAX_EPOCH_BYTES = 64 << 20
 # A counter of one bit on the wire takes 64 in memory; what a message may cost is bounded, too.
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
-BODY_FIELDS = {VERSION: 9, VERSION_WITH_CUT: 10}
-CUT_FIELDS, CLOCK_FIELDS = 6, 3
+BODY_FIELDS = {VERSION: 9, VERSION_WITH_CUT: 10, VERSION_WITH_LEAD: 10}
+CUT_FIELDS, CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD = 6, 3, 5
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
 LARGE_BYTES = 4 << 20  # from which on it takes less time than loading it: no epoch of a metric is as large by default
 _KERNELS = "sojourn.core.hash_kernels"
@@ -185,7 +185,7 @@ def checked_body(outer: object) -> _Body:
         raise WireError("expected [version, body, check]", where="epoch")
     version, body, check = outer
     if type(version) is not int or version not in BODY_FIELDS:
-        known = " and ".join(map(str, BODY_FIELDS))
+        known = ", ".join(map(str, BODY_FIELDS))
         raise WireError(
             f"version {str(version)[:20]} is unknown",
             where="version",
@@ -273,10 +273,14 @@ def _decode_cut(items: object) -> Cut:
 def _decode_clock(items: object) -> KernelClock | None:
     if items is None:
         return None
-    if not isinstance(items, list) or len(items) != CLOCK_FIELDS:
-        raise WireError("expected [synchronised, error_ns, offset_ns]", where="clock")
+    if not isinstance(items, list) or len(items) not in (CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD):
+        raise WireError("expected [synchronised, error_ns, offset_ns, lead_ns, was_set]", where="clock")
     offset = _integer(items[2], "offset_ns", lowest=-MAX_INTEGER)
-    return KernelClock(expect(items[0], bool, "synchronised"), _integer(items[1], "error_ns"), offset)
+    told = expect(items[0], bool, "synchronised"), _integer(items[1], "error_ns"), offset
+    if len(items) == CLOCK_FIELDS:
+        return KernelClock(*told)
+    lead = None if items[3] is None else _integer(items[3], "lead_ns", lowest=-MAX_INTEGER)
+    return KernelClock(*told, lead, expect(items[4], bool, "was_set"))
 
 
 def _word(value: object, where: str) -> int:

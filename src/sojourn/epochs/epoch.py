@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 from sojourn.core.errors import MismatchError, ParameterError
@@ -37,11 +38,30 @@ def overlaps(first_ns: int | None, last_ns: int | None, from_ns: int, to_ns: int
 
 @dataclass(frozen=True, slots=True)
 class KernelClock:
-    """What a node's kernel says of its clock: whether something keeps it in step, and how far off it may be at most."""
+    """What a node's kernel says of its clock: whether something keeps it in step, and how far off it may be at most.
+
+    ``lead_ns`` is how far the stamps of an epoch are ahead of the machine's own count of time, which nobody can set
+    (None if that is not known); in an epoch that ``was_set``, some of them may be so by another lead.
+    """
 
     synchronised: bool
     error_ns: int
     offset_ns: int = 0
+    lead_ns: int | None = None
+    was_set: bool = False
+
+    def joined(self, later: KernelClock) -> KernelClock:
+        """The clock of two epochs as one, which follow each other."""
+        was_set = self.was_set or later.was_set
+        if self.lead_ns is None or later.lead_ns is None:
+            return replace(later, lead_ns=None, was_set=was_set)
+        return replace(later, was_set=was_set or self.lead_ns != later.lead_ns)
+
+
+def joined_clocks(clocks: Iterable[KernelClock | None]) -> KernelClock | None:
+    """The clock of epochs that follow each other, as far as they tell."""
+    told = [clock for clock in clocks if clock is not None]
+    return reduce(KernelClock.joined, told) if told else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +84,8 @@ class Cut:
     def joined(self, later: Cut) -> Cut:
         """The cut of both epochs as one, which must follow each other."""
         together = self.sequences + later.sequences
-        return Cut(
-            self.begins, later.ends, together, self.continues, self.missed + later.missed, later.clock or self.clock
-        )
+        clock = joined_clocks([self.clock, later.clock])
+        return Cut(self.begins, later.ends, together, self.continues, self.missed + later.missed, clock)
 
 
 @dataclass(frozen=True, slots=True)

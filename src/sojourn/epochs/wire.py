@@ -53,6 +53,7 @@ from sojourn.epochs.encoded import (
     MAX_EPOCH_BYTES,
     VERSION,
     VERSION_WITH_CUT,
+    VERSION_WITH_LEAD,
     EncodedEpoch,
     as_wire_error,
     body_items,
@@ -69,7 +70,7 @@ from sojourn.epochs.encoded import (
     one_body,
     packed_size,
 )
-from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.epochs.epoch import Cut, Epoch, KernelClock
 from sojourn.epochs.packing import column_size
 from sojourn.sketches.parameters import Parameters, Table
 from sojourn.sketches.sketch import AnySketch, new_sketch
@@ -105,9 +106,11 @@ def encode(epoch: Epoch) -> bytes:
         frame = [epoch.first_ns, epoch.last_ns - epoch.first_ns]
     tables = zip(epoch.parameters.tables(), sketch.arrays, strict=True)
     counters = b"".join(pack_table(table, array) for table, array in tables)
-    version, cut = VERSION, []
+    version, cut = VERSION, list[object]()
     if epoch.cut is not None:
-        version, cut = VERSION_WITH_CUT, [_cut_items(epoch.cut)]
+        clock = epoch.cut.clock
+        version = VERSION_WITH_LEAD if clock is not None and _is_on_lead(clock) else VERSION_WITH_CUT
+        cut = [_cut_items(epoch.cut)]
         compressed = zlib.compress(counters, COMPRESSION)
         counters = min(counters, compressed, key=len)
     body = dumps(
@@ -128,8 +131,16 @@ def encode(epoch: Epoch) -> bytes:
 
 
 def _cut_items(cut: Cut) -> list[object]:
-    clock = cut.clock and [cut.clock.synchronised, cut.clock.error_ns, cut.clock.offset_ns]
-    return [cut.begins, cut.ends, cut.sequences, cut.continues, cut.missed, clock]
+    return [cut.begins, cut.ends, cut.sequences, cut.continues, cut.missed, cut.clock and _clock_items(cut.clock)]
+
+
+def _is_on_lead(clock: KernelClock) -> bool:
+    return clock.lead_ns is not None or clock.was_set
+
+
+def _clock_items(clock: KernelClock) -> list[object]:
+    told: list[object] = [clock.synchronised, clock.error_ns, clock.offset_ns]
+    return [*told, clock.lead_ns, clock.was_set] if _is_on_lead(clock) else told
 
 
 def decode(data: bytes) -> Epoch:

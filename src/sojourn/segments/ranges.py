@@ -112,6 +112,17 @@ def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     return later
 
 
+def retimed(sketch: AnySketch, by_ns: int) -> AnySketch:
+    """The sketch as a clock that is ahead by some time would have recorded it, its frame as well."""
+    later = shifted(sketch, -by_ns)
+    if not by_ns or later.first_ns is None or later.last_ns is None:
+        return later
+    first_ns, last_ns = later.first_ns + by_ns, later.last_ns + by_ns
+    for one in (later, *getattr(later, "parts", {}).values()):
+        one.first_ns, one.last_ns = first_ns, last_ns
+    return later
+
+
 def moved(answer: LdaAnswer, base_ns: int) -> LdaAnswer:
     """A segment's answer with the base added again."""
     mean = answer.mean

@@ -29,6 +29,7 @@ from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, plural
 from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock
 from sojourn.segments.fleet.markers import MarkerCuts
+from sojourn.segments.fleet.steady import SteadyStamps
 from sojourn.segments.fleet.watch import Watch
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sketch import AnySketch, new_sketch
@@ -113,6 +114,7 @@ class _Open:
     sketch: AnySketch
     keys: _KeysOfEpoch | None
     cut: Cut | None = None
+    was_set: bool = False
 
     def reported(self) -> tuple[Key, ...] | None:
         return None if self.keys is None else tuple(self.keys.found.values())
@@ -123,7 +125,8 @@ class PointRecorder:
 
     ``slot_of`` says in which time slot a row belongs (None: all in one); ``keys`` reports which instances were active;
     ``salt_of`` gives each epoch its own salt by its number. Flows that are weighted need ``keys_at``, which reads the
-    keys of the current batch. With ``markers`` epochs end at packets instead (`segments.fleet.markers`), and say so.
+    keys of the current batch. With ``markers`` epochs end at packets instead (`segments.fleet.markers`), and say so;
+    with ``steady`` their stamps have no step but between two of them (`segments.fleet.steady`).
     """
 
     def __init__(
@@ -138,13 +141,15 @@ class PointRecorder:
         salt_of: Callable[[int], int] | None = None,
         first_sequence: int = 0,
         markers: MarkerCuts | None = None,
+        steady: SteadyStamps | None = None,
     ) -> None:
         self.node, self.stream, self.parameters = node, stream, parameters
         self.sequence = self._first_sequence = first_sequence
         self._slot_of, self._keys, self._salt_of = slot_of, keys, salt_of
         self._weights = _Weights.of(parameters, keys_at)
         self._open: dict[int, _Open] = {}
-        self._markers, self._watch = markers, Watch()
+        self._markers, self._steady, self._watch = markers, steady, Watch()
+        self._is_on_scale = True
         self._place: int | None = None
         self._clock: KernelClock | None = None
 
@@ -154,13 +159,29 @@ class PointRecorder:
             self._weights.learn(batch)
         closed: list[Epoch] = []
         if self._markers is not None:
-            self._record_between(self._markers, batch, closed)
+            self._record_between(self._markers, self._steadied(batch), closed)
             return closed
         for part, rows, slot in self._by_slot(batch):
             self._record_part(part, rows, slot, closed)
             while len(self._open) > OPEN_SLOTS:
                 closed.append(self._close(min(self._open)))
         return closed
+
+    def _steadied(self, batch: PacketBatch) -> PacketBatch:
+        """The batch with stamps on the scale of the epoch under way."""
+        if self._steady is None:
+            return batch
+        time_ns, self._is_on_scale = self._steady.steady(batch.time_ns)
+        if self._open and not self._is_on_scale:
+            self._open[0].was_set = True
+        return batch if time_ns is batch.time_ns else replace(batch, time_ns=time_ns)
+
+    def _go_on(self, markers: MarkerCuts) -> int:
+        """An epoch has ended: stamps take up the present scale; by how much they are larger from now on."""
+        by_ns = 0 if self._steady is None else self._steady.adopt()
+        if by_ns:
+            markers.shift(by_ns)
+        return by_ns
 
     def _record_between(self, markers: MarkerCuts, batch: PacketBatch, closed: list[Epoch]) -> None:
         """Record what lies between markers in an epoch each; a marker is the first packet of its epoch."""
@@ -173,6 +194,8 @@ class PointRecorder:
             if row in cuts:
                 closed += [self._close(0, cuts[row])] if self._open else []
                 self._place = cuts[row]
+                if by_ns := self._go_on(markers):
+                    batch = replace(batch, time_ns=batch.time_ns + by_ns)
             elif row in looks and self._open:
                 self._watch.look(looks[row], self._ending(looks[row]))
             start = row
@@ -204,7 +227,7 @@ class PointRecorder:
             if self._markers is not None:
                 cut = Cut(begins=self._place, continues=self.sequence > self._first_sequence)
                 self._place = None
-            self._open[slot] = _Open(self.sequence, self._new_sketch(), keys, cut)
+            self._open[slot] = _Open(self.sequence, self._new_sketch(), keys, cut, not self._is_on_scale)
             self.sequence += 1
         return self._open[slot]
 
@@ -240,17 +263,24 @@ class PointRecorder:
         ended = self._open.pop(slot)
         if self._keys is not None and ended.keys is not None:
             self._keys.end(ended.keys)
-        cut = None if ended.cut is None else replace(ended.cut, ends=ends, clock=self._clock)
+        cut = None if ended.cut is None else replace(ended.cut, ends=ends, clock=self._clock_of(ended))
         # Nobody else has the sketch: no copy is needed.
         return Epoch(self.node, self.stream, ended.sequence, ended.sketch.freeze(), ended.reported(), cut)
 
+    def _clock_of(self, epoch: _Open) -> KernelClock | None:
+        """What the kernel says of its clock, and on which lead the stamps of an epoch are."""
+        if self._clock is None or self._steady is None:
+            return self._clock
+        return replace(self._clock, lead_ns=self._steady.lead_ns, was_set=epoch.was_set)
+
     def snapshots(self) -> list[Epoch]:
         """The epochs under construction as they are now, oldest first; recording goes on."""
-        return [
-            Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported(), begun.cut)
-            for _, begun in sorted(self._open.items())
-            if begun.sketch.recorded
-        ]
+        found = []
+        for _, begun in sorted(self._open.items()):
+            if begun.sketch.recorded:
+                cut = None if begun.cut is None else replace(begun.cut, clock=self._clock_of(begun))
+                found.append(Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported(), cut))
+        return found
 
     def watch(self) -> bool:
         """Look at open epochs at places that other points know, until `looks` is called; False if there are none."""
@@ -264,7 +294,7 @@ class PointRecorder:
         seen = self._watch.end()
         if self._markers is None or not self._open:
             return []
-        silence = self._markers.silence(now_ns)
+        silence = self._markers.silence(self._on_scale(now_ns))
         open_now = [epoch for epoch in seen if epoch.sequence == self._open[0].sequence]
         return open_now if silence is None else [*open_now, self._ending(silence)]
 
@@ -272,8 +302,11 @@ class PointRecorder:
         """The open epoch between markers, as if it ended here."""
         begun = self._open[0]
         assert begun.cut is not None
-        cut = replace(begun.cut, ends=name, clock=self._clock)
+        cut = replace(begun.cut, ends=name, clock=self._clock_of(begun))
         return Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported(), cut)
+
+    def _on_scale(self, time_ns: int) -> int:
+        return time_ns if self._steady is None else self._steady.on_scale(time_ns)
 
     def close_before(self, time_ns: int) -> list[Epoch]:
         """Close the slots that ended before a time, oldest first; without slots nothing does.
@@ -281,11 +314,13 @@ class PointRecorder:
         Between markers, an epoch ends by time if it is overdue.
         """
         if self._markers is not None:
-            is_over, name = self._markers.overdue(time_ns) if self._open else (False, None)
+            is_over, name = self._markers.overdue(self._on_scale(time_ns)) if self._open else (False, None)
             if not is_over:
                 return []
             self._place = name
-            return [self._close(0, name)]
+            closed = [self._close(0, name)]
+            self._go_on(self._markers)
+            return closed
         if self._slot_of is None:
             return []
         current = int(self._slot_of(np.array([time_ns], np.int64))[0])

@@ -24,6 +24,7 @@ from sojourn.epochs.epoch import KernelClock
 from sojourn.node.agent import column_recorder
 from sojourn.node.agent.configuration import configuration_of, read_configuration
 from sojourn.node.agent.running import run_agent
+from sojourn.segments.fleet.steady import Reading, read_lead
 from sojourn.sources.source import SourceBatch
 from sojourn.sources.traffic import TrafficSource
 
@@ -56,6 +57,14 @@ class ClockFault:
             shown = shown + np.where(true_ns >= at_ns, by_ns, 0)
         return shown
 
+    def set_by(self, true_ns: int) -> int:
+        """By how much it was set until then, which the machine's own count of time does not follow; its drift it has.
+
+        >>> ClockFault(offset_ns=5, drift_ppm=50, steps=((100, 7), (200, -3))).set_by(150)
+        12
+        """
+        return self.offset_ns + sum(by_ns for at_ns, by_ns in self.steps if true_ns >= at_ns)
+
     def now(self) -> int:
         """What it shows now."""
         return self.shown(time.time_ns())
@@ -79,7 +88,12 @@ def live_by(clock: ClockFault) -> None:
         found = poll(source, time.time_ns())
         return replace(found, rows=replace(found.batch, time_ns=clock.shown(found.batch.time_ns)))
 
+    def ahead() -> Reading | None:
+        reading = read_lead()
+        return None if reading is None else reading._replace(lead_ns=reading.lead_ns + clock.set_by(time.time_ns()))
+
     column_recorder.kernel_clock = lambda: UNKEPT  # type: ignore[attr-defined]
+    column_recorder.read_lead = ahead  # type: ignore[attr-defined]
     TrafficSource.poll = shifted  # type: ignore[method-assign,assignment]
 
 

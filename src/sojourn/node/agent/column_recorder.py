@@ -20,6 +20,7 @@ from sojourn.node.agent.clock import kernel_clock
 from sojourn.node.agent.configuration import StreamConfiguration
 from sojourn.node.agent.metric_recorder import KnownKeys
 from sojourn.segments.fleet.markers import MarkerCuts
+from sojourn.segments.fleet.steady import SteadyStamps, read_lead
 from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
 from sojourn.sketches.parameters import Parameters
 from sojourn.sources.source import SourceBatch
@@ -50,6 +51,7 @@ class ColumnRecorder:
             configuration.parameters,
             slot_of=None if is_marked else every(configuration.epoch_ns),
             markers=self._markers(),
+            steady=SteadyStamps(read_lead) if is_marked else None,
             keys=KeyReports(self._keys_at, flows=configuration.flows),
             keys_at=self._keys_at,
             salt_of=salt_of,

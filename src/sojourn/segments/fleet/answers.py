@@ -34,7 +34,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason, Unanswered
 from sojourn.core.keys import TrafficKey, key_id
-from sojourn.epochs.epoch import Epoch, KernelClock, merge_epochs
+from sojourn.epochs.epoch import Epoch, KernelClock, joined_clocks, merge_epochs
 from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer
@@ -52,7 +52,7 @@ from sojourn.segments.answer import (
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
 from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without, with_late_ends
 from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
-from sojourn.segments.ranges import recorded_base, shifted
+from sojourn.segments.ranges import recorded_base, retimed, shifted
 from sojourn.sketches.sample import Sample
 from sojourn.sketches.sketch import AnySketch, new_sketch
 
@@ -171,6 +171,7 @@ def answer_run(
     `offset_ns` is about what the clocks differ by, where that is known. `history` is what flows were after the run
     right before this, by the same two places.
     """
+    sent, received = _on_one_lead(sent), _on_one_lead(received)
     sender = _believable(_merged(sent), "sender")
     receiver = _believable(_merged(received) if received else new_sketch(sender.parameters), "receiver")
     sender.parameters.require_equal(receiver.parameters)
@@ -191,7 +192,7 @@ def answer_run(
     is_whole = extra is not None and losses.is_exact and not losses.lost
     pairs = _pairs(interval.sample, sender, offset_ns)
     ends = [[epoch.cut for epoch in end if epoch.cut is not None] for end in (sent, received)]
-    kernels = [cuts[-1].clock if cuts else None for cuts in ends]
+    kernels = [joined_clocks(cut.clock for cut in cuts) for cuts in ends]
     missed = [sum(cut.missed for cut in cuts) for cuts in ends]
     return RunAnswer(
         replace(interval, sample=None),
@@ -206,6 +207,19 @@ def answer_run(
         (missed[0], missed[1]),
         _overtaken(pairs, interval.totals.received),
     )
+
+
+def _on_one_lead(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
+    """The epochs with all times as the clock counted during the last of them, if it was set between two of them."""
+    clocks = [epoch.cut.clock for epoch in epochs if epoch.cut is not None and epoch.cut.clock is not None]
+    leads = [clock.lead_ns for clock in clocks if clock.lead_ns is not None]
+    if len(leads) < len(epochs) or len(set(leads)) <= 1:
+        return epochs
+    found = []
+    for epoch, clock, lead in zip(epochs, clocks, leads, strict=True):
+        cut = None if epoch.cut is None else replace(epoch.cut, clock=replace(clock, lead_ns=leads[-1]))
+        found.append(replace(epoch, sketch=retimed(epoch.sketch, leads[-1] - lead), cut=cut))
+    return found
 
 
 def _merged(epochs: Sequence[Epoch]) -> AnySketch:

@@ -10,10 +10,15 @@ the smallest raw delays are kept (`smallest`), so that a bound takes no more tha
   run's own count; one that has packets of one direction alone takes the bounds of those before or after it, carried at
   any rate that a clock may have.
 
+Clocks that are set are no guess where points tell their leads (`segments.fleet.leads`): times are put on those of the
+last run first, on which θ only drifts, and what a run's own leads differ by is added to its θ in the end. Of runs that
+do not tell, the bounds have to hold for all of the run in time: where one direction has no packets in more than a
+quarter of it, before or after its others, those nearest outside have to agree with it.
+
 What two kernels say of their own clocks (`KernelClock`, where both are kept in step) bounds θ too; both are combined
-where they agree, and packets have the word where not. If the bounds of a run contradict each other the clock was set
-during it, and its delays are unknown. If there is no bound from one side, θ is not known: delays are relative to the
-clocks if that is so of all runs, and unknown if it is so of some.
+where they agree, and packets have the word where not. If the bounds of a run contradict each other, or its points say
+so, a clock was set during it, and its delays are unknown. If there is no bound from one side, θ is not known: delays
+are relative to the clocks if that is so of all runs, and unknown if it is so of some.
 
 The correction is 0 where that fits all runs, else the middle of the bounds, carried along the common line so that what
 varies over time is not the bounds' own chance.
@@ -29,31 +34,38 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.epochs.epoch import KernelClock
 from sojourn.matching.clock.correction import MAX_SKEW_PPM, TimedPairs
 from sojourn.matching.clock.lines import Corridor, lower_hull
+from sojourn.segments.fleet.leads import Kernels, Leads, was_set
 
 BLOCKS = 8
 # No packet is on its way for longer: then clocks are apart, and one of them was never set.
 LONGEST_NS = 3_600_000_000_000
 REACH_NS = 120_000_000_000
+# Of a run's time, how much may be without packets of a direction at either end: a step there moves its mean by as much.
+UNCOVERED = 0.25
 _STEEPEST = MAX_SKEW_PPM * 1e-6
 _ANY_RATE = -_STEEPEST, _STEEPEST
 BY_PACKETS, BY_KERNELS, BY_BOTH = "packets both ways", "the kernels' synchronisation", "packets and kernels"
 UNKNOWN = "unknown: no packets travel back, and the kernels' clocks are not both synchronised"
 WAS_SET = "a clock was set meanwhile"
+CONTRADICTED = "packets of the two directions contradict each other: a clock was set meanwhile"
 NOT_FOLLOWED = "nothing travelled back for minutes"
 
 
 @dataclass(frozen=True, slots=True)
 class ClockAt:
-    """θ during a run: the correction and its bounds; None where a bound is not known, or the clock was set."""
+    """θ during a run: the correction and its bounds; None where a bound is not known, or the clock was set.
+
+    ``set_ns`` is the part of it by which clocks were set between this run and the last.
+    """
 
     offset_ns: float
     low_ns: float | None
     high_ns: float | None
     source: str
     skew_ppm: float = 0.0
+    set_ns: int = 0
 
     @property
     def is_known(self) -> bool:
@@ -61,12 +73,12 @@ class ClockAt:
 
     @property
     def was_set(self) -> bool:
-        return self.source == WAS_SET
+        return self.source in (WAS_SET, CONTRADICTED)
 
     @property
     def tells_delays(self) -> bool:
         """Whether delays of this run can be put beside those of the others."""
-        return self.source not in (WAS_SET, NOT_FOLLOWED)
+        return not self.was_set and self.source != NOT_FOLLOWED
 
     @property
     def uncertainty_ns(self) -> float | None:
@@ -82,11 +94,16 @@ class RunFrame:
 
     first_ns: int
     last_ns: int
-    kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
+    kernels: Kernels = (None, None)
 
     @property
     def middle_ns(self) -> int:
         return self.first_ns + (self.last_ns - self.first_ns) // 2
+
+    def on(self, leads: Leads | None) -> RunFrame:
+        """The same run by the sender's clock as it would have been on these leads."""
+        by_ns = 0 if leads is None else leads.since(self.kernels).sender_ns
+        return RunFrame(self.first_ns - by_ns, self.last_ns - by_ns, self.kernels) if by_ns else self
 
 
 def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> TimedPairs:
@@ -100,11 +117,20 @@ def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> Timed
     return TimedPairs(pairs.sent_ns[rows], pairs.received_ns[rows])
 
 
-def follow(runs: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs) -> list[ClockAt]:
-    """θ of each run, oldest first; `backward` pairs have the same two clocks' readings as `forward` ones."""
+def follow(
+    runs: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs, leads: Leads | None = None
+) -> list[ClockAt]:
+    """θ of each run, oldest first; `backward` pairs have the same two clocks' readings as `forward` ones.
+
+    Pairs are on `leads` (`leads.on_leads`), the runs' own times as they were stored.
+    """
     ends = _sorted(forward), _sorted(backward)
     least = float(forward.raw_delay_ns.min()) if len(forward) else 0.0
-    return _corrected([_Bounds.of(run, *ends) for run in runs], [_kernels(run) for run in runs], least)
+    moved = [Leads(0, 0) if leads is None else leads.since(run.kernels) for run in runs]
+    set_ns = [by.receiver_ns - by.sender_ns for by in moved]
+    bounds = [_Bounds.of(run.on(leads), *ends).moved(by_ns) for run, by_ns in zip(runs, set_ns, strict=True)]
+    clocks = _corrected(bounds, [_kernels(run) for run in runs], least)
+    return [replace(clock, set_ns=by_ns) for clock, by_ns in zip(clocks, set_ns, strict=True)]
 
 
 def _sorted(pairs: TimedPairs) -> TimedPairs:
@@ -119,17 +145,34 @@ def _between(pairs: TimedPairs, first_ns: int, last_ns: int) -> TimedPairs:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The bounds of θ by packets (infinite: none), the middle of the common line and its slope."""
+    """The bounds of θ by packets (infinite: none), the middle of the common line and its slope.
+
+    ``set_ns`` is what was added to them for clocks that were set; ``was_set`` says that one was within the run.
+    """
 
     low: float
     high: float
     middle: float
     slope: float
+    set_ns: int = 0
+    was_set: bool = False
+
+    def moved(self, by_ns: int) -> _Bounds:
+        """The bounds of a θ that is larger."""
+        if not by_ns:
+            return self
+        return replace(self, low=self.low + by_ns, high=self.high + by_ns, middle=self.middle + by_ns, set_ns=by_ns)
 
     @classmethod
     def of(cls, run: RunFrame, forward: TimedPairs, backward: TimedPairs) -> _Bounds:
+        if was_set(run.kernels):
+            return cls(-math.inf, math.inf, 0.0, 0.0, was_set=True)
         own = _between(forward, run.first_ns, run.last_ns), _between(backward, run.first_ns, run.last_ns)
         low, high = _carried(run.middle_ns, *own, _ANY_RATE)
+        if math.isfinite(high - low) and Leads.of(run.kernels) is None:
+            low, high = _covering(run, (forward, backward), own)
+            if math.isinf(high - low):
+                return cls(low, high, 0.0, 0.0)
         around = _around(run, forward, REACH_NS, REACH_NS), _around(run, backward, REACH_NS, REACH_NS)
         slopes = _common_slopes(run.middle_ns, *around) if low <= high else None
         if slopes is not None:
@@ -140,6 +183,31 @@ class _Bounds:
         if math.isinf(high - low):
             low, high = _by_neighbours(run, forward, backward, own[0])
         return cls(low, high, (low + high) / 2, 0.0)
+
+
+def _covering(
+    run: RunFrame, ends: tuple[TimedPairs, TimedPairs], own: tuple[TimedPairs, TimedPairs]
+) -> tuple[float, float]:
+    """The bounds by a run's own packets, with those nearest outside where they leave too much of its time uncovered."""
+    most = int(UNCOVERED * (run.last_ns - run.first_ns))
+    times = [[pairs.sent_ns for pairs in own], [pairs.sent_ns for pairs in ends]]
+    found = list(own)
+    for way, (inside, all_ns) in enumerate(zip(*times, strict=True)):
+        first, last = np.searchsorted(all_ns, [run.first_ns, run.last_ns + 1]).tolist()
+        rows = slice(
+            first - 1 if int(inside[0]) - run.first_ns > most else first,
+            last + 1 if run.last_ns - int(inside[-1]) > most else last,
+        )
+        reach = run.first_ns - REACH_NS, run.last_ns + REACH_NS
+        if (
+            rows.start < 0
+            or rows.stop > len(all_ns)
+            or all_ns[rows.start] < reach[0]
+            or all_ns[rows.stop - 1] > reach[1]
+        ):
+            return -math.inf, math.inf
+        found[way] = TimedPairs(ends[way].sent_ns[rows], ends[way].received_ns[rows])
+    return _carried(run.middle_ns, found[0], found[1], _ANY_RATE)
 
 
 def _around(run: RunFrame, pairs: TimedPairs, before_ns: int, after_ns: int) -> TimedPairs:
@@ -228,13 +296,13 @@ def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None],
         return joined
     # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise, or hours.
     apart = 0.0 if 0.0 <= least_raw_ns <= LONGEST_NS else least_raw_ns
-    return [replace(one, offset_ns=apart) for one in joined]
+    return [replace(one, offset_ns=apart + by.set_ns) for one, by in zip(joined, bounds, strict=True)]
 
 
 def _joined(packets: _Bounds, kernels: tuple[float, float] | None) -> ClockAt:
     low, high = packets.low, packets.high
-    if low > high:
-        return ClockAt(0.0, None, None, WAS_SET)
+    if low > high or packets.was_set:
+        return ClockAt(0.0, None, None, WAS_SET if packets.was_set else CONTRADICTED)
     skew = packets.slope * 1e6
     is_bounded = math.isfinite(high - low)
     if kernels is not None:

@@ -146,6 +146,13 @@ class MarkerCuts:
         expected = packets * self.epoch_ns / min(span_ns, LONGEST * self.epoch_ns) * self._share
         return min(MOST_LEVEL, max(0, round(math.log2(max(expected, 1.0)))))
 
+    def shift(self, by_ns: int) -> None:
+        """Stamps are larger by this from now on: so are those of what came before."""
+        self._due_ns = None if self._due_ns is None else self._due_ns + by_ns
+        self._begun_ns = None if self._begun_ns is None else self._begun_ns + by_ns
+        self._window_ns, self._recent_ns = self._window_ns + by_ns, self._recent_ns + by_ns
+        self._last_ns += by_ns
+
     def begin(self, time_ns: int) -> None:
         """An epoch begins with a packet of this time."""
         self._begun_ns = time_ns

@@ -8,6 +8,7 @@ that. Size: some 100 bytes a flow and 12 a sampled delay before compression, whi
 from __future__ import annotations
 
 import zlib
+from dataclasses import astuple
 from itertools import takewhile
 from typing import Any
 
@@ -76,7 +77,7 @@ def _outside(answer: RunAnswer) -> tuple[Estimate | None, ...]:
 
 def clock_bytes(answer: RunAnswer) -> bytes:
     """The smallest delays of a run, and what the kernels said of their clocks."""
-    kernels = [clock and [clock.synchronised, clock.error_ns, clock.offset_ns] for clock in answer.kernels]
+    kernels = [clock and list(astuple(clock)) for clock in answer.kernels]
     pairs = answer.pairs
     return cbor2.dumps([pairs.sent_ns.tolist(), pairs.raw_delay_ns.tolist(), kernels])
 

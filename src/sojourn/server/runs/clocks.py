@@ -6,23 +6,25 @@ lead *out* of one node and *into* the other are preferred, which such a one is n
 both nodes; and one that contradicts the packets ahead in nearly all of its runs, which clocks that are set do not, is
 not listened to. Where all contradict them, one that leads across is believed more than those that do not.
 
-Cost: that of `follow`; where runs contradict each other, once more for each pair of streams that leads back.
+Cost: that of `follow`; where runs contradict each other, once more for each pair of streams that leads back. What runs
+hold for the clocks is read once for each pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.fleet.answers import RunAnswer
-from sojourn.segments.fleet.clocks import REACH_NS, ClockAt, RunFrame, follow
+from sojourn.segments.fleet.clocks import CONTRADICTED, REACH_NS, ClockAt, RunFrame, follow
+from sojourn.segments.fleet.leads import Kernels, Leads, on_leads
 from sojourn.segments.fleet.point import stream_direction
 from sojourn.segments.fleet.stored import read_clock
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
-__all__ = ["MOST_RUNS", "SAME", "followed_clocks", "is_contradicted", "leads_across"]
+__all__ = ["MOST_RUNS", "SAME", "across_first", "followed_clocks", "is_contradicted", "leads_across"]
 
 MOST_RUNS = 20_000
 # Pairs of streams that are judged one by one.
@@ -36,26 +38,45 @@ def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequenc
         return [ClockAt(0.0, 0.0, 0.0, SAME)] * len(answers)
     first, last = answers[0].interval.first_ns - REACH_NS, answers[-1].interval.last_ns + REACH_NS
     stored = runs.clocks([pair.number for pair in known], first, last, most=MOST_RUNS)
-    forward = _joined([*(read_clock(data)[0] for data in stored), *(answer.pairs for answer in answers)])
-    about = int(np.median(forward.raw_delay_ns)) if len(forward) else 0
-    way = known[0].pair
-    every = {one.number: leads_across(one.pair) for one in runs.pairs_between(way.to_node, way.from_node)}
-    back = [number for number, is_across in every.items() if is_across] or list(every)
-    frames = [answer.frame for answer in answers]
+    ahead = [*map(read_clock, stored), *((answer.pairs, answer.kernels) for answer in answers)]
+    leads = Leads.latest(answer.kernels for answer in answers)
+    forward = _joined([on_leads(*one, leads) for one in ahead])
+    raw = _joined([pairs for pairs, _ in ahead]).raw_delay_ns
+    about = int(np.median(raw)) if len(raw) else 0
+    way, frames = known[0].pair, [answer.frame for answer in answers]
+    every = {one.number: one.pair for one in runs.pairs_between(way.to_node, way.from_node)}
+    told: dict[int, TimedPairs] = {}
 
     def told_by(numbers: Sequence[int]) -> TimedPairs:
-        ahead = runs.clocks(numbers, first + about, last + about, most=MOST_RUNS)
-        pairs = _joined([read_clock(data)[0] for data in ahead])
-        # Their sender is our receiver: the same two clocks are read the other way round.
-        return TimedPairs(pairs.received_ns, pairs.sent_ns)
+        for number in (one for one in numbers if one not in told):
+            within = first + about, last + about
+            found = map(read_clock, runs.clocks([number], *within, most=max(MOST_RUNS // len(numbers), 1)))
+            told[number] = _joined([on_leads(*_turned(*one), leads) for one in found])
+        return _joined([told[number] for number in numbers])
 
-    clocks = follow(frames, forward, told_by(back))
+    def by(numbers: Sequence[int]) -> list[ClockAt]:
+        return follow(frames, forward, told_by(numbers), leads)
+
+    back = across_first(every)
+    clocks = by(back)
     if not is_contradicted(clocks) and (len(back) < 2 or sum(clock.was_set for clock in clocks) < 2):
         return clocks
-    right = [number for number in list(every)[-MOST_JUDGED:] if not _is_wrong(frames, forward, told_by([number]))]
-    if not right and leads_across(way) and not any(every.values()):
-        return follow(frames, forward, told_by([]))
-    return follow(frames, forward, told_by(right)) if right else clocks
+    right = [
+        number for number in list(every)[-MOST_JUDGED:] if not _is_wrong(frames, forward, told_by([number]), leads)
+    ]
+    if not right and leads_across(way) and not any(map(leads_across, every.values())):
+        return by([])
+    return by(right) if right else clocks
+
+
+def _turned(pairs: TimedPairs, kernels: Kernels) -> tuple[TimedPairs, Kernels]:
+    """What packets that lead back tell: their sender is our receiver, the same two clocks read the other way round."""
+    return TimedPairs(pairs.received_ns, pairs.sent_ns), (kernels[1], kernels[0])
+
+
+def across_first(pairs: Mapping[int, Pair]) -> list[int]:
+    """The numbers of those that lead across, or of all where none does."""
+    return [number for number, pair in pairs.items() if leads_across(pair)] or list(pairs)
 
 
 def leads_across(pair: Pair) -> bool:
@@ -68,18 +89,17 @@ def is_contradicted(clocks: Sequence[ClockAt]) -> bool:
 
     A run may be that in which a clock was set; not several, with hardly one beside them that any clock explains.
     """
-    was_set = sum(clock.was_set for clock in clocks)
-    return was_set > 1 and was_set > 4 * sum(clock.is_known for clock in clocks)
+    contradicted = sum(clock.source == CONTRADICTED for clock in clocks)
+    return contradicted > 1 and contradicted > 4 * sum(clock.is_known for clock in clocks)
 
 
-def _is_wrong(frames: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs) -> bool:
+def _is_wrong(frames: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs, leads: Leads | None) -> bool:
     """Whether packets that lead back contradict those ahead in nearly all runs that have some of both."""
     if not len(backward):
         return False
     begin, end = int(backward.sent_ns.min()), int(backward.sent_ns.max())
-    return is_contradicted(
-        follow([one for one in frames if one.last_ns >= begin and one.first_ns <= end], forward, backward)
-    )
+    beside = [one for one in frames if one.on(leads).last_ns >= begin and one.on(leads).first_ns <= end]
+    return is_contradicted(follow(beside, forward, backward, leads))
 
 
 def _joined(pairs: Sequence[TimedPairs]) -> TimedPairs:

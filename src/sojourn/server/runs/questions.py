@@ -256,16 +256,21 @@ def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
 def _grouped(parts: Sequence[_Part], clocks: Sequence[ClockAt], interval_ns: int) -> Iterator[slice]:
     """Runs that follow each other, as many together as an interval needs.
 
-    Those whose delays no clock tells are intervals apart: what is answered of an interval is of all of it.
+    Those whose delays no clock tells are intervals apart: what is answered of an interval is of all of it. So are those
+    between which a clock was set: an interval has one clock.
     """
     start = 0
     for row, part in enumerate(parts):
         is_last = row + 1 == len(parts) or not parts[row + 1].follows
-        is_last = is_last or clocks[row].tells_delays != clocks[row + 1].tells_delays
+        is_last = is_last or _told_by(clocks[row]) != _told_by(clocks[row + 1])
         length = part.answer.interval.last_ns - parts[start].answer.interval.first_ns
         if is_last or length >= interval_ns:
             yield slice(start, row + 1)
             start = row + 1
+
+
+def _told_by(clock: ClockAt) -> tuple[bool, int]:
+    return clock.tells_delays, clock.set_ns
 
 
 def _refuse_swapped(work: SegmentWork, parts: Sequence[_Part], clocks: Sequence[ClockAt]) -> None:

@@ -3,8 +3,8 @@
 Totals are added up by the database from columns beside the answers, none of which is read. So clocks are corrected by
 one number for the whole range, from the smallest delays of both directions in it: enough to find where to look; what
 the clocks leave unsure is in the segment's own answer. A round trip is not negative: a way back that would make it so
-(a segment the wrong way round, or a clock that was set meanwhile) is not looked at. ``worst_p99_ns`` is the largest p99
-of a single run.
+(a segment the wrong way round, or a clock that was set meanwhile) is not looked at, and where no other is there, delays
+are not told: the segment may be the wrong one itself. ``worst_p99_ns`` is the largest p99 of a single run.
 
 Cost: some 2 µs for each run in the range.
 """
@@ -67,25 +67,45 @@ def ranked(runs: RunStore, work: RankingWork) -> list[RankedSegment]:
     return found if order is None else [found[i] for i in order]
 
 
-def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], list[int]]:
-    """The smallest raw delays of the pairs from one node to another, of those across if there are any."""
-    across, others = dict[tuple[str, str], list[int]](), dict[tuple[str, str], list[int]]()
+@dataclass(frozen=True)
+class _Back:
+    """The smallest raw delays of pairs that lead back; those across count if they do not contradict the way there."""
+
+    across: Sequence[int] = ()
+    others: Sequence[int] = ()
+
+    def least(self, there: int | None) -> tuple[int | None, bool]:
+        """The smallest that is no contradiction, and whether all there are contradict what leads there."""
+        if there is None:
+            return None, False
+        for found in (self.across, self.others):
+            if right := [raw for raw in found if there + raw >= 0]:
+                return min(right), False
+        return None, bool(self.across or self.others)
+
+
+def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], _Back]:
+    """What leads from one node to another."""
+    told: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     for pair, number in numbers.items():
         raw = totals[number].least_raw_ns if number in totals else None
         if raw is not None:
-            (across if leads_across(pair) else others).setdefault((pair.from_node, pair.to_node), []).append(raw)
-    return {**others, **across}
+            told.setdefault((pair.from_node, pair.to_node), ([], []))[0 if leads_across(pair) else 1].append(raw)
+    return {way: _Back(*found) for way, found in told.items()}
 
 
 def _row(
-    name: str, found: Sequence[tuple[Pair, PairTotals]], least: Mapping[tuple[str, str], Sequence[int]]
+    name: str, found: Sequence[tuple[Pair, PairTotals]], least: Mapping[tuple[str, str], _Back]
 ) -> tuple[dict[str, Any], Pair, float]:
     # While a new plan takes over both record the same packets: the one with more of them speaks for the segment.
     pair, totals = max(found, key=lambda one: one[1].sent)
     there = min((one.least_raw_ns for _, one in found if one.least_raw_ns is not None), default=None)
-    back = [raw for raw in least.get((pair.to_node, pair.from_node), ()) if there is not None and there + raw >= 0]
-    offset, is_known = _offset(there, min(back, default=None))
-    is_known = is_known or pair.from_node == pair.to_node
+    is_of_one_node = pair.from_node == pair.to_node
+    back, is_contradicted = least.get((pair.to_node, pair.from_node), _Back()).least(there)
+    offset, is_known = _offset(there, back)
+    delays = [
+        None if is_contradicted and not is_of_one_node else raw for raw in (totals.raw_mean_ns, totals.raw_p99_ns)
+    ]
     lost = None if totals.unknown else totals.lost
     row = {
         "segment": name,
@@ -98,9 +118,9 @@ def _row(
         "received": totals.received,
         "lost": lost,
         "loss": None if lost is None or not totals.sent else lost / totals.sent,
-        "mean_ns": None if totals.raw_mean_ns is None else round(totals.raw_mean_ns - offset),
-        "worst_p99_ns": None if totals.raw_p99_ns is None else round(totals.raw_p99_ns - offset),
-        "clock": "followed" if is_known else "unknown",
+        "mean_ns": None if delays[0] is None else round(delays[0] - offset),
+        "worst_p99_ns": None if delays[1] is None else round(delays[1] - offset),
+        "clock": "followed" if is_known or is_of_one_node else "unknown",
     }
     return row, pair, offset
 

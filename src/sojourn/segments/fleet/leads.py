@@ -1,0 +1,63 @@
+"""Two points' times on scales that nobody can set: their machines' own counts, shown as their clocks were at one time.
+
+Each epoch says how far its stamps are ahead of its machine's count (`segments.fleet.steady`). Taken to the leads of one
+run, the times of all runs are on two scales that know drift alone: bounds of one run hold in every other, however often
+a clock was set in between. Of runs that do not tell their leads times are left as they are.
+
+Cost: one addition a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.epochs.epoch import KernelClock
+from sojourn.matching.clock.correction import TimedPairs
+
+Kernels = tuple[KernelClock | None, KernelClock | None]
+
+
+class Leads(NamedTuple):
+    """How far the stamps of sender and receiver are ahead of their machines' counts."""
+
+    sender_ns: int
+    receiver_ns: int
+
+    @classmethod
+    def of(cls, kernels: Kernels) -> Leads | None:
+        """Those of a run; None if it does not tell them."""
+        one, other = kernels
+        if one is None or other is None or one.lead_ns is None or other.lead_ns is None or was_set(kernels):
+            return None
+        return cls(one.lead_ns, other.lead_ns)
+
+    @classmethod
+    def latest(cls, runs: Iterable[Kernels]) -> Leads | None:
+        """Those of the last run that tells."""
+        return next((found for kernels in reversed([*runs]) if (found := cls.of(kernels)) is not None), None)
+
+    def since(self, kernels: Kernels) -> Leads:
+        """By how much a run's leads are larger than these; nothing for one that does not tell."""
+        found = Leads.of(kernels)
+        if found is None:
+            return Leads(0, 0)
+        return Leads(found.sender_ns - self.sender_ns, found.receiver_ns - self.receiver_ns)
+
+
+def was_set(kernels: Kernels) -> bool:
+    """Whether either clock was set within the epochs of a run."""
+    return any(clock is not None and clock.was_set for clock in kernels)
+
+
+def on_leads(pairs: TimedPairs, kernels: Kernels, leads: Leads | None) -> TimedPairs:
+    """A run's packets with the times that they would have had by these leads; none of a run in which one changed."""
+    if was_set(kernels):
+        none = np.empty(0, np.int64)
+        return TimedPairs(none, none)
+    moved = Leads(0, 0) if leads is None else leads.since(kernels)
+    if moved == (0, 0):
+        return pairs
+    return TimedPairs(pairs.sent_ns - moved.sender_ns, pairs.received_ns - moved.receiver_ns)

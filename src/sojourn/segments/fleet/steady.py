@@ -1,0 +1,166 @@
+"""Stamps without steps: a point whose clock is set goes on counting as before until its next cut.
+
+Packets have stamps of the machine's clock, which somebody may set at any time. The machine's own count (of the time
+since it was started) nobody can set. How far the clock is ahead of the count, its **lead**, is therefore constant but
+for steps: they are seen, and measured to a microsecond, where they happen. An epoch is recorded on the scale of the
+lead that it began with; the new lead counts from the next cut on. So no delay has a step in it, cuts are not disturbed,
+and each epoch says on which lead its stamps are: whoever follows the clocks goes from one to the other without a guess.
+
+The packets that were polled together with a step have stamps of both leads. They come in order, so that the one place
+where stamps leap by the step parts them; where that is not clear (few packets and a small step) the epoch says that the
+clock was set in it.
+
+Guarantee: stamps are on the scale of `lead_ns`, or the result says that they may not be. A machine that cannot tell its
+count has stamps as they are, and no lead. What neither clock nor count shows (a virtual machine that was halted) is not
+a step here. Cost: two system calls a batch, and one addition a packet once the clock was set.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sojourn.core.arrays import Int64Array
+
+# Two readings of the clocks are so close together, however busy the machine is, if one of several is chosen.
+READINGS, NOISE_NS = 5, 2_000
+UNIT_NS = 1_000
+# A packet waits in the kernel's ring for less (`sources.traffic`: 60 ms at most, and a busy machine).
+WAITING_NS = 200_000_000
+# Packets on several processors have stamps out of order by less: 1.6 ms were seen.
+DISORDER_NS = 5_000_000
+_EVER = (1 << 63) - 1
+
+
+class Reading(NamedTuple):
+    """By how much the clock is ahead of the machine's count, which is `count_ns` now; off by `error_ns` at most."""
+
+    lead_ns: int
+    count_ns: int
+    error_ns: int = 0
+
+
+def read_lead() -> Reading | None:
+    """The present lead, from the closest of a few readings; None where the machine does not tell its count."""
+    source = getattr(time, "CLOCK_BOOTTIME", None)
+    if source is None:
+        return None
+    best: Reading | None = None
+    for _ in range(READINGS):
+        before, now = time.clock_gettime_ns(source), time.time_ns()
+        after = time.clock_gettime_ns(source)
+        error = (after - before + 1) // 2
+        if best is None or error < best.error_ns:
+            best = Reading(now - (before + after) // 2, after, error)
+    return best
+
+
+@dataclass
+class _Lead:
+    """A lead that stamps may have, and the counts between which the clock may have had it."""
+
+    ns: int
+    since_ns: int = -_EVER
+    until_ns: int = _EVER
+
+
+class SteadyStamps:
+    """The stamps of one point on the scale of its epochs; used from one thread at a time."""
+
+    def __init__(self, read: Callable[[], Reading | None] = read_lead) -> None:
+        self._read = read
+        self._leads: list[_Lead] = []
+        self._looks: deque[int] = deque(maxlen=2)
+        self._scale: int | None = None
+        self._last_ns: int | None = None  # the last stamp that was given in, as it was
+
+    @property
+    def lead_ns(self) -> int | None:
+        """The lead that stamps are given out on."""
+        return self._scale
+
+    def adopt(self) -> int:
+        """Go over to the clock's present lead; by how much stamps are larger from now on."""
+        before, self._scale = self._scale, self._leads[-1].ns if self._leads else None
+        return 0 if before is None or self._scale is None else self._scale - before
+
+    def on_scale(self, time_ns: int) -> int:
+        """A time that the clock shows now on the scale of stamps."""
+        return time_ns if self._scale is None else time_ns - self._leads[-1].ns + self._scale
+
+    def steady(self, time_ns: Int64Array) -> tuple[Int64Array, bool]:
+        """Stamps of packets that have just come, in the order in which they came; whether the scale of all is sure."""
+        reading = self._look()
+        if reading is None or self._scale is None or not len(time_ns):
+            return time_ns, True
+        before_ns, self._last_ns = self._last_ns, int(time_ns[-1])
+        if len(self._leads) == 1:
+            return _moved(time_ns, self._scale - self._leads[-1].ns), True
+        old, new = self._leads[-2:]
+        place, is_sure = _place_of_step(time_ns, before_ns, (old, new), reading.count_ns)
+        is_sure = is_sure and len(self._leads) == 2
+        if is_sure and place < len(time_ns):
+            self._leads = [new]  # what comes after these has the new lead, too
+        parts = _moved(time_ns[:place], self._scale - old.ns), _moved(time_ns[place:], self._scale - new.ns)
+        return np.concatenate(parts), is_sure
+
+    def _look(self) -> Reading | None:
+        reading = self._read()
+        if reading is None:
+            return None
+        if not self._leads:
+            self._leads, self._scale = [_Lead(reading.lead_ns)], reading.lead_ns
+        elif abs(reading.lead_ns - self._leads[-1].ns) > NOISE_NS + reading.error_ns:
+            before = self._leads[-1]
+            before.until_ns = reading.count_ns
+            # Some counters count whole microseconds.
+            by_ns = round((reading.lead_ns - before.ns) / UNIT_NS) * UNIT_NS
+            self._leads.append(_Lead(before.ns + by_ns, since_ns=self._looks[-1]))
+        self._looks.append(reading.count_ns)
+        # What was stamped before the last look has been taken from the ring by now.
+        waiting = self._looks[0] - WAITING_NS
+        self._leads = [lead for lead in self._leads if lead.until_ns >= waiting]
+        return reading
+
+
+def _moved(time_ns: Int64Array, by_ns: int) -> Int64Array:
+    return time_ns + by_ns if by_ns else time_ns
+
+
+def _place_of_step(
+    time_ns: Int64Array, before_ns: int | None, leads: tuple[_Lead, _Lead], now_ns: int
+) -> tuple[int, bool]:
+    """The first row of which the stamp has the new lead, and whether it can be no other; `before_ns` came before all.
+
+    >>> leads = _Lead(0, until_ns=1_000_000_000), _Lead(10**9, since_ns=0)
+    >>> _place_of_step(np.array([100, 200, 1_000_000_300, 1_000_000_400]), None, leads, 1_000_000_000)
+    (2, True)
+    """
+    old, new = leads
+    earliest, latest = _possible(time_ns, old, new, now_ns)
+    by_ns = new.ns - old.ns
+    # Before the very first packet any gap may have been, and ahead of it a step forward.
+    gaps = np.diff(time_ns, prepend=time_ns[0] - max(by_ns, 0) if before_ns is None else before_ns)
+    leaps = gaps >= by_ns - DISORDER_NS if by_ns > 0 else gaps < -DISORDER_NS
+    rows = np.flatnonzero(leaps)
+    if by_ns < 0 and not len(rows):
+        # A gap among packets may hide a step back anywhere.
+        return earliest, earliest == latest
+    if by_ns < 0 and len(rows) > 1:
+        return int(rows[0]), False
+    ends = [len(time_ns)] if by_ns > 0 else []
+    found = [row for row in sorted({*rows.tolist(), *ends}) if earliest <= row <= latest]
+    return (found[0], len(found) == 1) if found else (earliest, False)
+
+
+def _possible(time_ns: Int64Array, old: _Lead, new: _Lead, now_ns: int) -> tuple[int, int]:
+    """The first and the last row before which the step may lie, by when the clock had either lead."""
+    too_late = np.flatnonzero(time_ns - old.ns > old.until_ns)
+    counts = time_ns - new.ns
+    too_early = np.flatnonzero((counts < new.since_ns) | (counts > now_ns + DISORDER_NS))
+    return int(too_early[-1]) + 1 if len(too_early) else 0, int(too_late[0]) if len(too_late) else len(time_ns)
