@@ -165,3 +165,26 @@ def test_runs_beside_a_step_are_bounded_although_no_packet_went_back_in_them() -
         assert low is not None
         assert high is not None
         assert low <= (SECOND if i > 20 else 0) <= high
+
+
+@pytest.mark.parametrize("by_ns", [SECOND // 3, -SECOND // 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_step_before_the_first_packet_back_is_no_delay(by_ns: int, seed: int) -> None:
+    """One direction has packets on one side of it only: bounds of the rest are not the run's."""
+    at = START + 3 * SECOND
+    theta = lambda time: np.where(time >= at, by_ns, 0)  # noqa: E731
+    ahead = pairs(theta, back=False, seed=seed, floor_ns=3_000_000, jitter_ns=2_000_000)
+    back = pairs(theta, back=True, seed=seed + 1, floor_ns=1_000_000, jitter_ns=2_000_000)
+    later = back.sent_ns >= START + 4 * SECOND
+    found = follow(frames(), ahead, TimedPairs(back.sent_ns[later], back.received_ns[later]))
+    assert not found[0].is_known
+    assert all(clock.is_known and abs(clock.offset_ns - by_ns) < 10_000_000 for clock in found[1:])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_quiet_start_in_one_direction_costs_nothing(seed: int) -> None:
+    ahead = pairs(CLOCKS["in step"], back=False, seed=seed, floor_ns=3_000_000, jitter_ns=2_000_000)
+    back = pairs(CLOCKS["in step"], back=True, seed=seed + 1, floor_ns=1_000_000, jitter_ns=2_000_000)
+    later = back.sent_ns >= START + 4 * SECOND
+    found = follow(frames(), ahead, TimedPairs(back.sent_ns[later], back.received_ns[later]))
+    assert all(clock.is_known for clock in found)

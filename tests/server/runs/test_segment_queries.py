@@ -344,6 +344,9 @@ def test_a_segment_the_wrong_way_round_does_not_make_the_only_right_one_seem_wro
     answered(unit, 3, pairs=2)
     with pytest.raises(ServerError, match="alpha:eth0:out before beta:eth1:in; create it with --from and --to swapped"):
         asked(admin, "wrong")
+    means = {row["segment"]: row["mean_ns"] for row in admin.rank_segments(0)}
+    assert means["wrong"] is None
+    assert means["ab"] == pytest.approx(asked(admin).aggregate["mean_ns"], rel=0.02)
     for is_removed in (False, True):
         if is_removed:
             admin.remove_segment("wrong")

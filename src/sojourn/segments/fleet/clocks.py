@@ -30,10 +30,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.matching.clock.correction import MAX_SKEW_PPM, TimedPairs
 from sojourn.matching.clock.lines import Corridor, lower_hull
 from sojourn.segments.fleet.leads import Kernels, Leads, was_set
@@ -188,26 +189,36 @@ class _Bounds:
 def _covering(
     run: RunFrame, ends: tuple[TimedPairs, TimedPairs], own: tuple[TimedPairs, TimedPairs]
 ) -> tuple[float, float]:
-    """The bounds by a run's own packets, with those nearest outside where they leave too much of its time uncovered."""
-    most = int(UNCOVERED * (run.last_ns - run.first_ns))
-    times = [[pairs.sent_ns for pairs in own], [pairs.sent_ns for pairs in ends]]
+    """The bounds by a run's own packets, with those nearest outside where they leave too much of its time uncovered.
+
+    None if nothing is outside, and the other direction's packets there are not as those beside them.
+    """
+    low, high = _carried(run.middle_ns, *own, _ANY_RATE)
     found = list(own)
-    for way, (inside, all_ns) in enumerate(zip(*times, strict=True)):
-        first, last = np.searchsorted(all_ns, [run.first_ns, run.last_ns + 1]).tolist()
-        rows = slice(
-            first - 1 if int(inside[0]) - run.first_ns > most else first,
-            last + 1 if run.last_ns - int(inside[-1]) > most else last,
-        )
-        reach = run.first_ns - REACH_NS, run.last_ns + REACH_NS
-        if (
-            rows.start < 0
-            or rows.stop > len(all_ns)
-            or all_ns[rows.start] < reach[0]
-            or all_ns[rows.stop - 1] > reach[1]
-        ):
+    for way, side in product((0, 1), (0, -1)):
+        edge_ns = int(own[way].sent_ns[side])
+        open_ns = run.last_ns - edge_ns if side else edge_ns - run.first_ns
+        if open_ns <= UNCOVERED * (run.last_ns - run.first_ns):
+            continue
+        beside = (run.last_ns + 1, run.last_ns + REACH_NS) if side else (run.first_ns - REACH_NS, run.first_ns - 1)
+        outside = _between(ends[way], *beside)
+        if len(outside):
+            row = slice(0, 1) if side else slice(-1, None)
+            joined = [(getattr(found[way], name), getattr(outside, name)[row]) for name in ("sent_ns", "received_ns")]
+            found[way] = TimedPairs(*map(np.concatenate, joined))
+            continue
+        other = own[1 - way]
+        if _leaps(other, other.sent_ns > edge_ns if side else other.sent_ns < edge_ns, high - low):
             return -math.inf, math.inf
-        found[way] = TimedPairs(ends[way].sent_ns[rows], ends[way].received_ns[rows])
     return _carried(run.middle_ns, found[0], found[1], _ANY_RATE)
+
+
+def _leaps(pairs: TimedPairs, rows: BoolArray, room_ns: float) -> bool:
+    """Whether some packets' delays are further from the range of the others' than the bounds leave room for."""
+    some, others = pairs.raw_delay_ns[rows], pairs.raw_delay_ns[~rows]
+    if not len(some) or not len(others):
+        return False
+    return bool(some.min() < others.min() - room_ns or some.max() > others.max() + room_ns)
 
 
 def _around(run: RunFrame, pairs: TimedPairs, before_ns: int, after_ns: int) -> TimedPairs:

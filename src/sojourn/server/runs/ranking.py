@@ -74,14 +74,17 @@ class _Back:
     across: Sequence[int] = ()
     others: Sequence[int] = ()
 
-    def least(self, there: int | None) -> tuple[int | None, bool]:
-        """The smallest that is no contradiction, and whether all there are contradict what leads there."""
+    def least(self, there: int | None, *, is_across: bool) -> tuple[int | None, bool]:
+        """The smallest that does not contradict the smallest `there`; and whether `there` is to be doubted instead.
+
+        What leads across is not doubted for what does not.
+        """
         if there is None:
             return None, False
         for found in (self.across, self.others):
             if right := [raw for raw in found if there + raw >= 0]:
                 return min(right), False
-        return None, bool(self.across or self.others)
+        return None, bool(self.across or (self.others and not is_across))
 
 
 def _least_back(numbers: Mapping[Pair, int], totals: Mapping[int, PairTotals]) -> dict[tuple[str, str], _Back]:
@@ -101,7 +104,9 @@ def _row(
     pair, totals = max(found, key=lambda one: one[1].sent)
     there = min((one.least_raw_ns for _, one in found if one.least_raw_ns is not None), default=None)
     is_of_one_node = pair.from_node == pair.to_node
-    back, is_contradicted = least.get((pair.to_node, pair.from_node), _Back()).least(there)
+    back, is_contradicted = least.get((pair.to_node, pair.from_node), _Back()).least(
+        there, is_across=leads_across(pair)
+    )
     offset, is_known = _offset(there, back)
     delays = [
         None if is_contradicted and not is_of_one_node else raw for raw in (totals.raw_mean_ns, totals.raw_p99_ns)
