@@ -123,12 +123,12 @@ def _cost(network: Network, fleet: Fleet, load: Load, plan: SegmentPlan) -> Cost
             before, start = [processor_seconds(pid) for pid in pids], time.monotonic()
             time.sleep(POINT_SECONDS)
             used = [processor_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
-            shares = [one / (time.monotonic() - start) for one in used]
+            own, peers = (one / (time.monotonic() - start) for one in used)
             memory = _resident_bytes(running.pid)
             reached = float(process.communicate()[0])
     dropped = DROPPED.findall((fleet.directory / "receiver" / "log").read_text())
     lost = sum(int(text.replace(",", "")) for text in dropped)
-    return Cost(*shares, _bytes_sent(host) - begun_bytes, reached * (seconds + 2), reached, lost, memory)
+    return Cost(own, peers, _bytes_sent(host) - begun_bytes, reached * (seconds + 2), reached, lost, memory)
 
 
 def _count_bytes_to(host: Host, port: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 
 from bench.timing import best_seconds, family_seconds
@@ -23,7 +24,6 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.lab.fleet import Fleet, query_unit
 from sojourn.lab.two_point import START_NS, TwoPointWorld, make_two_point_world
-from sojourn.node.transports.exchange import connect
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.runs import PlacedEpoch, align
@@ -131,10 +131,10 @@ def _keep_up(fleet: Fleet) -> list[str]:
     worlds = _worlds()
     bodies, (expected, packets) = list(_bodies(worlds)), _runs(worlds)
     size = sum(map(len, bodies))
-    client = connect(fleet.url, fleet.token, timeout_seconds=120.0)
     begun, used = time.monotonic(), family_seconds(fleet.pid)
-    for body in bodies:
-        client.post("/api/v1/epochs", content=body).raise_for_status()
+    with httpx.Client(base_url=fleet.url, headers={"Authorization": f"Bearer {fleet.token}"}, timeout=120.0) as client:
+        for body in bodies:
+            client.post("/api/v1/epochs", content=body).raise_for_status()
     stored, stored_cpu = time.monotonic() - begun, family_seconds(fleet.pid) - used
     store = open_store(fleet.directory / "store")
     runs, answers, answered = RunStore(store), 0, 0

@@ -90,7 +90,7 @@ def _messages(frames: np.ndarray) -> ctypes.Array[_Message]:
     messages = (_Message * flows)()
     for flow, message in enumerate(messages):
         message.parts, message.part_count = ctypes.addressof(parts) + 16 * flow, 1
-    messages.kept = parts
+    messages.kept = parts  # type: ignore[attr-defined]
     return messages
 
 
