@@ -80,7 +80,7 @@ def sds(world: Traffic, _loss: float) -> Inside:
     there = np.flatnonzero(world.delivered)
     batch = MeasurementBatch.of(world.sender.flow_id[there], world.delay_ns[there], world.sender.time_ns[there])
     assert sketch.record_batch(batch) == len(batch)
-    return inside(estimate_sds(sketch, world.truth.flow_id), world)  # type: ignore[arg-type]
+    return inside(estimate_sds(sketch, world.truth.flow_id), world)
 
 
 def lds(world: Traffic, loss: float) -> Inside:
@@ -174,7 +174,7 @@ def iotm() -> float:
         sketch = new_sketch(parameters)
         sketch.record_batch(MeasurementBatch.of(ids[process], value, np.arange(len(process))))
         truth = np.bincount(process, value, PROCESSES)
-        for answer, total in zip(estimate_sums(sketch, ids, unit="B"), truth.tolist(), strict=True):  # type: ignore[arg-type]
+        for answer, total in zip(estimate_sums(sketch, ids, unit="B"), truth.tolist(), strict=True):
             found += covers(answer, total)
     return float(np.mean(found))
 

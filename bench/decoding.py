@@ -55,7 +55,7 @@ class Question:
 
     def answer(self) -> None:
         asked = {"sizes": self.sizes, "joint": self.joint, "base_ns": self.base_ns}
-        answer_interval(self.sender, self.receiver, self.flow_id, **asked)  # type: ignore[arg-type]
+        answer_interval(self.sender, self.receiver, self.flow_id, **asked)
 
 
 def table() -> list[str]:

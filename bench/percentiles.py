@@ -82,7 +82,7 @@ class Figures:
         flows = answered(plan, traffic)[0]
         ends = [parts_of(end) for end in recorded(plan, traffic)]
         name = next(name for name, part in ends[0].items() if isinstance(part, Sample))
-        matched = match_samples(ends[0][name], ends[1][name])  # type: ignore[arg-type]
+        matched = match_samples(ends[0][name], ends[1][name])
         before, delays = matched.flows(truth.flow_id).percentiles, matched.delays(truth.flow_id)
         assert before is not None
         assert flows.percentiles is not None

@@ -75,7 +75,7 @@ def _parts(plan: SegmentPlan, traffic: Traffic) -> Iterator[tuple[Int64Array, in
             yield packet_counters(parameters, traffic.sender), parameters.resolution_ns
         elif parameters.kind == "sample":
             sender, receiver = (parts_of(end)[name] for end in recorded(plan, traffic))
-            yield _sampled(sender, receiver, traffic), 1  # type: ignore[arg-type]
+            yield _sampled(sender, receiver, traffic), 1
 
 
 def _sampled(sender: Sample, receiver: Sample, traffic: Traffic) -> Int64Array:
