@@ -83,6 +83,25 @@ def test_what_was_measured_while_the_query_unit_was_away_from_the_start_is_store
         node.end()
 
 
+def test_an_agent_that_ends_just_when_the_query_unit_has_come_says_what_its_epochs_are_of(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "data")
+    token = TokenStore(store).create(Role.NODE, name="n", node="alpha")[1]
+    store.close()
+    bound = bound_socket()
+    node = Node(tmp_path, f"http://127.0.0.1:{bound.getsockname()[1]}", token)
+    node.start()
+    try:
+        node.count()
+        eventually(lambda: node.spooled() == sum(node.truth.values()))
+        running = running_unit(tmp_path / "data", LIMITS, listening=bound)
+        unit = next(running)
+        node.stop()
+        assert ask(unit, live=False)[0]["value"] == sum(node.truth.values())
+        next(running, None)
+    finally:
+        node.end()
+
+
 def test_everything_that_waits_to_be_sent_is_part_of_a_live_answer(
     tmp_path: Path, broker: Broker | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

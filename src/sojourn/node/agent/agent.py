@@ -171,6 +171,7 @@ class Agent:
             if sending.is_alive():
                 raise TransportError("the query unit does not answer")
             self._sender.send_waiting()
+            self._announce_again()
             self._reporter.tell()
             self._transport.leave()
         except Exception as error:
@@ -303,10 +304,10 @@ class Agent:
     def _announce_again(self) -> None:
         """Announce what the query unit does not know, or may have forgotten while it was away."""
         for name in sorted(self._unannounced):
-            with self._lock:
-                stream = self._streams.get(name)
-            if stream is not None:
-                self._announce(stream.configuration)
+            # Whether it runs or not: at the end streams have stopped, and what waits of them is still sent.
+            configuration = self._wanted.get(name)
+            if configuration is not None:
+                self._announce(configuration)
             self._unannounced.discard(name)
 
     def _fail(self, name: str, error: Exception) -> None:
