@@ -183,6 +183,31 @@ def test_logarithms_tell_that_flows_of_heavy_tailed_delays_are_alike() -> None:
     assert np.mean(apart[0]) < 0.7 * np.mean(apart[1])
 
 
+@pytest.mark.parametrize("seed", [60, 61, 62])
+def test_flows_that_nothing_tells_apart_have_one_answer_and_intervals_for_more(seed: int) -> None:
+    """As close as one mean for all; that 900 flows and more are held for less than 90 % happens once in a million."""
+    true, evidence = drawn_log_normal(seed)
+    found = answered(evidence)
+    common = np.full(len(true), np.average(evidence.sampled, weights=evidence.count))
+    for rows in (evidence.count > 0, evidence.count == 0):
+        assert error(found.mean, true, rows) <= 1.1 * error(common, true, rows)
+    assert holds(found, true).mean() >= 0.9
+    assert np.all((found.low <= found.mean) & (found.mean <= found.high))
+
+
+def test_what_cells_say_of_skewed_delays_does_not_draw_the_mean_of_all_down() -> None:
+    """Flows that have high delays by chance are known less well: by precision all would be a tenth lower."""
+    random = np.random.default_rng(70)
+    true, evidence = drawn_log_normal(70)
+    value = true * random.lognormal(-0.02, 0.2, len(true))
+    cells = replace(evidence, value=value, precision=1 / (0.2 * value) ** 2, apart=0.0)
+    by_precision = float(np.average(value, weights=cells.precision))
+    assert by_precision < 0.93 * true.mean()
+    found = moments(cells)
+    assert found is not None
+    assert found.mean == pytest.approx(true.mean(), rel=0.03)
+
+
 def test_logarithms_do_not_hide_that_flows_differ() -> None:
     """Flows of equal medians, of which some have a tail: logarithms alone would call their means alike."""
     random = np.random.default_rng(3)

@@ -32,7 +32,7 @@ from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
 from sojourn.estimation.evidence import Evidence, Logarithms, Whole
 from sojourn.estimation.held_out import Halves, judge
-from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, learnt_prior, posterior_under
+from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, learnt_prior, posterior_under, with_common_mean
 from sojourn.estimation.history import Filter, History, Message
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
@@ -213,7 +213,7 @@ _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 def _posterior(prior: FlowPrior, evidence: Evidence, asked: BoolArray, halves: Halves | None) -> FlowPosterior:
     """What all flows together say of those asked for."""
-    found = posterior_under(prior, evidence, asked=asked)
+    found = with_common_mean(posterior_under(prior, evidence, asked=asked), prior, evidence)
     return found if halves is None else judge(prior, evidence, halves).applied(found, evidence)
 
 

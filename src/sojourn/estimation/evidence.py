@@ -84,7 +84,7 @@ class Evidence:
 
 
 class Moments(NamedTuple):
-    """Of all flows: the mean, how far their means are apart (and half a standard error), a packet's variance."""
+    """Of all flows: the mean, how far theirs may be from it (or surely are), a packet's variance."""
 
     mean: float
     apart: float
@@ -104,6 +104,11 @@ class _Dispersion(NamedTuple):
     def most(self) -> float:
         """The variance and half a standard error."""
         return max(self.variance, 0.0) + 0.5 * self.doubt
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is beyond doubt that there is a variance."""
+        return self.variance > CONTRADICTED * self.doubt
 
 
 def _dispersion(n: FloatArray, mean: FloatArray, squares: FloatArray, weight: FloatArray) -> _Dispersion:
@@ -125,41 +130,80 @@ def moments(evidence: Evidence) -> Moments | None:
     alike, however many these are. Of skewed delays a few decide on the squares: logarithms tell flows apart that
     differ by factors, and are asked where their standard error is smaller and squares do not contradict them.
     """
+    _, weight, found, logs = _dispersions(evidence)
+    if found is None:
+        return None
+    most = found.most
+    if logs is not None and logs.doubt < found.doubt and found.variance - logs.most < CONTRADICTED * found.doubt:
+        most = logs.most
+    apart = math.sqrt(most)
+    if evidence.apart < apart and _agrees(evidence, found.within, evidence.apart):
+        apart = evidence.apart
+    mean, doubt = _middle(evidence, weight, apart, found.within)
+    return Moments(mean, math.sqrt(apart**2 + doubt), found.within)
+
+
+def common_mean(evidence: Evidence) -> Moments | None:
+    """The mean of flows that nothing tells apart, each packet counting as much; None where something does.
+
+    Neither their sampled means, nor the logarithms of these, nor what cells say of single flows.
+    """
+    n, _, found, logs = _dispersions(evidence)
+    if found is None or found.is_sure or (logs is not None and logs.is_sure):
+        return None
+    if (evidence.precision > 0).any() and not _agrees(evidence, found.within, 0.0):
+        return None
+    mean, _ = _middle(evidence, n, 0.0, found.within)
+    return Moments(mean, 0.0, found.within)
+
+
+def _dispersions(evidence: Evidence) -> tuple[FloatArray, FloatArray, _Dispersion | None, _Dispersion | None]:
+    """Sampled packets of the flows that have any, the weights of these, and how far they are apart by delays and by
+    logarithms, both as delays; None where too few tell, or nobody needs it."""
     sampled = evidence.count > 0
     n = evidence.count[sampled]
     if float(np.sum(n - 1)) < FEWEST_FLOWS or np.median(n) > FEW_PACKETS:
-        return None
+        return n, n, None, None
     weight = 1 / (1 / n + 1 / float(np.median(n)))
     found = _dispersion(n, evidence.sampled[sampled], evidence.squares[sampled], weight)
-    most = found.most
-    if evidence.logs is not None and found.middle > 0:
-        logs = _dispersion(n, evidence.logs.mean[sampled], evidence.logs.squares[sampled], weight)
-        unit = found.middle**2
-        if logs.doubt * unit < found.doubt and found.variance - logs.most * unit < CONTRADICTED * found.doubt:
-            most = logs.most * unit
-    apart = math.sqrt(most)
-    if evidence.apart < apart and _agrees(evidence, found.within):
-        apart = evidence.apart
-    precision = np.where(evidence.precision > 0, 1 / (1 / np.maximum(evidence.precision, _TINY**2) + apart**2), 0.0)
-    weight *= 1 / found.within
-    total = float(weight.sum() + precision.sum())
-    mean = (found.middle * float(weight.sum()) + float(precision @ evidence.value)) / total
+    if evidence.logs is None or found.middle <= 0:
+        return n, weight, found, None
+    logs = _dispersion(n, evidence.logs.mean[sampled], evidence.logs.squares[sampled], weight)
+    unit = found.middle**2
+    return n, weight, found, logs._replace(variance=logs.variance * unit, doubt=logs.doubt * unit)
+
+
+def _middle(evidence: Evidence, weight: FloatArray, apart: float, within: float) -> tuple[float, float]:
+    """The mean of all flows, by sampled means of such weights, by cells and by what is known of the whole; and its
+    variance."""
+    found = [(_weighed(evidence.sampled[evidence.count > 0], weight), within / float(weight.sum()) + _TINY)]
+    heard = evidence.precision > 0
+    if heard.any():
+        claimed, size = 1 / evidence.precision[heard], evidence.size[heard]
+        # By sizes: where delays are skewed, a flow's precision goes with its value.
+        weight = 1 / (float(np.median(claimed * size)) / size + apart**2 + _TINY)
+        variance = float(weight**2 @ (claimed + apart**2)) / float(weight.sum()) ** 2 + _TINY
+        found.append((_weighed(evidence.value[heard], weight), variance))
     if evidence.whole is not None:
         # Packets' mean is the flows' as far as these are alike.
         share = evidence.size / float(evidence.size.sum())
-        sure = 1 / (evidence.whole.variance + apart**2 * float(share @ share) + _TINY)
-        mean = (mean * total + sure * evidence.whole.mean) / (total + sure)
-    return Moments(mean, apart, found.within)
+        found.append((evidence.whole.mean, evidence.whole.variance + apart**2 * float(share @ share) + _TINY))
+    total = sum(1 / variance for _, variance in found)
+    return sum(mean / variance for mean, variance in found) / total, 1 / total
 
 
-def _agrees(evidence: Evidence, within: float) -> bool:
-    """Whether what cells say of single flows is no further apart than they say that flows are."""
+def _weighed(values: FloatArray, weight: FloatArray) -> float:
+    return float(np.average(values, weights=weight))
+
+
+def _agrees(evidence: Evidence, within: float, apart: float) -> bool:
+    """Whether what cells say of single flows is no further apart than flows are said to be."""
     heard = evidence.precision > 0
     if not heard.any():
         return False
     claimed = 1 / evidence.precision[heard]
-    weight = 1 / (claimed + np.median(claimed) + evidence.apart**2)
+    weight = 1 / (claimed + np.median(claimed) + apart**2)
     value = evidence.value[heard]
-    expected = evidence.apart**2 + claimed + within / evidence.size[heard]
+    expected = apart**2 + claimed + within / evidence.size[heard]
     squares = (value - np.average(value, weights=weight)) ** 2
     return bool(np.sum(weight**2 * squares) <= MOST_SQUARES * np.sum(weight**2 * expected))

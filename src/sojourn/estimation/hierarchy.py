@@ -29,7 +29,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence, moments
+from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence, Moments, common_mean, moments
 from sojourn.estimation.joint.messages import TINY
 from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, learning_rows
 from sojourn.estimation.normal import normal_below
@@ -109,7 +109,9 @@ def flow_posterior(
     """The posterior of all flows, or of those `asked` for; None where too few of them tell anything. `law` where
     samples do not tell it."""
     prior = learnt_prior(evidence, law)
-    return None if prior is None else posterior_under(prior, evidence, asked=asked)
+    if prior is None:
+        return None
+    return with_common_mean(posterior_under(prior, evidence, asked=asked), prior, evidence)
 
 
 def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior | None:
@@ -132,7 +134,7 @@ def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior 
     common = np.full(len(rows), float(np.average(rough[rows], weights=weight)))
     found = [_learnt(some, law), _learnt(some, refined_law(some, law, common))]
     prior, _ = max(found, key=lambda one: one[1])
-    return _narrowed(evidence, prior)
+    return _narrowed(prior, moments(evidence))
 
 
 def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | None = None) -> FlowPosterior:
@@ -152,13 +154,25 @@ def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | 
     return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
 
 
-def _narrowed(evidence: Evidence, prior: FlowPrior) -> FlowPrior:
-    """The prior, or a normal one if flows are clearly less far apart than it says.
+def with_common_mean(found: FlowPosterior, prior: FlowPrior, evidence: Evidence) -> FlowPosterior:
+    """The posterior; of flows that nothing tells apart, each answer as if they were alike.
+
+    How far they may be apart is for the interval: where a few sampled packets tell flows apart they tell chance.
+    """
+    common = None if prior.slope else common_mean(evidence)
+    narrow = _narrowed(prior, common)
+    if narrow is prior:
+        return found
+    mean = posterior_under(narrow, evidence, asked=np.isfinite(found.mean)).mean
+    return FlowPosterior(mean, np.minimum(found.low, mean), np.maximum(found.high, mean))
+
+
+def _narrowed(prior: FlowPrior, found: Moments | None) -> FlowPrior:
+    """The prior, or a normal one if by moments flows are clearly less far apart than it says.
 
     The shape of a few delays' mean is known roughly only, and a likely prior explains what is left as differences
     between flows. Moments need no shape.
     """
-    found = moments(evidence)
     if found is None or not prior.is_log or not (found.mean > 0 and found.apart <= MOST_ALIKE * found.mean):
         return prior
     place = np.log(prior.centre)

@@ -89,3 +89,18 @@ def test_flows_ten_times_apart_in_less_than_a_cell_each() -> None:
     world = World(name="narrow cells", flows=1_500, packets=150_000)
     errors = [try_memory(Drawn.of(world, seed), "auto", 16_000, seed)[1]["error"] for seed in range(3)]
     assert np.mean(errors) < 0.015
+
+
+def test_no_cells_take_room_from_a_sample_that_would_keep_most_large_flows_whole() -> None:
+    sizes = np.random.default_rng(3).zipf(1.6, 20_000).clip(max=20_000)
+    lost = np.random.default_rng(4).binomial(sizes, 0.003)
+    expected = Expected(len(sizes), 0.003, float(sizes.sum()), seen(sizes, lost))
+    spared = []
+    for memory in np.geomspace(1e6, 8e6, 40).astype(int).tolist():
+        parts = layout(memory, loss=0.003, packets=sizes, lost=lost)
+        alone = expected.sampled_error(fit_sample(memory, flows=len(sizes)).slots)
+        if alone == 0:
+            assert expected.sampled_error(parts[SAMPLES].slots) < 1e-4
+            spared.append(FLOWS not in parts)
+    assert any(spared)
+    assert not all(spared)

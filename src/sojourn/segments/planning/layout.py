@@ -65,6 +65,7 @@ WHOLE_CROSSING, WHOLE_POWER, MOST_LOST_OF_WHOLE = 4.5, 0.75, 1.5
 # The parts of three vectors of counters that take whole flows, and what their salts differ by.
 WHOLE_ROWS = {FLOWS: 0, SPREAD: SPREAD_SALT, ELEPHANTS: ELEPHANT_SALT}
 COUNTED_FLOW, BESIDE_WHOLE = 100, 16
+CLOSE_TO_WHOLE = 1e-4
 COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
 MOST_JOINT_FLOWS = 1_000_000
 LEAST_JOINT_COUNTERS = 4
@@ -259,6 +260,8 @@ def _decoded_jointly(
     flows, per_flow = expected.flows, cells / expected.flows
     parts: dict[str, Parameters] = {}
     exact = max(_exact_beside(cells - sample_bytes * cells // memory_bytes, expected), whole)
+    if samples and exact and expected.sample_needs(memory_bytes, 1 - exact / cells):
+        exact = 0
     if exact:
         few = exact == whole or exact <= JUST_EXACT * flows
         parts[FLOWS] = _exact_cells(exact, salt, LDS_ROWS - 1 if few else LDS_ROWS)
@@ -344,6 +347,14 @@ class Expected:
         share = np.minimum(_level(total, slots) / np.maximum(total, 1.0), 1.0)[group][self._large]
         large = sizes[self._large]
         return float(np.median(0.29 * np.sqrt((1 - share) / np.maximum(share * large, 1e-9))))
+
+    def sample_needs(self, memory_bytes: int, share: float) -> bool:
+        """Whether a sample of all the memory keeps most large flows whole, and one of this share of it does not."""
+        if self.seen is None:
+            return False
+        parts = (round(memory_bytes * share), memory_bytes)
+        less, all_of_it = (self.sampled_error(fit_sample(part, flows=self.flows).slots) for part in parts)
+        return all_of_it <= CLOSE_TO_WHOLE < less
 
     def is_risky(self, cells: int) -> bool:
         """Whether counters would be so few, and so many of them spoiled, that they mislead."""
