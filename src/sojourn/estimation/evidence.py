@@ -139,8 +139,10 @@ def moments(evidence: Evidence) -> Moments | None:
     apart = math.sqrt(most)
     if evidence.apart < apart and _agrees(evidence, found.within, evidence.apart):
         apart = evidence.apart
-    mean, doubt = _middle(evidence, weight, apart, found.within)
-    return Moments(mean, math.sqrt(apart**2 + doubt), found.within)
+    mean = _middle(evidence, weight, apart, found.within)
+    # Where delays are skewed, a flow's precision goes with its value, and draws the mean of all down.
+    drawn = mean - _middle(evidence, weight, apart, found.within, by_size=True)
+    return Moments(mean, math.hypot(apart, drawn), found.within)
 
 
 def common_mean(evidence: Evidence) -> Moments | None:
@@ -153,8 +155,7 @@ def common_mean(evidence: Evidence) -> Moments | None:
         return None
     if (evidence.precision > 0).any() and not _agrees(evidence, found.within, 0.0):
         return None
-    mean, _ = _middle(evidence, n, 0.0, found.within)
-    return Moments(mean, 0.0, found.within)
+    return Moments(_middle(evidence, n, 0.0, found.within, by_size=True), 0.0, found.within)
 
 
 def _dispersions(evidence: Evidence) -> tuple[FloatArray, FloatArray, _Dispersion | None, _Dispersion | None]:
@@ -173,23 +174,25 @@ def _dispersions(evidence: Evidence) -> tuple[FloatArray, FloatArray, _Dispersio
     return n, weight, found, logs._replace(variance=logs.variance * unit, doubt=logs.doubt * unit)
 
 
-def _middle(evidence: Evidence, weight: FloatArray, apart: float, within: float) -> tuple[float, float]:
-    """The mean of all flows, by sampled means of such weights, by cells and by what is known of the whole; and its
-    variance."""
+def _middle(evidence: Evidence, weight: FloatArray, apart: float, within: float, *, by_size: bool = False) -> float:
+    """The mean of all flows by sampled means of such weights, by cells and by what is known of the whole.
+
+    Cells count by their precision, or by their flows' sizes, which do not go with values.
+    """
     found = [(_weighed(evidence.sampled[evidence.count > 0], weight), within / float(weight.sum()) + _TINY)]
     heard = evidence.precision > 0
     if heard.any():
-        claimed, size = 1 / evidence.precision[heard], evidence.size[heard]
-        # By sizes: where delays are skewed, a flow's precision goes with its value.
-        weight = 1 / (float(np.median(claimed * size)) / size + apart**2 + _TINY)
-        variance = float(weight**2 @ (claimed + apart**2)) / float(weight.sum()) ** 2 + _TINY
-        found.append((_weighed(evidence.value[heard], weight), variance))
+        claimed, size = 1 / evidence.precision[heard] + apart**2, evidence.size[heard]
+        usual = float(np.median((claimed - apart**2) * size)) / size + apart**2 if by_size else claimed
+        weight = 1 / (usual + _TINY)
+        variance = float(weight**2 @ claimed) / float(weight.sum()) ** 2
+        found.append((_weighed(evidence.value[heard], weight), variance + _TINY))
     if evidence.whole is not None:
         # Packets' mean is the flows' as far as these are alike.
         share = evidence.size / float(evidence.size.sum())
         found.append((evidence.whole.mean, evidence.whole.variance + apart**2 * float(share @ share) + _TINY))
-    total = sum(1 / variance for _, variance in found)
-    return sum(mean / variance for mean, variance in found) / total, 1 / total
+    values, variances = map(np.array, zip(*found, strict=True))
+    return _weighed(values, 1 / variances)
 
 
 def _weighed(values: FloatArray, weight: FloatArray) -> float:

@@ -160,11 +160,18 @@ def with_common_mean(found: FlowPosterior, prior: FlowPrior, evidence: Evidence)
     How far they may be apart is for the interval: where a few sampled packets tell flows apart they tell chance.
     """
     common = None if prior.slope else common_mean(evidence)
-    narrow = _narrowed(prior, common)
-    if narrow is prior:
+    if common is None or common.mean <= 0 or _spread(prior) > MOST_ALIKE * common.mean:
         return found
+    one = [np.array([value]) for value in (1.0, common.mean, (_TINY * common.mean) ** 2, common.within)]
+    narrow = FlowPrior(*one, 0.0, prior.pivot, False)
     mean = posterior_under(narrow, evidence, asked=np.isfinite(found.mean)).mean
     return FlowPosterior(mean, np.minimum(found.low, mean), np.maximum(found.high, mean))
+
+
+def _spread(prior: FlowPrior) -> float:
+    """The standard deviation of flows' means."""
+    square: FloatArray = (prior.centre - prior.weight @ prior.centre) ** 2 + prior.width2
+    return math.sqrt(float(prior.weight @ square))
 
 
 def _narrowed(prior: FlowPrior, found: Moments | None) -> FlowPrior:
