@@ -162,8 +162,9 @@ def with_common_mean(found: FlowPosterior, prior: FlowPrior, evidence: Evidence)
     common = None if prior.slope else common_mean(evidence)
     if common is None or common.mean <= 0 or _spread(prior) > MOST_ALIKE * common.mean:
         return found
-    one = [np.array([value]) for value in (1.0, common.mean, (_TINY * common.mean) ** 2, common.within)]
-    narrow = FlowPrior(*one, 0.0, prior.pivot, False)
+    width2 = (_TINY * common.mean) ** 2
+    weight, centre, width, within = np.array([[1.0], [common.mean], [width2], [common.within]])
+    narrow = FlowPrior(weight, centre, width, within, 0.0, prior.pivot, False)
     mean = posterior_under(narrow, evidence, asked=np.isfinite(found.mean)).mean
     return FlowPosterior(mean, np.minimum(found.low, mean), np.maximum(found.high, mean))
 
