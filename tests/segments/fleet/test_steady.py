@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.segments.fleet.fleet_world import answers
+from tests.segments.fleet.fleet_world import answers, moved, record
 
 from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.estimates import Estimate
@@ -199,3 +199,20 @@ def test_leads_survive_the_store() -> None:
         again = read_answer(answer_bytes(answer), clock_bytes(answer))
         assert again.kernels == answer.kernels
         assert Leads.of(again.kernels) is not None
+
+
+@pytest.mark.parametrize("days", [-19_600, -430, 300])
+def test_clocks_that_are_years_apart_leave_delays_as_they_are(days: int) -> None:
+    """A machine without a battery begins at 1970. No cell's sum, and no sampled time, reaches as far."""
+    world = make_two_point_world(seed=4, flows=30, packets=8_000, duration_ns=15 * SECOND, load=0.8)
+    apart = days * 86_400 * SECOND
+    sent = record(world.sender, PLAN, world)
+    (one, *_), (other, *_) = (
+        answers(sent, record(moved(world.receiver, by), PLAN, world, node="b"))[1] for by in (0, apart)
+    )
+    assert sorted((other.sampled.delay_ns - apart).tolist()) == sorted(one.sampled.delay_ns.tolist())
+    assert one.interval.flows is not None
+    assert other.interval.flows is not None
+    # A float of years has no nanoseconds.
+    assert np.nanmax(np.abs(other.interval.flows.mean_ns - apart - one.interval.flows.mean_ns)) < 2_000
+    assert other.interval.totals.losses == one.interval.totals.losses

@@ -52,7 +52,7 @@ from sojourn.segments.answer import (
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
 from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without, with_late_ends
 from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
-from sojourn.segments.ranges import recorded_base, retimed, shifted
+from sojourn.segments.ranges import IN_RANGE_NS, recorded_base, retimed, shifted
 from sojourn.sketches.sample import Sample
 from sojourn.sketches.sketch import AnySketch, new_sketch
 
@@ -270,9 +270,22 @@ def _keys(epochs: Sequence[Epoch]) -> dict[int, TrafficKey]:
 
 
 def _far_apart(sender: AnySketch, receiver: AnySketch) -> int:
-    """What clocks that differ by minutes or more are apart, as the flow-blind LDA tells it; 0 for others."""
+    """What clocks that differ by more than delays do are apart; 0 for others.
+
+    A run begins with the same packet at both points: so it is by the first times, but for packets that were lost then.
+    What is left the flow-blind LDA tells, of which no cell alone reaches as far: its sum wraps at years, or at hours if
+    it has thousands of packets.
+    """
     sent, received = parts_of(sender), parts_of(receiver)
-    return recorded_base(sent[SEGMENT], received[SEGMENT]) or 0 if SEGMENT in sent else 0  # type: ignore[arg-type]
+    if SEGMENT not in sent:
+        return 0
+    apart = 0
+    if sender.first_ns is not None and receiver.first_ns is not None:
+        apart = receiver.first_ns - sender.first_ns
+    if abs(apart) <= IN_RANGE_NS:
+        apart = 0
+    rest = recorded_base(sent[SEGMENT], shifted(received[SEGMENT], apart))  # type: ignore[arg-type]
+    return apart + (rest or 0)
 
 
 def _pairs(sample: MatchedSample | None, sender: AnySketch, base_ns: int) -> TimedPairs:
