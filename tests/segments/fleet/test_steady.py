@@ -10,13 +10,14 @@ import pytest
 from tests.segments.fleet.fleet_world import answers, moved, record
 
 from sojourn.core.arrays import Int64Array, PacketBatch
+from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
 from sojourn.epochs.epoch import Epoch, KernelClock
 from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
 from sojourn.matching.clock.correction import TimedPairs
-from sojourn.segments.fleet.answers import RunAnswer, combine
+from sojourn.segments.fleet.answers import RunAnswer, answer_run, combine
 from sojourn.segments.fleet.clocks import follow
-from sojourn.segments.fleet.leads import Leads, on_leads
+from sojourn.segments.fleet.leads import FARTHEST_NS, Leads, on_leads
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.fleet.steady import NOISE_NS, Reading, SteadyStamps, read_lead
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_answer
@@ -216,3 +217,26 @@ def test_clocks_that_are_years_apart_leave_delays_as_they_are(days: int) -> None
     # A float of years has no nanoseconds.
     assert np.nanmax(np.abs(other.interval.flows.mean_ns - apart - one.interval.flows.mean_ns)) < 2_000
     assert other.interval.totals.losses == one.interval.totals.losses
+
+
+@pytest.mark.parametrize("lead", [(1 << 63) - 1, -((1 << 63) - 1)])
+def test_leads_that_no_clock_has_are_not_believed(lead: int) -> None:
+    """A node may tell anything: the times of those between which it stands stay times."""
+    honest, forged = (KernelClock(False, SECOND, 0, ns) for ns in (BOOTED, lead))
+    times = TimedPairs(np.array([BOOTED]), np.array([BOOTED + MS]))
+    for kernels in ((forged, honest), (honest, forged), (forged, forged)):
+        assert on_leads(times, kernels, Leads(-lead, -lead)) is times
+        assert on_leads(times, kernels, Leads(BOOTED, BOOTED)) is times
+
+
+def test_a_run_of_epochs_between_which_a_clock_was_set_by_centuries_has_no_answer_and_says_why() -> None:
+    world = make_two_point_world(seed=4, flows=10, packets=2_000, duration_ns=15 * SECOND, load=0.8)
+    sent = record(world.sender, PLAN, world)[:2]
+    cuts = [epoch.cut for epoch in sent]
+    forged = [
+        replace(epoch, cut=replace(cut, clock=KernelClock(False, SECOND, 0, lead)))
+        for epoch, cut, lead in zip(sent, cuts, (0, FARTHEST_NS + 1), strict=True)
+        if cut is not None
+    ]
+    with pytest.raises(InputError, match="set further than any clock can be"):
+        answer_run(forged, sent)

@@ -50,6 +50,7 @@ from sojourn.segments.answer import (
     without_unknown_losses,
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
+from sojourn.segments.fleet.leads import FARTHEST_NS
 from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without, with_late_ends
 from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import IN_RANGE_NS, recorded_base, retimed, shifted
@@ -215,6 +216,8 @@ def _on_one_lead(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
     leads = [clock.lead_ns for clock in clocks if clock.lead_ns is not None]
     if len(leads) < len(epochs) or len(set(leads)) <= 1:
         return epochs
+    if max(leads) - min(leads) > FARTHEST_NS:
+        raise InputError("a point's clock was set further than any clock can be", action="look at its agent")
     found = []
     for epoch, clock, lead in zip(epochs, clocks, leads, strict=True):
         cut = None if epoch.cut is None else replace(epoch.cut, clock=replace(clock, lead_ns=leads[-1]))

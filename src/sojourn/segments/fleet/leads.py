@@ -18,6 +18,8 @@ from sojourn.epochs.epoch import KernelClock
 from sojourn.matching.clock.correction import TimedPairs
 
 Kernels = tuple[KernelClock | None, KernelClock | None]
+# Nobody sets a clock by more, which are 73 years: one that begins at 1970 is set by 56. Sums of such times stay whole.
+FARTHEST_NS = 1 << 61
 
 
 class Leads(NamedTuple):
@@ -40,11 +42,12 @@ class Leads(NamedTuple):
         return next((found for kernels in reversed([*runs]) if (found := cls.of(kernels)) is not None), None)
 
     def since(self, kernels: Kernels) -> Leads:
-        """By how much a run's leads are larger than these; nothing for one that does not tell."""
+        """By how much a run's leads are larger than these; nothing for one that does not tell, or nothing credible."""
         found = Leads.of(kernels)
         if found is None:
             return Leads(0, 0)
-        return Leads(found.sender_ns - self.sender_ns, found.receiver_ns - self.receiver_ns)
+        moved = Leads(found.sender_ns - self.sender_ns, found.receiver_ns - self.receiver_ns)
+        return moved if max(map(abs, moved)) <= FARTHEST_NS else Leads(0, 0)
 
 
 def was_set(kernels: Kernels) -> bool:
