@@ -188,3 +188,20 @@ def test_a_quiet_start_in_one_direction_costs_nothing(seed: int) -> None:
     later = back.sent_ns >= START + 4 * SECOND
     found = follow(frames(), ahead, TimedPairs(back.sent_ns[later], back.received_ns[later]))
     assert all(clock.is_known for clock in found)
+
+
+@pytest.mark.parametrize("ppm", [20, 200])
+def test_a_clock_that_drifts_is_inside_its_bounds_all_through_a_run(ppm: int) -> None:
+    """A flow may have passed in the first second alone; where packets take 0.1 ms, the clocks do as much in two."""
+
+    def theta(time: Int64Array) -> Int64Array:
+        return (time - START) * ppm // 1_000_000
+
+    ahead, back = (pairs(theta, back=way, seed=3 + way, floor_ns=50_000, jitter_ns=20_000) for way in (False, True))
+    for clock, frame in zip(follow(frames(), ahead, back), frames(), strict=True):
+        true = theta(np.array([frame.first_ns, frame.middle_ns, frame.last_ns]))
+        assert clock.low_ns is not None
+        assert clock.high_ns is not None
+        assert clock.low_ns <= true.min()
+        assert true.max() <= clock.high_ns
+        assert clock.high_ns - clock.low_ns < 4 * 50_000 + 2 * ppm * 10_000

@@ -180,10 +180,17 @@ class _Bounds:
             wide_low, wide_high = _carried(run.middle_ns, *around, slopes)
             if max(low, wide_low) <= min(high, wide_high):
                 low, high = max(low, wide_low), min(high, wide_high)
-                return cls(low, high, (low + high) / 2, sum(slopes) / 2)
+                return cls(low, high, (low + high) / 2, sum(slopes) / 2).during(run, max(map(abs, slopes)))
         if math.isinf(high - low):
             low, high = _by_neighbours(run, forward, backward, own[0])
-        return cls(low, high, (low + high) / 2, 0.0)
+        return cls(low, high, (low + high) / 2, 0.0).during(run, _STEEPEST)
+
+    def during(self, run: RunFrame, rate: float) -> _Bounds:
+        """The bounds of θ at any time of a run, of those amid it: no packet need have passed there."""
+        if self.low > self.high:
+            return self
+        reach = rate * (run.last_ns - run.first_ns) / 2
+        return replace(self, low=self.low - reach, high=self.high + reach)
 
 
 def _covering(
