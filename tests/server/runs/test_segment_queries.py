@@ -13,6 +13,7 @@ import pytest
 from query_unit import Unit
 from tests.segments.fleet.fleet_world import SECOND, PolledPoint, moved, record, truth_between, watched
 from tests.segments.fleet.test_answers import in_order
+from tests.segments.fleet.test_steady import SetClock, recorded
 
 from sojourn.client.query_unit import Client
 from sojourn.core.arrays import PacketBatch
@@ -354,6 +355,33 @@ def test_a_segment_the_wrong_way_round_does_not_make_the_only_right_one_seem_wro
         _, delay = truth_between(world, *span_of(result))
         assert result.clock["uncertainty_ns"] is None
         assert result.aggregate["mean_ns"] == pytest.approx(delay[delay != LOST].mean(), rel=0.02)
+
+
+@pytest.mark.parametrize("by_ns", [86_400 * SECOND, -3_600 * SECOND])
+def test_a_clock_that_is_set_far_leaves_the_way_back_within_reach(unit: Unit, world: TwoPointWorld, by_ns: int) -> None:
+    """What comes back is looked for at all times to which the receiver's clock was set."""
+    sender, receiver = (replace(one, packet_id=one.packet_id + np.uint64(1)) for one in (world.sender, world.receiver))
+    back = in_order(replace(world, sender=sender, receiver=receiver))
+    ends = [
+        ("alpha", OUT, recorded(world.sender, world, SetClock(), "alpha")),
+        ("beta", IN, recorded(world.receiver, world, SetClock((20 * SECOND, by_ns)), "beta")),
+        ("beta", "point:eth1:out:g1", recorded(back.sender, back, SetClock((20 * SECOND, by_ns)), "beta")),
+        ("alpha", "point:eth0:in:g1", recorded(back.receiver, back, SetClock(), "alpha")),
+    ]
+    for node, stream, epochs in ends:
+        unit.store.add([replace(epoch, node=node, stream=stream) for epoch in epochs])
+    (there,) = work_of({}).pairs
+    pairs = [there, Pair(from_node="beta", from_stream=ends[2][1], to_node="alpha", to_stream=ends[3][1])]
+    runs = RunStore(unit.store)
+    within = {"most_runs": 64, "most_bytes": 1 << 28}
+    runs.add_all(answer_pairs(unit.store.engine.url, runs.pairs(pairs), **within), now_ns=START_NS)
+    for pair in pairs:
+        found = answer_segment(unit.store.engine.url, replace(work_of({}), pairs=(pair,)))
+        assert found.get("warnings", []) == []
+        assert found["clock"]["source"] == "packets both ways"
+        low, high = found["aggregate"]["low_ns"], found["aggregate"]["high_ns"]
+        assert low <= world.delay_ns[world.delay_ns != LOST].mean() <= high
+        assert high - low < 100_000_000
 
 
 def with_header(epoch: Epoch, **fields: object) -> bytes:

@@ -29,6 +29,8 @@ __all__ = ["MOST_RUNS", "SAME", "across_first", "followed_clocks", "is_contradic
 MOST_RUNS = 20_000
 # Pairs of streams that are judged one by one.
 MOST_JUDGED = 64
+# Times to which the receiver's clock was set in a range, which are looked up one by one.
+MOST_SPANS = 50
 SAME = "one node's own time"
 
 
@@ -41,16 +43,15 @@ def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequenc
     ahead = [*map(read_clock, stored), *((answer.pairs, answer.kernels) for answer in answers)]
     leads = Leads.latest(answer.kernels for answer in answers)
     forward = _joined([on_leads(*one, leads) for one in ahead])
-    raw = _joined([pairs for pairs, _ in ahead]).raw_delay_ns
-    about = int(np.median(raw)) if len(raw) else 0
+    beside = _beside([pairs for pairs, _ in ahead]) or [(first, last)]
     way, frames = known[0].pair, [answer.frame for answer in answers]
     every = {one.number: one.pair for one in runs.pairs_between(way.to_node, way.from_node)}
     told: dict[int, TimedPairs] = {}
 
     def told_by(numbers: Sequence[int]) -> TimedPairs:
         for number in (one for one in numbers if one not in told):
-            within = first + about, last + about
-            found = map(read_clock, runs.clocks([number], *within, most=max(MOST_RUNS // len(numbers), 1)))
+            most = max(MOST_RUNS // (len(numbers) * len(beside)), 1)
+            found = [read_clock(one) for within in beside for one in runs.clocks([number], *within, most=most)]
             told[number] = _joined([on_leads(*_turned(*one), leads) for one in found])
         return _joined([told[number] for number in numbers])
 
@@ -67,6 +68,18 @@ def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequenc
     if not right and leads_across(way) and not any(map(leads_across, every.values())):
         return by([])
     return by(right) if right else clocks
+
+
+def _beside(ahead: Sequence[TimedPairs]) -> list[tuple[int, int]]:
+    """When packets came, and what is within reach of that, by the receiver's clock: a stretch for each time that it was
+    set far; all in one if they are very many."""
+    spans: list[tuple[int, int]] = []
+    for first, last in sorted((int(one.received_ns.min()), int(one.received_ns.max())) for one in ahead if len(one)):
+        if spans and first - REACH_NS <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(last + REACH_NS, spans[-1][1])
+        else:
+            spans.append((first - REACH_NS, last + REACH_NS))
+    return spans if len(spans) <= MOST_SPANS else [(spans[0][0], max(last for _, last in spans))]
 
 
 def _turned(pairs: TimedPairs, kernels: Kernels) -> tuple[TimedPairs, Kernels]:
