@@ -183,7 +183,9 @@ class _Bounds:
                 return cls(low, high, (low + high) / 2, sum(slopes) / 2).during(run, max(map(abs, slopes)))
         if math.isinf(high - low):
             low, high = _by_neighbours(run, forward, backward, own[0])
-        return cls(low, high, (low + high) / 2, 0.0).during(run, _STEEPEST)
+        # By rates of the run's own packets: no line fits those around, or there are none of one direction.
+        rates = _common_slopes(run.middle_ns, *own) or _ANY_RATE
+        return cls(low, high, (low + high) / 2, 0.0).during(run, max(map(abs, rates)))
 
     def during(self, run: RunFrame, rate: float) -> _Bounds:
         """The bounds of θ at any time of a run, of those amid it: no packet need have passed there."""
