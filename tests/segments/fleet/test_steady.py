@@ -90,6 +90,22 @@ def test_a_step_smaller_than_disorder_is_no_guess() -> None:
     assert 1 <= told.count(False) <= 3
 
 
+@pytest.mark.parametrize("by_ns", [way * size for size in (50 * MS, SECOND, 3600 * SECOND) for way in (1, -1)])
+def test_a_clock_that_is_set_back_at_once_is_noticed(by_ns: int) -> None:
+    """Both steps lie between two looks, which see nothing of either."""
+    for seed in range(10):
+        at = 3_100 * MS + int(np.random.default_rng(seed).integers(0, 300 * MS))
+        clock = SetClock((at, by_ns), (at + 400 * MS, -by_ns), seed=seed)
+        told = list(polled(clock, 300.0, poll_ns=SECOND, seconds=8, seed=seed))
+        assert [sure for _, sure in told].count(False) in (1, 2)
+        assert all(np.abs(off).max() <= 2 * NOISE_NS for off, sure in told if sure and len(off))
+
+
+def test_a_step_before_the_first_packets_are_polled_is_noticed() -> None:
+    for off, sure in polled(SetClock((400 * MS, SECOND)), 300.0, poll_ns=SECOND, seconds=3, seed=1):
+        assert not sure or np.abs(off).max() <= 2 * NOISE_NS
+
+
 def test_what_a_point_goes_on_with_is_the_clock_s_present_time() -> None:
     clock = SetClock((3 * SECOND, 7 * SECOND))
     clock.now_ns = SECOND
