@@ -111,6 +111,7 @@ def test_a_cut_that_is_none_is_refused(change: Callable[[list[Any]], object], wh
         lambda _: zlib.compress(b"\x00" * 10),
         lambda _: zlib.compress(b"\x00" * 50_000_000, 9),
         lambda data: zlib.compress(zlib.decompress(data) + b"\x00"),
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),  # the check of what was compressed
     ],
 )
 def test_compressed_counters_of_another_size_are_refused(spoil: Callable[[bytes], bytes]) -> None:
@@ -119,6 +120,24 @@ def test_compressed_counters_of_another_size_are_refused(spoil: Callable[[bytes]
 
     with pytest.raises(WireError, match="counters"):
         decode(rebuilt(change))
+
+
+def test_no_changed_bit_of_compressed_counters_ends_a_reader_otherwise() -> None:
+    """Some make zlib go on behind the last counter, and find out there."""
+    refused = 0
+    for place in range(1, 100):
+        for bit in range(0, 8, 2):
+
+            def change(items: list[Any], place: int = place, bit: int = bit) -> None:
+                spoilt = bytearray(items[7])
+                spoilt[-place] ^= 1 << bit
+                items[7] = bytes(spoilt)
+
+            try:
+                decode(rebuilt(change))
+            except WireError:
+                refused += 1
+    assert refused > 300
 
 
 def test_compressed_counters_belong_to_version_2() -> None:

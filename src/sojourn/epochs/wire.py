@@ -249,10 +249,11 @@ def _decompressed(counters: bytes, size: int) -> bytes:
     try:
         reader = zlib.decompressobj()
         found = reader.decompress(counters, size)
+        # What is exactly as long as it may be has yet to reach its end, where it has a check of its own.
+        more = reader.decompress(reader.unconsumed_tail, 1)
     except zlib.error as error:
         raise WireError(f"cannot be decompressed ({error})", where="counters") from None
-    # What is exactly as long as it may be has yet to reach its end.
-    if len(found) != size or reader.decompress(reader.unconsumed_tail, 1) or not reader.eof or reader.unused_data:
+    if len(found) != size or more or not reader.eof or reader.unused_data:
         raise WireError(f"compressed counters are not the {size} bytes that the parameters call for", where="counters")
     return found
 
