@@ -101,6 +101,24 @@ def test_a_clock_that_is_set_back_at_once_is_noticed(by_ns: int) -> None:
         assert all(np.abs(off).max() <= 2 * NOISE_NS for off, sure in told if sure and len(off))
 
 
+@pytest.mark.parametrize("by_ns", [way * size for size in (12 * MS, 150 * MS) for way in (1, -1)])
+def test_packets_that_are_polled_together_may_come_in_parts(by_ns: int) -> None:
+    """A step that is not clear in one part may be behind the next: without a leap that is not on the former lead."""
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        clock = SetClock((int(random.integers(1_000, 2_900) * MS), by_ns), seed=seed)
+        count = np.cumsum(random.exponential(SECOND / 15, 60)).astype(np.int64)
+        steady = SteadyStamps(clock.read)
+        for second in range(1, 6):
+            clock.now_ns = second * SECOND
+            came = count[np.searchsorted(count, clock.now_ns - SECOND) : np.searchsorted(count, clock.now_ns)]
+            for part in np.array_split(came, 3):
+                stamps, is_sure = steady.steady(part + clock.lead_at(part))
+                assert steady.lead_ns is not None
+                off = stamps - part - steady.lead_ns
+                assert not is_sure or not len(off) or np.abs(off).max() <= 2 * NOISE_NS
+
+
 def test_a_step_before_the_first_packets_are_polled_is_noticed() -> None:
     for off, sure in polled(SetClock((400 * MS, SECOND)), 300.0, poll_ns=SECOND, seconds=3, seed=1):
         assert not sure or np.abs(off).max() <= 2 * NOISE_NS

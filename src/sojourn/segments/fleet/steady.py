@@ -80,6 +80,7 @@ class SteadyStamps:
         self._scale: int | None = None
         self._last_ns: int | None = None  # the last stamp that was given in, as it was
         self._last_count: int | None = None  # and as it was given out, by the count
+        self._was_sure = True  # whether it is known that no step was before this
         self._look()  # the first packets may wait for long: what happens meanwhile is to be seen
 
     @property
@@ -103,11 +104,14 @@ class SteadyStamps:
             return time_ns, True
         before_ns, self._last_ns = self._last_ns, int(time_ns[-1])
         if len(self._leads) == 1:
+            self._was_sure = True
             moved = _moved(time_ns, self._scale - self._leads[-1].ns)
             return moved, self._is_plausible(moved - self._scale, reading.count_ns)
         old, new = self._leads[-2:]
+        # Where the step may have been in what came before, the first of these may have the new lead, too.
+        before_ns = before_ns if self._was_sure else None
         place, is_sure = _place_of_step(time_ns, before_ns, (old, new), reading.count_ns)
-        is_sure = is_sure and len(self._leads) == 2
+        self._was_sure = is_sure = is_sure and len(self._leads) == 2
         if is_sure and place < len(time_ns):
             self._leads = [new]  # what comes after these has the new lead, too
         parts = _moved(time_ns[:place], self._scale - old.ns), _moved(time_ns[place:], self._scale - new.ns)
