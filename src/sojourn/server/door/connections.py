@@ -330,6 +330,8 @@ class UnitConfiguration(uvicorn.Config):
         self.door, self.state = door, app.state
         super().__init__(
             app,
+            # Another loop, be it installed, accepts connections by itself, past the door.
+            loop="asyncio",
             http=BoundedProtocol,
             ws="none",
             log_level="error",
