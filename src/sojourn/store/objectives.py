@@ -37,7 +37,8 @@ from sqlalchemy import (
 from sojourn.objectives.objective import Objective, objective_of, table_of
 from sojourn.store.database import EPOCHS, NAME, NUMBER, insert_missing
 from sojourn.store.epochs import EpochStore
-from sojourn.store.notifications import forget_about, notify
+from sojourn.store.notifications import notify
+from sojourn.store.raised import forget_cleared, latest_raised
 
 METADATA = MetaData()
 PLACE = String(420)  # a node and a stream of it
@@ -361,15 +362,8 @@ class ObjectiveStore:
         among: Collection[str] | None = None,
     ) -> list[Violation]:
         """Violations, the latest first: of an objective or some nodes, open, cleared, or open since a time or later."""
-        query = select(VIOLATIONS).order_by(VIOLATIONS.c.raised_ns.desc(), VIOLATIONS.c.id.desc()).limit(limit)
-        if objective is not None:
-            query = query.where(VIOLATIONS.c.objective == objective)
-        if among is not None:
-            query = query.where(VIOLATIONS.c.node.in_(sorted(among)))
-        if is_open is not None:
-            query = query.where(VIOLATIONS.c.cleared_ns.is_(None) == is_open)
-        if since_ns is not None:
-            query = query.where(VIOLATIONS.c.cleared_ns.is_(None) | (VIOLATIONS.c.cleared_ns >= since_ns))
+        of = None if objective is None else VIOLATIONS.c.objective == objective
+        query = latest_raised(VIOLATIONS, of, open_ones=is_open, since_ns=since_ns, among=among, limit=limit)
         with self.store.transaction() as connection:
             return [_violation(row) for row in connection.execute(query)]
 
@@ -381,11 +375,8 @@ class ObjectiveStore:
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
         """Forget at most some of the violations that were cleared before a time, with what was told of them."""
-        old = select(VIOLATIONS.c.id).where(VIOLATIONS.c.cleared_ns < time_ns).order_by(VIOLATIONS.c.id).limit(limit)
         with self.store.transaction(writes=True) as connection:
-            numbers = list(connection.execute(old).scalars())
-            forget_about(connection, "violation", numbers)
-            return connection.execute(delete(VIOLATIONS).where(VIOLATIONS.c.id.in_(numbers))).rowcount
+            return forget_cleared(connection, VIOLATIONS, "violation", time_ns, limit=limit)
 
 
 def _open(name: str) -> ColumnElement[bool]:

@@ -23,7 +23,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    delete,
     func,
     insert,
     select,
@@ -35,7 +34,8 @@ from sojourn.server.control.owners import AGENTS, LEFT
 from sojourn.store.arrivals import see_nodes
 from sojourn.store.database import EPOCHS, NAME, NODES, NUMBER, SEQUENCES, SIGHTINGS, STREAMS, insert_missing
 from sojourn.store.epochs import EpochStore
-from sojourn.store.notifications import forget_about, notify
+from sojourn.store.notifications import notify
+from sojourn.store.raised import forget_cleared, latest_raised
 
 _METADATA = MetaData()
 
@@ -245,15 +245,14 @@ class InventoryStore:
         among: Collection[str] | None = None,
     ) -> list[NodeEvent]:
         """Events, the latest first: of all nodes, some or one, open ones, or those not cleared before a time."""
-        query = select(EVENTS).order_by(EVENTS.c.raised_ns.desc(), EVENTS.c.id.desc()).limit(limit)
-        if node is not None:
-            query = query.where(EVENTS.c.node == node)
-        if among is not None:
-            query = query.where(EVENTS.c.node.in_(sorted(among)))
-        if only_open:
-            query = query.where(EVENTS.c.cleared_ns.is_(None))
-        if since_ns is not None:
-            query = query.where(EVENTS.c.cleared_ns.is_(None) | (EVENTS.c.cleared_ns >= since_ns))
+        query = latest_raised(
+            EVENTS,
+            None if node is None else EVENTS.c.node == node,
+            open_ones=True if only_open else None,
+            since_ns=since_ns,
+            among=among,
+            limit=limit,
+        )
         with self.store.transaction() as connection:
             return [NodeEvent(**row._mapping) for row in connection.execute(query)]
 
@@ -265,11 +264,8 @@ class InventoryStore:
 
     def remove_some_before(self, time_ns: int, *, limit: int) -> int:
         """Forget at most some of the events that were cleared before a time, with what was told of them."""
-        old = select(EVENTS.c.id).where(EVENTS.c.cleared_ns < time_ns).order_by(EVENTS.c.id).limit(limit)
         with self.store.transaction(writes=True) as connection:
-            numbers = list(connection.execute(old).scalars())
-            forget_about(connection, "node_event", numbers)
-            return connection.execute(delete(EVENTS).where(EVENTS.c.id.in_(numbers))).rowcount
+            return forget_cleared(connection, EVENTS, "node_event", time_ns, limit=limit)
 
 
 def _held(node: str) -> Any:
