@@ -15,7 +15,6 @@ Cost: a start takes 0.1 s and the imports; a call about 0.2 ms.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import math
@@ -28,7 +27,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -38,14 +36,13 @@ from typing import Any, TypeVar
 
 from sojourn.core.errors import ParameterError, WorkerError
 from sojourn.core.executors.executor import portable_error
+from sojourn.core.executors.interpreters import die_with, how_ended, start_interpreter
 
 START_SECONDS = 120.0  # for the interpreter and the imports, on a machine that has other things to do
 END_SECONDS = 5.0
 NICENESS = 5
 OOM_SCORE = 500
 OUT_OF_MEMORY = 77  # exit code of a process that has no memory left to say so
-PR_SET_PDEATHSIG = 1
-KEPT_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # what they mean is for this process to decide
 
 Result = TypeVar("Result")
 
@@ -190,7 +187,7 @@ class _Child:
         ours, theirs = Pipe()
         self._connection: Connection[Any, Any] = ours
         try:
-            self.process = _STARTER.submit(_start, theirs.fileno()).result()
+            self.process = start_interpreter(_live, theirs.fileno())
         except OSError as error:
             ours.close()
             raise ProcessEndedError(Ended.UNSTARTED, f"a process cannot be started ({error.strerror})") from None
@@ -259,43 +256,16 @@ class _Child:
         texts = {
             Ended.TIME: f"took more than {took}",
             Ended.MEMORY: f"needed more than {memory}",
-            Ended.DIED: f"its process ended {_how(code)}, which had {memory}",
+            Ended.DIED: f"its process ended {how_ended(code)}, which had {memory}",
             Ended.STOPPED: "its process was stopped",
             Ended.UNSTARTED: f"a process cannot be started with {memory} in {START_SECONDS:g} s",
         }
         return ProcessEndedError(reason, texts[reason])
 
 
-def _how(code: int) -> str:
-    """An exit code in words.
-
-    >>> _how(-6), _how(1)
-    ('by SIGABRT', 'with exit code 1')
-    """
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-
-
-# Processes are started by a thread that lasts as long as this process: the kernel sends the signal of PR_SET_PDEATHSIG
-# when the thread ends that started the process. They inherit its signal mask, too.
-_STARTER = ThreadPoolExecutor(1, "sojourn-starter", signal.pthread_sigmask, (signal.SIG_BLOCK, KEPT_BACK))
-
-
-def _start(descriptor: int) -> subprocess.Popen[bytes]:
-    """A new interpreter with our search path and one thread for linear algebra."""
-    command = f"from sojourn.core.executors.limited import _live; _live({descriptor}, {os.getpid()})"
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-c", command],
-        pass_fds=(descriptor,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
-    )
-
-
 def _live(descriptor: int, parent: int) -> None:
     """The process' life: calls until the pipe ends."""
-    _die_with(parent)
+    die_with(parent)
     connection: Connection[Any, Any] = Connection(descriptor)
     with suppress(EOFError, OSError):
         limits, preload = pickle.loads(connection.recv_bytes())
@@ -332,14 +302,6 @@ def _is_spent(most_bytes: int) -> bool:
         return False
     gc.collect()
     return _data_bytes() > most_bytes
-
-
-def _die_with(parent: int) -> None:
-    """End when the parent does; at once if it has, before that could be asked for."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _give_way() -> None:
