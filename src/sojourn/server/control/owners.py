@@ -8,18 +8,17 @@ does is there.
 Guarantee: epochs of two owners never have one number. The former owner may still have epochs in its spool, numbered on
 from what was stored; the new one's numbers begin at the microseconds since 1970 (`floor`), which no stream reaches by
 counting. So both are stored, whoever comes back.
+All of this is in the database: whichever process or query unit an agent reaches, its name is as much its own.
 Cost: one read for a request of the owner, one write every `SEEN_NS` of each agent.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, select, update
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, String, Table, select, update
 
 from sojourn.store.database import NAME, insert_missing
 from sojourn.store.epochs import EpochStore
@@ -44,11 +43,14 @@ AGENTS = Table(
     Column("seen_ns", BigInteger, nullable=False),
 )
 
+# Streams with their owners, and when these were heard of.
+_HEARD = (AGENTS.c.node == OWNERS.c.node) & (AGENTS.c.instance == OWNERS.c.instance)
+_OWNED = select(OWNERS, AGENTS.c.seen_ns).outerjoin(AGENTS, _HEARD)
+
 # How exactly it is known when an agent was heard of; agents ask for their assignments every half a minute.
 SEEN_NS = 20_000_000_000
 # How long a released name waits for another agent.
 RELEASED_NS = 3_600_000_000_000
-MOST_REMEMBERED = 10_000
 # The time of an agent that has left.
 LEFT = -1
 
@@ -60,13 +62,12 @@ class TakenError(Exception):
 class OwnerStore:
     """The owners of all streams; safe from several threads."""
 
-    def __init__(self, store: EpochStore, *, silence_ns: int) -> None:
+    def __init__(self, store: EpochStore, *, silence_ns: int, started_ns: int | None = None) -> None:
+        """`started_ns` is when the query unit started, which is the same for all its processes."""
         self._store = store
         self._silence_ns = silence_ns
         # Nobody could be heard of before: an agent must not lose its name to the one that is faster after a restart.
-        self._started_ns = time.time_ns()
-        self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._lock = threading.Lock()
+        self._started_ns = time.time_ns() if started_ns is None else started_ns
 
     def claim(self, node: str, streams: Collection[str], instance: str | None) -> dict[str, int | None]:
         """Make an agent the owner of streams, all or none; the numbers after which its epochs of each begin.
@@ -78,12 +79,12 @@ class OwnerStore:
             rows = _rows(connection, node, streams)
             if instance is None:
                 for row in rows.values():
-                    self._require_open(connection, row, now)
+                    self._require_open(row, now)
                 return {stream: rows[stream].floor if stream in rows else None for stream in streams}
         if any(stream not in rows or rows[stream].instance != instance for stream in streams):
             with self._store.transaction(writes=True) as connection:
                 rows = self._take(connection, node, streams, instance, now)
-        self.note(node, instance)
+        self._note(node, instance, next((row.seen_ns for row in rows.values()), None))
         return {stream: rows[stream].floor for stream in streams}
 
     def _take(
@@ -94,19 +95,18 @@ class OwnerStore:
         for row in _rows(connection, node, streams).values():
             if row.instance == instance:
                 continue
-            self._require_open(connection, row, now_ns)
+            self._require_open(row, now_ns)
             here = (OWNERS.c.node == node) & (OWNERS.c.stream == row.stream) & (OWNERS.c.instance == row.instance)
             new = {"instance": instance, "floor": now_ns // 1000, "released_ns": None}
             if not connection.execute(update(OWNERS).where(here).values(new)).rowcount:
                 raise TakenError(_taken(node, row.stream))
         return _rows(connection, node, streams)
 
-    def _require_open(self, connection: Connection, row: Any, now_ns: int) -> None:
+    def _require_open(self, row: Any, now_ns: int) -> None:
         """Refuse whoever is not the owner, unless that one is silent or released."""
         if row.released_ns is not None and now_ns - row.released_ns < RELEASED_NS:
             return
-        here = (AGENTS.c.node == row.node) & (AGENTS.c.instance == row.instance)
-        seen = connection.execute(select(AGENTS.c.seen_ns).where(here)).scalar() or 0
+        seen = row.seen_ns or 0
         if seen != LEFT and now_ns - max(seen, self._started_ns) < self._silence_ns:
             raise TakenError(_taken(row.node, row.stream))
 
@@ -116,23 +116,19 @@ class OwnerStore:
             return
         now = time.time_ns()
         with self._store.transaction() as connection:
-            rows = connection.execute(select(OWNERS).where(OWNERS.c.node == node)).all()
+            rows = connection.execute(_OWNED.where(OWNERS.c.node == node)).all()
             if not any(row.instance == instance for row in rows):
                 for row in rows:
-                    self._require_open(connection, row, now)
-        self.note(node, instance)
+                    self._require_open(row, now)
+            seen_ns = connection.execute(select(AGENTS.c.seen_ns).where(_is(node, instance))).scalar()
+        self._note(node, instance, seen_ns)
 
-    def note(self, node: str, instance: str) -> None:
-        """Remember that an agent was heard of just now."""
+    def _note(self, node: str, instance: str, seen_ns: int | None) -> None:
+        """Note that an agent was heard of just now, unless it is known that it was a moment ago."""
         now = time.time_ns()
-        with self._lock:
-            if now - self._seen.get((node, instance), 0) < SEEN_NS:
-                return
-            self._seen[node, instance] = now
-            self._seen.move_to_end((node, instance))
-            if len(self._seen) > MOST_REMEMBERED:
-                self._seen.popitem(last=False)
-        here = (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
+        if seen_ns is not None and 0 <= now - seen_ns < SEEN_NS:
+            return
+        here = _is(node, instance)
         with self._store.transaction(writes=True) as connection:
             if not connection.execute(update(AGENTS).where(here).values(seen_ns=now)).rowcount:
                 insert_missing(connection, AGENTS, [{"node": node, "instance": instance, "seen_ns": now}])
@@ -149,18 +145,21 @@ class OwnerStore:
 
     def leave(self, node: str, instance: str) -> list[str]:
         """Note that an agent ends, so that nobody waits for it to be silent; the names of its streams."""
-        with self._lock:
-            self._seen.pop((node, instance), None)
-        here = (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
+        here = _is(node, instance)
         its = (OWNERS.c.node == node) & (OWNERS.c.instance == instance)
         with self._store.transaction(writes=True) as connection:
             connection.execute(update(AGENTS).where(here).values(seen_ns=LEFT))
             return list(connection.execute(select(OWNERS.c.stream).where(its).order_by(OWNERS.c.stream)).scalars())
 
 
+def _is(node: str, instance: str) -> ColumnElement[bool]:
+    """An agent, among those that were heard of."""
+    return (AGENTS.c.node == node) & (AGENTS.c.instance == instance)
+
+
 def _rows(connection: Connection, node: str, streams: Collection[str]) -> dict[str, Any]:
     here = (OWNERS.c.node == node) & OWNERS.c.stream.in_(sorted(streams))
-    return {row.stream: row for row in connection.execute(select(OWNERS).where(here))}
+    return {row.stream: row for row in connection.execute(_OWNED.where(here))}
 
 
 def _taken(node: str, stream: str) -> str:

@@ -5,8 +5,8 @@ it sends is read, and its agent keeps its epochs until it is taken again. A stre
 is beyond a quota is refused by itself (413): an agent sets that epoch aside, on its disk, and sends the others.
 
 Guarantee: a node is refused for its own use alone, and the refusal says which quota it is and how to raise it. Beyond
-its bytes a node may have one request (else a quota smaller than a batch would let nothing pass), and of several query
-units on one database what it sends to others in `REFRESH_SECONDS`.
+its bytes a node may have one request (else a quota smaller than a batch would let nothing pass), and where several
+processes or query units take its epochs, what it sends to others in `REFRESH_SECONDS`.
 Cost: what is counted is remembered, and read again every few seconds; of streams and keys what is new is looked at.
 """
 
@@ -157,7 +157,10 @@ class Quotas:
             return use
         fresh = self._read(node)
         if use is not None:
-            fresh.streams, fresh.keys = use.streams, use.keys
+            fresh.streams = use.streams
+            if use.keys is not None:
+                # Others may have taken some; those that were taken here may not be listed yet.
+                fresh.keys = max(use.keys, self._inventory.count_keys(node))
         with self._lock:
             self._uses[node] = fresh
             self._uses.move_to_end(node)
