@@ -94,11 +94,14 @@ def test_memory_of_300_processes_is_answered_within_the_error_once_it_is_sized()
     assert np.mean(after <= 0.05) >= 0.9
 
 
+MEMORY: dict[str, object] = {"metric": "memory", "epoch": "300ms"}
+
+
 def test_an_agent_says_what_its_array_costs_and_loses_nothing_by_changing_it(tmp_path: Path) -> None:
     running = running_unit(tmp_path / "data", LIMITS)
     unit = next(running)
     tables = {"node": "alpha", "server": unit.url, "token": unit.tokens["alpha"], "spool": str(tmp_path / "spool")}
-    tables |= {"poll": "50ms", "streams": {"memory": {"metric": "memory", "epoch": "300ms"}}}
+    tables |= {"poll": "50ms", "streams": {"memory": MEMORY}}
     told: list[str] = []
     configuration = configuration_of(tables, where="test")
     agent = Agent(configuration, transport_for(configuration, None), report=told.append, clock=time.time_ns)
@@ -119,6 +122,19 @@ def test_an_agent_says_what_its_array_costs_and_loses_nothing_by_changing_it(tmp
     assert "error 5%" in line
     assert "an epoch instead of 512 B" in line
     assert sum(epoch.recorded for epoch in epochs) == agent.counts.measurements
+    # It goes on with that array when it is started again; with a table that says otherwise, it begins anew.
+    for table, goes_on in ((tables, True), (tables | {"streams": {"memory": {**MEMORY, "buckets": 64}}}, False)):
+        before = unit.store.last_sequence("alpha", "memory")
+        agent = Agent(configuration_of(table, where="test"), transport_for(configuration, None), report=told.append)
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        try:
+            eventually(lambda: unit.store.last_sequence("alpha", "memory") > before)  # noqa: B023
+        finally:
+            agent.stop()
+            thread.join(PATIENCE_SECONDS)
+        latest = next(one for one in unit.store.epochs("alpha", "memory", 0, 2**62) if one.sequence > before)
+        assert (latest.sketch.parameters.buckets > 64) is goes_on
     next(running, None)
 
 

@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 from sojourn.core.units import format_instant
-from sojourn.node.spool.spool import Spool, StreamState
+from sojourn.node.spool.file import StreamState
+from sojourn.node.spool.spool import Spool
 from spool_worlds import EVERYTHING, SALTS, SIZE, epoch, full_disk, without_pauses
 
 SECOND = 10**9

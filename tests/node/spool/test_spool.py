@@ -17,8 +17,8 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.node.agent.local import spooled_epochs
 from sojourn.node.spool import spool as spool_module
-from sojourn.node.spool.file import FILE_NAME
-from sojourn.node.spool.spool import Spool, StreamState
+from sojourn.node.spool.file import FILE_NAME, StreamState
+from sojourn.node.spool.spool import Spool
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from spool_worlds import EVERYTHING, SALTS, SIZE, epoch, full_disk, numbers, opened, total, without_pauses
 

@@ -38,7 +38,8 @@ from sojourn.node.agent.configuration import (
 from sojourn.node.agent.reporting import StateReporter
 from sojourn.node.agent.stream import AgentStream, WatchedSource
 from sojourn.node.agent.stream_states import StreamStates, reason_of
-from sojourn.node.spool.spool import Spool, StreamState
+from sojourn.node.spool.file import StreamState
+from sojourn.node.spool.spool import Spool
 from sojourn.node.transports.sending import (
     BATCH_BYTES,
     BATCH_EPOCHS,
@@ -254,6 +255,7 @@ class Agent:
         with self._lock:
             others = sum(other.memory_bytes for other in self._streams.values())
         self._require_memory(others + stream.memory_bytes, f"stream {name} and the others")
+        stream.resume_size(self.spool.size_of(name), memory.together - others - stream.memory_bytes)
         try:
             stream.rehearse()
             stream.source.open(is_over=self._is_over)
@@ -395,7 +397,7 @@ class Agent:
                     continue
                 if closed:
                     self._count(closed)
-                    self.spool.keep([StreamState(name, closed, stream.snapshots(), stream.until_ns)])
+                    self.spool.keep([StreamState(name, closed, stream.snapshots(), stream.until_ns, stream.size)])
                     self._report_notices()
                 self._report_warnings(stream)
                 while stream.notices:
@@ -430,7 +432,9 @@ class Agent:
     def _note_open_epochs(self) -> None:
         """Write open epochs down, for the case that nobody gets to close them."""
         polled = [(name, stream) for name, stream in self._streams.items() if stream.until_ns]
-        self.spool.keep(StreamState(name, (), stream.snapshots(), stream.until_ns) for name, stream in polled)
+        self.spool.keep(
+            StreamState(name, (), stream.snapshots(), stream.until_ns, stream.size) for name, stream in polled
+        )
         self._report_notices()
 
     def _look_for_assignments(self) -> None:

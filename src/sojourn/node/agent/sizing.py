@@ -4,7 +4,8 @@ A stream whose table says nothing of its array begins with the default, as nothi
 epoch has closed, the array of the next one has as many buckets as the planner would give so many instances with so many
 measurements each, such that 95 % of answers about one epoch are within the stream's error (5 %). The planner itself
 (`sketches.sizing.iotm`) takes seconds and libraries that a gateway has not: `BUCKETS_FOR` has what it answers, a test
-compares the two. It is looked at again with every epoch; an array that is large enough, and not far too large, stays.
+compares the two. It is looked at again with every epoch; an array that is large enough, and not far too large, stays,
+also when the agent is started again: the spool notes its size with how far the stream has been kept.
 
 Cost: nothing to speak of; what it costs in bytes the agent says.
 """

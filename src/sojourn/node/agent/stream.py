@@ -17,14 +17,16 @@ Cost: a thread for each source, some 50 µs for each call.
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sojourn.core.errors import SourceError, UsageError
+from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.encoded import EncodedEpoch
 from sojourn.node.agent.configuration import DEFAULT_LIMITS, StreamConfiguration, checked_source, sketch_bytes
@@ -185,6 +187,31 @@ class AgentStream:
             from sojourn.node.agent.column_recorder import ColumnRecorder
 
             self._recorder = ColumnRecorder(node, configuration, lambda: self.source.missed, **how)
+
+    @property
+    def size(self) -> str:
+        """What it has made of its array, for the next run; nothing if its table says how large it is."""
+        now, first = self._recorder.parameters, self.configuration.parameters
+        if self.configuration.error is None or not isinstance(now, BucketArrayParameters):
+            return ""
+        return json.dumps({"first": first.to_mapping(), "buckets": now.buckets, "per_instance": now.per_instance})
+
+    def resume_size(self, size: str, room_bytes: int) -> None:
+        """Go on with the array of the last run, unless its table has changed since, or there is no room for it."""
+        first = self.configuration.parameters
+        if not size or self.configuration.error is None or not isinstance(first, BucketArrayParameters):
+            return
+        try:
+            noted = json.loads(size)
+            if noted.pop("first") != first.to_mapping():
+                return
+            new = replace(first, **noted)
+        except (SojournError, ValueError, TypeError, KeyError):
+            return  # a damaged disk: it is found again
+        more = sketch_bytes(new) - sketch_bytes(first)
+        if more <= min(self._most_bytes - self.memory_bytes, room_bytes):
+            self._recorder.parameters = new
+            self.memory_bytes += more
 
     def rehearse(self) -> None:
         """Compile, or load, what recording packets needs: the ring of a source that is open fills meanwhile."""

@@ -21,7 +21,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from sojourn.core.errors import StoreError, UsageError, WireError
 from sojourn.core.units import format_duration, format_instant, plural
-from sojourn.epochs.encoded import EncodedEpoch, check_intact, encoded
+from sojourn.epochs.encoded import AnyEpoch, EncodedEpoch, check_intact, encoded
 from sojourn.epochs.epoch import Epoch, overlaps
 from sojourn.epochs.merging import merging_key
 from sojourn.node.spool.acknowledged import TABLE as ACKNOWLEDGED
@@ -59,6 +59,7 @@ CREATE TABLE IF NOT EXISTS entries (
 CREATE INDEX IF NOT EXISTS entries_by_state ON entries (state, sequence, stream);
 CREATE TABLE IF NOT EXISTS streams (
     stream TEXT PRIMARY KEY, number INTEGER NOT NULL, kept_until_ns INTEGER NOT NULL, recording INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sizes (stream TEXT PRIMARY KEY, size TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS run (
     id INTEGER PRIMARY KEY CHECK (id = 0), alive_ns INTEGER NOT NULL, alive_boot_ns INTEGER NOT NULL,
     boot TEXT NOT NULL, ended INTEGER NOT NULL);
@@ -159,6 +160,17 @@ _UPSERT = (
     f"ON CONFLICT (stream, sequence) DO UPDATE SET "
     f"{', '.join(f'{name} = excluded.{name}' for name in (*_NAMES[2:], 'data'))}"
 )
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What a stream has just closed, all that it has open, and the time until which that is everything."""
+
+    stream: str
+    closed: Sequence[AnyEpoch]
+    open: Sequence[AnyEpoch]
+    until_ns: int
+    size: str = ""  # of what it records into, in its own words, if it has found that itself
 
 
 def spooled(epoch: EncodedEpoch, state: State, *, weight: int = 1) -> SpooledEpoch:
@@ -450,6 +462,19 @@ def close_checkpoints(connection: sqlite3.Connection, stream: str | None = None)
         "UPDATE entries SET state = 'sent', resumed = 1 WHERE state = 'open' AND stream = COALESCE(?, stream)",
         (stream,),
     )
+
+
+def note_size(connection: sqlite3.Connection, state: StreamState) -> None:
+    """Note what a stream says of its size, for the next run."""
+    if state.size:
+        changed = "ON CONFLICT (stream) DO UPDATE SET size = excluded.size WHERE size <> excluded.size"
+        connection.execute(f"INSERT INTO sizes VALUES (?, ?) {changed}", (state.stream, state.size))
+
+
+def noted_size(connection: sqlite3.Connection, stream: str) -> str:
+    """What was noted of a stream's size; nothing if that never was."""
+    found = connection.execute("SELECT size FROM sizes WHERE stream = ?", (stream,)).fetchone()
+    return "" if found is None else str(found[0])
 
 
 def take_up(connection: sqlite3.Connection, start: Start) -> list[str]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sojourn.core.errors import ParameterError, StoreError, WireError
@@ -37,10 +37,13 @@ from sojourn.node.spool.file import (
     SpoolFile,
     Start,
     State,
+    StreamState,
     as_bytes,
     close_checkpoints,
     insert,
     label_of,
+    note_size,
+    noted_size,
     sign_of_life,
     spooled,
     take_up,
@@ -56,16 +59,6 @@ MOST_ANSWERED_BYTES = 64 << 20
 
 _Key = tuple[str, int]
 _THIS = "stream = ? AND sequence = ?"
-
-
-@dataclass(frozen=True)
-class StreamState:
-    """What a stream has just closed, all that it has open, and the time until which that is everything."""
-
-    stream: str
-    closed: Sequence[AnyEpoch]
-    open: Sequence[AnyEpoch]
-    until_ns: int
 
 
 class Spool:
@@ -177,6 +170,7 @@ class Spool:
                 insert(connection, entry)
             for state in states:
                 connection.execute(mark, (state.stream, self._numbers.get(state.stream, -1), state.until_ns))
+                note_size(connection, state)
 
         for entry in (*closed, *open_ones):
             self._note_number(entry.stream, entry.sequence)
@@ -239,6 +233,12 @@ class Spool:
         except StoreError:
             numbers.append(self._clock() // 1000)
         return max(numbers) + 1
+
+    def size_of(self, stream: str) -> str:
+        """What was noted of a stream's size last; nothing where the spool cannot be read."""
+        with suppress(StoreError), self._file.snapshot() as connection:
+            return noted_size(connection, stream)
+        return ""
 
     def _note_number(self, stream: str, number: int) -> None:
         self._numbers[stream] = max(number, self._numbers.get(stream, -1))
