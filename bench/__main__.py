@@ -24,6 +24,7 @@ TABLES = (
     "fleet-queries",
     "fleet-segments",
     "ingest",
+    "ingest-workers",
     "light-agent",
     "live",
     "memory",

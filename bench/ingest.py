@@ -39,7 +39,7 @@ from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 
-__all__ = ["NOTE", "table"]
+__all__ = ["KEYS", "NOTE", "PARAMETERS", "POSTGRESQL", "SQLITE", "postgresql_in", "table"]
 
 BATCHES, BATCH, STREAMS, KEYS = 40, 100, 4, 20
 REPETITIONS = 3
@@ -166,7 +166,7 @@ def _raw(folder: Path, stored: Path) -> Timed:
 
 
 @contextmanager
-def _postgresql(folder: Path) -> Iterator[Callable[[], str]]:
+def postgresql_in(folder: Path) -> Iterator[Callable[[], str]]:
     """What gives the URL of a new schema of a server that runs in a folder; it refuses to be run by root."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs:
@@ -225,7 +225,7 @@ def table() -> list[str]:
     """CPU and rate of the store, the request handler and raw inserts, on both databases."""
     batches = _batches()
     found: dict[tuple[str, str], list[Timed]] = {}
-    with tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name, _postgresql(Path(name) / "pg") as new_schema:
+    with tempfile.TemporaryDirectory(prefix="sojourn-bench-") as name, postgresql_in(Path(name) / "pg") as new_schema:
         for run in range(REPETITIONS + 1):  # the first warms up
             folder = Path(name) / str(run)
             places: dict[str, Callable[[str], Path | str]] = {

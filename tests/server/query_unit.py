@@ -19,10 +19,11 @@ from sojourn.node.agent.configuration import configuration_of
 from sojourn.node.agent.running import transport_for
 from sojourn.node.transports.broker import broker_at
 from sojourn.node.transports.transport import Transport
-from sojourn.server.app import ServeOptions, make_server
 from sojourn.server.door.connections import Door
 from sojourn.server.door.limits import Limits
 from sojourn.server.ingest.link import BrokerOptions
+from sojourn.server.options import ServeOptions
+from sojourn.server.serving import make_server
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.tokens import Role, TokenStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
@@ -27,6 +28,9 @@ _STORED = {
     "packets": "Packets of sinks stored",
     "windows": "Windows of collections solved, ever",
 }
+
+
+Count = tuple[str, Sequence[str], float]  # the name of a counter, its labels, and how much more
 
 
 class Telemetry:
@@ -56,7 +60,33 @@ class Telemetry:
         self.packets_solved = counter("packets_solved", "Packets whose hops were found")
         self.packets_set_aside = counter("packets_set_aside", "Packets whose window took too much to solve")
         self.window_seconds = seconds("window", "Time to solve a window of a collection")
+        # What processes beside the planning one count, too.
+        self._everywhere = {
+            "requests": self.requests,
+            "messages": self.messages,
+            "messages_ignored": self.messages_ignored,
+            "epochs": self.epochs,
+            "quota_refusals": self.quota_refusals,
+        }
+        self._reported: dict[tuple[str, tuple[str, ...]], float] = {}
         self._stored = {name: Gauge(f"sojourn_stored_{name}", _STORED[name], registry=registry) for name in _STORED}
+
+    def take_counts(self) -> list[Count]:
+        """What was counted here since the last time, for the process that adds it up."""
+        taken: list[Count] = []
+        for name, counter in self._everywhere.items():
+            for sample in (one for metric in counter.collect() for one in metric.samples):
+                labels = tuple(sample.labels.values())
+                more = sample.value - self._reported.get((name, labels), 0.0)
+                if sample.name.endswith("_total") and more:
+                    self._reported[name, labels] = sample.value
+                    taken.append((name, labels, more))
+        return taken
+
+    def add_counts(self, counts: Iterable[Count]) -> None:
+        """Add what another process has counted."""
+        for name, labels, more in counts:
+            self._everywhere[name].labels(*labels).inc(more)
 
     def render(self, totals: dict[str, int]) -> bytes:
         """All counters in Prometheus' text format, with what the store holds now."""
@@ -99,13 +129,18 @@ async def live(_request: Request) -> Health:
 
 @router.get("/health/ready", responses={503: {"model": Readiness, "description": "not ready, and why"}})
 async def ready(request: Request) -> Response:
-    """Whether it takes what nodes send: the store answers, the broker (if any) is connected, and it does not end."""
+    """Whether it takes what nodes send: the store answers, the broker (if any) is connected, and it does not end.
+
+    Where processes of their own take epochs, it speaks of all of them.
+    """
     state = request.app.state
     checks = {"store": "ok", "requests": "ending" if state.ending else "ok"}
     try:
         await asyncio.get_running_loop().run_in_executor(state.desk, state.store.check)
     except SojournError as error:
         checks["store"] = str(error)[:MOST_REASON]
+    if state.processes is not None:
+        checks["workers"] = state.processes.check()
     if state.is_at_broker is not None:
         checks["broker"] = "ok" if state.is_at_broker() else "not connected"
     is_ready = set(checks.values()) == {"ok"}
@@ -119,4 +154,6 @@ async def ready(request: Request) -> Response:
 def metrics(request: Request, _token: Annotated[Token, readers]) -> Response:
     """Counters in Prometheus' text format."""
     state = request.app.state
+    if state.is_at_broker is not None:
+        state.telemetry.broker.set(state.is_at_broker())
     return Response(state.telemetry.render(state.store.totals() | state.sinks.totals()), media_type=MEDIA_TYPE)

@@ -50,6 +50,8 @@ def run(*arguments: str) -> str:
         (["--keep-epochs", "a while"], "not a duration"),
         (["--silent-after", "0s"], "too short.*never"),
         (["--webhook", "alerts.example.net"], "no address.*http"),
+        (["--workers", "33"], "--workers: 33 processes cannot take epochs.*1 to 32"),
+        (["--workers", "-1"], "--workers: -1 processes"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -172,7 +172,8 @@ import resource, sys
 from sojourn.core.errors import log_to_stderr
 from sojourn.store.epochs import open_store
 from sojourn.server.door.connections import Door
-from sojourn.server.app import ServeOptions, make_server
+from sojourn.server.options import ServeOptions
+from sojourn.server.serving import make_server
 log_to_stderr()
 store = open_store(sys.argv[1])
 door = Door("127.0.0.1", 0, most=10_000)

@@ -23,6 +23,7 @@ HELP = "Run the query unit: takes epochs from nodes, stores them and answers que
 LEAST_KEPT_NS = 10**9
 EXAMPLE = (
     "Examples:  sojourn serve --data /var/lib/sojourn --port 8080\n\n"
+    "sojourn serve --data postgresql+psycopg://sojourn@db.example/sojourn --workers 3\n\n"
     "sojourn serve --mqtt mqtts://unit@broker.example --mqtt-password-file unit.password --mqtt-ca-file ca.pem"
 )
 
@@ -58,6 +59,12 @@ class Listening:
             metavar="ADDRESS", help="A proxy whose X-Forwarded-For says where requests come from; repeatable."
         ),
     ] = None
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Processes that take epochs, beside the one that plans and answers; 0: one does all."
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,8 @@ def serve(
     log_format: LogFormatOption = "text",
 ) -> None:
     """Serve until Ctrl-C."""
-    from sojourn.server.app import ServeOptions
-    from sojourn.server.app import serve as run
+    from sojourn.server.options import ServeOptions
+    from sojourn.server.serving import serve as run
 
     options = ServeOptions(
         data=data or str(default_data()),
@@ -168,6 +175,7 @@ def serve(
         limits=_limits(keeping, watching, quotas),
         logs_json=log_format == "json",
         broker=broker.options(),
+        workers=listening.workers,
     )
 
     tell = logged_in_json("sojourn.serve") if log_format == "json" else say
@@ -176,7 +184,8 @@ def serve(
         print(url, flush=True)
         if token_file is not None:
             tell(f"the first admin's token is in {token_file}")
-        tell(f"serving {options.data}; Ctrl-C stops")
+        by = f" by {1 + options.workers} processes" if options.workers else ""
+        tell(f"serving {options.data}{by}; Ctrl-C stops")
         if not options.is_local and options.certificate is None:
             tell("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
         if options.broker is not None and options.broker.is_exposed:

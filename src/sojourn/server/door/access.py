@@ -22,6 +22,7 @@ from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sojourn.core.keys import NAME_RULE, is_name
+from sojourn.server.door.allowances import Allowances
 from sojourn.server.door.limits import Limits, RateLimiter, SparingLog
 from sojourn.server.models import Problem
 from sojourn.store.tokens import Role, Token, TokenStore, digest_of
@@ -183,16 +184,21 @@ class SignIn:
     """Who a request comes from; used from the event loop alone, the store is asked in `workers`."""
 
     def __init__(
-        self, tokens: TokenStore, limits: Limits, workers: Executor, *, clock: Callable[[], float] = time.monotonic
+        self,
+        tokens: TokenStore,
+        limits: Limits,
+        workers: Executor,
+        allowances: Allowances,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokens = tokens
         self._workers = workers
         self._clock = clock
         self._valid: set[bytes] = set()
         self._refreshed = float("-inf")
-        self._requests = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
+        self._requests, self._failures = allowances.requests, allowances.failures
         self._open = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
-        self._failures = RateLimiter(limits.failures_per_second, limits.failure_burst, callers=limits.callers)
         self._failed = SparingLog(_LOG, clock=clock)
 
     def charge_open(self, host: str) -> None:

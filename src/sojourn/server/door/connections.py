@@ -38,6 +38,7 @@ RESERVED_DESCRIPTORS = 256  # the store's connections have three each, and solve
 SHARE_OF_AN_ADDRESS = 0.75
 BACKLOG = 1024  # in the kernel's queue: what is dealt with in less than a second; a longer one only delays everybody
 ACCEPTED_AT_ONCE = 32
+KEEP_ALIVE_SECONDS = 60
 MOST_CLOSING = 64  # connections beyond the limit while those that were dropped are being closed
 LOG_SECONDS = 10.0
 
@@ -95,13 +96,24 @@ class Connection(socket.socket):
 
 
 class Door(socket.socket):
-    """A listening socket that keeps the connections it accepted within limits."""
+    """A listening socket that keeps the connections it accepted within limits.
 
-    def __init__(self, host: str, port: int, *, most: int | None = None, proxies: Collection[str] = ()) -> None:
+    One that another process has opened is `inherited` by its descriptor: several processes accept from it, each within
+    limits of its own.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        most: int | None = None,
+        proxies: Collection[str] = (),
+        inherited: int | None = None,
+    ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # With the protocol left to the kernel asyncio takes it for some other than TCP, and leaves Nagle's delay on.
-        super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=inherited)
         self._most = most or most_connections()
         self._most_of_address = max(int(self._most * SHARE_OF_AN_ADDRESS), 1)
         self._proxies = frozenset(address_group(proxy) for proxy in proxies)
@@ -111,6 +123,9 @@ class Door(socket.socket):
         self._order: dict[tuple[Phase, str | None], OrderedDict[int, Connection]] = {}
         self._spare = os.open(os.devnull, os.O_RDONLY)
         self._logged = float("-inf")
+        if inherited is not None:
+            return
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self.bind((host, port))
         except OSError as error:
@@ -125,6 +140,11 @@ class Door(socket.socket):
     def count(self) -> int:
         """How many connections are open."""
         return len(self._open)
+
+    def listen(self, _backlog: int = BACKLOG, /) -> None:
+        """Have so many wait in the kernel's queue, whatever asyncio asks for: a shorter queue, be it for a moment,
+        would turn away who connects to another process."""
+        super().listen(BACKLOG)
 
     def close(self) -> None:
         if self._spare >= 0:
@@ -326,7 +346,16 @@ class BoundedProtocol(H11Protocol):
 class UnitConfiguration(uvicorn.Config):
     """How the query unit speaks HTTP at a door."""
 
-    def __init__(self, app: Any, door: Door, *, proxies: Collection[str] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        app: Any,
+        door: Door,
+        *,
+        proxies: Collection[str] = (),
+        accepted_at_once: int = ACCEPTED_AT_ONCE,
+        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
+        **options: Any,
+    ) -> None:
         self.door, self.state = door, app.state
         super().__init__(
             app,
@@ -340,10 +369,10 @@ class UnitConfiguration(uvicorn.Config):
             # Nobody says where somebody else comes from, unless named as a proxy.
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),
-            timeout_keep_alive=60,
+            timeout_keep_alive=keep_alive_seconds,
             # So few are accepted in one turn of the loop that what the others have sent is read before they are the
-            # oldest; how many wait in the kernel's queue is set by `UnitServer`.
-            backlog=ACCEPTED_AT_ONCE,
+            # oldest; how many wait in the kernel's queue is the door's affair.
+            backlog=accepted_at_once,
             **options,
         )
 
@@ -362,10 +391,6 @@ class UnitServer(uvicorn.Server):
         sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         await super().serve(sockets)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._door.listen(BACKLOG)
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and finish those under way; who only waits for something is told to come again."""
         self._state.ending = True
@@ -377,18 +402,18 @@ class UnitServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def raise_descriptors() -> None:
-    """Let this process open as many files as connections may need, if it is allowed to."""
+def raise_descriptors(each: int = 1) -> None:
+    """Let this process open as many files as connections may need, so many each, if it is allowed to."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_CONNECTIONS + RESERVED_DESCRIPTORS + MOST_CLOSING
+    wanted = each * MOST_CONNECTIONS + RESERVED_DESCRIPTORS + MOST_CLOSING
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def most_connections() -> int:
-    """How many connections fit beside everything else that this process opens."""
+def most_connections(each: int = 1) -> int:
+    """How many connections, of so many files each, fit beside everything else that this process opens."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
-    return min(max(soft - RESERVED_DESCRIPTORS - MOST_CLOSING, soft // 4, 1), MOST_CONNECTIONS)
+    return max(min(max(soft - RESERVED_DESCRIPTORS - MOST_CLOSING, soft // 4) // each, MOST_CONNECTIONS), 1)

@@ -8,7 +8,6 @@ chunked, against the limit of its route; all bodies together, and those under on
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -17,11 +16,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.core.errors import ServerError, SojournError, StoreError
 from sojourn.server.door.access import SignIn, must_have_role, roles_of, too_many
+from sojourn.server.door.allowances import Allowances, Tally
 from sojourn.server.door.limits import CBOR, BusyError, Limits
 from sojourn.server.queries.workers import TooLongError
 from sojourn.store.tokens import Token
@@ -39,12 +39,11 @@ Model = TypeVar("Model", bound=BaseModel)
 class Gate:
     """Middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, sign_in: SignIn, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, sign_in: SignIn, limits: Limits, allowances: Allowances) -> None:
         self._app = app
         self._sign_in = sign_in
         self._limits = limits
-        self._buffered: Counter[str] = Counter()
-        self._running: Counter[str] = Counter()
+        self._buffered, self._running = allowances.buffered, allowances.running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -68,14 +67,14 @@ class Gate:
             pass  # there is nobody left to answer
         finally:
             body.release()
-            _subtract(self._running, body.who, 1)
+            self._running.add(body.who, -1)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> _Body:
         """The body of a request whose sender may make it, not read yet."""
         headers, host = Headers(scope=scope), (scope.get("client") or ("",))[0]
         if scope["path"] in OPEN_PATHS:
             self._sign_in.charge_open(host)
-            self._running[""] += 1
+            self._running.add("", 1)
             return _Body(scope, receive, self._limits, self._buffered, most=0)
         token = await self._sign_in.token_of(host, _bearer(headers.get("authorization", "")))
         scope.setdefault("state", {})["token"] = token
@@ -83,9 +82,9 @@ class Gate:
         # The server's own parser has refused what is no number.
         if int(headers.get("content-length", 0)) > most:
             raise _too_large(most)
-        if self._running[token.id] >= self._limits.token_requests:
+        if self._running.of(token.id) >= self._limits.token_requests:
             raise too_many(1, "too many requests at once with this token")
-        self._running[token.id] += 1
+        self._running.add(token.id, 1)
         return _Body(scope, receive, self._limits, self._buffered, most=most, token=token)
 
     def _most_bytes(self, path: str, headers: Headers) -> int:
@@ -107,7 +106,7 @@ class _Body:
         scope: Scope,
         receive: Receive,
         limits: Limits,
-        buffered: Counter[str],
+        buffered: Tally,
         *,
         most: int,
         token: Token | None = None,
@@ -123,28 +122,23 @@ class _Body:
             # The router has found the route by now, and nothing was read yet.
             must_have_role(self._token, roles_of(self._scope.get("endpoint")))
         message = await self._receive()
-        if message["type"] == "http.request":
-            self._count(len(message.get("body", b"")))
+        if message["type"] == "http.request" and (size := len(message.get("body", b""))):
+            self._count(size)
         return message
 
     def _count(self, size: int) -> None:
+        self._buffered.add(self.who, size)
         self._size += size
-        self._buffered[self.who] += size
         if self._size > self._most:
             raise _too_large(self._most)
-        if self._buffered[self.who] > self._limits.token_buffered_bytes:
+        if self._buffered.of(self.who) > self._limits.token_buffered_bytes:
             raise too_many(1, "too many bytes at once with this token")
         if self._buffered.total() > self._limits.buffered_bytes:
             raise HTTPException(503, "too many bytes at once", {"Retry-After": "1"})
 
     def release(self) -> None:
-        _subtract(self._buffered, self.who, self._size)
-
-
-def _subtract(counts: Counter[str], name: str, number: int) -> None:
-    counts[name] -= number
-    if not counts[name]:
-        del counts[name]
+        if self._size:
+            self._buffered.add(self.who, -self._size)
 
 
 def _bearer(header: str) -> str:
@@ -165,6 +159,23 @@ def explain_error(error: SojournError) -> JSONResponse:
     """The answer for an error of ours."""
     headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
     return JSONResponse({"detail": str(error)[:MOST_DETAIL]}, status_of(error), headers)
+
+
+async def explained_problem(_request: Request, error: Exception) -> JSONResponse:
+    """A handler of errors of ours."""
+    assert isinstance(error, SojournError)
+    return explain_error(error)
+
+
+async def explained_faults(_request: Request, error: Exception) -> JSONResponse:
+    """A handler of requests that are not as described."""
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": explain_faults(error.errors())}, 422)
+
+
+async def refused(_request: Request, error: Exception) -> JSONResponse:
+    """A handler of what contradicts what is there."""
+    return JSONResponse({"detail": str(error)}, 409)
 
 
 def parsed(kind: type[Model], body: bytes) -> Model:

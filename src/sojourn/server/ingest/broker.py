@@ -7,27 +7,43 @@ import secrets
 from sojourn.node.transports.broker import Arrived
 from sojourn.server.ingest.intake import Intake
 from sojourn.server.ingest.link import BrokerLink, BrokerOptions
-from sojourn.server.ingest.messages import MessageDesk, filters
+from sojourn.server.ingest.messages import MessageDesk, Takes, filters
 from sojourn.server.ingest.reaching import AssignmentSpreader, BrokerCarrier
 
 MOST_WAITING = 64
 
 
-class BrokerIntake:
-    """Takes messages of nodes at a broker, beside HTTP; belongs to one event loop."""
+def new_unit() -> str:
+    """A query unit's name at a broker, another one after each start: nodes notice one that they have not met."""
+    return secrets.token_hex(8)
 
-    def __init__(self, options: BrokerOptions, intake: Intake) -> None:
-        # Another one after each start: nodes notice that they talk to a query unit that they have not met.
-        unit = secrets.token_hex(8)
-        self._intake = intake
+
+class BrokerIntake:
+    """Takes messages of nodes at a broker, beside HTTP; belongs to one event loop.
+
+    Of the processes of one query unit each has a `number`, and `members` of them take requests.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        intake: Intake,
+        *,
+        unit: str,
+        takes: Takes = Takes.ALL,
+        number: int = 0,
+        members: int = 1,
+    ) -> None:
+        self._intake, self._takes = intake, takes
         self._is_connected = False
         limits = intake.limits
+        waiting = min(limits.buffered_bytes // limits.body_bytes, MOST_WAITING)
         self._link = BrokerLink(
             options,
-            unit=unit,
-            filters=filters(unit),
+            client_id=f"sojourn-unit-{unit}-{number}" if number else f"sojourn-unit-{unit}",
+            filters=filters(unit, takes),
             # All messages that wait here are in memory: together no more than bodies over HTTP may take.
-            receive_maximum=max(1, min(limits.buffered_bytes // limits.body_bytes, MOST_WAITING)),
+            receive_maximum=max(1, waiting // members),
             work=self._work,
             changed=self._note_broker,
         )
@@ -36,14 +52,16 @@ class BrokerIntake:
         self._desk = MessageDesk(intake, self._carrier, unit=unit, post=self._link.post)
 
     def start(self) -> None:
-        self._intake.live.carrier = self._carrier
-        self._spreader.start()
+        if self._takes is not Takes.REQUESTS:
+            self._intake.live.carrier = self._carrier
+            self._spreader.start()
         self._link.start()
 
     async def stop(self) -> None:
         """Finish what came, then leave the broker."""
         await self._link.stop()
-        self._spreader.stop()
+        if self._takes is not Takes.REQUESTS:
+            self._spreader.stop()
 
     async def _work(self, message: Arrived) -> None:
         await self._desk.work(message)

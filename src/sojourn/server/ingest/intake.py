@@ -25,6 +25,7 @@ from sojourn.server.control.owners import OwnerStore, TakenError
 from sojourn.server.control.quotas import Quotas
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import checked_name
+from sojourn.server.door.allowances import Allowances
 from sojourn.server.door.gate import MOST_DETAIL, explain_faults, status_of
 from sojourn.server.door.limits import IngestDesk, Limits, checked_epochs
 from sojourn.server.models import Assignments, EpochResult, EpochResults, Stream, StreamInfo, StreamStates
@@ -48,6 +49,7 @@ class Intake:
     live: LiveDesk
     desk: IngestDesk
     limits: Limits
+    allowances: Allowances
     telemetry: Telemetry
 
     async def require_bytes(self, node: str) -> None:

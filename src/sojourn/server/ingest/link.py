@@ -58,13 +58,13 @@ class BrokerLink:
         self,
         options: BrokerOptions,
         *,
-        unit: str,
+        client_id: str,
         filters: Sequence[str],
         receive_maximum: int,
         work: Callable[[Arrived], Coroutine[Any, Any, None]],
         changed: Callable[[bool], object],
     ) -> None:
-        self._options, self._unit, self._filters = options, unit, filters
+        self._options, self._client_id, self._filters = options, client_id, filters
         self._receive_maximum = receive_maximum
         self._work, self._changed = work, changed
         self._loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class BrokerLink:
     def _connect(self) -> BrokerConnection:
         connection = BrokerConnection(
             self._options.current(),
-            client_id=f"sojourn-unit-{self._unit}",
+            client_id=self._client_id,
             receive_maximum=self._receive_maximum,
             arrived=self._arrived,
             lost=lambda _why: self._was_lost.set(),

@@ -14,6 +14,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from functools import partial
 
 from fastapi import HTTPException
@@ -24,7 +25,7 @@ from sojourn.node.transports.mqtt import INSTANCE_PROPERTY, MORE_PROPERTY
 from sojourn.node.transports.topics import GROUP, REQUESTS, ROOT, NodeTopics, parsed_topic
 from sojourn.server.control.models import ReportedStates
 from sojourn.server.door.gate import parsed
-from sojourn.server.door.limits import RateLimiter, SparingLog
+from sojourn.server.door.limits import SparingLog
 from sojourn.server.ingest.intake import Intake, explained
 from sojourn.server.ingest.reaching import BrokerCarrier
 from sojourn.server.models import AnnouncedStream, Released, Stream
@@ -40,11 +41,19 @@ Handler = Callable[[str, bytes, str | None], Awaitable[BaseModel]]
 Post = Callable[[Outgoing], object]
 
 
-def filters(unit: str) -> list[str]:
-    """What a query unit subscribes to: requests with all others of its group, the rest by itself."""
+class Takes(Enum):
+    """Which messages a process of a query unit takes."""
+
+    ALL = auto()
+    REQUESTS = auto()  # of nodes, which any process answers
+    REST = auto()  # what the one process has to know that asks nodes and tells them what to record
+
+
+def filters(unit: str, takes: Takes) -> list[str]:
+    """What a process subscribes to: requests with all others of its group, the rest by itself."""
     shared = [f"{GROUP}/{ROOT}/+/up/{what}" for what in REQUESTS]
     own = [f"{ROOT}/+/up/answers/{unit}", f"{ROOT}/+/up/presence/+", f"{ROOT}/+/down/assignments"]
-    return shared + own
+    return {Takes.ALL: shared + own, Takes.REQUESTS: shared, Takes.REST: own}[takes]
 
 
 class MessageDesk:
@@ -53,8 +62,7 @@ class MessageDesk:
     def __init__(self, intake: Intake, carrier: BrokerCarrier, *, unit: str, post: Post) -> None:
         self._intake, self._carrier = intake, carrier
         self._unit, self._post = unit, post
-        limits = intake.limits
-        self._rates = RateLimiter(limits.requests_per_second, limits.burst, callers=limits.callers)
+        self._rates = intake.allowances.messages
         self._running: Counter[str] = Counter()
         self._log = SparingLog(_LOG)
         self._handlers: dict[str, Handler] = {

@@ -1,0 +1,1 @@
+"""Several processes behind one address: those that take epochs, and the one that does all else."""
