@@ -32,7 +32,7 @@ from sojourn.store.tokens import Role, TokenStore
 __all__ = ["NOTE", "table"]
 
 CONNECTIONS, WORKERS = 8, (0, 1, 2)
-SIZES = {1: 60, 100: 15}  # epochs in a message, and messages of each connection
+SIZES = {1: 40, 100: 10}  # epochs in a message, and messages of each connection
 NOTE = (
     f"{CONNECTIONS} connections, a node each; epochs of {KEYS} keys; a new database each; `fsync` as it comes. "
     f"Processors: {os.cpu_count()}, which client and PostgreSQL share with the query unit."

@@ -43,7 +43,7 @@ class ServeOptions:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs a certificate and its key", where="serve", action="give both")
         if self.certificate is not None and self.private_key is not None:
-            _check_pair(self.certificate, self.private_key)
+            check_pair(self.certificate, self.private_key)
         for address in self.forwarded_from:
             try:
                 ip_address(address)
@@ -69,7 +69,7 @@ class ServeOptions:
         return is_loopback(self.host)
 
 
-def _check_pair(certificate: Path, private_key: Path) -> None:
+def check_pair(certificate: Path, private_key: Path) -> None:
     """Refuse what could not be served with, before an address is announced."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private_key)

@@ -45,7 +45,7 @@ from sojourn.server.door.limits import IngestDesk, load_kernels
 from sojourn.server.ingest.broker import BrokerIntake
 from sojourn.server.ingest.intake import Intake
 from sojourn.server.ingest.messages import Takes
-from sojourn.server.options import ServeOptions
+from sojourn.server.options import ServeOptions, check_pair
 from sojourn.server.processes.forwarding import Divided, Forwarder
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.routes.epochs import epoch_routes
@@ -165,33 +165,45 @@ def live(listening: int, channel: int, control: int, memory: int, parent: int) -
         setup: IngestSetup = pickle.loads(connection.recv_bytes())
     except (EOFError, OSError):
         return
-    options = setup.options
-    log_to_stderr(as_json=options.logs_json)
-    raise_descriptors(DESCRIPTORS_EACH)
-    most = most_connections(DESCRIPTORS_EACH)
-    door = Door(options.host, options.port, most=most, proxies=options.forwarded_from, inherited=listening)
+    log_to_stderr(as_json=setup.options.logs_json)
     try:
-        store = open_store(options.data)
+        store = open_store(setup.options.data)
+        configuration = _configuration(store, setup, listening, channel, memory)
     except SojournError as error:
+        # What could be read when the query unit started may be gone, or a certificate without its key, for a while.
         _LOG.warning("warning: ingest process %d cannot take epochs: %s", setup.number, error)
         sys.exit(1)
+    server = IngestServer(configuration, connection)
+    gc.collect()
+    gc.freeze()
+    heed(signal.SIGTERM)
     try:
-        shared = SharedAllowances(options.workers + 1, memory)
-        forward = Forwarder(socket.socket(fileno=channel))
-        configuration = UnitConfiguration(
-            create_ingest_app(store, setup, shared, forward),
-            door,
-            proxies=options.forwarded_from,
-            accepted_at_once=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=options.graceful_seconds,
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.private_key,
-        )
-        server = IngestServer(configuration, connection)
-        gc.collect()
-        gc.freeze()
-        heed(signal.SIGTERM)
-        server.run(sockets=[door])
+        server.run(sockets=[configuration.door])
         server.report()
     finally:
         store.close()
+
+
+def _configuration(
+    store: EpochStore, setup: IngestSetup, listening: int, channel: int, memory: int
+) -> UnitConfiguration:
+    """What is served at the inherited door, loaded."""
+    options = setup.options
+    if options.certificate is not None and options.private_key is not None:
+        check_pair(options.certificate, options.private_key)
+    raise_descriptors(DESCRIPTORS_EACH)
+    most = most_connections(DESCRIPTORS_EACH)
+    door = Door(options.host, options.port, most=most, proxies=options.forwarded_from, inherited=listening)
+    shared = SharedAllowances(options.workers + 1, memory)
+    forward = Forwarder(socket.socket(fileno=channel))
+    configuration = UnitConfiguration(
+        create_ingest_app(store, setup, shared, forward),
+        door,
+        proxies=options.forwarded_from,
+        accepted_at_once=ACCEPTED_AT_ONCE,
+        timeout_graceful_shutdown=options.graceful_seconds,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.private_key,
+    )
+    configuration.load()
+    return configuration
