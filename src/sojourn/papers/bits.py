@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.segments.answer import estimate_streams
 from sojourn.segments.plan import SegmentPlan, plan_segment
-from sojourn.segments.planning.layout import SEGMENT
+from sojourn.segments.planning.layout import SEGMENT, SurveyedFlows
 from sojourn.segments.record import PointRecorder
 from sojourn.sketches.sketch import AnySketch
 from sojourn.sketches.stack import Stack
@@ -89,7 +90,10 @@ class Bench:
         (kind, joint, _), truth = METHODS[name], self.traffic.truth
         flows = len(truth.flow_id)
         memory = int(bits * self.packets / 8)
-        plan = plan_segment(kind, memory, flows=flows, loss=self.loss, packets=self.packets, salt=salt, joint=joint)
+        # As a survey of the captures would plan it, which has counted every flow.
+        seen = SurveyedFlows(truth.sent, truth.lost)
+        expected: dict[str, Any] = {"flows": flows, "loss": self.loss, "packets": self.packets, "seen": seen}
+        plan = plan_segment(kind, memory, **expected, salt=salt, joint=joint)
         ends = self._recorded(plan)
         delays = estimate_lda(ends[0][SEGMENT], ends[1][SEGMENT])  # type: ignore[arg-type]
         answer = estimate_streams(ends[0], ends[1], truth.flow_id, sizes=truth.sent, delays=delays, joint=plan.joint)
