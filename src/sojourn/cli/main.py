@@ -50,6 +50,7 @@ COMMANDS = {
     "violations": ("fleet.violations",),
     "nodes": ("fleet.nodes",),
     "token": ("fleet.token",),
+    "pseudonym": ("fleet.pseudonym",),
     "audit": ("fleet.audit",),
     "store": ("fleet.store",),
     "sink": ("fleet.sink",),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sojourn.capture.packets import Interface
     from sojourn.client.collections import SinkClient
     from sojourn.client.query_unit import Client
+    from sojourn.client.translation import Translation
     from sojourn.core.results import Result
     from sojourn.node.transports.http import HttpTransport
 
@@ -58,6 +59,12 @@ WordsArgument: TypeAlias = Annotated[
 ]
 ForOption: TypeAlias = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="Capture so long (10s, 5min); else until Ctrl-C.")
+]
+SecretOption: TypeAlias = Annotated[
+    Path, typer.Option("--pseudonyms", metavar="FILE", help="The nodes' key of pseudonyms (sojourn pseudonym key).")
+]
+NamesOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--names", metavar="FILE", help="Names that pseudonyms may stand for, one on a line.")
 ]
 PromiscuousOption: TypeAlias = Annotated[
     bool, typer.Option("--promiscuous", help="Capture frames for others too, until the end of the capture.")
@@ -234,11 +241,11 @@ class UnitAccess:
     token_file: TokenFileOption = None
     ca_file: CaFileOption = None
 
-    def client(self, *, timeout_seconds: float | None = None) -> Client:
+    def client(self, *, timeout_seconds: float | None = None, pseudonyms: Translation | None = None) -> Client:
         from sojourn.client.query_unit import TIMEOUT_SECONDS, Client
 
-        seconds = timeout_seconds or TIMEOUT_SECONDS
-        return Client(self.server, self._token(), timeout_seconds=seconds, ca_file=self.ca_file)
+        how: dict[str, Any] = {"timeout_seconds": timeout_seconds or TIMEOUT_SECONDS, "pseudonyms": pseudonyms}
+        return Client(self.server, self._token(), ca_file=self.ca_file, **how)
 
     def sink_client(self) -> SinkClient:
         from sojourn.client.collections import SinkClient

@@ -20,6 +20,7 @@ from sojourn.node.transports.forms import checked_list, checked_object
 from sojourn.node.transports.transport import NoAnswerError, RefusedError, TransportError
 
 if TYPE_CHECKING:
+    from sojourn.client.translation import Translation
     from sojourn.exports.readings import Readings
     from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
@@ -157,15 +158,23 @@ def _of_node(node: str, what: str) -> str:
 class Client:
     """Requests to one query unit; a context manager.
 
+    With ``pseudonyms``, instances are asked for and answered in clear (`client.translation`).
     `TransportError` says that trying again later may help; any other `ServerError`, that it will not.
     """
 
     @checked
     def __init__(
-        self, server: str, token: str, *, timeout_seconds: float = TIMEOUT_SECONDS, ca_file: Path | None = None
+        self,
+        server: str,
+        token: str,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        ca_file: Path | None = None,
+        pseudonyms: Translation | None = None,
     ) -> None:
         self.server = checked_address(server, where="--server")
         self._timeout_seconds = timeout_seconds
+        self._pseudonyms = pseudonyms
         self._client = connect(self.server, token, ca_file=ca_file)
 
     def __enter__(self) -> Self:
@@ -209,8 +218,10 @@ class Client:
 
     def query(self, **question: Unpack[Question]) -> list[QueryAnswer]:
         """One answer; with a pattern, ``group`` or ``top`` one for each instance or group, the largest value first."""
-        having = tuple(QueryAnswer.__annotations__)
-        return cast("list[QueryAnswer]", self._objects("POST", "/api/v1/query", having=having, json=question))
+        having, known = tuple(QueryAnswer.__annotations__), self._pseudonyms
+        asked = question if known is None else known.question(question)
+        found = self._objects("POST", "/api/v1/query", having=having, json=asked)
+        return cast("list[QueryAnswer]", found if known is None else known.answers(found))
 
     def readings(self, **asked: Unpack[ReadingQuestion]) -> Readings:
         """What the fleet measured in the last window, as it is exported: of a bounded number of series."""
@@ -302,9 +313,11 @@ class Client:
         """Delay, percentiles and loss between a segment's points, of all packets and of each flow."""
         from sojourn.segments.result import SegmentResult
 
-        path = f"{SEGMENTS}/{quote(name, safe='')}/query"
+        path, known = f"{SEGMENTS}/{quote(name, safe='')}/query", self._pseudonyms
         having = ("aggregate", "sketch", "flows")
-        return SegmentResult.from_dict(self._of_segments("POST", path, having=having, json=question))
+        asked = question if known is None else known.segment_question(question)
+        found = self._of_segments("POST", path, having=having, json=asked)
+        return SegmentResult.from_dict(found if known is None else known.segment(found))
 
     def query_path(self, names: Sequence[str], **question: Unpack[SegmentQuestion]) -> PathResult:
         """Where on a path of segments each flow waits and loses."""

@@ -46,6 +46,7 @@ _VALUES = ("increments", "samples")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # Ids of reported keys that a source keeps; beyond, all are forgotten and reported anew.
 _MOST_KNOWN = 1 << 16
+MOST_NAMED = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,11 @@ class Source(ABC, Generic[B]):
     def memory_bytes(self) -> int:
         """The memory that the source may come to take for what its options say, such as the size of a table."""
         return 0
+
+    @property
+    def most_named(self) -> int:
+        """How many instances it may have named at once: what another one has, it names again before it measures it."""
+        return MOST_NAMED
 
     @property
     def missed(self) -> int:
@@ -287,6 +293,10 @@ class SelectedInstances(Source[B]):
     @property
     def memory_bytes(self) -> int:
         return self._source.memory_bytes
+
+    @property
+    def most_named(self) -> int:
+        return self._source.most_named
 
     @property
     def missed(self) -> int:

@@ -141,6 +141,10 @@ class TrafficSource(Source[B]):
         buffered = self._ring_bytes + MOST_ROWS * ROW_BYTES if self._interface else WINDOW_BYTES
         return buffered + FLOW_BYTES * self._named.max_flows
 
+    @property
+    def most_named(self) -> int:
+        return self._named.max_flows
+
     def close(self) -> None:
         self._closing.set()
         if self._reading is not None:

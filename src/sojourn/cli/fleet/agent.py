@@ -44,6 +44,10 @@ def agent(
     ] = None,
     epoch: Annotated[str | None, typer.Option(metavar="TIME", help="Length of the epochs of --stream.")] = None,
     poll: Annotated[str | None, typer.Option(metavar="TIME", help="How often sources are read.")] = None,
+    pseudonyms: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Send pseudonyms of names and addresses (sojourn pseudonym key)."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
     log_format: LogFormatOption = "text",
 ) -> None:
@@ -62,6 +66,7 @@ def agent(
         instances=instances,
         epoch=epoch,
         poll=poll,
+        pseudonyms=pseudonyms,
     )
     settled = flags.settled()
     if check:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from sojourn.cli.options import Output, UnitAccess, grouped
+from sojourn.cli.options import NamesOption, Output, UnitAccess, grouped
 from sojourn.cli.output import Format, TableColumn, cell, console, print_json, warn, write_rows
 from sojourn.core.errors import InputError, UsageError
 from sojourn.core.results import row_order
@@ -17,6 +17,7 @@ from sojourn.core.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sojourn.client.query_unit import Client, QueryAnswer
+    from sojourn.client.translation import Translation
 
 HELP = (
     "Ask how much of a metric instances used, or their mean, between two times; the current epoch included. With "
@@ -55,6 +56,26 @@ class SegmentOptions:
     def given(self) -> list[str]:
         """The options that only a segment has, as far as they were given."""
         return [f"--{name}" for name in ("flow", "by", "interval") if getattr(self, name)]
+
+
+@dataclass(frozen=True)
+class PseudonymOptions:
+    """In which names is asked of nodes that go by pseudonyms: a group of options."""
+
+    pseudonyms: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The nodes' key of pseudonyms: instances are asked for and shown in clear."),
+    ] = None
+    names: NamesOption = None
+
+    def translation(self) -> Translation | None:
+        if self.pseudonyms is None:
+            if self.names is not None:
+                raise UsageError("names are for pseudonyms", where="--names", action="give --pseudonyms, too")
+            return None
+        from sojourn.client.translation import Translation
+
+        return Translation.of_files(self.pseudonyms, self.names)
 
 
 @grouped
@@ -105,17 +126,19 @@ def query(
     live: Annotated[
         bool, typer.Option("--live/--stored", help="Ask the nodes for their current epoch, or do not.")
     ] = True,
+    hidden: PseudonymOptions,
     unit: UnitAccess,
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the answer.")] = 60.0,
     output: Output,
 ) -> None:
     """Print one answer, or one for each instance or group; of a segment, all packets and each flow."""
+    translation = hidden.translation()
     if segment.segment:
         others: dict[str, object] = {"--metric": metric, "--node": node, "--tag": tag, "--instance": instance}
         others |= {"--all": every, "--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
         _refuse([name for name, value in others.items() if value], "--segment")
         about = _range(start, end) | {"top": top, "by": segment.by, "live": live}
-        with unit.client(timeout_seconds=timeout) as client:
+        with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
             _print_segment(client, segment, about, output)
         return
     _refuse(segment.given, "--metric")
@@ -131,9 +154,11 @@ def query(
     if spool is not None:
         from sojourn.node.agent.local import ask_spool
 
-        answers = cast("list[QueryAnswer]", ask_spool(spool, stream, question))
+        asked = question if translation is None else translation.question(question)
+        found = ask_spool(spool, stream, asked)
+        answers = cast("list[QueryAnswer]", found if translation is None else translation.answers(found))
     else:
-        with unit.client(timeout_seconds=timeout) as client:
+        with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
             answers = client.query(**question)
     _print_answers(answers, output, is_list=bool(every or group or top))
 

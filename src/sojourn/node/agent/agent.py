@@ -21,8 +21,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.units import format_age, format_bytes, plural
@@ -57,6 +58,7 @@ from sojourn.node.transports.transport import (
     Transport,
     TransportError,
 )
+from sojourn.node.withholding import Withholding, check_assigned
 from sojourn.sources.registry import source_type
 
 CHECKPOINT_NS = 5_000_000_000
@@ -109,7 +111,8 @@ class Agent:
         self._configuration = configuration
         self._clock = clock
         self._transport = transport
-        self._report = report
+        self._withholding = Withholding(configuration.pseudonyms)
+        self._report = report = self._withholding.reporting(report)
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._is_asked_to_stop = False
@@ -200,7 +203,8 @@ class Agent:
         together = 0
         for configuration in self._configuration.streams:
             try:
-                together += checked_source(configuration, most_bytes=self._configuration.memory.per_stream)[1]
+                most_bytes, pseudonyms = self._configuration.memory.per_stream, self._configuration.pseudonyms
+                together += checked_source(configuration, most_bytes=most_bytes, pseudonyms=pseudonyms)[1]
             except UsageError:
                 raise
             except SojournError:
@@ -249,9 +253,9 @@ class Agent:
         self._given_up.pop(name, None)
         first = self._first_sequence(configuration)
         memory = self._configuration.memory
-        stream = AgentStream(
-            self._configuration.node, configuration, first_sequence=first, most_bytes=memory.per_stream
-        )
+        how: dict[str, Any] = {"first_sequence": first, "most_bytes": memory.per_stream}
+        how["pseudonyms"] = self._configuration.pseudonyms
+        stream = AgentStream(self._configuration.node, configuration, **how)
         with self._lock:
             others = sum(other.memory_bytes for other in self._streams.values())
         self._require_memory(others + stream.memory_bytes, f"stream {name} and the others")
@@ -317,7 +321,7 @@ class Agent:
         with self._lock:
             if name in self._streams:
                 self._stop_stream(name)
-        reason = reason_of(error)
+        reason = self._withholding.reason_of(error, self._wanted.get(name))
         if self._states.failed(name, reason):
             self._report(f"warning: stream {name} failed and will be tried again: {reason}")
 
@@ -329,7 +333,8 @@ class Agent:
             try:
                 self._count(closed := stream.finish())
             except Exception as error:
-                self._report(f"warning: stream {name}: its open epoch is lost: {reason_of(error)}")
+                reason = self._withholding.reason_of(error, stream.configuration)
+                self._report(f"warning: stream {name}: its open epoch is lost: {reason}")
             self.spool.end_stream(name, closed)
             self._report_notices()
             self._last_numbers[name] = stream.next_sequence - 1
@@ -338,7 +343,7 @@ class Agent:
                 ignored = sorted(stream.source.ignored.items())
                 stream.source.close(seconds=self._closing_seconds())
             except Exception as error:
-                self._report(f"warning: stream {name}: {reason_of(error)}")
+                self._report(f"warning: stream {name}: {self._withholding.reason_of(error, stream.configuration)}")
                 return
             for reason, count in ignored:
                 self._report(f"stream {name}: {count:,} {reason}")
@@ -453,8 +458,7 @@ class Agent:
         names = [name for name in tables if name not in own][:MOST_STREAMS]
         for name in names:
             try:
-                memory = self._configuration.memory
-                wanted[name] = checked_stream(name, tables[name], where="assignment", most_bytes=memory.per_stream)
+                wanted[name] = self._checked_assignment(name, tables[name])
             except Exception as error:
                 if self._states.failed(name, reason_of(error)):
                     self._report(f"warning: stream {name} cannot be recorded: {reason_of(error)}")
@@ -468,6 +472,13 @@ class Agent:
                 self._wanted[name] = configuration
                 self._states.want(name)
         self._assigned = set(names)
+
+    def _checked_assignment(self, name: str, table: Mapping[str, object]) -> StreamConfiguration:
+        memory = self._configuration.memory
+        found = checked_stream(name, table, where="assignment", most_bytes=memory.per_stream)
+        if self._configuration.pseudonyms is not None:
+            check_assigned(found)
+        return replace(found, assigned=True)
 
     def _give_up(self, name: str) -> None:
         """Stop an assigned stream, if it runs, and do not start it again."""

@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--instances", action="append", metavar="PATTERN", help="Only instances like 'mosquitto[*]'; repeatable.")
     add("--epoch", metavar="TIME", help="Length of the epochs of --stream.")
     add("--poll", metavar="TIME", help="How often sources are read.")
+    add("--pseudonyms", type=Path, metavar="FILE", help="Key under which names and addresses are sent as pseudonyms.")
     add("--check", action="store_true", help="Only say whether the configuration is good.")
     return parser
 

@@ -7,6 +7,7 @@
     token_file = "/etc/sojourn/token"
     ca_file = "/etc/sojourn/ca.pem"
     spool = "/var/lib/sojourn/spool"
+    pseudonyms = "/etc/sojourn/pseudonyms.key"
     spool_limit = "16MB"
     stream_memory = "64MiB"
     memory = "512MiB"
@@ -22,6 +23,9 @@ A stream's table has its metric, the epoch's length, the instances by pattern, o
 ``interface``), the number of ``salts`` that its epochs go round and, by their names, parameters of the sketch
 (``sketch = "bucket_array"`` by default). A point of a segment (``sketch = "segment"``) has the query unit's ``plan``
 instead, and no salt of its own: both ends need one.
+
+A node that goes by ``pseudonyms`` gives no name or address of an instance away. Patterns of its own file are of clear
+names; what the query unit assigns is in pseudonyms, and its filters name no addresses (`checked_words`).
 
 Whether a stream can be recorded is checked as far as that can be known before it is opened: kinds, ranges, options,
 memory. The query unit asks it of what it assigns, and the agent of what it is assigned and of its own configuration, so
@@ -43,6 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError, WireError
 from sojourn.core.keys import NAME_RULE, is_name
+from sojourn.core.pseudonyms.mapping import Pseudonyms
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
 from sojourn.node.agent.sizing import BUCKETS_FOR, DEFAULT_ERROR
 from sojourn.node.spool.spool import LEAST_BYTES
@@ -51,6 +56,7 @@ from sojourn.node.transports.exchange import checked_address, read_token, trusti
 from sojourn.node.transports.topics import level
 from sojourn.sketches.kinds import BUCKETS, SKETCHES, STACK, parameters_type
 from sojourn.sketches.parameters import Parameters
+from sojourn.sources.pseudonymous import PseudonymousSource
 from sojourn.sources.registry import AnySource, is_own, new_source
 from sojourn.sources.source import InstancePatterns, SelectedInstances
 
@@ -93,6 +99,7 @@ class StreamConfiguration:
     flows: int = DEFAULT_FLOWS
     plan: SegmentPlan | None = None
     error: float | None = None  # that its array is sized for, by the instances seen; none: it is as the table says
+    assigned: bool = False  # by the query unit, which knows pseudonyms alone where the node goes by them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +131,7 @@ class AgentConfiguration:
     certificate: Path | None = None
     key: Path | None = None
     token_file: Path | None = None  # is read again when the query unit or the broker refuses the token
+    pseudonyms: Pseudonyms | None = None  # that all instances go by; none: by their names and addresses
 
     def broker(self) -> BrokerAccess | None:
         """The broker at the server's address, if it is one's: the node's name is the user, its token the password."""
@@ -293,7 +301,7 @@ def _planned(table: Mapping[str, Any]) -> Parameters:
 
 def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:
     """The whole configuration from the tables of a file (and what flags changed in them)."""
-    known = {"node", "server", *_SIGN_IN, "spool", "spool_limit", "poll", "streams", *_MEMORY}
+    known = {"node", "server", *_SIGN_IN, "spool", "spool_limit", "poll", "streams", "pseudonyms", *_MEMORY}
     if unknown := sorted(set(tables) - known):
         raise UsageError(f"{unknown[0]!r} is unknown", where=where, action=f"use {', '.join(sorted(known))}")
     streams = tables.get("streams", {})
@@ -315,6 +323,7 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         streams=tuple(stream_of(name, table, where=where) for name, table in streams.items()),
         poll_ns=poll_ns,
         memory=_memory(tables, where),
+        pseudonyms=_pseudonyms(tables, node, where),
     )
     settled.broker()  # its address and its files have to be good before anything starts
     return settled
@@ -337,6 +346,10 @@ def _sign_in(tables: Mapping[str, Any], where: str) -> dict[str, Any]:
         token_file = Path(_text(tables, "token_file", where))
         token = read_token(token_file)
     return {"server": server, "token": token, "token_file": token_file, **files}
+
+
+def _pseudonyms(tables: Mapping[str, Any], node: str, where: str) -> Pseudonyms | None:
+    return Pseudonyms.of_file(Path(_text(tables, "pseudonyms", where)), node=node) if "pseudonyms" in tables else None
 
 
 def _memory(tables: Mapping[str, Any], where: str) -> MemoryLimits:
@@ -434,14 +447,20 @@ def checked_stream(
     return configuration
 
 
-def checked_source(configuration: StreamConfiguration, *, most_bytes: int) -> tuple[AnySource, int]:
+def checked_source(
+    configuration: StreamConfiguration, *, most_bytes: int, pseudonyms: Pseudonyms | None = None
+) -> tuple[AnySource, int]:
     """A stream's source, not yet opened, and the memory that the stream may come to take."""
     # Before anything is made: it may be large.
     _check_memory(configuration, 0, most_bytes)
     patterns = _patterns(configuration)
     source = _source_of(configuration)
+    if pseudonyms is not None and configuration.assigned:
+        source = PseudonymousSource(source, pseudonyms)
     if patterns is not None:
         source = SelectedInstances(source, patterns)
+    if pseudonyms is not None and not configuration.assigned:
+        source = PseudonymousSource(source, pseudonyms)
     return source, _check_memory(configuration, source.memory_bytes, most_bytes)
 
 

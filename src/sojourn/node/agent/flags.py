@@ -27,6 +27,7 @@ class AgentFlags:
     instances: Sequence[str] | None = None
     epoch: str | None = None
     poll: str | None = None
+    pseudonyms: Path | None = None
 
     def settled(self) -> AgentConfiguration:
         """The file and the flags as a configuration, which was checked."""
@@ -38,6 +39,7 @@ class AgentFlags:
             "poll": self.poll,
         }
         paths = {"token_file": self.token_file, "ca_file": self.ca_file, "spool": self.spool}
+        paths["pseudonyms"] = self.pseudonyms
         flags |= {name: str(path) for name, path in paths.items() if path is not None}
         tables |= {name: value for name, value in flags.items() if value is not None}
         if self.token_file:
@@ -69,5 +71,6 @@ def checked(settled: AgentConfiguration) -> str:
     from sojourn.node.agent.stream import AgentStream
 
     for stream in settled.streams:
-        AgentStream(settled.node, stream, most_bytes=settled.memory.per_stream)
-    return f"{settled.node}: {plural(len(settled.streams), 'stream')}, epochs go to {settled.server}"
+        AgentStream(settled.node, stream, most_bytes=settled.memory.per_stream, pseudonyms=settled.pseudonyms)
+    under = "" if settled.pseudonyms is None else f", instances by pseudonyms ({settled.pseudonyms.fingerprint})"
+    return f"{settled.node}: {plural(len(settled.streams), 'stream')}, epochs go to {settled.server}{under}"

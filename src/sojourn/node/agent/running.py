@@ -14,6 +14,7 @@ from sojourn.node.agent.agent import Agent, Report
 from sojourn.node.agent.configuration import AgentConfiguration, instance_of
 from sojourn.node.transports.http import HttpTransport
 from sojourn.node.transports.transport import Transport
+from sojourn.node.withholding import settle_spool
 
 
 def transport_for(configuration: AgentConfiguration, instance: str | None) -> Transport:
@@ -37,6 +38,7 @@ def run_agent(configuration: AgentConfiguration, *, report: Report, clock: Calla
     """Run until a signal, then report what was measured, sent, and still waits."""
     if not configuration.streams:
         report("no streams; what the query unit assigns is recorded")
+    settle_spool(configuration.spool, configuration.pseudonyms)
     instance = instance_of(configuration.spool)
     transport = transport_for(configuration, instance)
     running = Agent(configuration, transport, report=report, clock=clock)

@@ -38,6 +38,7 @@ from sojourn.sources.registry import AnySource, values_of
 from sojourn.sources.source import SourceBatch
 
 if TYPE_CHECKING:
+    from sojourn.core.pseudonyms.mapping import Pseudonyms
     from sojourn.node.agent.column_recorder import ColumnRecorder
 
 # A first poll may compile for a while; one that takes longer never comes back.
@@ -166,9 +167,10 @@ class AgentStream:
         *,
         first_sequence: int = 0,
         most_bytes: int = DEFAULT_LIMITS.per_stream,
+        pseudonyms: Pseudonyms | None = None,
     ) -> None:
         self.configuration = configuration
-        source, self.memory_bytes = checked_source(configuration, most_bytes=most_bytes)
+        source, self.memory_bytes = checked_source(configuration, most_bytes=most_bytes, pseudonyms=pseudonyms)
         self.source = WatchedSource(source, name=configuration.name)
         self._most_bytes = most_bytes
         self.notices: list[str] = []  # what there is to report, and who reports it takes out
