@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any, Literal
 
 from sqlalchemy import create_engine
 
@@ -29,12 +30,32 @@ def programs_directory() -> Path | None:
 
 
 class PostgresqlServer:
-    """A server that runs; each caller gets a database, or a schema, of its own."""
+    """A server; each caller gets a database, or a schema, of its own. It can be stopped and started again."""
 
     def __init__(self, directory: Path, programs: Path) -> None:
         self.programs = programs
+        self._directory, self._user = directory, _somebody()
+        if self._user is not None:
+            os.chown(directory, pwd.getpwnam(self._user).pw_uid, -1)
         self._address = f"postgresql+psycopg://sojourn@/{{}}?host={directory}"
         self._numbers = count()
+        self._run("initdb", "--auth=trust", "--username=sojourn", "--encoding=UTF8", "--no-sync")
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        self._run("pg_ctl", "start", "-w", "-o", OPTIONS.format(self._directory))
+
+    def stop(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
+        """End it: in order, cutting connections off, or at once, so that it has to recover when it is started again."""
+        self._run("pg_ctl", "stop", "-w", "-m", mode)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), "-D", str(self._directory / "data"), *arguments]
+        # The server keeps what it inherits open: its words go to a file, not to a pipe that would never end.
+        with open(self._directory / "said", "ab") as said:
+            how: dict[str, Any] = {"stdout": said, "stderr": said, "user": self._user, "cwd": self._directory}
+            done = subprocess.run(command, check=False, **how)
+        assert done.returncode == 0, (self._directory / "said").read_text()
 
     def new_schema(self) -> str:
         """The URL by which nothing is seen but a schema without anything in it: as good as a database, made at once."""
@@ -64,23 +85,12 @@ def _somebody() -> str | None:
 def running_server(programs: Path) -> Iterator[PostgresqlServer]:
     """A server as long as it is used; its path is short, as those of sockets have to be."""
     directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    user = _somebody()
-    if user is not None:
-        os.chown(directory, pwd.getpwnam(user).pw_uid, -1)
-
-    def run(program: str, *arguments: str) -> None:
-        command = [str(programs / program), "-D", str(directory / "data"), *arguments]
-        # The server keeps what it inherits open: its words go to a file, not to a pipe that would never end.
-        with open(directory / "said", "ab") as said:
-            done = subprocess.run(command, stdout=said, stderr=said, user=user, cwd=directory, check=False)
-        assert done.returncode == 0, (directory / "said").read_text()
-
     try:
-        run("initdb", "--auth=trust", "--username=sojourn", "--encoding=UTF8", "--no-sync")
-        run("pg_ctl", "start", "-w", "-o", OPTIONS.format(directory))
+        server = PostgresqlServer(directory, programs)
+        server.start()
         try:
-            yield PostgresqlServer(directory, programs)
+            yield server
         finally:
-            run("pg_ctl", "stop", "-w", "-m", "immediate")
+            server.stop()
     finally:
         shutil.rmtree(directory)

@@ -1,4 +1,6 @@
-"""Nodes as one process, to be killed: ``python sending_nodes.py BROKER DIRECTORY EPOCHS PAUSE NAME …``.
+"""Nodes as one process, to be killed: ``python sending_nodes.py ADDRESS DIRECTORY EPOCHS PAUSE NAME …``.
+
+The address is a broker's, or a query unit's (``http://…``), where a node's token is in DIRECTORY/NAME.token.
 
 Each closes so many epochs, one after the other with pauses of PAUSE seconds on average, and sends them from a spool of
 its own by the agent's sender, until everything is acknowledged. A process that is started again goes on where the
@@ -16,9 +18,11 @@ from pathlib import Path
 from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.node.spool.spool import Spool
-from sojourn.node.transports.broker import broker_at
+from sojourn.node.transports.broker import broker_at, is_broker
+from sojourn.node.transports.http import HttpTransport
 from sojourn.node.transports.mqtt import MqttTransport
 from sojourn.node.transports.sending import SpoolSender
+from sojourn.node.transports.transport import Transport
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 __all__ = ["STREAM", "truth"]
@@ -46,14 +50,14 @@ def epoch_of(node: str, sequence: int) -> Epoch:
 class SendingNode:
     """One node, of two threads: one closes epochs, the other sends them."""
 
-    def __init__(self, broker: str, directory: Path, name: str, *, epochs: int, pause: float) -> None:
+    def __init__(self, address: str, directory: Path, name: str, *, epochs: int, pause: float) -> None:
         self._name, self._epochs, self._pause = name, epochs, pause
         self._reports = directory / "log"
         self._lock = threading.RLock()
         self._spool = Spool(directory / name, limit_bytes=16 << 20)
         self._ledger = directory / f"{name}.ledger"
-        transport = MqttTransport(broker_at(broker, where="broker"), node=name, timeout_seconds=REPLY_SECONDS)
-        self._sender = SpoolSender(self._spool, transport, lock=self._lock, report=self._report)
+        way = _way(address, directory, name)
+        self._sender = SpoolSender(self._spool, way, lock=self._lock, report=self._report)
         self._recording = threading.Thread(target=self._record, daemon=True)
         self._sending = threading.Thread(target=self._sender.run, args=(threading.Event(),), daemon=True)
 
@@ -82,8 +86,14 @@ class SendingNode:
             time.sleep(random.uniform(0, 2 * self._pause))
 
 
-def main(broker: str, directory: str, epochs: str, pause: str, *names: str) -> None:
-    nodes = [SendingNode(broker, Path(directory), name, epochs=int(epochs), pause=float(pause)) for name in names]
+def _way(address: str, directory: Path, name: str) -> Transport:
+    if is_broker(address):
+        return MqttTransport(broker_at(address, where="broker"), node=name, timeout_seconds=REPLY_SECONDS)
+    return HttpTransport(address, (directory / f"{name}.token").read_text(), node=name, instance=None)
+
+
+def main(address: str, directory: str, epochs: str, pause: str, *names: str) -> None:
+    nodes = [SendingNode(address, Path(directory), name, epochs=int(epochs), pause=float(pause)) for name in names]
     for node in nodes:
         node.start()
     while not all(node.is_done for node in nodes):

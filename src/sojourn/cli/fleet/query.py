@@ -152,15 +152,20 @@ def query(
     question |= {"instance": "*" if every else instance, "group": group, "stat": stat, "method": method, "cut": cut}
     question |= _range(start, end)
     if spool is not None:
-        from sojourn.node.agent.local import ask_spool
-
-        asked = question if translation is None else translation.question(question)
-        found = ask_spool(spool, stream, asked)
-        answers = cast("list[QueryAnswer]", found if translation is None else translation.answers(found))
+        answers = _of_spool(spool, stream, question, translation)
     else:
         with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
             answers = client.query(**question)
     _print_answers(answers, output, is_list=bool(every or group or top))
+
+
+def _of_spool(
+    spool: Path, stream: str | None, question: Mapping[str, Any], translation: Translation | None
+) -> list[QueryAnswer]:
+    from sojourn.node.agent.local import ask_spool
+
+    found = ask_spool(spool, stream, translation.question(question) if translation else question)
+    return cast("list[QueryAnswer]", translation.answers(found) if translation else found)
 
 
 def _refuse(given: Sequence[str], beside: str) -> None:

@@ -151,7 +151,8 @@ def _waiting(runs: RunStore, known: Sequence[KnownPair]) -> str:
         return "wait for the first epochs; sojourn segment show tells how both ends fare"
     if not counts[0] or not counts[1]:
         return f"the {'sender' if counts[1] else 'receiver'} has sent no epoch yet; see sojourn segment show"
-    return "no packet was seen at both ends yet: check that traffic passes both, in these directions"
+    traffic = "no packet was seen at both ends yet: check that traffic passes both, in these directions"
+    return f"{traffic}, and that both nodes go by the same pseudonyms, or none"
 
 
 def _parts(
