@@ -1,8 +1,8 @@
 """Pseudonyms of columns: ids by a table, packets by SipHash-2-4, in kernels.
 
 The table has two generations. What is looked up in the earlier one moves into the present one, so that an instance is
-forgotten only when `most` others have been measured since. Memory: 24 bytes an entry in each. Cost: 10 ns for an id,
-15 ns for a packet.
+forgotten only when `most` others have been measured since. Memory: 24 bytes an entry in each. Cost: 7 to 15 ns for a
+packet with its id, 2 to 6 of them for the hash (a million packets of 20,000 flows, one core).
 
     J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012)
 """

@@ -25,7 +25,7 @@ A stream's table has its metric, the epoch's length, the instances by pattern, o
 instead, and no salt of its own: both ends need one.
 
 A node that goes by ``pseudonyms`` gives no name or address of an instance away. Patterns of its own file are of clear
-names; what the query unit assigns is in pseudonyms, and its filters name no addresses (`checked_words`).
+names; what the query unit assigns is in pseudonyms, and its filters name no addresses (`node.withholding`).
 
 Whether a stream can be recorded is checked as far as that can be known before it is opened: kinds, ranges, options,
 memory. The query unit asks it of what it assigns, and the agent of what it is assigned and of its own configuration, so
