@@ -1,0 +1,1 @@
+"""Charts: plain functions from columns of answers to ECharts options, for pages and reports alike."""
