@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sojourn.core.arrays import FloatArray, Int64Array, lengthened, ranges
 from sojourn.core.estimates import LEVELS, percentile_columns
-from sojourn.core.kernels import borrowing_kernel, kernel
+from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel
 from sojourn.matching.consumers import LostColumns, MatchedColumns
 
 FRACTION_BITS = 6
@@ -33,6 +33,7 @@ _SHIFT = 52 - FRACTION_BITS
 _ONE = 1023 << FRACTION_BITS  # the bucket of 1 ns
 _ZERO = 1 << (FRACTION_BITS + 6)  # the code of no delay at all; negative delays have smaller ones
 _CODE_BITS = FRACTION_BITS + 7
+CODES = 1 << _CODE_BITS  # of buckets, from 0
 _LEAST_SLOTS = 1 << 10
 _SPREAD = np.int64(-7046029254386353131)  # 2⁶⁴ divided by the golden ratio, odd: it spreads consecutive keys
 
@@ -98,7 +99,7 @@ class FlowPercentiles:
         extremes = np.zeros((len(flow), 2), np.int64)
         known = flow < len(self._extremes)
         extremes[known] = self._extremes[flow[known]]
-        return _percentiles(starts, ends, code, count, extremes)
+        return percentiles_of(starts, ends, code, count, extremes)
 
     def totals(self, flow: Int64Array) -> Mapping[str, float | int | None]:
         """The percentiles of all packets of some flows together."""
@@ -110,7 +111,7 @@ class FlowPercentiles:
             mine = self._extremes[flow[flow < len(self._extremes)]]
             extremes[0] = mine[:, 0].min(), mine[:, 1].max()
         ends = np.array([len(codes)], np.int64)
-        columns = _percentiles(ends - ends, ends, codes, together[codes], extremes)
+        columns = percentiles_of(ends - ends, ends, codes, together[codes], extremes)
         return {name: None if np.isnan(column[0]) else column[0].item() for name, column in columns.items()}
 
     def histogram(self, flow: Int64Array) -> Mapping[str, NDArray[Any]]:
@@ -149,6 +150,14 @@ class FlowPercentiles:
         return self._sorted
 
 
+@borrowing_inlined
+def code_at(delay: int) -> int:
+    """The bucket of a delay: `code_of` in a kernel."""
+    place = (np.float64(abs(delay)).view(np.int64) >> _SHIFT) - _ONE + 1
+    code: int = _ZERO + (place if delay > 0 else -place if delay < 0 else 0)
+    return code
+
+
 @borrowing_kernel
 def _count(table: Int64Array, extremes: Int64Array, flow: Int64Array, delay_ns: Int64Array) -> int:
     """Count delays in their flows' buckets, as `code_of` tells them; how many of these are new."""
@@ -156,9 +165,7 @@ def _count(table: Int64Array, extremes: Int64Array, flow: Int64Array, delay_ns: 
     new = 0
     for i in range(flow.shape[0]):
         own, delay = flow[i], delay_ns[i]
-        place = (np.float64(abs(delay)).view(np.int64) >> _SHIFT) - _ONE + 1
-        code = _ZERO + (place if delay > 0 else -place if delay < 0 else 0)
-        key = (own << _CODE_BITS) | code  # never 0, as no code is
+        key = (own << _CODE_BITS) | code_at(delay)  # never 0, as no code is
         slot = ((key * _SPREAD) >> 24) & mask
         while table[slot, 0] != key:
             if table[slot, 0] == 0:
@@ -183,7 +190,7 @@ def _move(table: Int64Array, wider: Int64Array) -> None:
             wider[slot, 0], wider[slot, 1] = table[i, 0], table[i, 1]
 
 
-def _percentiles(
+def percentiles_of(
     starts: Int64Array, ends: Int64Array, code: Int64Array, count: Int64Array, extremes: Int64Array
 ) -> dict[str, NDArray[Any]]:
     """Of the delays in the entries ``starts[i] … ends[i]``; NaN where there are none."""

@@ -29,8 +29,9 @@ from sojourn.matching.consumers import PacketConsumer
 from sojourn.matching.crossing import resegmented_flows
 from sojourn.matching.exact import ExactMatch, match_exact
 from sojourn.matching.groups import ClassTotals
-from sojourn.matching.intervals import IntervalTotals
 from sojourn.matching.ordering import SPAN_NS
+from sojourn.matching.over_time.intervals import IntervalTotals
+from sojourn.matching.over_time.timeline import Timeline, TimelineTotals
 from sojourn.matching.pairing import common_sample
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
 from sojourn.segments.survey import CapturePoint, PointSurvey, Survey, conclude_captures, read_identified, refuse_many
@@ -64,6 +65,12 @@ class ExactAnswer:
         return resegmented_flows(self.match.flows, sender.flows, receiver.flows, longest, were_split=split)
 
     @property
+    def timeline(self) -> Timeline | None:
+        """When packets were sent and how long they took, where that was asked for."""
+        totals = next((one for one in self.consumers if isinstance(one, TimelineTotals)), None)
+        return None if totals is None else totals.timeline(self.match)
+
+    @property
     def warnings(self) -> list[str]:
         """What the pass could not do as it should."""
         found = []
@@ -93,6 +100,7 @@ def match_captures(
     clock: ClockMode,
     max_delay_ns: int | None = None,
     interval_ns: int = 0,
+    timeline: bool = False,
     consumers: Consumers = _none,
     advance: Advance = silent,
 ) -> ExactAnswer:
@@ -101,7 +109,8 @@ def match_captures(
 
     def hung(settings: StreamSettings) -> ExactStream:
         stretches = [IntervalTotals(interval_ns, partial(refuse_many, interval_ns=interval_ns))] if interval_ns else []
-        return ExactStream(settings, [*stretches, *consumers()], classes=classes_of(points))
+        pictures = [TimelineTotals()] if timeline else []
+        return ExactStream(settings, [*pictures, *stretches, *consumers()], classes=classes_of(points))
 
     def read() -> tuple[ExactStream, tuple[PointSurvey, PointSurvey]]:
         return _pass(points, hung(_look(points, clock, max_delay_ns, interval_ns)), advance)

@@ -84,6 +84,7 @@ def measure_files(
     key: str = "five-tuple",
     identity: IdentityName = "packet",
     by: Literal["dscp"] | None = None,
+    timeline: bool = False,
     inner: bool = False,
     where: str = "",
     strict: bool = False,
@@ -99,8 +100,8 @@ def measure_files(
     ``markers`` (of sketches) ended by packets that both points saw. No packet is longer on its way than ``max_delay``,
     which is found where it is not given. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With
     ``identity`` payload a device between the points may translate addresses and ports: flows are named as at the
-    sender. ``by`` dscp also answers for the packets of each DSCP. Captures that come through pipes are matched in one
-    pass, and ``interim`` is given each interval's answer as it is known.
+    sender. ``by`` dscp also answers for the packets of each DSCP, ``timeline`` for the time that passes (exact).
+    Captures through pipes are matched in one pass, and ``interim`` is given each interval's answer as it is known.
     """
     of_sketches = (memory, error, confidence, parameters or None, truth or None, markers or None)
     sketch = sketch or _default_sketch(*of_sketches, method=method)
@@ -132,7 +133,7 @@ def measure_files(
             if one_pass:
                 exact = _measure_pipes(points, pipes, clock_mode, interim, **asked)
             else:
-                exact = match_captures(points, clock=clock_mode, **asked)
+                exact = match_captures(points, clock=clock_mode, timeline=timeline, **asked)
         survey = exact.survey if exact is not None else survey_captures(points, clock=clock_mode, advance=advance)
         key_of = _KeyLookup((survey.receiver.flows, survey.sender.flows))
         if exact is not None and sketch == EXACT:
@@ -143,14 +144,14 @@ def measure_files(
                 max_delay_ns=exact.max_delay_ns,
                 intervals=exact.intervals,
                 classes=exact.classes,
+                timeline=exact.timeline,
             )
             result = replace(result, notes=[_matched_within(exact.max_delay_ns), *exact.notes])
         else:
             from sojourn.segments.plan import plan_survey
             from sojourn.segments.surveyed import measure_surveyed
 
-            joint = method == "joint"
-            memory_bytes, chosen = memory_of(memory), None
+            joint, memory_bytes, chosen = method == "joint", memory_of(memory), None
             if wanted is not None:
                 from sojourn.segments.planning.search import plan_surveyed
 
@@ -454,13 +455,14 @@ class MeasureOptions(TypedDict, total=False):
     where: str
     advance: Advance
     by: Literal["dscp"] | None
-    interim: Callable[[SegmentResult], None] | None  # of captures, as the next seven
+    interim: Callable[[SegmentResult], None] | None  # of captures, as the next eight
     error: str | float | None
     confidence: str | float | None
     interval: str | int | None
     markers: bool
     clock: str
     identity: IdentityName
+    timeline: bool
     strict: bool
     max_delay: str | int  # of interfaces, as the rest
     flows: int | None

@@ -41,8 +41,8 @@ from sojourn.core.units import format_duration, format_instant
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.clock.steps import SAME_STEP_NS, ClockStep
 from sojourn.matching.exact import ExactMatch, match_exact
-from sojourn.matching.intervals import IntervalTotals
 from sojourn.matching.ordering import SPAN_NS
+from sojourn.matching.over_time.intervals import IntervalTotals
 from sojourn.matching.pairing import common_sample
 from sojourn.matching.stream import Directions, ExactStream, StreamSettings
 from sojourn.segments.exact import ExactAnswer, Points, classes_of, directions

@@ -27,6 +27,7 @@ from sojourn.matching.percentiles import FlowPercentiles
 
 if TYPE_CHECKING:
     from sojourn.core.arrays import FloatArray
+    from sojourn.matching.over_time.timeline import Timeline
     from sojourn.segments.answer import Interval
 
 LARGE_FLOW = 100
@@ -59,9 +60,10 @@ class SegmentResult(Result):
     ``aggregate`` is of all packets; rows are flows (``columns()``, ``to_pandas()`` …), the largest first, or the flows
     of each interval, with its ``start_ns``. ``classes`` are of all packets of a DSCP, where that was asked for.
     ``direction`` names the two points and how many packets travel the other way; ``covered`` are the stretches of time
-    that an answer about a range rests on; ``warnings`` say what is doubtful;
-    ``notes`` what else a reader may want to know. A flow's ``lost`` is exact after exact matching, never too low from a
-    literal LDS, and else an estimate from ``lost_low`` to ``lost_high`` (docs/commands/measure.md).
+    that an answer about a range rests on; ``timeline`` is what captures show over time, where that was asked for;
+    ``warnings`` say what is doubtful; ``notes`` what else a reader may want to know. A flow's ``lost`` is exact after
+    exact matching, never too low from a literal LDS, and else an estimate from ``lost_low`` to ``lost_high``
+    (docs/commands/measure.md).
     """
 
     aggregate: Mapping[str, Any]
@@ -78,6 +80,7 @@ class SegmentResult(Result):
     notes: Sequence[str] = ()
     limit: int | None = None
     buckets: Callable[[], Columns] | None = None
+    timeline: Timeline | None = None
 
     def histogram(self) -> Columns:
         """Every flow's delays in buckets: the flow, ``from_ns`` and ``to_ns`` (both included) and ``packets``.
@@ -138,7 +141,7 @@ class SegmentResult(Result):
         if a.get("p50_ns") is not None:
             yield f"percentiles: {_percentile_words(a)}"
         yield from map(_class_words, self.classes)
-        yield from _clock_words(self.clock)
+        yield from clock_words(self.clock)
         if self.truth is not None:
             yield f"truth: mean {_shown(self.truth['mean_ns'])}, deviation {_shown(self.truth['std_ns'])}"
             yield from _error_words(self.truth)
@@ -223,6 +226,7 @@ def exact_result(
     max_delay_ns: int,
     intervals: Sequence[tuple[int, int, ExactMatch]] = (),
     classes: ClassTotals | None = None,
+    timeline: Timeline | None = None,
 ) -> SegmentResult:
     """The answer of exact matching; of `resegmented` flows the losses are not known.
 
@@ -245,6 +249,7 @@ def exact_result(
         intervals=[{"start_ns": a, "end_ns": b, **_exact_totals(part, resegmented)} for a, b, part in intervals],
         classes=[{"dscp": n, "name": class_name(n), **_exact_totals(part, resegmented)} for n, part in by_class],
         buckets=partial(_bucket_rows, match, key_of) if match.tails else None,
+        timeline=timeline,
     )
 
 
@@ -494,7 +499,7 @@ def _loss_warnings(result: SegmentResult, resegmented: Sized) -> list[str]:
     return warnings
 
 
-def _clock_words(clock: Mapping[str, Any]) -> Iterable[str]:
+def clock_words(clock: Mapping[str, Any]) -> Iterable[str]:
     """What delays and their intervals are relative to: the clock's error is common to all and part of none of them."""
     doubt = clock.get("uncertainty_ns", 0)
     if doubt is None:
