@@ -8,10 +8,11 @@ STAMP := $(VENV)/.installed
 KERNELS := $(VENV)/.kernels
 WARM := $(VENV)/.warm
 MICROPYTHON := $(VENV)/micropython
+AXE := $(VENV)/axe
 
 # Debian packages that tests need; installed when missing and root.
-SYSTEM_PACKAGES := dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables postgresql \
-	prometheus tcpdump tshark
+SYSTEM_PACKAGES := chromium dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables \
+	postgresql prometheus tcpdump tshark
 
 .PHONY: all install demo test test-long test-checked fuzz check bench format clean system-packages
 
@@ -21,7 +22,7 @@ install: $(STAMP) $(KERNELS)
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,tomography,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,tomography,web,dev]'
 	touch $@
 
 # Compiled kernels are cached per file and do not notice changes in what they inline. Bytecode is written here because
@@ -34,6 +35,10 @@ $(KERNELS): $(STAMP) $(shell find src -name '*.py')
 # The node unit is tested on a real MicroPython, by Node.js.
 $(MICROPYTHON)/.installed: $(STAMP) scripts/install-micropython
 	sh scripts/install-micropython $(MICROPYTHON)
+
+# Whether pages can be used by everyone is judged by axe-core, in the browser.
+$(AXE)/.installed: $(STAMP) scripts/install-axe
+	sh scripts/install-axe $(AXE)
 
 demo: $(KERNELS)
 	$(BIN)/sojourn demo
@@ -48,7 +53,7 @@ $(WARM): $(KERNELS)
 	$(BIN)/sojourn warm-up
 	touch $@
 
-test: $(KERNELS) $(MICROPYTHON)/.installed system-packages
+test: $(KERNELS) $(MICROPYTHON)/.installed $(AXE)/.installed system-packages
 	$(MAKE) --no-print-directory -j 2 check $(WARM)
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long and not live"
 	$(BIN)/python -m pytest -m "live and not long"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sojourn.segments.result import SegmentResult as SegmentResult
     from sojourn.tomography.result import TomographyResult as TomographyResult
     from sojourn.tomography.result import tomography as tomography
+    from sojourn.web.report.report import report as report
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _HOMES = {
     "open_capture": "capture.files.reader",
     "plan": "segments.planning.result",
     "record": "segments.record",
+    "report": "web.report.report",
     "rtt": "rtt.result",
     "tomography": "tomography.result",
 }

@@ -63,6 +63,20 @@ def test_claims_are_printed_and_kept(tmp_path: Path, monkeypatch, capsys) -> Non
     assert NOTES in (tmp_path / "a" / "b" / "claims.md").read_text()
 
 
+def test_a_page_has_the_claims_and_the_figures(tmp_path: Path, monkeypatch) -> None:
+    assert run(monkeypatch, "--out", str(tmp_path), "--report", str(tmp_path / "claims.html")) == 0
+    page = (tmp_path / "claims.html").read_text()
+    assert TITLE in page
+    assert '"ours"' in page
+    assert NOTES in page
+
+
+def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "--out", str(tmp_path / "a"), "--report", str(tmp_path / "no" / "a.html")) == 2
+    assert "there is no directory" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
 def test_the_table_says_what_does_not_reproduce(tmp_path: Path, monkeypatch, capsys) -> None:
     assert run(monkeypatch, "--out", str(tmp_path)) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if "error" in line)

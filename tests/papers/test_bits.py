@@ -44,7 +44,7 @@ def test_cells_win_without_loss_and_samples_under_heavy_loss(case) -> None:
 
 @pytest.mark.long
 def test_the_whole_comparison_at_scale_small(tmp_path: Path) -> None:
-    claims = reproduce("bits", tmp_path, Scale.SMALL)
+    claims = reproduce("bits", tmp_path, Scale.SMALL).claims
     coverage = [claim.joint for claim in claims if claim.unit == "share"]
     assert min(coverage) >= 0.88
     errors = [claim for claim in claims if claim.unit == "%" and "≥ 100," in claim.quantity]

@@ -99,7 +99,7 @@ def test_the_papers_arithmetic_is_checked() -> None:
 
 @pytest.mark.long
 def test_the_small_run_meets_the_goals_in_every_world(tmp_path: Path) -> None:
-    claims = reproduce("colate", tmp_path, Scale.SMALL)
+    claims = reproduce("colate", tmp_path, Scale.SMALL).claims
     accuracy = [claim for claim in claims if claim.experiment.startswith("accuracy")]
     assert {law for law in LAWS if any(law in claim.experiment for claim in accuracy)} == set(LAWS)
     assert all("110 flows ≥ 1000" in claim.experiment for claim in accuracy)

@@ -9,6 +9,7 @@ import typer
 
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, columns, progress, say, write_rows
+from sojourn.cli.reports import ReportOption, check_report, write_report
 from sojourn.core.errors import UsageError
 from sojourn.papers.reproduction import Scale, claims_json
 from sojourn.papers.reproduction import reproduce as run
@@ -38,12 +39,14 @@ def reproduce(
     scale: Annotated[
         Scale, typer.Option(help="small: under five minutes on one core; paper: as many packets as the paper had.")
     ] = Scale.SMALL,
+    report: ReportOption = None,
     output_format: FormatOption = None,
 ) -> None:
     """Run, print the claims, and leave them with the figures in DIR; files of an earlier run there are replaced."""
     how = output_format or Format.TABLE
     if how is Format.PARQUET:
         raise UsageError("claims are not written as Parquet", where="reproduce", action="use json or csv")
+    check_report(report)
     share_done = 0.0
     with progress(f"reproduce {paper}") as show:
 
@@ -53,10 +56,12 @@ def reproduce(
             show(step, share)
 
         try:
-            claims = claims_json(run(paper, out, scale, advance=advance))
+            result = run(paper, out, scale, advance=advance)
         except KeyboardInterrupt:
             done = f"the experiments that were done are in {out / 'claims.md'}"
             say(f"interrupted; {done if share_done else 'nothing was done yet'}")
             raise typer.Exit(130) from None
+    claims = claims_json(result.claims)
     block = {column.name: [claim[column.name] for claim in claims] for column in TABLE}
     write_rows([block], how, name="claims", fields={"paper": paper, "scale": scale.value}, table=TABLE)
+    write_report(result, report)

@@ -10,6 +10,7 @@ import typer
 
 from sojourn.cli.options import Output, VerboseOption, grouped
 from sojourn.cli.output import Format, TableColumn, columns, progress, warn
+from sojourn.cli.reports import ReportOption, check_report, write_report
 from sojourn.core.units import format_duration, plural
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ EXAMPLE = """\
   $ sojourn tomography trace.csv
   $ sojourn tomography trace.csv --packet 17:3 --bounds lp
   $ sojourn tomography trace.csv --truth hops.csv --format json | jq .summary
+  $ sojourn tomography trace.csv --report waits.html
 """
 PACKET_TABLE = [
     *columns("origin", "seq", "hop", "node"),
@@ -89,20 +91,24 @@ def tomography(
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Work on a Dask cluster: its scheduler, tcp://HOST:PORT.")
     ] = None,
+    report: ReportOption = None,
     verbose: VerboseOption = False,
     *,
     output: Output,
 ) -> None:
     from sojourn.tomography.result import tomography as locate
 
+    check_report(report, [trace, *([truth] if truth else [])])
     by_node = output.how is Format.TABLE and not packet
     with progress(trace.name) as advance:
         result = locate(
             trace, packet=packet, truth=truth, baselines=baselines, method=method, window=window, ratio=ratio,
             omega=omega, epsilon=epsilon, sums=sums, bounds=bounds, cut=cut,
-            likely=truth is not None or not by_node, workers=workers, cluster=cluster, advance=advance,
+            likely=truth is not None or report is not None or not by_node, workers=workers, cluster=cluster,
+            advance=advance,
         )  # fmt: skip
-    _report(result, verbose=verbose)
+    _tell(result, verbose=verbose)
+    write_report(result, report)
     if not by_node:
         output.write(result, PACKET_TABLE)
         return
@@ -110,7 +116,7 @@ def tomography(
     print(result.summary + (f"\n{plural(hidden, 'node')} not shown" if hidden else ""), file=sys.stderr)
 
 
-def _report(result: TomographyResult, *, verbose: bool) -> None:
+def _tell(result: TomographyResult, *, verbose: bool) -> None:
     """What was left out or does not fit together, on stderr."""
     trace, bounds = result.trace, result.bounds
     warn(result.warnings)

@@ -89,7 +89,19 @@ class Outcome:
     figures: Sequence[Figure] = field(default=())
 
 
-def reproduce(paper: str, directory: Path, scale: Scale, *, advance: Advance = silent) -> list[Claim]:
+@dataclass(frozen=True)
+class Reproduction:
+    """What all experiments of a paper gave; ``remarks`` say how they were run and how figures are to be read."""
+
+    paper: str
+    title: str
+    scale: Scale
+    remarks: str
+    claims: tuple[Claim, ...]
+    figures: tuple[Figure, ...]
+
+
+def reproduce(paper: str, directory: Path, scale: Scale, *, advance: Advance = silent) -> Reproduction:
     """Run all experiments of a paper; claims and figures are in `directory` as soon as they are known.
 
     Files of an earlier run are replaced, one by one as the new ones are known.
@@ -99,7 +111,8 @@ def reproduce(paper: str, directory: Path, scale: Scale, *, advance: Advance = s
     module = import_module(PAPERS[paper])
     experiments: Sequence[Callable[[Scale], Outcome]] = module.EXPERIMENTS
     claims: list[Claim] = []
-    pictures: list[str] = []
+    pictures: list[Figure] = []
+    remarks = ""
     began = perf_counter()
     for number, experiment in enumerate(experiments):
         advance(experiment.__name__.replace("_", " "), number / len(experiments))
@@ -107,12 +120,12 @@ def reproduce(paper: str, directory: Path, scale: Scale, *, advance: Advance = s
         claims += outcome.claims
         for figure in outcome.figures:
             _write_figure(directory, figure)
-            pictures.append(figure.name)
+            pictures.append(figure)
         done = f"{number + 1} of {len(experiments)} experiments"
-        remarks = f"Scale {scale}, sojourn {__version__}, {done}, {perf_counter() - began:.0f} s."
-        notes = getattr(module, "NOTES", "")
-        _write_claims(directory, module.TITLE, f"{remarks}\n\n{notes}".strip(), claims, pictures)
-    return claims
+        run = f"Scale {scale}, sojourn {__version__}, {done}, {perf_counter() - began:.0f} s."
+        remarks = f"{run}\n\n{getattr(module, 'NOTES', '')}".strip()
+        _write_claims(directory, module.TITLE, remarks, claims, [figure.name for figure in pictures])
+    return Reproduction(paper, module.TITLE, scale, remarks, tuple(claims), tuple(pictures))
 
 
 def require_matplotlib() -> None:

@@ -36,7 +36,7 @@ DEFAULT_MAX_FLOWS = 1 << 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RttResult(Result):
-    """Round-trip times of each flow direction and kind, those with most samples first."""
+    """Round-trip times of each flow direction and kind, those with most samples first; ``source`` is the capture."""
 
     rows: Columns
     samples: int
@@ -45,6 +45,7 @@ class RttResult(Result):
     memory_bytes: int
     ignored: dict[str, int]
     warnings: tuple[str, ...] = ()
+    source: str = ""
 
     def columns(self) -> Columns:
         return self.rows
@@ -121,6 +122,7 @@ class RttRun:
             memory_bytes=self._meter.memory_bytes,
             ignored=self._packets.ignored | self._meter.ignored | self._summaries.dropped,
             warnings=tuple(self._packets.warnings),
+            source=self._packets.name,
         )
 
 

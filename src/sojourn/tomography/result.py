@@ -14,7 +14,7 @@ import numpy as np
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import UsageError
 from sojourn.core.executors.executor import Executor, open_executor
-from sojourn.core.files import FilePath
+from sojourn.core.files import FilePath, shown_name
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import parse_duration, plural
 from sojourn.tomography.bounds.constraints import Bounds, ConstraintOptions, Sums, bound
@@ -59,7 +59,8 @@ class NodesResult(Result):
 class TomographyResult(Result):
     """The delay at every hop within bounds that hold for certain, and where it likely lies.
 
-    ``nodes`` adds the hops up; ``facts`` tells what the run did and, given a truth, how far it is off.
+    ``nodes`` adds the hops up; ``facts`` tells what the run did and, given a truth, how far it is off; ``source`` names
+    the trace.
     """
 
     rows_name = "hops"
@@ -71,6 +72,7 @@ class TomographyResult(Result):
     facts: dict[str, Any]
     packet: int | None = None
     warnings: tuple[str, ...] = ()
+    source: str = ""
 
     @cached_property
     def _visits(self) -> Int64Array:
@@ -86,6 +88,10 @@ class TomographyResult(Result):
     def blocks(self) -> Iterator[Columns]:
         for begin in range(0, max(len(self), 1), _BLOCK_ROWS):
             yield self._hops(self._visits[begin : begin + _BLOCK_ROWS])
+
+    def hops_of(self, packet: int) -> Columns:
+        """The rows of one packet, by its place in the trace."""
+        return self._hops(np.flatnonzero(self.trace.is_visit & (self.trace.owner == packet)))
 
     def _hops(self, rows: Int64Array) -> Columns:
         trace, owner = self.trace, self.trace.owner[rows]
@@ -199,7 +205,8 @@ def tomography(
                 result.facts.update(
                     evaluate_baselines(read, true_ns, asked, windows, executor=executor, advance=advance)
                 )
-    return replace(result, packet=chosen, warnings=tuple(_warnings(result, packet, found)))
+    source = "" if isinstance(trace, CollectionTrace) else shown_name(trace)
+    return replace(result, packet=chosen, warnings=tuple(_warnings(result, packet, found)), source=source)
 
 
 def _packets_called(trace: CollectionTrace, name: str) -> list[int]:

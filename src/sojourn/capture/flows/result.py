@@ -29,7 +29,7 @@ _SPLIT = "packets put together by offloading (TSO, GRO), counted as those of the
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlowTableResult(Result):
-    """Packets, bytes, first and last time of every flow, those with most bytes first."""
+    """Packets, bytes, first and last time of every flow, those with most bytes first; ``source`` is the capture."""
 
     table: FlowTable
     order: Int64Array
@@ -38,6 +38,7 @@ class FlowTableResult(Result):
     ignored: dict[str, int]
     notes: dict[str, int]
     warnings: tuple[str, ...] = ()
+    source: str = ""
 
     def __len__(self) -> int:
         return len(self.order)
@@ -102,4 +103,5 @@ def flows(
             ignored=packets.ignored,
             notes=packets.notes | ({_SPLIT: packets.split_packets} if packets.split_packets else {}),
             warnings=tuple(packets.warnings),
+            source=packets.name,
         )

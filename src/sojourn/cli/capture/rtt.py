@@ -15,6 +15,7 @@ import typer
 from sojourn.cli.capture.flows import flow_columns
 from sojourn.cli.options import InnerOption, Live, Output, StrictOption, VerboseOption, WordsArgument, grouped
 from sojourn.cli.output import Format, TableColumn, opened, progress, warn
+from sojourn.cli.reports import ReportOption, check_report, write_report
 from sojourn.core.results import rows
 from sojourn.core.units import format_bytes, format_duration, parse_duration
 
@@ -37,6 +38,7 @@ EXAMPLE = """\
   $ sojourn rtt office.pcapng --samples --kind timestamps -w rtt.csv
   $ sojourn rtt office.pcapng --format json | jq '.flows[] | select(.p95_ns > 100e6)'
   $ sojourn rtt -i eth0 --for 1min tcp port 1883
+  $ sojourn rtt office.pcapng --report rtt.html
 """
 
 
@@ -84,6 +86,7 @@ def rtt(
     pending: Annotated[int, typer.Option(help="Unanswered packets remembered (power of two).")] = 1 << 18,
     max_flows: Annotated[int, typer.Option(help="Flow directions summarised at most.")] = 1 << 16,
     strict: StrictOption = False,
+    report: ReportOption = None,
     verbose: VerboseOption = False,
     output: Output,
 ) -> None:
@@ -94,6 +97,7 @@ def rtt(
     how = output.how
     limits = RttLimits(connections=connections, pending=pending, max_rtt_ns=parse_duration(max_rtt, where="--max-rtt"))
     source, where = live.source(words, "rtt")
+    check_report(report, [] if live.interface else [str(source)])
     with open_rtt(
         source, where=where, kinds=kind or (), inner=inner, limits=limits, quic_ports=quic_port or (QUIC_PORT,),
         dns_ports=dns_port or (DNS_PORT,), max_flows=max_flows, strict=strict,
@@ -113,10 +117,11 @@ def rtt(
         output.write(result, _table())
     if (samples and live.interface) or (not samples and output.how is Format.TABLE and not len(result)):
         print(result.summary, file=sys.stderr)
-    _report(result, verbose=verbose)
+    _tell(result, verbose=verbose)
+    write_report(result, report)
 
 
-def _report(result: RttResult, *, verbose: bool) -> None:
+def _tell(result: RttResult, *, verbose: bool) -> None:
     warn(result.warnings)
     if not verbose:
         return

@@ -12,6 +12,7 @@ from sojourn.cli.mplane.planning import app
 from sojourn.cli.mplane.source import PathOptions, read_range
 from sojourn.cli.options import grouped
 from sojourn.cli.output import say
+from sojourn.cli.reports import ReportOption, check_report, write_report
 from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration, parse_share
 
@@ -90,6 +91,7 @@ def diagnose(
     duration: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="--watch: for how long; else until Ctrl-C.")
     ] = None,
+    report: ReportOption = None,
     output_format: StationFormat = "table",
 ) -> None:
     """Name the segment that made a path slow or lossy: now against a baseline, with an interval for each change.
@@ -103,6 +105,10 @@ def diagnose(
     from sojourn.mplane.station.diagnosis import diagnose as diagnose_path
 
     _check_format(output_format)
+    if watch and report is not None:
+        raise UsageError("a watch has no end to report", where="--report", action="leave --watch or --report out")
+    sources = list(asked.files or [])
+    check_report(report, sources)
     before = Window(*read_range(baseline, where="--baseline")) if baseline else None
     is_share = least.strip().endswith("%")
     plan = DiagnosisPlan(
@@ -125,6 +131,7 @@ def diagnose(
     print_diagnosis(result, output_format)
     for note in result.notes:
         say(note)
+    write_report(result, report, sources)
 
 
 def _watch(asked: PathOptions, plan: DiagnosisPlan, patience: Patience, since: str, how: str) -> None:

@@ -31,6 +31,7 @@ from sojourn.cli.options import (
     refuse_files,
 )
 from sojourn.cli.output import Block, Format, TableColumn, choose_format, loss_style, progress, warn, write_rows
+from sojourn.cli.reports import ReportOption, check_report, write_report
 from sojourn.core.errors import ParameterError, UsageError, harmless
 from sojourn.core.units import format_duration, plural
 
@@ -175,6 +176,7 @@ What a sketch of 128 KB at each point would have said, beside the truth:
   $ sojourn measure in.pcap out.pcap --sketch auto --memory 128KB --truth
   $ sojourn measure in.pcap out.pcap --interval 1s -w flows.csv
   $ sojourn measure in.pcap out.pcap udp port 5000
+  $ sojourn measure in.pcap out.pcap --report delays.html
 
 Between two machines on which nothing is installed, while packets pass:
 
@@ -298,6 +300,7 @@ def measure(
         Path | None,
         typer.Option(metavar="FILE", help="Also write every flow's delays in buckets of 1.6 % (exact answers only)."),
     ] = None,
+    report: ReportOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Measure one-way delay, jitter and loss of every flow between two captures or interfaces."""
@@ -308,6 +311,7 @@ def measure(
     common["by"] = asked.pop("by", None)
     if histogram is not None:
         _check_histogram(histogram, recorded.sketch)
+    check_report(report, [] if live.interface else points[:2])
     with progress("measure") as advance:
         if live.interface:
             if asked.get("clock") in ("auto", "none"):
@@ -329,9 +333,11 @@ def measure(
                     action="give captures SENDER RECEIVER, or -i IFACE -i IFACE",
                 )
             where = " ".join(points[2:])
+            asked["timeline"] = report is not None
             tell = partial(_tell, to=sys.stdout if output.how is Format.TABLE else sys.stderr)
             result = measure_files(points[0], points[1], where=where, advance=advance, interim=tell, **asked, **common)
     print_segment(result, output, verbose=verbose)
+    write_report(result, report)
     if histogram is not None:
         write_rows([result.histogram()], choose_format(None, histogram), path=histogram, name="buckets")
 

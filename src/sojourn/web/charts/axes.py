@@ -18,7 +18,8 @@ from sojourn.web.charts.tokens import LIGHT, SERIES, Option
 LOG_SPREAD = 30.0  # largest by smallest; below, a linear axis shows both well
 NS_PER_MS = 1e6
 # Heights that suit a chart, in pixels.
-HEIGHT, ROW_HEIGHT, FRAME_HEIGHT = 320, 40, 70
+FEW_POINTS = 40  # of a line, each of which is marked
+HEIGHT, NETWORK_HEIGHT, ROW_HEIGHT, FRAME_HEIGHT = 320, 470, 40, 70
 _MOST_DECADES, _FEW_DECADES = 8, 2
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
 
@@ -44,8 +45,8 @@ def chart(description: str, series: Sequence[Option], *, legend: bool = True, **
             "left": 0,
             "right": 0,
             "itemGap": 14,
-            "itemWidth": 18,
-            "itemHeight": 10,
+            "itemWidth": 20,
+            "itemHeight": 14,  # as high as its text, which is cut off where the legend is turned over
             "data": named,
             "textStyle": {"color": LIGHT.text},
             "pageTextStyle": {"color": LIGHT.muted},
@@ -58,7 +59,8 @@ def chart(description: str, series: Sequence[Option], *, legend: bool = True, **
 def grid(shows_legend: bool, *, has_rows: bool = False, bottom: int = 8) -> Option:
     """Where the axes stand: below the legend, and below the name of the upright axis, which rows do not have."""
     top = (28 if shows_legend else 0) + (10 if has_rows else 34)
-    return {"left": 8, "right": 22, "top": top, "bottom": bottom, "containLabel": True}
+    # Names of rows stand inside, so that nothing else makes room for half of the first number below.
+    return {"left": 26 if has_rows else 8, "right": 26, "top": top, "bottom": bottom, "containLabel": True}
 
 
 def tooltip(unit: str = "", *, trigger: str = "axis", **more: Any) -> Option:
@@ -99,7 +101,9 @@ def is_empty(option: Mapping[str, Any]) -> bool:
 
 
 def height_px(option: Mapping[str, Any]) -> int:
-    """How high a chart should be: those with a row for each name grow with them."""
+    """How high a chart should be: those with a row for each name grow with them, and networks need room."""
+    if any(one.get("type") == "graph" for one in option["series"]):
+        return NETWORK_HEIGHT
     axis = option.get("yAxis")
     rows = axis.get("data") if isinstance(axis, dict) else None
     return HEIGHT if rows is None else FRAME_HEIGHT + ROW_HEIGHT * max(len(rows), 1)
@@ -247,15 +251,16 @@ def zoom() -> list[Option]:
 
 
 def line(name: str, points: Sequence[Sequence[float | None]], colour: str, **more: Any) -> Option:
-    """A line through points; it is broken where a value is missing, and single points are marked."""
-    few = len(points) <= 40
+    """A line through points; it is broken where a value is missing, and points between two gaps are marked."""
+    few = len(points) <= FEW_POINTS
     return _merged(
         {
             "type": "line",
             "name": name,
-            "data": [list(point) for point in points],
-            "showSymbol": few,
-            "symbol": "circle",
+            "data": [list(point) for point in points] if few else _alone_marked(points),
+            "showSymbol": True,
+            "showAllSymbol": True,
+            "symbol": "circle" if few else "none",
             "symbolSize": 5,
             "connectNulls": False,
             "lineStyle": {"width": 2, "color": colour},
@@ -264,6 +269,17 @@ def line(name: str, points: Sequence[Sequence[float | None]], colour: str, **mor
         },
         more,
     )
+
+
+def _alone_marked(points: Sequence[Sequence[float | None]]) -> list[Any]:
+    """Points of a line; those that nothing is drawn to or from are marked, as they would not be seen."""
+    known = [False, *(point[1] is not None for point in points), False]
+    return [
+        {"value": list(point), "symbol": "circle", "symbolSize": 3}
+        if known[k + 1] and not known[k] and not known[k + 2]
+        else list(point)
+        for k, point in enumerate(points)
+    ]
 
 
 def _merged(base: Option, more: Mapping[str, Any]) -> Option:

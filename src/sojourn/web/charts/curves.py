@@ -40,7 +40,6 @@ def curves(
             [list(point) for point in zip(shown(one.x), shown(one.y), strict=True)],
             one.colour or SERIES[place % len(SERIES)],
             lineStyle={"type": one.dash},
-            showSymbol=len(one.x) < 30,
         )
         for place, one in enumerate(lines)
     ]

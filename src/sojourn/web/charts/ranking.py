@@ -19,9 +19,13 @@ def flow_means(
     high_ns: Sequence[float | None],
     *,
     p99_ns: Sequence[float | None] = (),
+    tail_name: str = "p99",
     log: bool | None = None,
 ) -> Option:
-    """The mean delay of each flow as a point on its 95 % interval, and p99 beside it; the first `MOST_ROWS`."""
+    """The mean delay of each flow as a point on its 95 % interval, and p99 (or `tail_name`) beside it.
+
+    The first `MOST_ROWS` are drawn.
+    """
     names, mean, low, high = names[:MOST_ROWS], shown(mean_ns)[:MOST_ROWS], low_ns[:MOST_ROWS], high_ns[:MOST_ROWS]
     tail = shown(p99_ns)[:MOST_ROWS]
     if not finite(mean):
@@ -29,7 +33,7 @@ def flow_means(
     series = [
         *_whiskers(low, high),
         _marks("mean", mean, LIGHT.blue, "circle", 9),
-        *([_marks("p99", tail, LIGHT.orange, "triangle", 9)] if finite(tail) else []),
+        *([_marks(tail_name, tail, LIGHT.orange, "triangle", 9)] if finite(tail) else []),
     ]
     axis = value_axis("", "ns", [*mean, *tail, *low, *high], log=log, axisLine={"show": True})
     return chart(

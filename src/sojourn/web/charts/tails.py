@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sojourn.core.estimates import LEVELS
-from sojourn.web.charts.axes import chart, empty, line, log_ticks, spreads, tooltip, value_axis
+from sojourn.web.charts.axes import chart, empty, grid, line, log_ticks, spreads, tooltip, value_axis
 from sojourn.web.charts.scripts import BAND
 from sojourn.web.charts.tokens import LIGHT, SERIES, Option
 
@@ -24,17 +24,21 @@ def ccdf(curves: Mapping[str, Curve]) -> Option:
     shares = [y for points in kept.values() for _, y in points]
     ticks = log_ticks(min(shares), 1.0)
     series = [
-        line(name, points, SERIES[place % len(SERIES)], step="end", showSymbol=len(points) < 8)
+        line(name, points, SERIES[place % len(SERIES)], step="end", symbol="none")
         for place, (name, points) in enumerate(kept.items())
     ]
     slowest = max(delays)
-    return chart(
+    option = chart(
         f"Share of packets that take longer than a delay, up to {slowest / 1e6:.4g} ms",
         series,
-        xAxis=value_axis("", "ns", delays, log=spreads(delays), min="dataMin", **_ruled()),
+        xAxis=value_axis("", "ns", delays, log=spreads(delays), **_ruled(delays)),
         yAxis=_share_axis(ticks),
         tooltip=tooltip("share"),
+        grid=grid(shows_legend=False),
     )
+    if len(series) > 1:
+        option["legend"] = _in_the_corner(option["legend"])
+    return option
 
 
 def percentile_curve(row: Mapping[str, Any], *, name: str = "all packets") -> Option:
@@ -49,8 +53,8 @@ def percentile_curve(row: Mapping[str, Any], *, name: str = "all packets") -> Op
     delays = [delay for one in known for delay in one[1:] if delay is not None and delay > 0]
     # The band lies between delays, along shares: what is horizontal here is vertical for the series.
     band = [[share, low, high] for share, _, low, high in known if low is not None and high is not None and low < high]
-    axis = value_axis("", "ns", delays, log=spreads(delays), min="dataMin", **_ruled())
-    series = [line(name, [(delay, share) for share, delay, _, _ in known], LIGHT.blue, showSymbol=True)]
+    axis = value_axis("", "ns", delays, log=spreads(delays), **_ruled(delays))
+    series = [line(name, [(delay, share) for share, delay, _, _ in known], LIGHT.blue, symbolSize=7)]
     if band:
         series.insert(0, _sideways(band))
     return chart(
@@ -101,14 +105,24 @@ def _sideways(band: list[list[float]]) -> Option:
     }
 
 
+def _in_the_corner(legend: Option) -> Option:
+    """The legend below the curves' shoulder, where nothing is: long names have room there."""
+    kept = {name: value for name, value in legend.items() if not name.startswith("page")}
+    text = {**legend["textStyle"], "width": 210, "overflow": "truncate", "fontSize": 11}
+    place = {"type": "plain", "orient": "vertical", "left": 62, "bottom": 34, "itemGap": 4, "textStyle": text}
+    return {name: value for name, value in kept.items() if name not in ("top", "right")} | place
+
+
 def _share_axis(ticks: Sequence[float]) -> Option:
     axis = value_axis("of packets take longer", "share", ticks, log=True)
     axis["axisLabel"]["customValues"] = axis["axisTick"]["customValues"] = list(ticks)
     return {**axis, "min": ticks[0], "max": 1.0}
 
 
-def _ruled() -> Option:
-    return {"axisLine": {"show": True}, "splitLine": {"show": True}}
+def _ruled(delays: Sequence[float]) -> Option:
+    """An axis that begins where the delays do: at the least where it is logarithmic, else at the round number below."""
+    begin: Option = {"min": "dataMin"} if spreads(delays) else {"min": None, "scale": True}
+    return {"axisLine": {"show": True}, "splitLine": {"show": True}, **begin}
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,8 +1,8 @@
 """The colours of both themes, by what they are for; an option is made in the light one and put into another.
 
 Guarantees, by the tests: texts have a contrast of 4.5 : 1 or more on both surfaces, lines and marks of 3 : 1 (WCAG AA),
-and series are told apart by those who see no red or no green. The series' hues are those of Okabe and Ito (2008); on white they are
-darker, as the originals are too pale for a line.
+and series are told apart by those who see no red or no green. The series' hues are those of Okabe and Ito (2008); on
+white they are darker, as the originals are too pale for a line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LIGHT = Theme(
     orange="#bd8900",
     sky="#4a9bd3",
     grey="#59626b",
-    heat=("#dfeaf5", "#b5d0e8", "#7fb1d8", "#468dc2", "#1f66a3", "#0b3c6f"),
+    heat=("#cfe0f0", "#a9c9e4", "#7fb1d8", "#468dc2", "#1f66a3", "#0b3c6f"),
 )
 DARK = Theme(
     surface="#171b21",
