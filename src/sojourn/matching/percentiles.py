@@ -153,9 +153,8 @@ class FlowPercentiles:
 @borrowing_inlined
 def code_at(delay: int) -> int:
     """The bucket of a delay: `code_of` in a kernel."""
-    place = (np.float64(abs(delay)).view(np.int64) >> _SHIFT) - _ONE + 1
-    code: int = _ZERO + (place if delay > 0 else -place if delay < 0 else 0)
-    return code
+    place = int(np.float64(abs(delay)).view(np.int64) >> _SHIFT) - _ONE + 1
+    return _ZERO + (place if delay > 0 else -place if delay < 0 else 0)
 
 
 @borrowing_kernel

@@ -14,11 +14,15 @@ from web_report import Opened, opened
 import sojourn
 from sojourn.core.units import format_duration
 
+# Copied first: a browser warns of canvases that are read more than once.
 NOT_BLANK = """() => echarts && [...document.querySelectorAll('[data-chart]')].map((place) => {
-  const canvas = place.querySelector('canvas');
-  const pixels = new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-  return new Set(pixels).size;
+  const drawn = place.querySelector('canvas'), {width, height} = drawn;
+  const copy = Object.assign(document.createElement('canvas'), {width, height}).getContext('2d');
+  copy.drawImage(drawn, 0, 0);
+  return new Set(new Uint32Array(copy.getImageData(0, 0, width, height).data.buffer)).size;
 })"""
+# Two frames on, what has changed its size is drawn again.
+PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
   .filter((each) => ['serious', 'critical'].includes(each.impact))
   .map((each) => each.id + ': ' + each.nodes.map((node) => node.html.slice(0, 120)).join(' | '))"""
@@ -67,9 +71,12 @@ KINDS = ("measure", "intervals", "large", "rtt", "tomography", "flows", "diagnos
 def test_a_report_is_drawn_in_both_themes_and_on_a_phone(
     browser: Browser, reports: Reports, kind: str, artifacts: Path
 ) -> None:
-    for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)):
-        with opened(browser, reports[kind], scheme=scheme, width=width) as found:
-            page = found.page
+    with opened(browser, reports[kind]) as found:
+        page = found.page
+        for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.evaluate(PAINTED)
             assert all(colours > 3 for colours in page.evaluate(NOT_BLANK)), (scheme, width)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -79,10 +86,11 @@ def test_a_report_is_drawn_in_both_themes_and_on_a_phone(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everyone_can_use_it(browser: Browser, reports: Reports, kind: str, axe_script: str) -> None:
-    for scheme in ("light", "dark"):
-        with opened(browser, reports[kind], scheme=scheme) as found:
-            found.page.evaluate(axe_script)
-            assert found.page.evaluate(SERIOUS) == []
+    with opened(browser, reports[kind]) as found:
+        found.page.evaluate(axe_script)
+        for scheme in ("light", "dark"):
+            found.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert found.page.evaluate(SERIOUS) == [], scheme
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +155,17 @@ def test_words_filter_by_addresses_and_protocols(large: Page) -> None:
 
 
 def test_pages_go_to_the_end_and_no_further(large: Page) -> None:
-    large.locator("input[type=search]").fill("")
+    large.locator("input[type=search]").fill("10.0.1.")
     following, back = large.get_by_label("Next flows"), large.get_by_label("Previous flows")
-    large.evaluate("for (let k = 0; k < 99; k++) document.querySelector('[aria-label=\"Next flows\"]').click()")
-    assert state(large) == "9,901–10,000 of 10,000 flows"
+    assert back.is_disabled()
+    for _ in range(2):
+        following.click()
+    assert state(large) == "201–256 of 256 flows"
+    assert large.locator("[data-table] tbody tr").count() == 56
     assert following.is_disabled()
     back.click()
-    assert state(large).startswith("9,801–")
+    assert state(large) == "101–200 of 256 flows"
+    large.locator("input[type=search]").fill("")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from sojourn.web.report.page import _widths, render
 from sojourn.web.report.report import contents_of
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
+HERE = {**os.environ, "PYTHONPATH": str(Path(sojourn.__file__).parents[1])}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,9 @@ def test_only_answers_have_reports(tmp_path: Path) -> None:
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command of a shell in a folder, with ``sojourn`` this checkout's."""
     line = command.replace("sojourn ", f"{' '.join(SOJOURN)} ", 1) if command.startswith("sojourn ") else command
-    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+    return subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, cwd=folder, env=HERE, timeout=120, check=False
+    )
 
 
 def test_a_command_refuses_before_it_measures(pair: tuple[str, str], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def opened(browser: Browser, path: Path, *, scheme: str = "light", width: int = 
     try:
         page.goto(path.as_uri())
         yield found
-        assert found.said == []
-        assert set(found.asked) == {path.as_uri()}
+        assert found.said == [], found.said
+        assert set(found.asked) == {path.as_uri()}, found.asked
     finally:
         context.close()

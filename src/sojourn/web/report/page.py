@@ -154,7 +154,9 @@ def _warnings(warnings: Sequence[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    """The text as a sentence; what begins with a name rather than a word keeps its letters."""
+    is_word = text.split(" ", 1)[0].isalpha()
+    return (text[:1].upper() if is_word else text[:1]) + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _figures(figures: Sequence[Figure]) -> str:
