@@ -15,7 +15,7 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from sojourn import __version__
 from sojourn.core.errors import SojournError
@@ -33,7 +33,7 @@ from sojourn.server.control.silence import SilenceWatch
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import SignIn, problems
 from sojourn.server.door.allowances import Allowances
-from sojourn.server.door.gate import Gate, explained_faults, explained_problem, refused
+from sojourn.server.door.gate import Dashboard, Gate, explained_faults, explained_problem, refused
 from sojourn.server.door.limits import IngestDesk, Limits, load_kernels
 from sojourn.server.ingest.broker import BrokerIntake, new_unit
 from sojourn.server.ingest.intake import Intake
@@ -79,6 +79,7 @@ from sojourn.store.tokens import TokenStore
 from sojourn.store.upkeep.clock import TrustedClock
 
 DESK_THREADS = 4
+NO_DASHBOARD = "This query unit has no dashboard; pip install 'sojourn[web]' and start it again to have one here.\n"
 
 
 def create_app(
@@ -87,6 +88,7 @@ def create_app(
     limits: Limits | None = None,
     broker: BrokerOptions | None = None,
     processes: IngestProcesses | None = None,
+    dashboard: Callable[[FastAPI], Dashboard] | None = None,
 ) -> FastAPI:
     """The application on an open store; with a broker it takes what nodes publish there, too.
 
@@ -151,6 +153,8 @@ def create_app(
             at_broker.start()
             app.state.is_at_broker = partial(_are_at_broker, at_broker, processes)
         yield
+        if front is not None:
+            await front.close()
         if at_broker is not None:
             await at_broker.stop()
         await run_in_threadpool(app.state.workers.close)
@@ -167,6 +171,7 @@ def create_app(
         redoc_url=None,
         responses=problems(413, 422),
     )
+    front = None if dashboard is None else dashboard(app)
     app.state.store = store
     app.state.tokens = TokenStore(store)
     app.state.audit = AuditLog(store)
@@ -192,7 +197,7 @@ def create_app(
     # A large JSON document holds the interpreter while it is parsed: others have a turn between two of them.
     app.state.parsing = asyncio.Semaphore(1)
     sign_in = SignIn(app.state.tokens, limits, app.state.desk, allowances)
-    app.add_middleware(Gate, sign_in=sign_in, limits=limits, allowances=allowances)
+    app.add_middleware(Gate, sign_in=sign_in, limits=limits, allowances=allowances, front=front)
     app.add_middleware(RequestCounter, telemetry=app.state.telemetry)
     if processes is not None:
         app.add_middleware(Introduced)
@@ -209,7 +214,13 @@ def create_app(
     app.include_router(audit_routes)
     app.include_router(reading_routes)
     app.include_router(telemetry.router)
+    app.add_route("/", _tell_of_dashboard)
     return app
+
+
+async def _tell_of_dashboard(_request: Request) -> PlainTextResponse:
+    """What is at `/` where no dashboard is installed: how to get it."""
+    return PlainTextResponse(NO_DASHBOARD)
 
 
 def _are_at_broker(own: BrokerIntake, processes: IngestProcesses | None) -> bool:

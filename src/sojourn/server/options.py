@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from fastapi import FastAPI
+
 from sojourn.core.errors import UsageError
 from sojourn.server.door.access import is_loopback
+from sojourn.server.door.gate import Dashboard
 from sojourn.server.door.limits import Limits
 from sojourn.server.ingest.link import BrokerOptions
 
@@ -31,6 +35,7 @@ class ServeOptions:
     graceful_seconds: int = 30  # what is under way when it is asked to end may take
     logs_json: bool = False
     broker: BrokerOptions | None = None
+    dashboard: Callable[[FastAPI], Dashboard] | None = None
     workers: int = 0  # processes that take epochs beside the one that plans; none: one process does all
 
     def __post_init__(self) -> None:

@@ -41,12 +41,13 @@ def make_server(store: EpochStore, door: Door, options: ServeOptions) -> UnitSer
     if options.workers:
         return _planning_server(store, door, options)
     configuration = UnitConfiguration(
-        create_app(store, limits=options.limits, broker=options.broker),
+        create_app(store, limits=options.limits, broker=options.broker, dashboard=options.dashboard),
         door,
         proxies=options.forwarded_from,
         timeout_graceful_shutdown=options.graceful_seconds,
         ssl_certfile=options.certificate,
         ssl_keyfile=options.private_key,
+        ws="none" if options.dashboard is None else "websockets-sansio",
     )
     return UnitServer(configuration)
 

@@ -36,6 +36,7 @@ MOST_CONNECTIONS = 4096  # with TLS each takes some 100 KB
 TLS_BUFFER_BYTES = 32 << 10
 RESERVED_DESCRIPTORS = 256  # the store's connections have three each, and solvers have pipes
 SHARE_OF_AN_ADDRESS = 0.75
+MOST_MESSAGE_BYTES = 1 << 20  # of a WebSocket, which pages alone have
 BACKLOG = 1024  # in the kernel's queue: what is dealt with in less than a second; a longer one only delays everybody
 ACCEPTED_AT_ONCE = 32
 KEEP_ALIVE_SECONDS = 60
@@ -357,12 +358,13 @@ class UnitConfiguration(uvicorn.Config):
         **options: Any,
     ) -> None:
         self.door, self.state = door, app.state
+        options.setdefault("ws", "none")
         super().__init__(
             app,
             # Another loop, be it installed, accepts connections by itself, past the door.
             loop="asyncio",
             http=BoundedProtocol,
-            ws="none",
+            ws_max_size=MOST_MESSAGE_BYTES,
             log_level="error",
             access_log=False,
             server_header=False,

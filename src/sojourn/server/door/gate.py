@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -26,7 +26,7 @@ from sojourn.server.door.limits import CBOR, BusyError, Limits
 from sojourn.server.queries.workers import TooLongError
 from sojourn.store.tokens import Token
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/openapi.json"})
+OPEN_PATHS = frozenset({"/", "/health", "/health/live", "/health/ready", "/openapi.json"})
 MOST_FAULTS, MOST_TEXT = 5, 100
 MOST_DETAIL = 1000
 _EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")
@@ -36,11 +36,31 @@ _BULK = re.compile(r"/api/v1/(segments/measurements|nodes/[^/]+/collections/[^/]
 Model = TypeVar("Model", bound=BaseModel)
 
 
+class Front(Protocol):
+    """What people see in a browser, beside the interface: paths of its own, to which it lets in by `SignIn` itself."""
+
+    def owns(self, path: str) -> bool:
+        """Whether a path is its own, and no route's."""
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, sign_in: SignIn) -> None:
+        """Answer a request, or a connection, for one of its paths."""
+
+
+class Dashboard(Front, Protocol):
+    """The pages of a query unit; it is asked to end with it."""
+
+    async def close(self) -> None:
+        """End what it has running."""
+
+
 class Gate:
     """Middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, sign_in: SignIn, limits: Limits, allowances: Allowances) -> None:
+    def __init__(
+        self, app: ASGIApp, sign_in: SignIn, limits: Limits, allowances: Allowances, front: Front | None = None
+    ) -> None:
         self._app = app
+        self._front = front
         self._sign_in = sign_in
         self._limits = limits
         self._buffered, self._running = allowances.buffered, allowances.running
@@ -48,6 +68,9 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if self._front is not None and self._front.owns(scope["path"]):
+            await self._front.serve(scope, receive, send, self._sign_in)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
