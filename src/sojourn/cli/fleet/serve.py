@@ -16,6 +16,11 @@ from sojourn.core.errors import UsageError
 from sojourn.core.units import parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi import FastAPI
+
+    from sojourn.server.door.gate import Dashboard
     from sojourn.server.door.limits import Limits
     from sojourn.server.ingest.link import BrokerOptions
 
@@ -176,6 +181,7 @@ def serve(
         logs_json=log_format == "json",
         broker=broker.options(),
         workers=listening.workers,
+        dashboard=_dashboard(),
     )
 
     tell = logged_in_json("sojourn.serve") if log_format == "json" else say
@@ -192,6 +198,17 @@ def serve(
             tell("warning: the broker's password travels unencrypted; use mqtts://")
 
     run(options, announce)
+
+
+def _dashboard() -> Callable[[FastAPI], Dashboard] | None:
+    """The pages, if what draws them is installed; it is imported when somebody visits."""
+    from importlib.util import find_spec
+
+    if find_spec("nicegui") is None:
+        return None
+    from sojourn.web.pages.front import PageFront
+
+    return PageFront
 
 
 def _limits(keeping: Keeping, watching: Watching, quotas: OfNodes) -> Limits:

@@ -1,0 +1,205 @@
+"""Collections of sinks: where, hop by hop, packets waited. One collection is drawn as the network that it came through.
+
+Links and packets are those of the latest `MOST_PACKETS` packets of the range, waits of nodes those of all in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from sojourn.core.units import plural
+from sojourn.web.charts.journeys import waterfall
+from sojourn.web.charts.networks import Link, Node, network, placed
+from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Table
+from sojourn.web.pages.segment import columns_of
+from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
+from sojourn.web.pages.unit import named
+from sojourn.web.pages.view import View, duration
+
+MOST_PACKETS = 1000
+PATH = "/api/v1/nodes/{}/collections/{}"
+SINK = "sink"
+
+
+@page("/collections", "Tomography")
+def collections(view: View) -> None:
+    """One table."""
+    heading("Tomography", "Packets collected at sinks, and how far their hops are known.")
+    with panels():
+        Panel(view, "Collections", partial(table, view), every=LIVE_SECONDS, wide=True)
+
+
+async def table(view: View) -> Sequence[Part]:
+    """Every collection, and how far it is solved."""
+    found = await view.unit.get("/api/v1/collections")
+    if not found:
+        command = "sojourn sink send trace.csv gateway/field --follow"
+        return [Note("No sink has sent packets yet. Send a trace to a collection, growing or not:", command=command)]
+    columns = [
+        Column("name", "Collection", link=("/collection", {"node": "node", "name": "name"})),
+        Column("node", "Node", link=("/node", {"name": "node"})),
+        Column("packets", "Packets", kind="count", width=110),
+        Column("solved", "Solved", kind="count", width=110),
+        Column("open", "Open", kind="count", width=90),
+        Column("late", "Late", kind="count", width=90),
+        Column("newest_ns", "Newest", kind="ago", width=120),
+        Column("trouble", "Trouble"),
+    ]
+    return [Table("collections", columns, found, key=("node", "name"))]
+
+
+@page("/collection", "Collection")
+def collection(view: View) -> None:
+    """The network, the slowest nodes, packets, and one packet's journey."""
+    node, name = view.param("node"), view.param("name")
+    if not node or not name:
+        heading("Collection", "Which one? The list of collections leads to each.")
+        return
+    heading(name, f"Packets that the sink at {node} collected.", ranged=view)
+    field = Field(view, node, name)
+    origin, sequence = view.param("origin"), view.param("seq")
+    with panels():
+        Panel(view, "How far it is solved", field.progress, every=LIVE_SECONDS, wide=True)
+        if origin and sequence:
+            title = f"Journey of packet {sequence} of node {origin}"
+            Panel(
+                view, title, partial(field.journey, origin, sequence), wide=True, hint="pale: bounds that are certain"
+            )
+        Panel(view, "Network", field.drawn, every=6 * LIVE_SECONDS, hint="nodes by mean delay, links by traffic")
+        Panel(view, "Slowest nodes", field.nodes, every=2 * LIVE_SECONDS)
+        Panel(view, "Packets", field.packets, every=2 * LIVE_SECONDS, wide=True, hint="each leads to its journey")
+
+
+class Field:
+    """What the panels of one collection show."""
+
+    def __init__(self, view: View, node: str, name: str) -> None:
+        self._view, self._node, self._name = view, node, name
+        self._path = named(PATH, node, name)
+        self._places: dict[str, tuple[float, float]] = {}
+
+    def _range(self) -> dict[str, int]:
+        span = self._view.span()
+        return {"from_ns": max(span.from_ns, 0), "to_ns": span.to_ns}
+
+    async def progress(self) -> Sequence[Part]:
+        """Its counts."""
+        found = await self._view.unit.get(self._path)
+        facts = [
+            Fact("Packets", f"{found['packets']:,}", hint=f"{found['duplicates']:,} came twice"),
+            Fact("Solved", f"{found['solved']:,}", hint=plural(found["windows"], "window")),
+            Fact("Open", f"{found['open']:,}", hint="solving now" if found["solving"] else ""),
+            Fact("Late", f"{found['late']:,}", tone="warn" if found["late"] else ""),
+            Fact("Set aside", f"{found['set_aside']:,}", tone="warn" if found["set_aside"] else ""),
+            Fact("Newest", self._view.time(found["newest_ns"])),
+        ]
+        trouble = [Note(found["trouble"], "bad")] if found["trouble"] else []
+        return [Facts(facts), *trouble]
+
+    async def nodes(self) -> Sequence[Part]:
+        """How long packets stayed at each node."""
+        found = await self._view.unit.get(f"{self._path}/nodes", **self._range())
+        if not found["nodes"]:
+            return [_nothing()]
+        columns = [
+            Column("node", "Node", width=90),
+            Column("mean_ns", "Mean", kind="duration", width=105, sort="desc"),
+            Column("p95_ns", "p95", kind="duration", width=105),
+            Column("queue_share", "In queue", kind="share", width=105, hint="packets that waited behind others"),
+            Column("packets", "Packets", kind="count", width=105),
+        ]
+        return [Table("nodes by delay", columns, found["nodes"], key=("node",), height=420)]
+
+    async def drawn(self) -> Sequence[Part]:
+        """Nodes coloured by their mean delay, links as wide as they are used."""
+        waits = (await self._view.unit.get(f"{self._path}/nodes", **self._range()))["nodes"]
+        if not waits:
+            return [_nothing()]
+        used = _links(await self._hops())
+        means = {str(one["node"]): one["mean_ns"] for one in waits}
+        names = list(dict.fromkeys([*means, *(end for pair in used for end in pair)]))
+        number = {name: place for place, name in enumerate(names)}
+        most = max(used.values(), default=1)
+        links = [
+            Link(number[one], number[other], weight=count / most, note=plural(count, "packet"))
+            for (one, other), count in used.items()
+        ]
+        # Where a node was put it stays, however often the panel is renewed.
+        nodes = []
+        for name in names:
+            x, y = self._places.get(name, (None, None))
+            nodes.append(Node(name, means.get(name), x=x, y=y, is_marked=name == SINK))
+        nodes = await asyncio.to_thread(placed, nodes, links)
+        self._places = {one.name: (one.x, one.y) for one in nodes if one.x is not None and one.y is not None}
+        return [Chart(network(nodes, links), height=480)]
+
+    async def packets(self) -> Sequence[Part]:
+        """The packets of the range, with what each took."""
+        hops = await self._hops()
+        if not hops:
+            return [_nothing()]
+        found: dict[tuple[int, int, int], dict[str, Any]] = {}
+        for hop in hops:
+            key = hop["origin"], hop["seq"], hop["t0_ns"]
+            row = found.setdefault(key, {"origin": key[0], "seq": key[1], "t0_ns": key[2], "hops": 0, "delay_ns": 0,
+                                         "slowest": hop["node"], "longest": -1,
+                                         "collection": self._name, "at": self._node})  # fmt: skip
+            row["hops"] += 1
+            row["delay_ns"] += hop["delay_ns"]
+            if hop["delay_ns"] > row["longest"]:
+                row |= {"slowest": hop["node"], "longest": hop["delay_ns"]}
+        link = ("/collection", {"node": "at", "name": "collection", "origin": "origin", "seq": "seq"})
+        columns = [
+            Column("seq", "Packet", width=110, link=link),
+            Column("origin", "Origin", kind="count", width=100),
+            Column("t0_ns", "Generated", kind="time", width=175),
+            Column("hops", "Hops", kind="count", width=90),
+            Column("delay_ns", "Delay", kind="duration", width=110, sort="desc"),
+            Column("slowest", "Waited longest at", kind="count", width=150),
+            Column("longest", "There", kind="duration", width=110),
+        ]
+        return [Table("packets", columns, list(found.values()), key=("origin", "seq", "t0_ns"))]
+
+    async def journey(self, origin: str, sequence: str) -> Sequence[Part]:
+        """One packet's hops one below the other."""
+        found = await self._view.unit.get(named(f"{self._path}/packets/{{}}/{{}}", origin, sequence))
+        if not found:
+            return [Note("There is no such packet in the collection.", "warn")]
+        parts: list[Part] = []
+        for packet in found[:3]:
+            hops = packet["hops"]
+            took = packet["t_sink_ns"] - packet["t0_ns"]
+            facts = [
+                Fact("Generated", self._view.time(packet["t0_ns"])),
+                Fact("Took", duration(took), hint=plural(len(hops), "hop")),
+                Fact("Status", packet["status"], hint=packet["reason"] or ""),
+            ]
+            parts.append(Facts(facts))
+            if hops:
+                parts.append(Chart(waterfall(columns_of(hops)), height=110 + 40 * len(hops)))
+        return parts
+
+    async def _hops(self) -> Sequence[Mapping[str, Any]]:
+        page_of_hops = await self._view.unit.get(f"{self._path}/hops", limit=MOST_PACKETS, **self._range())
+        return list(page_of_hops["hops"])
+
+
+def _links(hops: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
+    """How many packets went from which node to which; from the last one to the sink."""
+    used: Counter[tuple[str, str]] = Counter()
+    paths: dict[tuple[int, int, int], list[str]] = {}
+    for hop in hops:
+        paths.setdefault((hop["origin"], hop["seq"], hop["t0_ns"]), []).append(str(hop["node"]))
+    for path in paths.values():
+        used.update(pairwise([*path, SINK]))
+    return used
+
+
+def _nothing() -> Note:
+    return Note("No packet of this range is solved. Choose a longer one, or have what has come solved now: "
+                "sojourn sink close.")  # fmt: skip
