@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from sink_packets import as_json, small_world
-from tests.segments.fleet.fleet_world import SECOND, PolledPoint, moved
+from tests.segments.fleet.fleet_world import SECOND, moved, record
 
 import sojourn
 from sojourn.client.query_unit import Client
@@ -25,9 +25,7 @@ from sojourn.core.keys import ProcessKey, key_id
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import encode
 from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
-from sojourn.segments.fleet.markers import MarkerCuts
-from sojourn.segments.plan import SegmentPlan, plan_point
-from sojourn.segments.record import KeyReports, PointRecorder
+from sojourn.segments.plan import plan_point
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
@@ -39,8 +37,6 @@ HOSTILE_PROCESS = "<script>document.title='owned'</script>{{7*7}}"
 NODES = ("alpha", "beta", "gamma", HOSTILE)
 TAG = "edge"  # of alpha alone
 MEMORY = 64_000
-WIDE_MEMORY = 2_000_000
-WIDE_FLOWS = 12_000
 PARAMETERS = BucketArrayParameters(buckets=512, per_instance=3, bits=40, count_bits=24)
 SPAN_NS = 1800 * SECOND
 
@@ -165,31 +161,13 @@ def create_segments(dashboard: Dashboard, admin: Client) -> None:
     eventually(lambda: len(admin.rank_segments(0)) == 3)
 
 
-def send_segment(dashboard: Dashboard, world: TwoPointWorld, direction: dict, memory: int = MEMORY) -> None:
+def send_segment(dashboard: Dashboard, world: TwoPointWorld, direction: dict) -> None:
     """Have both ends of a direction send what they recorded of a world."""
-    plan = plan_point(memory, flows=len(world.keys), loss=0.01)
+    plan = plan_point(MEMORY, flows=len(world.keys), loss=0.01)
     for end, batch in (("from", world.sender), ("to", world.receiver)):
         node, stream = direction[end]["node"], direction[end]["stream"]
-        epochs = recorded(batch, plan, world)
+        epochs = record(batch, plan, world, epoch_ns=10 * SECOND)
         dashboard.send([replace(epoch, node=node, stream=stream) for epoch in epochs])
-
-
-def create_wide(dashboard: Dashboard, admin: Client) -> None:
-    """A segment of ten thousand flows and more."""
-    admin.create_segment("wide", "alpha:eth5", "gamma:eth5", memory_bytes=WIDE_MEMORY // 4, epoch_ns=10 * SECOND)
-    world = make_two_point_world(seed=4, flows=WIDE_FLOWS, packets=60_000, duration_ns=60 * SECOND, load=0.7)
-    world = timely(world, SECOND)
-    send_segment(dashboard, world, admin.segment("wide")["directions"][0], WIDE_MEMORY)
-    eventually(lambda: any(one["sent"] > 50_000 for one in admin.rank_segments(0, segments="wide")))
-
-
-def recorded(batch: PacketBatch, plan: SegmentPlan, world: TwoPointWorld) -> list[Epoch]:
-    """The epochs of a point that can name every flow of an epoch."""
-    point = PolledPoint(batch, plan, world, epoch_ns=10 * SECOND)
-    keys = KeyReports(lambda rows: [world.keys[int(i)] for i in point._current.flow_id[rows]], flows=20_000)
-    markers = MarkerCuts(10 * SECOND, share=plan.markers)
-    point.recorder = PointRecorder("a", "point", plan.stream, keys=keys, markers=markers)
-    return [*point.until(point.last_ns + 1), *point.recorder.finish()]
 
 
 def timely(world: TwoPointWorld, before_ns: int) -> TwoPointWorld:

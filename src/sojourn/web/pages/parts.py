@@ -279,6 +279,7 @@ class _DrawnTable:
             "enableCellTextSelection": True,
             "tooltipShowDelay": 300,
             "animateRows": False,
+            "cacheQuickFilter": True,
             "headerHeight": 36,
             "floatingFiltersHeight": 38,
             "overlayNoRowsTemplate": "<span>There is nothing here.</span>",
