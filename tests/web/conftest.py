@@ -42,10 +42,10 @@ def axe_script() -> str:
     return script.read_text()
 
 
-@pytest.fixture(scope="session")
-def artifacts() -> Path:
-    """Where screenshots are kept to be looked at."""
-    folder = Path(os.environ.get("SOJOURN_ARTIFACTS", ROOT / ".artifacts")) / "pages"
+@pytest.fixture(scope="module")
+def artifacts(request: pytest.FixtureRequest) -> Path:
+    """Where screenshots are kept to be looked at: a folder for each room."""
+    folder = Path(os.environ.get("SOJOURN_ARTIFACTS", ROOT / ".artifacts")) / request.path.parent.name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -66,8 +66,14 @@ class UnitFacts:
             Fact("Epochs a second", "…" if rate is None else f"{rate:,.3g}"),
             Fact("Epochs stored", f"{stored.get('epochs', 0):,.0f}", hint=format_bytes(stored.get("epoch_bytes", 0))),
             Fact("Instances known", f"{stored.get('instances', 0):,.0f}"),
-            Fact("Waiting on nodes", plural(waiting, "epoch"), tone="warn" if waiting > 1000 else ""),
-            Fact("Streams that fail", f"on {plural(failed, 'node')}", tone="bad" if failed else ""),
+            Fact(
+                "Waiting on nodes",
+                plural(waiting, "epoch") if waiting else "nothing",
+                tone="warn" if waiting > 1000 else "",
+            ),
+            Fact(
+                "Streams that fail", f"on {plural(failed, 'node')}" if failed else "none", tone="bad" if failed else ""
+            ),
         ]
         if aside := stored.get("epochs_set_aside"):
             facts.append(Fact("Set aside", f"{aside:,.0f}", hint="epochs that cannot be decoded", tone="warn"))

@@ -26,16 +26,16 @@ MOST_SEGMENTS = 12
 _MEASURED = "measured between two points"
 
 FLOWS = [
-    Column("mean_ns", "Mean", kind="duration", width=105),
-    Column("low_ns", "95 % low", kind="duration", width=105),
-    Column("high_ns", "95 % high", kind="duration", width=105),
-    Column("p50_ns", "p50", kind="duration", width=100),
-    Column("p99_ns", "p99", kind="duration", width=100),
-    Column("lost", "Lost", kind="count", width=85),
-    Column("loss", "Loss", kind="share", width=85),
-    Column("packets", "Packets", kind="count", width=105, sort="desc"),
-    Column("samples", "Samples", kind="count", width=100, hint="delays that the answer rests on"),
-    Column("method", "Method", width=130),
+    Column("mean_ns", "Mean", kind="duration", width=92),
+    Column("low_ns", "95 % low", kind="duration", width=96),
+    Column("high_ns", "95 % high", kind="duration", width=96),
+    Column("p50_ns", "p50", kind="duration", width=88),
+    Column("p99_ns", "p99", kind="duration", width=88),
+    Column("lost", "Lost", kind="count", width=76),
+    Column("loss", "Loss", kind="share", width=76),
+    Column("packets", "Packets", kind="count", width=98, sort="desc"),
+    Column("samples", "Samples", kind="count", width=94, hint="delays that the answer rests on"),
+    Column("method", "Method", width=98),
 ]
 
 
