@@ -54,7 +54,7 @@ FILL = f"""(count) => {{
   api.forEachNode((node) => rows.push(node.data));
   const more = Array.from({{length: count}}, (_, i) => ({{...rows[i % rows.length],
     flow: `10.${{i >> 8}}.${{i & 255}}.1:${{1024 + i}} > 10.0.0.1:443 tcp`,
-    mean_ns: 1e6 + (i * 7919) % 1e7, packets: 1 + (i * 31) % 5000}}));
+    mean_ns: 1e6 + ((i + 5000) * 7919) % 1e7, packets: 1 + (i * 31) % 5000}}));
   api.setGridOption('rowData', more);
   return api.getDisplayedRowCount();
 }}"""
