@@ -24,7 +24,14 @@ from sojourn.sketches.sketch import new_sketch
 
 PLAN = plan_point(32_000, flows=100, loss=0.01)
 WORDS = st.none() | st.integers(0, 2**64 - 1)
-CLOCKS = st.none() | st.builds(KernelClock, st.booleans(), st.integers(0, 2**62), st.integers(-(2**62), 2**62))
+KERNELS = st.booleans(), st.integers(0, 2**62), st.integers(-(2**62), 2**62)
+LEADS = st.none() | st.integers(-(2**63) + 1, 2**63 - 1), st.booleans(), st.none() | st.integers(0, 2**32 - 1)
+# Where there is no lead, and no doubt of it, a clock travels without these.
+CLOCKS = (
+    st.none()
+    | st.builds(KernelClock, *KERNELS)
+    | st.builds(KernelClock, *KERNELS, *LEADS).filter(lambda clock: clock.was_set or clock.lead_ns is not None)
+)
 CUTS = st.builds(Cut, WORDS, WORDS, st.integers(1, 8), st.booleans(), st.integers(0, 2**62), CLOCKS)
 
 
@@ -102,6 +109,36 @@ def test_a_cut_that_is_none_is_refused(change: Callable[[list[Any]], object], wh
     assert caught.value.where == where
 
 
+LEAD = [True, 5, 0, -7, False, 9]
+
+
+def with_lead(place: int, value: object) -> Callable[[list[Any]], object]:
+    return changed(5, [*LEAD[:place], value, *LEAD[place + 1 :]])
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (changed(5, LEAD[:5]), "clock"),
+        (with_lead(3, 2**63), "lead_ns"),
+        (with_lead(3, "x"), "lead_ns"),
+        (with_lead(4, None), "was_set"),
+        (with_lead(5, -1), "boot"),
+        (with_lead(5, True), "boot"),
+    ],
+)
+def test_a_lead_that_is_none_is_refused(change: Callable[[list[Any]], object], where: str) -> None:
+    with pytest.raises(WireError) as caught:
+        encoded(rebuilt(change, version=3))
+    assert caught.value.where == where
+
+
+def test_a_lead_travels_in_version_3() -> None:
+    one = epoch(5, Cut(clock=KernelClock(True, 5, 0, -7, False, 9)))
+    assert cbor2.loads(encode(one))[0] == 3
+    assert decode(encode(one)).cut == one.cut
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -143,6 +180,20 @@ def test_no_changed_bit_of_compressed_counters_ends_a_reader_otherwise() -> None
 def test_compressed_counters_belong_to_version_2() -> None:
     with pytest.raises(WireError, match="the parameters call for"):
         encoded(rebuilt(lambda items: items.pop(), version=1))
+
+
+@pytest.mark.parametrize(("boots", "was_set"), [((3, 3), False), ((3, 4), True), ((None, 4), False)])
+def test_epochs_before_and_after_a_restart_are_on_no_one_lead(
+    boots: tuple[int | None, int | None], was_set: bool
+) -> None:
+    first, second = (
+        epoch(5, Cut(sequences=1, continues=True, clock=KernelClock(False, 9, 0, 77, False, boot)), sequence=number)
+        for number, boot in zip((4, 5), boots, strict=True)
+    )
+    merged = merged_epoch(first, second).cut
+    assert merged is not None
+    assert merged.clock is not None
+    assert merged.clock.was_set is was_set
 
 
 def test_epochs_that_follow_each_other_merge_and_keep_their_places() -> None:

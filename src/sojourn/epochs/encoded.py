@@ -36,7 +36,7 @@ MAX_EPOCH_BYTES = 64 << 20
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = {VERSION: 9, VERSION_WITH_CUT: 10, VERSION_WITH_LEAD: 10}
-CUT_FIELDS, CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD = 6, 3, 5
+CUT_FIELDS, CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD = 6, 3, 6
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
 LARGE_BYTES = 4 << 20  # from which on it takes less time than loading it: no epoch of a metric is as large by default
 _KERNELS = "sojourn.core.hash_kernels"
@@ -274,13 +274,14 @@ def _decode_clock(items: object) -> KernelClock | None:
     if items is None:
         return None
     if not isinstance(items, list) or len(items) not in (CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD):
-        raise WireError("expected [synchronised, error_ns, offset_ns, lead_ns, was_set]", where="clock")
+        raise WireError("expected [synchronised, error_ns, offset_ns, lead_ns, was_set, boot]", where="clock")
     offset = _integer(items[2], "offset_ns", lowest=-MAX_INTEGER)
     told = expect(items[0], bool, "synchronised"), _integer(items[1], "error_ns"), offset
     if len(items) == CLOCK_FIELDS:
         return KernelClock(*told)
     lead = None if items[3] is None else _integer(items[3], "lead_ns", lowest=-MAX_INTEGER)
-    return KernelClock(*told, lead, expect(items[4], bool, "was_set"))
+    was_set, boot = expect(items[4], bool, "was_set"), None if items[5] is None else _integer(items[5], "boot")
+    return KernelClock(*told, lead, was_set, boot)
 
 
 def _word(value: object, where: str) -> int:

@@ -41,7 +41,8 @@ class KernelClock:
     """What a node's kernel says of its clock: whether something keeps it in step, and how far off it may be at most.
 
     ``lead_ns`` is how far the stamps of an epoch are ahead of the machine's own count of time, which nobody can set
-    (None if that is not known); in an epoch that ``was_set``, some of them may be so by another lead.
+    (None if that is not known); in an epoch that ``was_set``, some of them may be so by another lead. ``boot`` is the
+    time that the machine has been up, each of which has a count of its own (None if that is not known).
     """
 
     synchronised: bool
@@ -49,10 +50,13 @@ class KernelClock:
     offset_ns: int = 0
     lead_ns: int | None = None
     was_set: bool = False
+    boot: int | None = None
 
     def joined(self, later: KernelClock) -> KernelClock:
         """The clock of two epochs as one, which follow each other."""
         was_set = self.was_set or later.was_set
+        if self.boot is not None and later.boot is not None:
+            was_set = was_set or self.boot != later.boot
         if self.lead_ns is None or later.lead_ns is None:
             return replace(later, lead_ns=None, was_set=was_set)
         return replace(later, was_set=was_set or self.lead_ns != later.lead_ns)

@@ -271,7 +271,8 @@ class PointRecorder:
         """What the kernel says of its clock, and on which lead the stamps of an epoch are."""
         if self._clock is None or self._steady is None:
             return self._clock
-        return replace(self._clock, lead_ns=self._steady.lead_ns, was_set=epoch.was_set)
+        steady = self._steady
+        return replace(self._clock, lead_ns=steady.lead_ns, was_set=epoch.was_set, boot=steady.boot)
 
     def snapshots(self) -> list[Epoch]:
         """The epochs under construction as they are now, oldest first; recording goes on."""

@@ -29,10 +29,13 @@ BOOTED = 1_700_000_000 * SECOND  # by the clock
 
 
 class SetClock:
-    """A clock that is set at times (of the machine's count) by some time each, and readings of it."""
+    """A clock that is set at times (of the machine's count) by some time each, and readings of it.
 
-    def __init__(self, *steps: tuple[int, int], seed: int = 1) -> None:
-        self.steps = steps
+    ``boots`` are times at which the machine is started anew: readings have a count that began there.
+    """
+
+    def __init__(self, *steps: tuple[int, int], seed: int = 1, boots: tuple[int, ...] = ()) -> None:
+        self.steps, self.boots = steps, boots
         self.now_ns = 0
         self._random = np.random.default_rng(seed)
 
@@ -40,8 +43,9 @@ class SetClock:
         return BOOTED + sum((np.where(count_ns >= at, by, 0) for at, by in self.steps), np.zeros(len(count_ns), int))
 
     def read(self) -> Reading:
-        lead = int(self.lead_at(np.array([self.now_ns]))[0])
-        return Reading(lead + int(self._random.integers(-NOISE_NS // 4, NOISE_NS // 4)), self.now_ns, NOISE_NS // 4)
+        lead = int(self.lead_at(np.array([self.now_ns]))[0]) + int(self._random.integers(-NOISE_NS // 4, NOISE_NS // 4))
+        began = max((at for at in self.boots if at <= self.now_ns), default=0)
+        return Reading(lead + began, self.now_ns - began, NOISE_NS // 4, boot=self.boots.index(began) if began else 77)
 
 
 def polled(clock: SetClock, rate: float, *, poll_ns: int, seconds: int, seed: int) -> Iterator[tuple[Int64Array, bool]]:
@@ -151,6 +155,7 @@ def test_this_machine_s_lead_does_not_wander() -> None:
     readings = [read_lead() for _ in range(200)]
     leads = [one.lead_ns for one in readings if one is not None]
     assert len(leads) == 200
+    assert len({one.boot for one in readings if one is not None}) == 1
     assert max(leads) - min(leads) < 200_000  # a busy machine reads one clock later than the other
 
 

@@ -211,10 +211,13 @@ def answer_run(
 
 
 def _on_one_lead(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
-    """The epochs with all times as the clock counted during the last of them, if it was set between two of them."""
+    """The epochs with all times as the clock counted during the last of them, if it was set between two of them.
+
+    Those of a machine that was started anew in between have two counts, which nothing relates.
+    """
     clocks = [epoch.cut.clock for epoch in epochs if epoch.cut is not None and epoch.cut.clock is not None]
     leads = [clock.lead_ns for clock in clocks if clock.lead_ns is not None]
-    if len(leads) < len(epochs) or len(set(leads)) <= 1:
+    if len(leads) < len(epochs) or len(set(leads)) <= 1 or len({clock.boot for clock in clocks}) > 1:
         return epochs
     if max(leads) - min(leads) > FARTHEST_NS:
         raise InputError("a point's clock was set further than any clock can be", action="look at its agent")

@@ -11,7 +11,8 @@ the smallest raw delays are kept (`smallest`), so that a bound takes no more tha
   any rate that a clock may have.
 
 Clocks that are set are no guess where points tell their leads (`segments.fleet.leads`): times are put on those of the
-last run first, on which θ only drifts, and what a run's own leads differ by is added to its θ in the end. Of runs that
+last run first, on which θ only drifts, and what a run's own leads differ by is added to its θ in the end. Leads are of
+one count: runs before and after a machine was started anew are followed apart (`Stretch`). Of runs that
 do not tell, the bounds have to hold for all of the run in time: where one direction has no packets in more than a
 quarter of it, before or after its others, those nearest outside have to agree with it.
 
@@ -118,20 +119,49 @@ def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> Timed
     return TimedPairs(pairs.sent_ns[rows], pairs.received_ns[rows])
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Runs, oldest first, between which neither machine was started anew, and the packets of both directions.
+
+    Pairs are on `leads` (`leads.on_leads`), the runs' own times as they were stored; `backward` pairs have the same two
+    clocks' readings as `forward` ones.
+    """
+
+    runs: Sequence[RunFrame]
+    forward: TimedPairs
+    backward: TimedPairs
+    leads: Leads | None = None
+
+    def set_by(self) -> list[int]:
+        """By how much clocks were set between each run and the one that has the leads."""
+        moved = [Leads(0, 0) if self.leads is None else self.leads.since(run.kernels) for run in self.runs]
+        return [by.receiver_ns - by.sender_ns for by in moved]
+
+    def bounds(self) -> list[_Bounds]:
+        ends = _sorted(self.forward), _sorted(self.backward)
+        return [
+            _Bounds.of(run.on(self.leads), *ends).moved(by_ns)
+            for run, by_ns in zip(self.runs, self.set_by(), strict=True)
+        ]
+
+    def least_raw_ns(self) -> float:
+        return float(self.forward.raw_delay_ns.min()) if len(self.forward) else 0.0
+
+
 def follow(
     runs: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs, leads: Leads | None = None
 ) -> list[ClockAt]:
-    """θ of each run, oldest first; `backward` pairs have the same two clocks' readings as `forward` ones.
+    """θ of each run of one stretch."""
+    return follow_all([Stretch(runs, forward, backward, leads)])[0]
 
-    Pairs are on `leads` (`leads.on_leads`), the runs' own times as they were stored.
-    """
-    ends = _sorted(forward), _sorted(backward)
-    least = float(forward.raw_delay_ns.min()) if len(forward) else 0.0
-    moved = [Leads(0, 0) if leads is None else leads.since(run.kernels) for run in runs]
-    set_ns = [by.receiver_ns - by.sender_ns for by in moved]
-    bounds = [_Bounds.of(run.on(leads), *ends).moved(by_ns) for run, by_ns in zip(runs, set_ns, strict=True)]
-    clocks = _corrected(bounds, [_kernels(run) for run in runs], least)
-    return [replace(clock, set_ns=by_ns) for clock, by_ns in zip(clocks, set_ns, strict=True)]
+
+def follow_all(stretches: Sequence[Stretch]) -> list[list[ClockAt]]:
+    """θ of each run of each stretch; corrections are such that all runs can be put beside each other."""
+    bounds = [one for stretch in stretches for one in stretch.bounds()]
+    least = [stretch.least_raw_ns() for stretch in stretches for _ in stretch.runs]
+    kernels = [_kernels(run) for stretch in stretches for run in stretch.runs]
+    clocks = iter(_corrected(bounds, kernels, least))
+    return [[replace(next(clocks), set_ns=by_ns) for by_ns in stretch.set_by()] for stretch in stretches]
 
 
 def _sorted(pairs: TimedPairs) -> TimedPairs:
@@ -303,7 +333,9 @@ def _kernels(run: RunFrame) -> tuple[float, float] | None:
     return -error, error
 
 
-def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None], least_raw_ns: float) -> list[ClockAt]:
+def _corrected(
+    bounds: list[_Bounds], kernels: list[tuple[float, float] | None], least_raw_ns: list[float]
+) -> list[ClockAt]:
     joined = [_joined(*both) for both in zip(bounds, kernels, strict=True)]
     known = [one for one in joined if one.is_known]
     if known:
@@ -315,8 +347,8 @@ def _corrected(bounds: list[_Bounds], kernels: list[tuple[float, float] | None],
     if known:
         return joined
     # Bounded from above alone: times are moved, all by the same, if delays would be negative otherwise, or hours.
-    apart = 0.0 if 0.0 <= least_raw_ns <= LONGEST_NS else least_raw_ns
-    return [replace(one, offset_ns=apart + by.set_ns) for one, by in zip(joined, bounds, strict=True)]
+    apart = [0.0 if 0.0 <= least <= LONGEST_NS else least for least in least_raw_ns]
+    return [replace(one, offset_ns=by + its.set_ns) for one, by, its in zip(joined, apart, bounds, strict=True)]
 
 
 def _joined(packets: _Bounds, kernels: tuple[float, float] | None) -> ClockAt:

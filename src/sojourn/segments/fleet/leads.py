@@ -4,12 +4,15 @@ Each epoch says how far its stamps are ahead of its machine's count (`segments.f
 run, the times of all runs are on two scales that know drift alone: bounds of one run hold in every other, however often
 a clock was set in between. Of runs that do not tell their leads times are left as they are.
 
+A machine that is started anew begins another count, which nothing relates to the one before: runs are parted by the
+times that both machines were up (`parted_by_boots`), and bounds of one such time hold in no other.
+
 Cost: one addition a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from sojourn.epochs.epoch import KernelClock
 from sojourn.matching.clock.correction import TimedPairs
 
 Kernels = tuple[KernelClock | None, KernelClock | None]
+Boots = tuple[int | None, int | None]
 # Nobody sets a clock by more, which are 73 years: one that begins at 1970 is set by 56. Sums of such times stay whole.
 FARTHEST_NS = 1 << 61
 
@@ -48,6 +52,38 @@ class Leads(NamedTuple):
             return Leads(0, 0)
         moved = Leads(found.sender_ns - self.sender_ns, found.receiver_ns - self.receiver_ns)
         return moved if max(map(abs, moved)) <= FARTHEST_NS else Leads(0, 0)
+
+
+def boots_of(kernels: Kernels) -> Boots:
+    """Which times of sender and receiver being up a run is of; None for one that does not tell."""
+    one, other = kernels
+    return None if one is None else one.boot, None if other is None else other.boot
+
+
+def may_be_of(boots: Boots, others: Boots) -> bool:
+    """Whether both may be the same, as far as they tell."""
+    return all(one is None or other is None or one == other for one, other in zip(boots, others, strict=True))
+
+
+def parted_by_boots(runs: Sequence[Kernels]) -> list[tuple[Boots, list[int]]]:
+    """The places of runs during which the same boots of both machines were up; one that does not tell is with the last.
+
+    >>> first, second = (KernelClock(False, 0, boot=boot) for boot in (1, 2))
+    >>> parted_by_boots([(first, None), (first, first), (first, second), (first, None), (None, first)])
+    [((1, 1), [0, 1, 4]), ((1, 2), [2, 3])]
+    """
+    found: list[tuple[Boots, list[int]]] = []
+    for place, kernels in enumerate(runs):
+        boots = boots_of(kernels)
+        at = next((i for i in reversed(range(len(found))) if may_be_of(boots, found[i][0])), None)
+        if at is None:
+            found.append((boots, [place]))
+            continue
+        known, places = found[at]
+        one, other = (told if before is None else before for before, told in zip(known, boots, strict=True))
+        places.append(place)
+        found[at] = (one, other), places
+    return found
 
 
 def was_set(kernels: Kernels) -> bool:

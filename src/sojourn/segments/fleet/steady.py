@@ -22,11 +22,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
+from sojourn.core.hashing import HALF_MASK, hash_bytes
 
 # Two readings of the clocks are so close together, however busy the machine is, if one of several is chosen.
 READINGS, NOISE_NS = 5, 2_000
@@ -39,11 +42,24 @@ _EVER = (1 << 63) - 1
 
 
 class Reading(NamedTuple):
-    """By how much the clock is ahead of the machine's count, which is `count_ns` now; off by `error_ns` at most."""
+    """By how much the clock is ahead of the machine's count, which is `count_ns` now; off by `error_ns` at most.
+
+    The count began when the machine was started, which `boot` tells apart from other times.
+    """
 
     lead_ns: int
     count_ns: int
     error_ns: int = 0
+    boot: int | None = None
+
+
+@cache
+def boot_of_machine() -> int | None:
+    """A number of this time that the machine is up, which no other has but by chance; None where it has none."""
+    try:
+        return hash_bytes(Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()) & HALF_MASK
+    except OSError:
+        return None
 
 
 def read_lead() -> Reading | None:
@@ -57,7 +73,7 @@ def read_lead() -> Reading | None:
         after = time.clock_gettime_ns(source)
         error = (after - before + 1) // 2
         if best is None or error < best.error_ns:
-            best = Reading(now - (before + after) // 2, after, error)
+            best = Reading(now - (before + after) // 2, after, error, boot_of_machine())
     return best
 
 
@@ -78,6 +94,7 @@ class SteadyStamps:
         self._leads: list[_Lead] = []
         self._looks: deque[int] = deque(maxlen=2)
         self._scale: int | None = None
+        self.boot: int | None = None  # of the machine, as it tells
         self._last_ns: int | None = None  # the last stamp that was given in, as it was
         self._last_count: int | None = None  # and as it was given out, by the count
         self._was_sure = True  # whether it is known that no step was before this
@@ -131,6 +148,7 @@ class SteadyStamps:
         reading = self._read()
         if reading is None:
             return None
+        self.boot = reading.boot
         if not self._leads:
             self._leads, self._scale = [_Lead(reading.lead_ns)], reading.lead_ns
         elif abs(reading.lead_ns - self._leads[-1].ns) > NOISE_NS + reading.error_ns:

@@ -13,13 +13,15 @@ hold for the clocks is read once for each pair.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.fleet.answers import RunAnswer
-from sojourn.segments.fleet.clocks import CONTRADICTED, REACH_NS, ClockAt, RunFrame, follow
-from sojourn.segments.fleet.leads import Kernels, Leads, on_leads
+from sojourn.segments.fleet.clocks import CONTRADICTED, REACH_NS, ClockAt, RunFrame, Stretch, follow, follow_all
+from sojourn.segments.fleet.leads import Boots, Kernels, Leads, boots_of, may_be_of, on_leads, parted_by_boots
 from sojourn.segments.fleet.point import stream_direction
 from sojourn.segments.fleet.stored import read_clock
 from sojourn.store.runs import KnownPair, Pair, RunStore
@@ -33,6 +35,36 @@ MOST_JUDGED = 64
 MOST_SPANS = 50
 SAME = "one node's own time"
 
+_Told = tuple[TimedPairs, Kernels]  # what a run holds for the clocks
+
+
+@dataclass(frozen=True)
+class _Uptime:
+    """Runs between the same restarts of either machine: their places among all, and what the packets ahead tell."""
+
+    boots: Boots
+    places: Sequence[int]
+    frames: Sequence[RunFrame]
+    leads: Leads | None
+    forward: TimedPairs
+
+    def put(self, told: Sequence[_Told]) -> TimedPairs:
+        """The packets of all runs that may be of it, on its leads."""
+        return _joined([on_leads(*one, self.leads) for one in told if may_be_of(boots_of(one[1]), self.boots)])
+
+    def stretch(self, told: Sequence[_Told]) -> Stretch:
+        return Stretch(self.frames, self.forward, self.put(told), self.leads)
+
+    def is_wrong(self, told: Sequence[_Told]) -> bool:
+        """Whether packets that lead back contradict those ahead in nearly all runs that have some of both."""
+        backward = self.put(told)
+        if not len(backward):
+            return False
+        begin, end = int(backward.sent_ns.min()), int(backward.sent_ns.max())
+        on_its = [(frame, frame.on(self.leads)) for frame in self.frames]
+        beside = [frame for frame, moved in on_its if moved.last_ns >= begin and moved.first_ns <= end]
+        return is_contradicted(follow(beside, self.forward, backward, self.leads))
+
 
 def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequence[RunAnswer]) -> list[ClockAt]:
     """θ of every run, by the packets of both directions; two points of one node have one clock."""
@@ -41,33 +73,46 @@ def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequenc
     first, last = answers[0].interval.first_ns - REACH_NS, answers[-1].interval.last_ns + REACH_NS
     stored = runs.clocks([pair.number for pair in known], first, last, most=MOST_RUNS)
     ahead = [*map(read_clock, stored), *((answer.pairs, answer.kernels) for answer in answers)]
-    leads = Leads.latest(answer.kernels for answer in answers)
-    forward = _joined([on_leads(*one, leads) for one in ahead])
+    uptimes = _uptimes([answer.frame for answer in answers], ahead)
     beside = _beside([pairs for pairs, _ in ahead]) or [(first, last)]
-    way, frames = known[0].pair, [answer.frame for answer in answers]
+    way = known[0].pair
     every = {one.number: one.pair for one in runs.pairs_between(way.to_node, way.from_node)}
-    told: dict[int, TimedPairs] = {}
+    told: dict[int, list[_Told]] = {}
 
-    def told_by(numbers: Sequence[int]) -> TimedPairs:
+    def told_by(numbers: Sequence[int]) -> list[_Told]:
         for number in (one for one in numbers if one not in told):
             most = max(MOST_RUNS // (len(numbers) * len(beside)), 1)
             found = [read_clock(one) for within in beside for one in runs.clocks([number], *within, most=most)]
-            told[number] = _joined([on_leads(*_turned(*one), leads) for one in found])
-        return _joined([told[number] for number in numbers])
+            told[number] = [_turned(*one) for one in found]
+        return [one for number in numbers for one in told[number]]
 
     def by(numbers: Sequence[int]) -> list[ClockAt]:
-        return follow(frames, forward, told_by(numbers), leads)
+        found = follow_all([uptime.stretch(told_by(numbers)) for uptime in uptimes])
+        placed = [
+            one for uptime, its in zip(uptimes, found, strict=True) for one in zip(uptime.places, its, strict=True)
+        ]
+        return [clock for _, clock in sorted(placed, key=itemgetter(0))]
 
     back = across_first(every)
     clocks = by(back)
     if not is_contradicted(clocks) and (len(back) < 2 or sum(clock.was_set for clock in clocks) < 2):
         return clocks
     right = [
-        number for number in list(every)[-MOST_JUDGED:] if not _is_wrong(frames, forward, told_by([number]), leads)
+        number for number in list(every)[-MOST_JUDGED:] if not any(one.is_wrong(told_by([number])) for one in uptimes)
     ]
     if not right and leads_across(way) and not any(map(leads_across, every.values())):
         return by([])
     return by(right) if right else clocks
+
+
+def _uptimes(frames: Sequence[RunFrame], ahead: Sequence[_Told]) -> list[_Uptime]:
+    found = []
+    for boots, places in parted_by_boots([frame.kernels for frame in frames]):
+        its = [frames[place] for place in places]
+        leads = Leads.latest(frame.kernels for frame in its)
+        forward = _joined([on_leads(*one, leads) for one in ahead if may_be_of(boots_of(one[1]), boots)])
+        found.append(_Uptime(boots, places, its, leads, forward))
+    return found
 
 
 def _beside(ahead: Sequence[TimedPairs]) -> list[tuple[int, int]]:
@@ -82,7 +127,7 @@ def _beside(ahead: Sequence[TimedPairs]) -> list[tuple[int, int]]:
     return spans if len(spans) <= MOST_SPANS else [(spans[0][0], max(last for _, last in spans))]
 
 
-def _turned(pairs: TimedPairs, kernels: Kernels) -> tuple[TimedPairs, Kernels]:
+def _turned(pairs: TimedPairs, kernels: Kernels) -> _Told:
     """What packets that lead back tell: their sender is our receiver, the same two clocks read the other way round."""
     return TimedPairs(pairs.received_ns, pairs.sent_ns), (kernels[1], kernels[0])
 
@@ -104,15 +149,6 @@ def is_contradicted(clocks: Sequence[ClockAt]) -> bool:
     """
     contradicted = sum(clock.source == CONTRADICTED for clock in clocks)
     return contradicted > 1 and contradicted > 4 * sum(clock.is_known for clock in clocks)
-
-
-def _is_wrong(frames: Sequence[RunFrame], forward: TimedPairs, backward: TimedPairs, leads: Leads | None) -> bool:
-    """Whether packets that lead back contradict those ahead in nearly all runs that have some of both."""
-    if not len(backward):
-        return False
-    begin, end = int(backward.sent_ns.min()), int(backward.sent_ns.max())
-    beside = [one for one in frames if one.on(leads).last_ns >= begin and one.on(leads).first_ns <= end]
-    return is_contradicted(follow(beside, forward, backward, leads))
 
 
 def _joined(pairs: Sequence[TimedPairs]) -> TimedPairs:
