@@ -14,7 +14,7 @@ from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import StoreError
 from sojourn.core.estimates import FlowDelays, Reason, Unanswered
 from sojourn.core.keys import ProcessKey, key_id
-from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.epochs.epoch import Cut, Epoch, KernelClock
 from sojourn.estimation.differences import Losses
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.matching.clock.correction import TimedPairs
@@ -109,6 +109,32 @@ def test_stored_epochs_tell_packets_and_flows(world: World) -> None:
     assert seen.flows == 300
     assert seen.packets == pytest.approx(6_000, rel=0.01)
     assert (seen.loss, seen.common_share) == (plan.loss, plan.markers)
+
+
+@pytest.mark.parametrize("by_s", [3600, 60, -60, -3600, 86_400])
+def test_a_clock_that_is_set_is_no_time_without_packets(world: World, by_s: int) -> None:
+    world.create(memory_bytes=32_000)
+    for number in range(10):
+        set_by = by_s * SECOND * (number >= 5)
+        times = 10**18 + set_by + number * SECOND + np.linspace(0, SECOND - 1, 100).astype(np.int64)
+        sketch = BucketArray(PARAMETERS)
+        ids = times.view(np.uint64)
+        sketch.record_batch(MeasurementBatch(np.ones(100, np.uint64), np.ones(100, np.int64), times, ids))
+        clock = KernelClock(False, 0, 0, 10**17 + set_by, boot=3)
+        world.store.add([Epoch("a", "point:e:out:g1", number, sketch, (), Cut(clock=clock))])
+    seen = world.traffic.seen(world.recorded())
+    assert seen is not None
+    assert seen.packets == pytest.approx(100, rel=0.01)
+
+
+def test_a_time_without_packets_is_counted(world: World) -> None:
+    world.create(memory_bytes=32_000)
+    for number in range(10):
+        sketch = BucketArray(PARAMETERS)
+        sketch.record(1, 1, number * SECOND + 90 * SECOND * (number >= 5))
+        world.store.add([Epoch("a", "point:e:out:g1", number, sketch, ())])
+    seen = world.traffic.seen(world.recorded())
+    assert seen is None or seen.packets == 0
 
 
 def test_a_group_is_planned_again_after_ten_epochs_and_not_before(world: World, later: list[int]) -> None:

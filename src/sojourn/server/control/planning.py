@@ -11,14 +11,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
 from sojourn.core.errors import SojournError
 from sojourn.core.executors.limited import LimitedProcess, ProcessEndedError, ProcessLimits
+from sojourn.epochs.encoded import encoded
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.replanning import Seen, is_outgrown, planned_for, sized_memory
 from sojourn.segments.fleet.runs import align
@@ -54,6 +56,21 @@ class Observer(Progress, Protocol):
         """What a group has seen under its generation; None if that is too little to go by."""
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """When an epoch was, by its point's clock."""
+
+    sequence: int
+    first_ns: int
+    last_ns: int
+
+    @classmethod
+    def of(cls, frame: Mapping[str, Any]) -> _Timed:
+        # Of one that is dated ahead of its arrival times were moved.
+        moved_ns = int(frame["shifted_ns"] or 0)
+        return cls(int(frame["sequence"]), int(frame["first_ns"]) + moved_ns, int(frame["last_ns"]) + moved_ns)
+
+
 class StoredTraffic:
     """What stored epochs tell of a group's traffic (packets, flows), and answered runs of its segments (loss, share).
 
@@ -80,12 +97,26 @@ class StoredTraffic:
     def _packets(self, node: str, stream: str, epoch_ns: int) -> int:
         """A point's packets in an epoch's time."""
         frames = self._store.frames(node, stream, limit=LEAST_EPOCHS)
-        firsts = [int(frame["first_ns"]) for frame in frames if frame["first_ns"] is not None]
-        lasts = [int(frame["last_ns"]) for frame in frames if frame["last_ns"] is not None]
-        if not firsts or not lasts:
+        timed = [_Timed.of(frame) for frame in reversed(frames) if frame["first_ns"] is not None]
+        if not timed:
             return 0
-        span_ns = max(max(lasts) - min(firsts), epoch_ns)
-        return round(sum(int(frame["recorded"] or 0) for frame in frames) * epoch_ns / span_ns)
+        span_ns = sum(one.last_ns - one.first_ns for one in timed)
+        for before, after in pairwise(timed):
+            gap_ns = after.first_ns - before.last_ns
+            if not 0 <= gap_ns <= epoch_ns:
+                gap_ns -= self._set_by(node, stream, before.sequence, after.sequence)
+            span_ns += max(gap_ns, 0)
+        recorded = sum(int(frame["recorded"] or 0) for frame in frames)
+        return round(recorded * epoch_ns / max(span_ns, epoch_ns))
+
+    def _set_by(self, node: str, stream: str, *sequences: int) -> int:
+        """By how much a point's clock was set between two epochs; 0 if they do not tell."""
+        found = [self._store.epoch_bytes(node, stream, sequence) for sequence in sequences]
+        cuts = [None if data is None else encoded(data).cut for data in found]
+        before, after = (None if cut is None else cut.clock for cut in cuts)
+        if before is None or after is None or before.boot != after.boot:
+            return 0
+        return 0 if before.lead_ns is None or after.lead_ns is None else after.lead_ns - before.lead_ns
 
     def _flows(self, node: str, stream: str, epoch_ns: int) -> int:
         """The flows of a point's latest epoch."""
