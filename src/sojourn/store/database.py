@@ -331,10 +331,13 @@ RUNS = Table(
     Column("raw_mean_ns", Float),
     Column("least_raw_ns", BigInteger),
     Column("raw_p99_ns", Float),
+    # Delays of runs with the same one have no step of a clock between them; null where points do not tell.
+    Column("lead_ns", BigInteger),
     Column("clock", LargeBinary, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("reason", Text),
     Index("runs_by_time", "pair", "end_ns"),
+    Index("runs_by_number", "pair", "id"),
     # All that adding up many pairs takes: their answers are not read for it.
     Index(
         "run_totals",
@@ -347,6 +350,7 @@ RUNS = Table(
         "raw_mean_ns",
         "least_raw_ns",
         "raw_p99_ns",
+        "lead_ns",
     ),
 )
 

@@ -61,7 +61,8 @@ class KnownPair:
 class RunRow:
     """An answered run, by the sender's clock; ``reason`` says why it has no answer.
 
-    ``follows`` says that it begins where the one before it ends.
+    ``follows`` says that it begins where the one before it ends. Delays are by clocks of which the receiver's is
+    ``lead_ns`` further ahead of its machine's count than the sender's; None where they do not tell.
     """
 
     start_ns: int
@@ -78,11 +79,26 @@ class RunRow:
     clock: bytes
     data: bytes
     reason: str | None = None
+    lead_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeadTotals:
+    """Raw delays of the ``told`` packets of a pair's runs on one lead."""
+
+    lead_ns: int | None
+    told: int
+    raw_mean_ns: float | None
+    least_raw_ns: int | None
+    raw_p99_ns: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairTotals:
-    """What the runs of a pair in a range add up to; delays are raw. ``unknown`` runs do not tell their losses."""
+    """What the runs of a pair in a range add up to; delays apart by their leads, where there are any.
+
+    ``unknown`` runs do not tell their losses.
+    """
 
     runs: int
     first_ns: int
@@ -91,9 +107,7 @@ class PairTotals:
     received: int
     lost: int
     unknown: int
-    raw_mean_ns: float | None
-    least_raw_ns: int | None
-    raw_p99_ns: float | None
+    leads: tuple[LeadTotals, ...]
 
 
 def note_cuts(connection: Connection, epochs: Mapping[int, EncodedEpoch], now_ns: int) -> None:
@@ -131,6 +145,7 @@ def _placed(row: Any) -> PlacedEpoch:
     return PlacedEpoch(row.sequence, cut, row.first_ns, row.last_ns, row.recorded, row.size_bytes)
 
 
+_ADDED = ("runs", "sent", "received", "lost", "unknown")
 # Statements of every run, built once: that takes several times as long as to run them.
 _PLACED = (
     select(CUTS)
@@ -236,13 +251,13 @@ class RunStore:
     def latest(self, pair: int, *, limit: int) -> list[RunRow]:
         """The runs of a pair that were answered last and have an answer, the newest first."""
         here = (RUNS.c.pair == pair) & RUNS.c.reason.is_(None)
-        query = select(RUNS).where(here).order_by(RUNS.c.end_ns.desc()).limit(limit)
+        query = select(RUNS).where(here).order_by(RUNS.c.id.desc()).limit(limit)
         with self._store.transaction() as connection:
             return [_run_row(row) for row in connection.execute(query)]
 
     def last(self, pair: int) -> RunRow | None:
-        """The last run of a pair, with an answer or without."""
-        query = select(RUNS).where(RUNS.c.pair == pair).order_by(RUNS.c.end_ns.desc(), RUNS.c.id.desc()).limit(1)
+        """The run of a pair that was answered last, with an answer or without, whatever the clocks said."""
+        query = select(RUNS).where(RUNS.c.pair == pair).order_by(RUNS.c.id.desc()).limit(1)
         with self._store.transaction() as connection:
             row = connection.execute(query).first()
         return None if row is None else _run_row(row)
@@ -254,6 +269,7 @@ class RunStore:
         query = (
             select(
                 c.pair,
+                c.lead_ns,
                 func.count().label("runs"),
                 func.min(c.start_ns).label("first_ns"),
                 func.max(c.end_ns).label("last_ns"),
@@ -261,17 +277,20 @@ class RunStore:
                 func.sum(c.received).label("received"),
                 func.coalesce(func.sum(c.lost), 0).label("lost"),
                 func.sum(case((c.lost.is_(None), 1), else_=0)).label("unknown"),
+                func.sum(told).label("told"),
                 (func.sum(c.raw_mean_ns * told) / func.nullif(func.sum(told), 0)).label("raw_mean_ns"),
                 func.min(c.least_raw_ns).label("least_raw_ns"),
                 func.max(c.raw_p99_ns).label("raw_p99_ns"),
             )
             .where((c.end_ns >= from_ns) & (c.start_ns <= to_ns))
-            .group_by(c.pair)
+            .group_by(c.pair, c.lead_ns)
         )
-        names = PairTotals.__dataclass_fields__
         with self._store.transaction() as connection:
             rows = connection.execute(query).all()
-        return {row.pair: PairTotals(**{name: _number(getattr(row, name)) for name in names}) for row in rows}
+        found: dict[int, list[Any]] = {}
+        for row in rows:
+            found.setdefault(row.pair, []).append(row)
+        return {pair: _totals(parts) for pair, parts in found.items()}
 
     def clocks(self, pairs: Sequence[int], from_ns: int, to_ns: int, *, most: int) -> list[bytes]:
         """What runs of pairs in a range hold for the clocks, oldest first; of more than `most` every second, third ….
@@ -314,6 +333,15 @@ def remove_pairs(connection: Connection, numbers: Sequence[int]) -> None:
 
 def _run_row(row: Any) -> RunRow:
     return RunRow(**{name: getattr(row, name) for name in RunRow.__dataclass_fields__})
+
+
+def _totals(parts: Sequence[Any]) -> PairTotals:
+    counts = {name: sum(int(getattr(part, name)) for part in parts) for name in _ADDED}
+    names = LeadTotals.__dataclass_fields__
+    leads = [LeadTotals(**{name: _number(getattr(part, name)) for name in names}) for part in parts]
+    first, last = min(part.first_ns for part in parts), max(part.last_ns for part in parts)
+    delays = tuple(one for one in leads if one.raw_mean_ns is not None or one.least_raw_ns is not None)
+    return PairTotals(first_ns=first, last_ns=last, leads=delays, **counts)
 
 
 def _number(value: Any) -> Any:

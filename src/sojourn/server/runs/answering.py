@@ -24,6 +24,7 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.estimation.history import History
 from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelays, answer_run
+from sojourn.segments.fleet.leads import FARTHEST_NS, Kernels, Leads, was_set
 from sojourn.segments.fleet.markers import SILENCE_NS
 from sojourn.segments.fleet.runs import PlacedEpoch, Run, align, joined
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_history
@@ -209,6 +210,8 @@ def row_of(answer: RunAnswer, *, size_bytes: int, follows: bool) -> RunRow:
     """An answer's row for the store."""
     interval = answer.interval
     mean = interval.totals.delays.mean
+    # Of stamps on more than one lead there is no raw delay.
+    tells = not was_set(answer.kernels)
     return RunRow(
         start_ns=interval.first_ns,
         end_ns=interval.last_ns,
@@ -218,12 +221,19 @@ def row_of(answer: RunAnswer, *, size_bytes: int, follows: bool) -> RunRow:
         flows=0 if interval.flows is None else len(interval.flows.flow_id),
         size_bytes=size_bytes,
         lost=interval.totals.losses.lost,
-        raw_mean_ns=mean.value if isinstance(mean, Estimate) else None,
-        least_raw_ns=int(answer.pairs.raw_delay_ns.min()) if len(answer.pairs) else None,
-        raw_p99_ns=_p99(answer.sampled),
+        raw_mean_ns=mean.value if tells and isinstance(mean, Estimate) else None,
+        least_raw_ns=int(answer.pairs.raw_delay_ns.min()) if tells and len(answer.pairs) else None,
+        raw_p99_ns=_p99(answer.sampled) if tells else None,
+        lead_ns=_lead(answer.kernels),
         clock=clock_bytes(answer),
         data=answer_bytes(answer),
     )
+
+
+def _lead(kernels: Kernels) -> int | None:
+    leads = Leads.of(kernels)
+    lead = None if leads is None else leads.receiver_ns - leads.sender_ns
+    return None if lead is None or abs(lead) > FARTHEST_NS else lead
 
 
 def _p99(sampled: SampledDelays) -> float | None:

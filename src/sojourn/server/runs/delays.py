@@ -30,8 +30,9 @@ def segment_delays(url: URL, work: RankingWork, most: int) -> tuple[list[tuple[d
 def _delays(runs: RunStore, segment: RankedSegment, work: RankingWork) -> SegmentDelays:
     counts = np.zeros(len(BOUNDS_NS) + 1)
     for _, row in runs.between([segment.pair], work.from_ns, work.to_ns, most=MOST_RUNS)[:MOST_RUNS]:
-        if row.reason is None:
+        offset_ns = segment.offset_ns(row.lead_ns)
+        if row.reason is None and offset_ns is not None:
             sampled = read_answer(row.data, row.clock).sampled
-            places = np.searchsorted(np.array(BOUNDS_NS, float), sampled.delay_ns - segment.offset_ns)
+            places = np.searchsorted(np.array(BOUNDS_NS, float), sampled.delay_ns - offset_ns)
             counts += np.bincount(places, weights=sampled.weight, minlength=len(counts))
     return SegmentDelays(counts=tuple(counts.tolist()) if counts.any() else ())
