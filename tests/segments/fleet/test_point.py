@@ -18,7 +18,7 @@ from sojourn.segments.plan import plan_point
         ("a:eth0", "in", Point(node="a", interface="eth0", direction="in")),
         ("a:eth0:in", "out", Point(node="a", interface="eth0", direction="in")),
         ("db-1.example.org:br-lan.7:out", "in", Point(node="db-1.example.org", interface="br-lan.7", direction="out")),
-        ("site:a:eth0", "out", Point(node="site:a", interface="eth0", direction="out")),
+        ("site:a:eth0:out", "in", Point(node="site:a", interface="eth0", direction="out")),
         ("a:in:in", "out", Point(node="a", interface="in", direction="in")),
         ("Gate 7:wlan0", "out", Point(node="Gate 7", interface="wlan0", direction="out")),
     ],
@@ -29,7 +29,11 @@ def test_a_point_is_read_from_its_text(text: str, default: str, point: Point) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", ":", "a:", ":eth0", "a:in", "a:eth 0", "a:averyveryverylonginterface", "a/b:eth0", "..:eth0"]
+    "text",
+    [
+        *("", "a", ":", "a:", ":eth0", "a:in", "a:eth 0", "a:averyveryverylonginterface", "a/b:eth0", "..:eth0"),
+        *("a:eth0:sideways", "a:eth0:", "a:in:eth0"),
+    ],
 )
 def test_what_names_no_point_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(UsageError, match=r"--from: .*; "):

@@ -82,6 +82,8 @@ class Point:
 def parse_point(text: str, *, default: Way, filter: str = "", where: str = "point") -> Point:  # noqa: A002
     """A point from ``NODE:INTERFACE[:in|out]``; a node's name may hold colons, an interface's cannot.
 
+    Behind a name with colons the direction is not left out: nobody could tell what the last word is.
+
     >>> str(parse_point("gateway-7:eth0", default="out")), str(parse_point("db.1:br-lan:in", default="out"))
     ('gateway-7:eth0:out', 'db.1:br-lan:in')
     """
@@ -90,6 +92,9 @@ def parse_point(text: str, *, default: Way, filter: str = "", where: str = "poin
     if last in WAYS:
         direction = last
         rest, _, last = rest.rpartition(":")
+    elif ":" in rest:
+        what = f"{last[:40]!r} at the end of {text[:100]!r} is neither `in` nor `out`"
+        raise UsageError(what, where=where, action=f"{_FORM}; a node's name with colons needs the direction")
     if not rest or not last:
         raise UsageError(f"{text[:100]!r} names no node and interface", where=where, action=_FORM)
     canonical = canonical_filter(filter)
