@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import MismatchError, WireError
 from sojourn.core.hashing import hash_bytes
-from sojourn.epochs.epoch import Cut, Epoch, KernelClock
+from sojourn.epochs.epoch import Cut, Epoch, KernelClock, Slew
 from sojourn.epochs.merging import merged_epoch
 from sojourn.epochs.wire import EncodedEpoch, decode, encode, encoded
 from sojourn.segments.plan import plan_point
@@ -109,7 +109,7 @@ def test_a_cut_that_is_none_is_refused(change: Callable[[list[Any]], object], wh
     assert caught.value.where == where
 
 
-LEAD = [True, 5, 0, -7, False, 9]
+LEAD = [True, 5, 0, -7, False, 9, [3, 1, 0]]
 
 
 def with_lead(place: int, value: object) -> Callable[[list[Any]], object]:
@@ -119,12 +119,17 @@ def with_lead(place: int, value: object) -> Callable[[list[Any]], object]:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (changed(5, LEAD[:5]), "clock"),
+        (changed(5, LEAD[:6]), "clock"),
         (with_lead(3, 2**63), "lead_ns"),
         (with_lead(3, "x"), "lead_ns"),
         (with_lead(4, None), "was_set"),
         (with_lead(5, -1), "boot"),
         (with_lead(5, True), "boot"),
+        (with_lead(6, 3), "slew"),
+        (with_lead(6, [3, 1]), "slew"),
+        (with_lead(6, [3, 1, -1]), "slew"),
+        (with_lead(6, [3, 1.5, 0]), "slew"),
+        (with_lead(6, [2**62, 1, 0]), "slew"),
     ],
 )
 def test_a_lead_that_is_none_is_refused(change: Callable[[list[Any]], object], where: str) -> None:
@@ -134,9 +139,12 @@ def test_a_lead_that_is_none_is_refused(change: Callable[[list[Any]], object], w
 
 
 def test_a_lead_travels_in_version_3() -> None:
-    one = epoch(5, Cut(clock=KernelClock(True, 5, 0, -7, False, 9)))
+    slew = Slew(10**18, 10**18 + 4, -7, 40_000_000, 3)
+    one, other = (epoch(5, Cut(clock=KernelClock(True, 5, 0, -7, False, 9, its))) for its in (slew, None))
     assert cbor2.loads(encode(one))[0] == 3
     assert decode(encode(one)).cut == one.cut
+    assert decode(encode(other)).cut == other.cut
+    assert len(encode(one)) - len(encode(other)) < 12
 
 
 @pytest.mark.parametrize(
@@ -180,6 +188,16 @@ def test_no_changed_bit_of_compressed_counters_ends_a_reader_otherwise() -> None
 def test_compressed_counters_belong_to_version_2() -> None:
     with pytest.raises(WireError, match="the parameters call for"):
         encoded(rebuilt(lambda items: items.pop(), version=1))
+
+
+def test_slews_of_epochs_that_follow_each_other_are_joined_with_room_for_the_bend() -> None:
+    clocks = [
+        KernelClock(False, 9, 0, 77, False, 3, slew) for slew in (Slew(0, 100, 0, 0, 1), Slew(150, 200, 5, 10, 2))
+    ]
+    joined = clocks[0].joined(clocks[1])
+    assert joined.slew == Slew(0, 200, 0, 10, 7)
+    assert clocks[0].joined(replace(clocks[1], slew=None)).slew is None
+    assert clocks[0].joined(replace(clocks[1], lead_ns=78)).slew is None
 
 
 @pytest.mark.parametrize(("boots", "was_set"), [((3, 3), False), ((3, 4), True), ((None, 4), False)])

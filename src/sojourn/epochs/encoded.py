@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from sojourn.core.errors import SojournError, WireError
 from sojourn.core.hashing import hash_bytes
 from sojourn.epochs.cbor import dumps, load_item, loads
-from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock, check_names, overlaps
+from sojourn.epochs.epoch import MAX_KEYS, Cut, Epoch, KernelClock, Slew, check_names, overlaps
 from sojourn.epochs.packing import column_size
 from sojourn.sketches.kinds import SKETCHES, parameters_type
 from sojourn.sketches.parameters import Parameters, Table
@@ -36,7 +36,8 @@ MAX_EPOCH_BYTES = 64 << 20
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES
 MAX_INTEGER = (1 << 63) - 1
 BODY_FIELDS = {VERSION: 9, VERSION_WITH_CUT: 10, VERSION_WITH_LEAD: 10}
-CUT_FIELDS, CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD = 6, 3, 6
+CUT_FIELDS, CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD = 6, 3, 7
+SLEW_FIELDS, MAX_SLEW = 3, 1 << 50
 KERNEL_BYTES = 64  # from which on hashing by the kernel takes less time than calling it
 LARGE_BYTES = 4 << 20  # from which on it takes less time than loading it: no epoch of a metric is as large by default
 _KERNELS = "sojourn.core.hash_kernels"
@@ -45,6 +46,7 @@ FEW_KEYS, FEW_COUNTER_BYTES = 1000, 1 << 14
 BODY_DEPTH = 5  # body, parameters of a segment, part, its parameters, a list of shares
 
 T = TypeVar("T")
+_Frame = tuple[int | None, int | None]
 _Body = tuple[int, bytes]  # the version of the format, and what is in it
 
 
@@ -227,16 +229,16 @@ def _integer(value: object, where: str, *, lowest: int = 0) -> int:
 def header_of(items: list[object], data: bytes) -> EncodedEpoch:
     """All of a body but its counters and keys, whose sizes alone are looked at."""
     kind, mapping, node, stream, sequence, frame, recorded, counters, keys, *rest = items
-    cut = _decode_cut(rest[0]) if rest else None
     mapped = dumps(expect(mapping, dict, "parameters"))
     parameters, expected, memory = _layout(expect(kind, str, "kind"), mapped)
     size = len(expect(counters, bytes, "counters"))
-    if size > expected or (size < expected and cut is None):
+    if size > expected or (size < expected and not rest):
         raise WireError(f"{size} bytes of counters, the parameters call for {expected}", where="counters")
     if memory > MAX_COUNTER_BYTES:
         raise WireError(f"the counters take {memory} bytes of memory, more than {MAX_COUNTER_BYTES}", where="counters")
     count = _integer(recorded, "recorded")
     first_ns, last_ns = _decode_frame(frame)
+    cut = _decode_cut(rest[0], (first_ns, last_ns)) if rest else None
     if (first_ns is None) != (count == 0):
         raise WireError("an epoch has a time frame exactly if it has measurements", where="frame")
     node, stream = expect(node, str, "node"), expect(stream, str, "stream")
@@ -262,26 +264,39 @@ def _layout(kind: str, mapping: bytes) -> tuple[Parameters, int, int]:
     return parameters, sum(packed_size(table) for table in parameters.tables()), parameters.decoded_bytes
 
 
-def _decode_cut(items: object) -> Cut:
+def _decode_cut(items: object, frame: _Frame) -> Cut:
     if not isinstance(items, list) or len(items) != CUT_FIELDS:
         raise WireError("expected [begins, ends, sequences, continues, missed, clock]", where="cut")
     begins, ends = (None if word is None else _word(word, "cut") for word in items[:2])
     sequences, missed = _integer(items[2], "sequences", lowest=1), _integer(items[4], "missed")
-    return Cut(begins, ends, sequences, expect(items[3], bool, "continues"), missed, _decode_clock(items[5]))
+    return Cut(begins, ends, sequences, expect(items[3], bool, "continues"), missed, _decode_clock(items[5], frame))
 
 
-def _decode_clock(items: object) -> KernelClock | None:
+def _decode_clock(items: object, frame: _Frame) -> KernelClock | None:
     if items is None:
         return None
     if not isinstance(items, list) or len(items) not in (CLOCK_FIELDS, CLOCK_FIELDS_WITH_LEAD):
-        raise WireError("expected [synchronised, error_ns, offset_ns, lead_ns, was_set, boot]", where="clock")
+        raise WireError("expected [synchronised, error_ns, offset_ns, lead_ns, was_set, boot, slew]", where="clock")
     offset = _integer(items[2], "offset_ns", lowest=-MAX_INTEGER)
     told = expect(items[0], bool, "synchronised"), _integer(items[1], "error_ns"), offset
     if len(items) == CLOCK_FIELDS:
         return KernelClock(*told)
     lead = None if items[3] is None else _integer(items[3], "lead_ns", lowest=-MAX_INTEGER)
     was_set, boot = expect(items[4], bool, "was_set"), None if items[5] is None else _integer(items[5], "boot")
-    return KernelClock(*told, lead, was_set, boot)
+    return KernelClock(*told, lead, was_set, boot, _decode_slew(items[6], frame))
+
+
+def _decode_slew(items: object, frame: _Frame) -> Slew | None:
+    """It is of the first and the last stamp."""
+    if items is None:
+        return None
+    first_ns, last_ns = frame
+    if not isinstance(items, list) or len(items) != SLEW_FIELDS or first_ns is None or last_ns is None:
+        raise WireError("expected [last, change, bend], of an epoch with measurements", where="slew")
+    last, change, bend = (expect(item, int, "slew") for item in items)
+    if max(abs(last), abs(change), bend) > MAX_SLEW or bend < 0:
+        raise WireError(f"{last}, {change} and {bend} are no clock's", where="slew")
+    return Slew(first_ns, last_ns, last - change, last, bend)
 
 
 def _word(value: object, where: str) -> int:

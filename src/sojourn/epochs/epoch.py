@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.keys import MAX_NAME_BYTES, Key
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_KEYS = 1 << 20
 MAX_SEQUENCE = (1 << 63) - 1
+SLEW_UNIT_NS = 100
 
 
 @lru_cache(maxsize=1024)
@@ -36,13 +37,42 @@ def overlaps(first_ns: int | None, last_ns: int | None, from_ns: int, to_ns: int
     return first_ns is not None and last_ns is not None and first_ns <= to_ns and from_ns <= last_ns
 
 
+class Slew(NamedTuple):
+    """How far a kernel has steered a machine's count of time away from its oscillator, which nothing steers.
+
+    ``first`` at the first stamp of an epoch, ``last`` at its last, in units of `SLEW_UNIT_NS`; in between it is at most
+    ``bend`` away from the straight line.
+    """
+
+    first_ns: int
+    last_ns: int
+    first: int
+    last: int
+    bend: int
+
+    def at(self, time_ns: int) -> float:
+        """About what it is at a time between both."""
+        length_ns = self.last_ns - self.first_ns
+        return self.first + (self.last - self.first) * (time_ns - self.first_ns) / length_ns if length_ns else self.last
+
+    def joined(self, later: Slew) -> Slew:
+        both = Slew(self.first_ns, later.last_ns, self.first, later.last, 0)
+        off = abs(self.last - both.at(self.last_ns)), abs(later.first - both.at(later.first_ns))
+        return both._replace(bend=round(max(off)) + max(self.bend, later.bend))
+
+    def moved(self, by_ns: int) -> Slew:
+        """The same by a clock that is ahead."""
+        return self._replace(first_ns=self.first_ns + by_ns, last_ns=self.last_ns + by_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelClock:
     """What a node's kernel says of its clock: whether something keeps it in step, and how far off it may be at most.
 
     ``lead_ns`` is how far the stamps of an epoch are ahead of the machine's own count of time, which nobody can set
     (None if that is not known); in an epoch that ``was_set``, some of them may be so by another lead. ``boot`` is the
-    time that the machine has been up, each of which has a count of its own (None if that is not known).
+    time that the machine has been up, each of which has a count of its own (None if that is not known). ``slew`` is
+    how the count was steered during the epoch, as far as that is known.
     """
 
     synchronised: bool
@@ -51,6 +81,7 @@ class KernelClock:
     lead_ns: int | None = None
     was_set: bool = False
     boot: int | None = None
+    slew: Slew | None = None
 
     def joined(self, later: KernelClock) -> KernelClock:
         """The clock of two epochs as one, which follow each other."""
@@ -58,8 +89,10 @@ class KernelClock:
         if self.boot is not None and later.boot is not None:
             was_set = was_set or self.boot != later.boot
         if self.lead_ns is None or later.lead_ns is None:
-            return replace(later, lead_ns=None, was_set=was_set)
-        return replace(later, was_set=was_set or self.lead_ns != later.lead_ns)
+            return replace(later, lead_ns=None, was_set=was_set, slew=None)
+        was_set = was_set or self.lead_ns != later.lead_ns
+        slew = None if was_set or self.slew is None or later.slew is None else self.slew.joined(later.slew)
+        return replace(later, was_set=was_set, slew=slew)
 
 
 def joined_clocks(clocks: Iterable[KernelClock | None]) -> KernelClock | None:

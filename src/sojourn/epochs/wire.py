@@ -7,7 +7,8 @@
     body  = [kind, parameters, node, stream, sequence, frame, recorded, counters, keys, cut]    of 2 and 3
     cut   = [begins, ends, sequences, continues, missed, clock]
     clock = null or [synchronised, error_ns, offset_ns]                                         of version 2
-    clock = null or [synchronised, error_ns, offset_ns, lead_ns, was_set, boot]                 of version 3
+    clock = null or [synchronised, error_ns, offset_ns, lead_ns, was_set, boot, slew]           of version 3
+    slew  = null or [last, change, bend]
 
 ``parameters`` maps the papers' symbols to values, defaults left out (those of a ``segment``, which has several sketches
 of the same packets, map a part's name to ``[kind, parameters]``); ``frame`` is ``[first_ns, span_ns]``
@@ -17,7 +18,8 @@ canonical key bytes or null. A file of epochs is a CBOR sequence (RFC 8742): one
 Version 2 is for epochs that end at packets instead of times (`epoch.Cut`). They are cut as often as their packets say,
 and may hold few: ``counters`` are then compressed (zlib, RFC 1950) wherever that makes them smaller, which shows in
 their length; so bytes fall with packets. Version 3 is for those of them whose stamps are on a lead that is known
-(`epoch.KernelClock`): ``boot`` is 32 bits of a hash that tells apart the times that a machine was up, or null.
+(`epoch.KernelClock`): ``boot`` is 32 bits of a hash that tells apart the times that a machine was up, or null;
+``slew`` is how its count was steered, in `SLEW_UNIT_NS`: at the last stamp, since the first, and off a straight line.
 
 Decoding never trusts content: at most `MAX_EPOCH_BYTES`, no tags, no indefinite lengths, no nesting beyond
 what the format has; the size of `counters` is derived from validated parameters and compared before any
@@ -143,7 +145,10 @@ def _is_on_lead(clock: KernelClock) -> bool:
 
 def _clock_items(clock: KernelClock) -> list[object]:
     told: list[object] = [clock.synchronised, clock.error_ns, clock.offset_ns]
-    return [*told, clock.lead_ns, clock.was_set, clock.boot] if _is_on_lead(clock) else told
+    if not _is_on_lead(clock):
+        return told
+    slew = None if clock.slew is None else [clock.slew.last, clock.slew.last - clock.slew.first, clock.slew.bend]
+    return [*told, clock.lead_ns, clock.was_set, clock.boot, slew]
 
 
 def decode(data: bytes) -> Epoch:

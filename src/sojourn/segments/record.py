@@ -264,6 +264,8 @@ class PointRecorder:
         if self._keys is not None and ended.keys is not None:
             self._keys.end(ended.keys)
         cut = None if ended.cut is None else replace(ended.cut, ends=ends, clock=self._clock_of(ended))
+        if self._steady is not None and ended.sketch.last_ns is not None:
+            self._steady.begin_slew(ended.sketch.last_ns)
         # Nobody else has the sketch: no copy is needed.
         return Epoch(self.node, self.stream, ended.sequence, ended.sketch.freeze(), ended.reported(), cut)
 
@@ -272,7 +274,10 @@ class PointRecorder:
         if self._clock is None or self._steady is None:
             return self._clock
         steady = self._steady
-        return replace(self._clock, lead_ns=steady.lead_ns, was_set=epoch.was_set, boot=steady.boot)
+        sketch, slew = epoch.sketch, None
+        if not epoch.was_set and sketch.first_ns is not None and sketch.last_ns is not None:
+            slew = steady.slew(sketch.first_ns, sketch.last_ns)
+        return replace(self._clock, lead_ns=steady.lead_ns, was_set=epoch.was_set, boot=steady.boot, slew=slew)
 
     def snapshots(self) -> list[Epoch]:
         """The epochs under construction as they are now, oldest first; recording goes on."""

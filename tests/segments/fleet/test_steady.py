@@ -12,14 +12,14 @@ from tests.segments.fleet.fleet_world import answers, moved, record
 from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
-from sojourn.epochs.epoch import Epoch, KernelClock
+from sojourn.epochs.epoch import SLEW_UNIT_NS, Epoch, KernelClock
 from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.fleet.answers import RunAnswer, answer_run, combine
 from sojourn.segments.fleet.clocks import follow
 from sojourn.segments.fleet.leads import FARTHEST_NS, Leads, on_leads
 from sojourn.segments.fleet.markers import MarkerCuts
-from sojourn.segments.fleet.steady import NOISE_NS, Reading, SteadyStamps, read_lead
+from sojourn.segments.fleet.steady import MOST_STEERED, NOISE_NS, Reading, SteadyStamps, read_lead
 from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_answer
 from sojourn.segments.plan import plan_point
 from sojourn.segments.record import KeyReports, PointRecorder
@@ -157,6 +157,46 @@ def test_this_machine_s_lead_does_not_wander() -> None:
     assert len(leads) == 200
     assert len({one.boot for one in readings if one is not None}) == 1
     assert max(leads) - min(leads) < 200_000  # a busy machine reads one clock later than the other
+
+
+def steered(count_ns: int) -> int:
+    """What the kernel has steered a count by: 500 ppm for two seconds from the fourth on, else 3 ppm."""
+    return 40_000 + 3 * count_ns // 1_000_000 + 500 * min(max(count_ns - 4 * SECOND, 0), 2 * SECOND) // 1_000_000
+
+
+def test_how_a_count_was_steered_is_told_of_each_epoch_with_its_bend() -> None:
+    now = [0]
+    steady = SteadyStamps(lambda: Reading(BOOTED, now[0], 0, steered_ns=steered(now[0])))
+    for tenth in range(1, 91):
+        now[0] = tenth * SECOND // 10
+        steady.steady(BOOTED + now[0] - np.array([50 * MS, 10 * MS]))
+    for first, last, bend_ns in ((1, 3, 0), (3, 5, 250_000), (4, 6, 0), (7, 8, 0)):
+        slew = steady.slew(BOOTED + first * SECOND, BOOTED + last * SECOND)
+        assert slew is not None
+        assert [slew.first, slew.last] == pytest.approx(
+            [steered(at * SECOND) / SLEW_UNIT_NS for at in (first, last)], abs=1
+        )
+        assert slew.bend * SLEW_UNIT_NS == pytest.approx(bend_ns, abs=1_000)
+        steady.begin_slew(BOOTED + last * SECOND if last > 5 else BOOTED + first * SECOND)
+    assert len(steady._steered) < 20
+
+
+def test_a_long_epoch_s_readings_are_thinned_and_still_tell_its_bend() -> None:
+    now = [0]
+    steady = SteadyStamps(lambda: Reading(BOOTED, now[0], 0, steered_ns=steered(now[0])))
+    for number in range(1, 20_001):
+        now[0] = number * SECOND // 2_000
+        steady.steady(np.array([BOOTED + now[0] - MS]))
+    assert len(steady._steered) <= MOST_STEERED
+    slew = steady.slew(BOOTED + 2 * SECOND, BOOTED + 8 * SECOND)
+    assert slew is not None
+    assert slew.bend * SLEW_UNIT_NS == pytest.approx(2 / 6 * 1_000_000, rel=0.02)
+
+
+def test_a_machine_that_does_not_tell_its_oscillator_tells_no_slew() -> None:
+    steady = SteadyStamps(lambda: Reading(BOOTED, 5))
+    steady.steady(np.array([BOOTED + 3, BOOTED + 4]))
+    assert steady.slew(BOOTED + 3, BOOTED + 4) is None
 
 
 PLAN = plan_point(64_000, flows=200, loss=0.01)

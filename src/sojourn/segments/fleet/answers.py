@@ -223,7 +223,8 @@ def _on_one_lead(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
         raise InputError("a point's clock was set further than any clock can be", action="look at its agent")
     found = []
     for epoch, clock, lead in zip(epochs, clocks, leads, strict=True):
-        cut = None if epoch.cut is None else replace(epoch.cut, clock=replace(clock, lead_ns=leads[-1]))
+        slew = None if clock.slew is None else clock.slew.moved(leads[-1] - lead)
+        cut = None if epoch.cut is None else replace(epoch.cut, clock=replace(clock, lead_ns=leads[-1], slew=slew))
         found.append(replace(epoch, sketch=retimed(epoch.sketch, leads[-1] - lead), cut=cut))
     return found
 

@@ -38,7 +38,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.matching.clock.correction import MAX_SKEW_PPM, TimedPairs
 from sojourn.matching.clock.lines import Corridor, lower_hull
-from sojourn.segments.fleet.leads import Kernels, Leads, was_set
+from sojourn.segments.fleet.leads import Kernels, Leads, Steering, was_set
 
 BLOCKS = 8
 # No packet is on its way for longer: then clocks are apart, and one of them was never set.
@@ -104,8 +104,13 @@ class RunFrame:
 
     def on(self, leads: Leads | None) -> RunFrame:
         """The same run by the sender's clock as it would have been on these leads."""
-        by_ns = 0 if leads is None else leads.since(self.kernels).sender_ns
-        return RunFrame(self.first_ns - by_ns, self.last_ns - by_ns, self.kernels) if by_ns else self
+        if leads is None:
+            return self
+        by_ns, steering = np.full(2, leads.since(self.kernels).sender_ns), leads.steering(self.kernels)
+        if steering is not None:
+            ends = np.array([self.first_ns, self.last_ns])
+            by_ns = by_ns + np.rint(steering.of_end(0, ends)).astype(np.int64)
+        return RunFrame(self.first_ns - int(by_ns[0]), self.last_ns - int(by_ns[1]), self.kernels)
 
 
 def smallest(pairs: TimedPairs, *, sign: int = 1, blocks: int = BLOCKS) -> TimedPairs:
@@ -139,10 +144,12 @@ class Stretch:
 
     def bounds(self) -> list[_Bounds]:
         ends = _sorted(self.forward), _sorted(self.backward)
-        return [
-            _Bounds.of(run.on(self.leads), *ends).moved(by_ns)
-            for run, by_ns in zip(self.runs, self.set_by(), strict=True)
-        ]
+        found = []
+        for run, by_ns in zip(self.runs, self.set_by(), strict=True):
+            steering = None if self.leads is None else self.leads.steering(run.kernels)
+            bounds = _Bounds.of(run.on(self.leads), *ends, steering=steering)
+            found.append(bounds.moved(by_ns).steered(run.middle_ns, steering))
+        return found
 
     def least_raw_ns(self) -> float:
         return float(self.forward.raw_delay_ns.min()) if len(self.forward) else 0.0
@@ -195,7 +202,9 @@ class _Bounds:
         return replace(self, low=self.low + by_ns, high=self.high + by_ns, middle=self.middle + by_ns, set_ns=by_ns)
 
     @classmethod
-    def of(cls, run: RunFrame, forward: TimedPairs, backward: TimedPairs) -> _Bounds:
+    def of(
+        cls, run: RunFrame, forward: TimedPairs, backward: TimedPairs, *, steering: Steering | None = None
+    ) -> _Bounds:
         if was_set(run.kernels):
             return cls(-math.inf, math.inf, 0.0, 0.0, was_set=True)
         own = _between(forward, run.first_ns, run.last_ns), _between(backward, run.first_ns, run.last_ns)
@@ -210,19 +219,35 @@ class _Bounds:
             wide_low, wide_high = _carried(run.middle_ns, *around, slopes)
             if max(low, wide_low) <= min(high, wide_high):
                 low, high = max(low, wide_low), min(high, wide_high)
-                return cls(low, high, (low + high) / 2, sum(slopes) / 2).during(run, max(map(abs, slopes)))
+                return cls(low, high, (low + high) / 2, sum(slopes) / 2).during(run, slopes, steering)
         if math.isinf(high - low):
             low, high = _by_neighbours(run, forward, backward, own[0])
         # By rates of the run's own packets: no line fits those around, or there are none of one direction.
         rates = _common_slopes(run.middle_ns, *own) or _ANY_RATE
-        return cls(low, high, (low + high) / 2, 0.0).during(run, max(map(abs, rates)))
+        return cls(low, high, (low + high) / 2, 0.0).during(run, rates, steering)
 
-    def during(self, run: RunFrame, rate: float) -> _Bounds:
+    def steered(self, middle_ns: int, steering: Steering | None) -> _Bounds:
+        """The bounds of a θ by clocks that were steered, amid a run, of one by the machines' oscillators."""
+        if steering is None or not math.isfinite(self.high - self.low):
+            return self
+        by_ns = steering.apart(middle_ns, middle_ns + round(self.middle))
+        low, high, middle = (one + by_ns for one in (self.low, self.high, self.middle))
+        return replace(self, low=low, high=high, middle=middle)
+
+    def during(self, run: RunFrame, rates: tuple[float, float], steering: Steering | None) -> _Bounds:
         """The bounds of θ at any time of a run, of those amid it: no packet need have passed there."""
         if self.low > self.high:
             return self
-        reach = rate * (run.last_ns - run.first_ns) / 2
-        return replace(self, low=self.low - reach, high=self.high + reach)
+        length_ns = run.last_ns - run.first_ns
+        if steering is None:
+            reach = max(map(abs, rates)) * length_ns / 2
+            return replace(self, low=self.low - reach, high=self.high + reach)
+        # What an oscillator is off is what its count is steered by, the other way round: both have to be added first.
+        changes = [rate * length_ns + steering.change_ns for rate in rates]
+        unlike = max(map(abs, rates)) * steering.unlike_ns
+        reach = (max(map(abs, changes)) + unlike) / 2 + steering.bend_ns
+        slope = self.slope + steering.change_ns / max(length_ns, 1)
+        return replace(self, low=self.low - reach, high=self.high + reach, slope=slope)
 
 
 def _covering(

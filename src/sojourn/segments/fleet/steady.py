@@ -10,15 +10,20 @@ The packets that were polled together with a step have stamps of both leads. The
 where stamps leap by the step parts them; where that is not clear (few packets and a small step) the epoch says that the
 clock was set in it.
 
+A count is steered along with the clock by what keeps that in step, which the lead does not show. How far it is from the
+machine's oscillator is read at each look, so that each epoch says how its scale ran (`SteadyStamps.slew`).
+
 Guarantee: stamps are on the scale of `lead_ns`, or the result says that they may not be. A machine that cannot tell its
 count has stamps as they are, and no lead. What neither clock nor count shows (a virtual machine that was halted) is not
-a step here; nor one that is undone between two looks, if a gap among packets, or their disorder, is as long. Cost: two
-system calls a batch, some 4 ns a packet, and one addition a packet once the clock was set.
+a step here; nor one that is undone between two looks, if a gap among packets, or their disorder, is as long. Cost: some
+five readings of clocks a batch, 4 ns a packet, and one addition a packet once the clock was set.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,27 +35,33 @@ import numpy as np
 
 from sojourn.core.arrays import Int64Array
 from sojourn.core.hashing import HALF_MASK, hash_bytes
+from sojourn.epochs.epoch import SLEW_UNIT_NS, Slew
 
 # Two readings of the clocks are so close together, however busy the machine is, if one of several is chosen.
-READINGS, NOISE_NS = 5, 2_000
+READINGS, NOISE_NS, CLOSE_NS = 5, 2_000, 250
 UNIT_NS = 1_000
 # A packet waits in the kernel's ring for less (`sources.traffic`: 60 ms at most, and a busy machine).
 WAITING_NS = 200_000_000
 # Packets on several processors have stamps out of order by less: 1.6 ms were seen.
 DISORDER_NS = 5_000_000
+# Readings of how a count was steered that are kept for an epoch; of more every second one goes.
+MOST_STEERED = 256
+SLEW_NOISE = 5  # in its units, of two clocks that are read one after the other
 _EVER = (1 << 63) - 1
 
 
 class Reading(NamedTuple):
     """By how much the clock is ahead of the machine's count, which is `count_ns` now; off by `error_ns` at most.
 
-    The count began when the machine was started, which `boot` tells apart from other times.
+    The count began when the machine was started, which `boot` tells apart from other times; the kernel
+    has steered it by `steered_ns` away from the oscillator.
     """
 
     lead_ns: int
     count_ns: int
     error_ns: int = 0
     boot: int | None = None
+    steered_ns: int | None = None
 
 
 @cache
@@ -64,16 +75,19 @@ def boot_of_machine() -> int | None:
 
 def read_lead() -> Reading | None:
     """The present lead, from the closest of a few readings; None where the machine does not tell its count."""
-    source = getattr(time, "CLOCK_BOOTTIME", None)
+    source, raw = (getattr(time, name, None) for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW"))
     if source is None:
         return None
     best: Reading | None = None
     for _ in range(READINGS):
         before, now = time.clock_gettime_ns(source), time.time_ns()
+        steered = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.clock_gettime_ns(raw) if raw is not None else None
         after = time.clock_gettime_ns(source)
         error = (after - before + 1) // 2
         if best is None or error < best.error_ns:
-            best = Reading(now - (before + after) // 2, after, error, boot_of_machine())
+            best = Reading(now - (before + after) // 2, after, error, boot_of_machine(), steered)
+        if error <= CLOSE_NS:
+            break
     return best
 
 
@@ -94,6 +108,8 @@ class SteadyStamps:
         self._leads: list[_Lead] = []
         self._looks: deque[int] = deque(maxlen=2)
         self._scale: int | None = None
+        self._steered: list[tuple[int, int]] = []  # by the count, oldest first
+        self._passed, self._every = 0, 1
         self.boot: int | None = None  # of the machine, as it tells
         self._last_ns: int | None = None  # the last stamp that was given in, as it was
         self._last_count: int | None = None  # and as it was given out, by the count
@@ -144,10 +160,42 @@ class SteadyStamps:
         gaps = np.diff(count_ns, prepend=count_ns[0] if before_ns is None else before_ns)
         return bool(gaps.min() >= -DISORDER_NS and count_ns.max() <= now_ns + DISORDER_NS)
 
+    def slew(self, first_ns: int, last_ns: int) -> Slew | None:
+        """How the count was steered between two stamps; what was before the last one is forgotten by `begin_slew`."""
+        if self._scale is None or len(self._steered) < 2:
+            return None
+        count, steered = np.array(self._steered, np.int64).T
+        ends = np.array([first_ns, last_ns]) - self._scale
+        first, last = np.rint(np.interp(ends, count, steered) / SLEW_UNIT_NS).astype(np.int64).tolist()
+        slew = Slew(first_ns, last_ns, first, last, 0)
+        within = (count > ends[0]) & (count < ends[1])
+        line = np.interp(count[within], ends, [first, last])
+        off = np.abs(steered[within] / SLEW_UNIT_NS - line)
+        return slew._replace(bend=max(0, math.ceil(off.max()) - SLEW_NOISE) if len(off) else 0)
+
+    def begin_slew(self, first_ns: int) -> None:
+        """Nobody asks for slews before a stamp any more."""
+        if self._scale is not None:
+            at = bisect_right(self._steered, (first_ns - self._scale, _EVER)) - 1
+            del self._steered[: max(at, 0)]
+            self._passed, self._every = 0, 1
+
+    def _keep(self, count_ns: int, steered_ns: int) -> None:
+        """Keep a reading until the next one, and every `_every`th for good."""
+        if self._passed % self._every:
+            self._steered.pop()
+        self._passed = (self._passed + 1) % self._every
+        self._steered.append((count_ns, steered_ns))
+        if len(self._steered) > MOST_STEERED:
+            self._steered[1:-1] = self._steered[2:-1:2]
+            self._every *= 2
+
     def _look(self) -> Reading | None:
         reading = self._read()
         if reading is None:
             return None
+        if reading.steered_ns is not None:
+            self._keep(reading.count_ns, reading.steered_ns)
         self.boot = reading.boot
         if not self._leads:
             self._leads, self._scale = [_Lead(reading.lead_ns)], reading.lead_ns

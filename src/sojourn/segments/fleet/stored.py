@@ -8,7 +8,7 @@ that. Size: some 100 bytes a flow and 12 a sampled delay before compression, whi
 from __future__ import annotations
 
 import zlib
-from dataclasses import astuple
+from dataclasses import fields
 from itertools import takewhile
 from typing import Any
 
@@ -16,7 +16,7 @@ import cbor2
 import numpy as np
 
 from sojourn.core.estimates import Answer, Estimate, FlowDelays, Reason, Unanswered
-from sojourn.epochs.epoch import KernelClock
+from sojourn.epochs.epoch import KernelClock, Slew
 from sojourn.estimation.differences import Losses
 from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer
@@ -77,7 +77,7 @@ def _outside(answer: RunAnswer) -> tuple[Estimate | None, ...]:
 
 def clock_bytes(answer: RunAnswer) -> bytes:
     """The smallest delays of a run, and what the kernels said of their clocks."""
-    kernels = [clock and list(astuple(clock)) for clock in answer.kernels]
+    kernels = [clock and _clock_items(clock) for clock in answer.kernels]
     pairs = answer.pairs
     return cbor2.dumps([pairs.sent_ns.tolist(), pairs.raw_delay_ns.tolist(), kernels])
 
@@ -86,8 +86,20 @@ def read_clock(data: bytes) -> tuple[TimedPairs, tuple[KernelClock | None, Kerne
     """The inverse of `clock_bytes`."""
     sent, raw, kernels = cbor2.loads(data)
     sent_ns = np.array(sent, np.int64)
-    one, other = (None if clock is None else KernelClock(*clock) for clock in kernels)
+    one, other = (None if clock is None else _clock_of(clock) for clock in kernels)
     return TimedPairs(sent_ns, sent_ns + np.array(raw, np.int64)), (one, other)
+
+
+def _clock_items(clock: KernelClock) -> list[object]:
+    *told, slew = (getattr(clock, field.name) for field in fields(clock))
+    return [*told, None if slew is None else list(slew)]
+
+
+def _clock_of(items: list[Any]) -> KernelClock:
+    told = dict(zip((field.name for field in fields(KernelClock)), items, strict=False))  # fewer, if stored earlier
+    if told.get("slew") is not None:
+        told["slew"] = Slew(*told["slew"])
+    return KernelClock(**told)
 
 
 def read_answer(data: bytes, clock: bytes) -> RunAnswer:

@@ -47,17 +47,22 @@ class _Uptime:
     frames: Sequence[RunFrame]
     leads: Leads | None
     forward: TimedPairs
+    alone: TimedPairs  # the same by clocks as they were steered: better than oscillators if nothing leads back
 
-    def put(self, told: Sequence[_Told]) -> TimedPairs:
-        """The packets of all runs that may be of it, on its leads."""
-        return _joined([on_leads(*one, self.leads) for one in told if may_be_of(boots_of(one[1]), self.boots)])
+    def put_back(self, told: Sequence[_Told]) -> TimedPairs:
+        """The packets that lead back of all runs that may be of it, on its leads."""
+        its = [one for one in told if may_be_of(boots_of(one[1]), self.boots)]
+        return _joined([on_leads(*one, self.leads, sign=-1) for one in its])
 
     def stretch(self, told: Sequence[_Told]) -> Stretch:
-        return Stretch(self.frames, self.forward, self.put(told), self.leads)
+        backward = self.put_back(told)
+        if not len(backward) and self.leads is not None:
+            return Stretch(self.frames, self.alone, backward, self.leads.unsteered())
+        return Stretch(self.frames, self.forward, backward, self.leads)
 
     def is_wrong(self, told: Sequence[_Told]) -> bool:
         """Whether packets that lead back contradict those ahead in nearly all runs that have some of both."""
-        backward = self.put(told)
+        backward = self.put_back(told)
         if not len(backward):
             return False
         begin, end = int(backward.sent_ns.min()), int(backward.sent_ns.max())
@@ -109,9 +114,12 @@ def _uptimes(frames: Sequence[RunFrame], ahead: Sequence[_Told]) -> list[_Uptime
     found = []
     for boots, places in parted_by_boots([frame.kernels for frame in frames]):
         its = [frames[place] for place in places]
-        leads = Leads.latest(frame.kernels for frame in its)
-        forward = _joined([on_leads(*one, leads) for one in ahead if may_be_of(boots_of(one[1]), boots)])
-        found.append(_Uptime(boots, places, its, leads, forward))
+        leads = Leads.steered_of([frame.kernels for frame in its])
+        told = [one for one in ahead if may_be_of(boots_of(one[1]), boots)]
+        forward = alone = _joined([on_leads(*one, leads) for one in told])
+        if leads is not None and leads.steered is not None:
+            alone = _joined([on_leads(*one, leads.unsteered()) for one in told])
+        found.append(_Uptime(boots, places, its, leads, forward, alone))
     return found
 
 
