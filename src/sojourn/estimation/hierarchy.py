@@ -150,6 +150,9 @@ def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | 
         wide = _posterior_quantiles(some, prior, some.size_doubt)
         found[:, 1] = np.minimum(found[:, 1], wide[:, 1])
         found[:, 2] = np.maximum(found[:, 2], wide[:, 2])
+    # Components whose widths differ by many orders are parted to a part of the widest only.
+    found[:, 1] = np.minimum(found[:, 1], found[:, 0])
+    found[:, 2] = np.maximum(found[:, 2], found[:, 0])
     quantiles[rows] = found
     return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
 
