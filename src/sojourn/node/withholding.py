@@ -60,7 +60,9 @@ def settle_spool(directory: Path, pseudonyms: Pseudonyms | None) -> None:
     mark = directory / MARK
     try:
         if pseudonyms is None:
-            mark.unlink(missing_ok=True)
+            # A disk that cannot be written refuses to remove even what is not there.
+            if mark.exists():
+                mark.unlink()
             return
         if not mark.exists() and (waiting := _waiting(directory)):
             raise UsageError(
