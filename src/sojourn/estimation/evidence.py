@@ -84,7 +84,7 @@ class Evidence:
 
 
 class Moments(NamedTuple):
-    """Of all flows: the mean, how far theirs may be from it (or surely are), a packet's variance."""
+    """Of all flows: the mean, how far theirs may be from it, a packet's variance."""
 
     mean: float
     apart: float

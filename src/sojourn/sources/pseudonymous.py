@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sojourn.core.keys import Key, key_id
 from sojourn.core.measurements import Measurements
 from sojourn.core.pseudonyms.mapping import Pseudonyms
-from sojourn.sources.source import Source, SourceBatch
+from sojourn.sources.source import Source, SourceBatch, WrappedSource
 
 if TYPE_CHECKING:
     from sojourn.core.arrays import MeasurementBatch, PacketBatch
@@ -56,13 +56,11 @@ class PlainIds:
         return found
 
 
-class PseudonymousSource(Source[B]):
+class PseudonymousSource(WrappedSource[B]):
     """Another source, of which only pseudonyms are given."""
 
     def __init__(self, source: Source[B], pseudonyms: Pseudonyms) -> None:
-        self.metric = source.metric  # type: ignore[misc] # each wraps another
-        self.has_columns = source.has_columns
-        self._source: Source[B] = source
+        super().__init__(source)
         self._pseudonyms = pseudonyms
         self._plain = PlainIds(pseudonyms, source.most_named)
         self._columns: ColumnIds | None = None
@@ -81,9 +79,6 @@ class PseudonymousSource(Source[B]):
             self._columns = ColumnIds(self._pseudonyms, self.most_named)
         return self._columns
 
-    def close(self) -> None:
-        self._source.close()
-
     def poll(self, now_ns: int) -> SourceBatch[B]:
         found = self._source.poll(now_ns)
         keys: tuple[Key, ...] = tuple(map(self._pseudonyms.key, found.keys))
@@ -101,24 +96,4 @@ class PseudonymousSource(Source[B]):
     @property
     def memory_bytes(self) -> int:
         own = 2 * self.most_named * (COLUMN_BYTES if self.has_columns else PLAIN_BYTES)
-        return self._source.memory_bytes + own
-
-    @property
-    def most_named(self) -> int:
-        return self._source.most_named
-
-    @property
-    def missed(self) -> int:
-        return self._source.missed
-
-    @property
-    def ignored(self) -> dict[str, int]:
-        return self._source.ignored
-
-    @property
-    def warnings(self) -> list[str]:
-        return self._source.warnings
-
-    @property
-    def is_ended(self) -> bool:
-        return self._source.is_ended
+        return super().memory_bytes + own

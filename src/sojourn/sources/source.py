@@ -237,13 +237,47 @@ class InstancePatterns:
         return any(compiled.match(text) for compiled in self._compiled)
 
 
-class SelectedInstances(Source[B]):
+class WrappedSource(Source[B]):
+    """Another source, of which something is changed: what is not, is as that one says."""
+
+    def __init__(self, source: Source[Any]) -> None:
+        self.metric = source.metric  # type: ignore[misc] # each wraps another
+        self.has_columns = source.has_columns
+        self._source = source
+
+    def close(self) -> None:
+        self._source.close()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._source.memory_bytes
+
+    @property
+    def most_named(self) -> int:
+        return self._source.most_named
+
+    @property
+    def missed(self) -> int:
+        return self._source.missed
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        return self._source.ignored
+
+    @property
+    def warnings(self) -> list[str]:
+        return self._source.warnings
+
+    @property
+    def is_ended(self) -> bool:
+        return self._source.is_ended
+
+
+class SelectedInstances(WrappedSource[B]):
     """A source of which only the instances that fit some patterns are given."""
 
     def __init__(self, source: Source[B], patterns: InstancePatterns) -> None:
-        self.metric = source.metric  # type: ignore[misc] # each wraps another
-        self.has_columns = source.has_columns
-        self._source: Source[B] = source
+        super().__init__(source)
         self._patterns = patterns
         self._ids: set[int] = set()
         self._column: UInt64Array | None = None
@@ -254,9 +288,6 @@ class SelectedInstances(Source[B]):
         self._column = None
         self._left_out = self._no_room = 0
         self._source.open()
-
-    def close(self) -> None:
-        self._source.close()
 
     def poll(self, now_ns: int) -> SourceBatch[B]:
         found = self._source.poll(now_ns)
@@ -291,26 +322,6 @@ class SelectedInstances(Source[B]):
         self._ids.update(new[:room])
 
     @property
-    def memory_bytes(self) -> int:
-        return self._source.memory_bytes
-
-    @property
-    def most_named(self) -> int:
-        return self._source.most_named
-
-    @property
-    def missed(self) -> int:
-        return self._source.missed
-
-    @property
     def ignored(self) -> dict[str, int]:
         own = {NOT_SELECTED: self._left_out, NO_ROOM: self._no_room}
-        return self._source.ignored | {reason: count for reason, count in own.items() if count}
-
-    @property
-    def warnings(self) -> list[str]:
-        return self._source.warnings
-
-    @property
-    def is_ended(self) -> bool:
-        return self._source.is_ended
+        return super().ignored | {reason: count for reason, count in own.items() if count}
