@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sojourn.core.arrays import FloatArray
-from sojourn.estimation.evidence import Evidence, Logarithms, Whole, common_mean, moments
-from sojourn.estimation.hierarchy import FlowPosterior, flow_posterior, spread_law
+from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.estimation.adding_up import added_up
+from sojourn.estimation.evidence import Evidence, Logarithms, Whole, moments
+from sojourn.estimation.hierarchy import FlowPosterior, flow_posterior, learnt_prior, posterior_under, spread_law
 
 KINDS = ("alike", "x10", "x100", "bimodal", "slow mice", "slow elephants")
 
@@ -26,16 +28,25 @@ def draw(kind: str, *, seed: int, flows: int = 1500, shape: float = 4.0) -> tupl
         "slow mice": (size / 40.0) ** -0.5,
         "slow elephants": (size / 40.0) ** 0.5,
     }[kind]
-    true, mean, count, squares = np.zeros((4, flows))
-    for flow in range(flows):
-        delays = 5e6 * factor[flow] * random.gamma(shape, 1 / shape, size[flow])
+    delays_of = (5e6 * one * random.gamma(shape, 1 / shape, n) for one, n in zip(factor, size, strict=True))
+    return sampled(random, delays_of, size, 0.05)
+
+
+def sampled(
+    random: np.random.Generator, delays_of: Iterable[FloatArray], size: Int64Array, part: float
+) -> tuple[FloatArray, Evidence]:
+    """The flows' realised means, and samples of a part of their packets."""
+    true, mean, count, squares, logs, log_squares = np.zeros((6, len(size)))
+    for flow, delays in enumerate(delays_of):
         true[flow] = delays.mean()
-        some = delays[: random.binomial(size[flow], 0.05)]
+        some = delays[: random.binomial(size[flow], part)]
         count[flow] = len(some)
         if len(some):
             mean[flow], squares[flow] = some.mean(), ((some - some.mean()) ** 2).sum()
-    nothing = np.zeros(flows)
-    return true, Evidence(nothing, nothing, mean, count, squares, size.astype(np.float64))
+            logs[flow], log_squares[flow] = np.log(some).mean(), ((np.log(some) - np.log(some).mean()) ** 2).sum()
+    nothing = np.zeros(len(size))
+    evidence = Evidence(nothing, nothing, mean, count, squares, size.astype(np.float64))
+    return true, replace(evidence, logs=Logarithms(logs, log_squares))
 
 
 def error(found: FloatArray, true: FloatArray, of: FloatArray) -> float:
@@ -156,18 +167,7 @@ def drawn_log_normal(seed: int, *, flows: int = 1000) -> tuple[FloatArray, Evide
     """All flows alike, with delays of which a few tell the squares; one or two of a hundred packets sampled."""
     random = np.random.default_rng(seed)
     size = np.full(flows, 150)
-    true, mean, count, squares, logs, log_squares = np.zeros((6, flows))
-    for flow in range(flows):
-        delays = 5e6 * random.lognormal(-0.5, 1.0, size[flow])
-        true[flow] = delays.mean()
-        some = delays[: random.binomial(size[flow], 0.013)]
-        count[flow] = len(some)
-        if len(some):
-            mean[flow], squares[flow] = some.mean(), ((some - some.mean()) ** 2).sum()
-            logs[flow], log_squares[flow] = np.log(some).mean(), ((np.log(some) - np.log(some).mean()) ** 2).sum()
-    nothing = np.zeros(flows)
-    evidence = Evidence(nothing, nothing, mean, count, squares, size.astype(np.float64))
-    return true, replace(evidence, logs=Logarithms(logs, log_squares))
+    return sampled(random, (5e6 * random.lognormal(-0.5, 1.0, 150) for _ in size), size, 0.013)
 
 
 def test_logarithms_tell_that_flows_of_heavy_tailed_delays_are_alike() -> None:
@@ -183,16 +183,47 @@ def test_logarithms_tell_that_flows_of_heavy_tailed_delays_are_alike() -> None:
     assert np.mean(apart[0]) < 0.7 * np.mean(apart[1])
 
 
-@pytest.mark.parametrize("seed", [60, 61, 62])
-def test_flows_that_nothing_tells_apart_have_one_answer_and_intervals_for_more(seed: int) -> None:
-    """As close as one mean for all; that 900 flows and more are held for less than 90 % happens once in a million."""
-    true, evidence = drawn_log_normal(seed)
-    found = answered(evidence)
-    common = np.full(len(true), np.average(evidence.sampled, weights=evidence.count))
+SKEWED = {
+    "exponential": lambda random, n: random.exponential(1.0, n),
+    "gamma 0.3": lambda random, n: random.gamma(0.3, 1 / 0.3, n),
+    "weibull 0.5": lambda random, n: random.weibull(0.5, n) / 2,
+    "log-normal 1.2": lambda random, n: random.lognormal(-0.72, 1.2, n),
+    "pareto 2.2": lambda random, n: (random.pareto(2.2, n) + 1) * 1.2 / 2.2,
+}
+
+
+@pytest.mark.parametrize("kind", SKEWED)
+def test_flows_that_nothing_tells_apart_are_answered_nearly_as_one(kind: str) -> None:
+    """As close as one mean for all by half at most, whatever the shape of delays (taken for log-normal ones, Weibull's
+    were off by half the mean); of 2,000 flows fewer than 92 % are held by 95 % intervals once in 100,000 runs."""
+    random = np.random.default_rng(60)
+    size = np.full(2000, 150)
+    true, evidence = sampled(random, (5e6 * SKEWED[kind](random, 150) for _ in size), size, 0.013)
+    mean = float(true.mean())
+    prior = learnt_prior(replace(evidence, whole=Whole(mean, (0.02 * mean) ** 2)))
+    assert prior is not None
+    prior, told = added_up(prior, replace(evidence, whole=Whole(mean, (0.02 * mean) ** 2)))
+    found = posterior_under(prior, told)
+    common = np.full(len(true), mean)
     for rows in (evidence.count > 0, evidence.count == 0):
-        assert error(found.mean, true, rows) <= 1.1 * error(common, true, rows)
-    assert holds(found, true).mean() >= 0.9
+        assert error(found.mean, true, rows) <= 1.5 * error(common, true, rows)
+    assert holds(found, true).mean() >= 0.92
     assert np.all((found.low <= found.mean) & (found.mean <= found.high))
+
+
+def test_packets_of_large_flows_may_vary_otherwise_than_those_of_small_ones() -> None:
+    """Log-normal delays, σ = 1.5 of flows below 100 packets and 0.2 of others: one variance for all would draw large
+    flows to the mean, from which they are a third away."""
+    random = np.random.default_rng(80)
+    size = np.where(np.arange(1500) % 5 == 0, 600, 60)
+    mean, sigma = 5e6 * random.lognormal(-0.045, 0.3, len(size)), np.where(size < 100, 1.5, 0.2)
+    delays = (m * random.lognormal(-s * s / 2, s, n) for m, s, n in zip(mean, sigma, size, strict=True))
+    true, evidence = sampled(random, delays, size, 0.02)
+    found = answered(evidence)
+    large = (size > 100) & (evidence.count > 2)
+    own = error(evidence.sampled, true, large)
+    assert error(found.mean, true, large) <= 1.1 * own < 0.1
+    assert holds(found, true)[size > 100].mean() >= 0.9
 
 
 def test_what_cells_say_of_skewed_delays_does_not_draw_the_mean_of_all_down() -> None:
@@ -202,11 +233,9 @@ def test_what_cells_say_of_skewed_delays_does_not_draw_the_mean_of_all_down() ->
     value = true * random.lognormal(-0.02, 0.2, len(true))
     cells = replace(evidence, value=value, precision=1 / (0.2 * value) ** 2, apart=0.0)
     assert float(np.average(value, weights=cells.precision)) < 0.93 * true.mean()
-    found, common = moments(cells), common_mean(cells)
+    found = moments(cells)
     assert found is not None
-    assert common is not None
     assert abs(found.mean - true.mean()) <= found.apart
-    assert common.mean == pytest.approx(true.mean(), rel=0.03)
 
 
 def test_logarithms_do_not_hide_that_flows_differ() -> None:

@@ -30,9 +30,11 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
+from sojourn.estimation.adding_up import added_up
+from sojourn.estimation.components import FlowPrior
 from sojourn.estimation.evidence import Evidence, Logarithms, Whole
 from sojourn.estimation.held_out import Halves, judge
-from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, learnt_prior, posterior_under, with_common_mean
+from sojourn.estimation.hierarchy import FlowPosterior, learnt_prior, posterior_under
 from sojourn.estimation.history import Filter, History, Message
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
@@ -145,6 +147,8 @@ BY_HISTORY = "history"
 FAR_CLOSER = 0.1
 # Decoded numbers of packets below are none.
 LEAST_PACKETS = 0.5
+# Of sampled delays: clocks and rounding leave a few that are not.
+MOSTLY_POSITIVE = 0.99
 # Sampled packets that tell a deviation better than a flow's cells, of which eight or so each give one square.
 TELL_DEVIATION = 10
 
@@ -156,13 +160,13 @@ def combine(
     halves: Halves | None = None,
     before: History | None = None,
     delays: SampledDelays | None = None,
-    whole: Answer | None = None,
+    whole: Whole | None = None,
 ) -> FlowDelays:
     """Every flow's answer from cells and samples, with sizes and losses as all of them say.
 
     Where the samples are given in `halves`, too, one of them checks what is said of the other. `before` is what the run
     before says of the flows; with it the answers have states for the next run (`history`). With all sampled `delays`,
-    flows share what these tell of percentiles. `whole` is all packets' mean by the flow-blind LDA.
+    flows share what these tell of percentiles. `whole` is what is known of all packets' mean.
     """
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
@@ -186,12 +190,14 @@ def combine(
         each=cells.heard_inverse,
         logs=None if delays is None else _logarithms(delays),
         apart=float(cells.heard_apart[0]) if cells.heard_apart is not None and len(cells.heard_apart) else math.inf,
-        whole=_whole(whole),
+        whole=whole,
     )
     past = None if before is None else Filter.of(_settled(evidence, exact, mean), before, cells.flow_id)
     told = None if past is None else past.message(_usual_size(evidence, counts))
     evidence = _with_message(evidence, told)
     prior = learnt_prior(evidence) if leans.any() else None
+    if prior is not None:
+        prior, evidence = added_up(prior, evidence)
     posterior = None if prior is None else _posterior(prior, evidence, leans, halves)
     if posterior is not None:
         with np.errstate(invalid="ignore"):
@@ -213,7 +219,7 @@ _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 def _posterior(prior: FlowPrior, evidence: Evidence, asked: BoolArray, halves: Halves | None) -> FlowPosterior:
     """What all flows together say of those asked for."""
-    found = with_common_mean(posterior_under(prior, evidence, asked=asked), prior, evidence)
+    found = posterior_under(prior, evidence, asked=asked)
     return found if halves is None else judge(prior, evidence, halves).applied(found, evidence)
 
 
@@ -258,22 +264,31 @@ def _evidence(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> 
 
 
 def _logarithms(delays: SampledDelays) -> Logarithms | None:
-    """Of each flow's sampled delays; None where any of them has none."""
-    if not len(delays.delay_ns) or delays.delay_ns.min() <= 0:
+    """Of each flow's sampled delays; None where more than a few of them have none."""
+    positive = delays.delay_ns > 0
+    if not len(positive) or positive.mean() < MOSTLY_POSITIVE:
         return None
     number = np.diff(delays.start)
     row = np.repeat(np.arange(len(number)), number)
-    log = np.log(delays.delay_ns)
+    log = np.log(np.maximum(delays.delay_ns, delays.delay_ns[positive].min()))
     mean = np.bincount(row, log, len(number)) / np.maximum(number, 1)
     squares: FloatArray = np.bincount(row, (log - mean[row]) ** 2, len(number)).astype(np.float64)
     return Logarithms(mean, squares)
 
 
-def _whole(answer: Answer | None) -> Whole | None:
-    """An estimate as an observation."""
-    if not _is_bounded(answer):
+def known_of_whole(blind: Answer | None, sample: MatchedSample | None) -> Whole | None:
+    """The mean of all packets by the flow-blind LDA and by the sample, each by the packets that it rests on.
+
+    Not by what they claim: where delays are skewed, the one that is low by chance claims to be sure.
+    """
+    known = [one for one in (blind, None if sample is None else sample.mean()) if _is_bounded(one) and one.samples > 0]
+    if not known:
         return None
-    return Whole(answer.value, ((answer.high - answer.low) / (2 * NORMAL_95)) ** 2)
+    share = np.array([float(one.samples) for one in known])
+    share /= share.sum()
+    value = float(share @ [one.value for one in known])
+    half = share * [(one.high - one.low) / 2 for one in known]
+    return Whole(value, float(half @ half) / NORMAL_95**2)
 
 
 def _settled(evidence: Evidence, exact: BoolArray, mean: FloatArray) -> Evidence:

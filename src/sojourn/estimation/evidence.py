@@ -105,11 +105,6 @@ class _Dispersion(NamedTuple):
         """The variance and half a standard error."""
         return max(self.variance, 0.0) + 0.5 * self.doubt
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it is beyond doubt that there is a variance."""
-        return self.variance > CONTRADICTED * self.doubt
-
 
 def _dispersion(n: FloatArray, mean: FloatArray, squares: FloatArray, weight: FloatArray) -> _Dispersion:
     """Of flows with n packets each, by moments."""
@@ -130,10 +125,14 @@ def moments(evidence: Evidence) -> Moments | None:
     alike, however many these are. Of skewed delays a few decide on the squares: logarithms tell flows apart that
     differ by factors, and are asked where their standard error is smaller and squares do not contradict them.
     """
-    _, weight, found, logs = _dispersions(evidence)
-    if found is None:
+    sampled = evidence.count > 0
+    n = evidence.count[sampled]
+    if float(np.sum(n - 1)) < FEWEST_FLOWS or np.median(n) > FEW_PACKETS:
         return None
+    weight = 1 / (1 / n + 1 / float(np.median(n)))
+    found = _dispersion(n, evidence.sampled[sampled], evidence.squares[sampled], weight)
     most = found.most
+    logs = _by_logarithms(evidence, n, weight, found)
     if logs is not None and logs.doubt < found.doubt and found.variance - logs.most < CONTRADICTED * found.doubt:
         most = logs.most
     apart = math.sqrt(most)
@@ -145,33 +144,14 @@ def moments(evidence: Evidence) -> Moments | None:
     return Moments(mean, math.hypot(apart, drawn), found.within)
 
 
-def common_mean(evidence: Evidence) -> Moments | None:
-    """The mean of flows that nothing tells apart, each packet counting as much; None where something does.
-
-    Neither their sampled means, nor the logarithms of these, nor what cells say of single flows.
-    """
-    n, _, found, logs = _dispersions(evidence)
-    if found is None or found.is_sure or (logs is not None and logs.is_sure):
-        return None
-    if (evidence.precision > 0).any() and not _agrees(evidence, found.within, 0.0):
-        return None
-    return Moments(_middle(evidence, n, 0.0, found.within, by_size=True), 0.0, found.within)
-
-
-def _dispersions(evidence: Evidence) -> tuple[FloatArray, FloatArray, _Dispersion | None, _Dispersion | None]:
-    """Sampled packets of the flows that have any, the weights of these, and how far they are apart by delays and by
-    logarithms, both as delays; None where too few tell, or nobody needs it."""
-    sampled = evidence.count > 0
-    n = evidence.count[sampled]
-    if float(np.sum(n - 1)) < FEWEST_FLOWS or np.median(n) > FEW_PACKETS:
-        return n, n, None, None
-    weight = 1 / (1 / n + 1 / float(np.median(n)))
-    found = _dispersion(n, evidence.sampled[sampled], evidence.squares[sampled], weight)
+def _by_logarithms(evidence: Evidence, n: FloatArray, weight: FloatArray, found: _Dispersion) -> _Dispersion | None:
+    """How far flows are apart by the logarithms of their delays, as delays."""
     if evidence.logs is None or found.middle <= 0:
-        return n, weight, found, None
+        return None
+    sampled = evidence.count > 0
     logs = _dispersion(n, evidence.logs.mean[sampled], evidence.logs.squares[sampled], weight)
     unit = found.middle**2
-    return n, weight, found, logs._replace(variance=logs.variance * unit, doubt=logs.doubt * unit)
+    return logs._replace(variance=logs.variance * unit, doubt=logs.doubt * unit)
 
 
 def _middle(evidence: Evidence, weight: FloatArray, apart: float, within: float, *, by_size: bool = False) -> float:

@@ -27,11 +27,11 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import NORMAL_95
+from sojourn.estimation.components import FlowPrior
 from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.learning import SIZE_CLASSES, classes_of
 
-# Edges of the classes of sizes, in packets.
-CLASSES = (10, 100, 1_000, 10_000)
 # Flows that are enough for a verdict.
 FEWEST = 50
 SURE = 3.7
@@ -89,8 +89,8 @@ def judge(prior: FlowPrior, evidence: Evidence, halves: Halves) -> Verdict:
     everywhere = np.ones(len(rows), bool)
     common = _choice(trials, everywhere, MODEL)
     excess = [_excess([trial[number] for trial in trials], everywhere, 1.0) for number in range(len(NAMES))]
-    classes = np.searchsorted(CLASSES, evidence.size, side="right")
-    for number in range(len(CLASSES) + 1):
+    classes = classes_of(evidence.size)
+    for number in range(len(SIZE_CLASSES) + 1):
         own = classes[rows] == number
         chosen = _choice(trials, own, common)
         members = classes == number

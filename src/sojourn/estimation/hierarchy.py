@@ -21,20 +21,17 @@ Inference", chapter 1, for the idea that flows' own distribution is the prior.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray
-from sojourn.core.estimates import NORMAL_95
-from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence, Moments, common_mean, moments
-from sojourn.estimation.joint.messages import TINY
-from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, learning_rows
-from sojourn.estimation.normal import normal_below
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.estimation.components import ALIKE, FlowPrior, observed, quantiles_of, responsibility
+from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence, Moments, moments
+from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, classes_of, learning_rows
 from sojourn.estimation.order_statistics import quantile_of_sorted
 from sojourn.estimation.sample import usual_variance
+from sojourn.estimation.skewness import LOG_NORMAL, LogShape, log_shape
 
 COMPONENTS = 48
 PASSES = 15
@@ -50,48 +47,32 @@ SHAPES = (0.0, 0.1, 0.3, 1.0, 2.0)
 FREEDOM = 5
 # By moments: flows that are further apart are known to be; less by this factor is less.
 MOST_ALIKE, CLEARLY = 0.5, 0.75
-NEGLIGIBLE = 1e-5
-MOST_STEPS = 60
-PRECISE = 1e-6  # of ten deviations or more; what the next step would change is the square of it
-NOWHERE = 40.0  # e⁻⁴⁰ of a flow's likeliest component: below what numbers of 64 bits add up to
+# A flow's mean is known that is known to this part.
+SURELY = 0.2
+# Standard errors beyond which packets of a class of sizes vary otherwise than the others, told by so many flows.
+OTHERWISE, MANY_FLOWS = 4.0, 50
+# Of flows that moments call alike, the part that may differ: large ones do where most are small.
+DIFFER = 0.1
 _TINY = 1e-9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpreadLaw:
-    """σ² = c·m^γ of one packet around its flow's mean."""
+    """σ² = c·m^γ of one packet around its flow's mean, how such delays are skewed, and the factors of σ² in classes of
+    sizes."""
 
     factor: float
     power: float
+    shape: LogShape = LOG_NORMAL
+    vary: FloatArray = field(default_factory=lambda: ALIKE)
 
     def variance(self, mean: FloatArray) -> FloatArray:
         found: FloatArray = self.factor * np.maximum(mean, 0.0) ** self.power
         return found
 
-
-class _Observed(NamedTuple):
-    """The evidence as kernels take it: the ``error`` of a sampled mean is in units of σ² (infinite without a sample),
-    ``each`` is 1/N, ``log_size`` log N, and ``doubt`` the variance of that."""
-
-    value: FloatArray
-    precision: FloatArray
-    sampled: FloatArray
-    error: FloatArray
-    each: FloatArray
-    log_size: FloatArray
-    doubt: FloatArray
-
-
-class FlowPrior(NamedTuple):
-    """Components: weight, centre, squared width, σ² there; β and log size around which it turns."""
-
-    weight: FloatArray
-    centre: FloatArray
-    width2: FloatArray
-    within: FloatArray
-    slope: float
-    pivot: float
-    is_log: bool
+    def variance_of(self, mean: FloatArray, size: FloatArray) -> FloatArray:
+        """The same of flows of such sizes."""
+        return self.variance(mean) * self.vary[classes_of(size)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +92,7 @@ def flow_posterior(
     prior = learnt_prior(evidence, law)
     if prior is None:
         return None
-    return with_common_mean(posterior_under(prior, evidence, asked=asked), prior, evidence)
+    return posterior_under(prior, evidence, asked=asked)
 
 
 def learnt_prior(evidence: Evidence, law: SpreadLaw | None = None) -> FlowPrior | None:
@@ -157,27 +138,6 @@ def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | 
     return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
 
 
-def with_common_mean(found: FlowPosterior, prior: FlowPrior, evidence: Evidence) -> FlowPosterior:
-    """The posterior; of flows that nothing tells apart, each answer as if they were alike.
-
-    How far they may be apart is for the interval: where a few sampled packets tell flows apart they tell chance.
-    """
-    common = None if prior.slope else common_mean(evidence)
-    if common is None or common.mean <= 0 or _spread(prior) > MOST_ALIKE * common.mean:
-        return found
-    width2 = (_TINY * common.mean) ** 2
-    weight, centre, width, within = np.array([[1.0], [common.mean], [width2], [common.within]])
-    narrow = FlowPrior(weight, centre, width, within, 0.0, prior.pivot, False)
-    mean = posterior_under(narrow, evidence, asked=np.isfinite(found.mean)).mean
-    return FlowPosterior(mean, np.minimum(found.low, mean), np.maximum(found.high, mean))
-
-
-def _spread(prior: FlowPrior) -> float:
-    """The standard deviation of flows' means."""
-    square: FloatArray = (prior.centre - prior.weight @ prior.centre) ** 2 + prior.width2
-    return math.sqrt(float(prior.weight @ square))
-
-
 def _narrowed(prior: FlowPrior, found: Moments | None) -> FlowPrior:
     """The prior, or a normal one if by moments flows are clearly less far apart than it says.
 
@@ -191,30 +151,47 @@ def _narrowed(prior: FlowPrior, found: Moments | None) -> FlowPrior:
     deviation = max(found.apart / found.mean, _TINY)
     if deviation > CLEARLY * math.sqrt(spread):
         return prior
-    z = np.linspace(-3.0, 3.0, COMPONENTS)
+    z = np.linspace(-3.0, 3.0, COMPONENTS // 2)
     weight = np.exp(-0.5 * z**2)
     relative = np.exp(deviation * z - 0.5 * deviation**2)
     width = WIDTH * (z[1] - z[0]) * deviation * found.mean * relative
     within = found.within * relative**2
-    return FlowPrior(weight / weight.sum(), found.mean * relative, width**2, within, 0.0, prior.pivot, True)
+    parts = (
+        (weight / weight.sum() * (1 - DIFFER), prior.weight * DIFFER),
+        (found.mean * relative, prior.centre),
+        (width**2, prior.width2),
+        (within, prior.within),
+    )
+    weight, centre, width2, within = (np.concatenate(part) for part in parts)
+    return prior._replace(weight=weight, centre=centre, width2=width2, within=within)
 
 
 def _learnt(evidence: Evidence, law: SpreadLaw) -> tuple[FlowPrior, float]:
     """The distribution that flows share, and the logarithm of its likelihood; law and distribution in turns."""
     prior, likelihood = None, 0.0
+    mean, _ = _rough(evidence, law)
     for _ in range(ROUNDS):
         if prior is not None:
-            law = refined_law(evidence, law, _posterior_quantiles(evidence, prior)[:, 0])
+            mean = _posterior_quantiles(evidence, prior)[:, 0]
+            law = refined_law(evidence, law, mean)
+        law = _shaped(evidence, law, mean)
         prior, likelihood = _distribution(evidence, law, prior)
     assert prior is not None
     return prior, likelihood
 
 
+def _shaped(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
+    """The law with the skew of delays that vary as it says."""
+    usual = np.maximum(mean, 0.0) ** 2
+    relative = np.divide(law.variance_of(mean, evidence.size), usual, out=np.zeros(len(mean)), where=usual > 0)
+    return replace(law, shape=log_shape(evidence, relative))
+
+
 def _posterior_quantiles(evidence: Evidence, prior: FlowPrior, doubt: FloatArray | None = None) -> FloatArray:
     """Median, low and high of each flow, whose logarithm of the size has the variance `doubt` (None: it is known)."""
     quantiles = np.empty((len(evidence.value), 3))
-    observed = _observed(evidence)
-    _quantiles(observed if doubt is None else observed._replace(doubt=doubt), prior, quantiles)
+    seen = observed(evidence, prior.vary)
+    quantiles_of(seen if doubt is None else seen._replace(doubt=doubt), prior, quantiles)
     return quantiles
 
 
@@ -246,24 +223,40 @@ def refined_law(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadL
     tells = (degrees > 0) & (usual > 0)
     if tells.sum() < FEWEST_FLOWS:
         return law
-    ratio = evidence.squares[tells] / usual[tells]
-    ratio = np.minimum(ratio, MOST_RATIO * degrees[tells])
-    return replace(law, factor=law.factor * float(ratio.sum() / degrees[tells].sum()))
+    degrees = degrees[tells]
+    ratio = np.minimum(evidence.squares[tells] / usual[tells], MOST_RATIO * degrees)
+    classes = classes_of(evidence.size[tells])
+    apart = _otherwise(ratio, degrees, classes)
+    rest = ~apart[classes]
+    if not rest.any():
+        apart, rest = np.zeros(len(ALIKE), bool), np.ones(len(ratio), bool)
+    factor = float(ratio[rest].sum() / degrees[rest].sum())
+    of_class = _per_class(ratio, classes) / np.maximum(_per_class(degrees, classes), 1.0)
+    return replace(law, factor=law.factor * factor, vary=np.where(apart, of_class / factor, 1.0))
 
 
-def _observed(evidence: Evidence) -> _Observed:
-    size = np.maximum(evidence.size, np.maximum(evidence.count, 1.0))
-    with np.errstate(divide="ignore"):
-        error = np.where(evidence.count > 0, np.maximum(1 / evidence.count - 1 / size, 0.0), np.inf)
-    sampled = np.where(evidence.count > 0, evidence.sampled, 0.0)
-    each = 1 / size if evidence.each is None else np.maximum(evidence.each, 1 / size)
-    return _Observed(evidence.value, evidence.precision, sampled, error, each, np.log(size), np.zeros(len(size)))
+def _otherwise(ratio: FloatArray, degrees: FloatArray, classes: Int64Array) -> BoolArray:
+    """In which classes of sizes packets vary beyond doubt by another factor than all together do."""
+    all_of_them = float(ratio.sum() / degrees.sum())
+    found, known = _per_class(ratio, classes), np.maximum(_per_class(degrees, classes), 1.0)
+    factor = found / known
+    error = np.sqrt(_per_class((ratio - factor[classes] * degrees) ** 2, classes)) / known
+    total = math.sqrt(float(np.sum((ratio - all_of_them * degrees) ** 2))) / float(degrees.sum())
+    many = _per_class(np.ones(len(ratio)), classes) >= MANY_FLOWS
+    apart: BoolArray = many & (np.abs(factor - all_of_them) > OTHERWISE * np.hypot(error, total))
+    return apart
+
+
+def _per_class(values: FloatArray, classes: Int64Array) -> FloatArray:
+    found: FloatArray = np.bincount(classes, values, len(ALIKE)).astype(np.float64)
+    return found
 
 
 def _rough(evidence: Evidence, law: SpreadLaw) -> tuple[FloatArray, FloatArray]:
     """Each flow's mean from its own observations, and its variance around the flow's law."""
-    _, _, sampled, error, each, _, _ = _observed(evidence)
-    usual = law.variance(np.where(evidence.count > 0, sampled, evidence.value))
+    seen = observed(evidence)
+    sampled, error, each = seen.sampled, seen.error, seen.each
+    usual = law.variance_of(np.where(evidence.count > 0, sampled, evidence.value), evidence.size)
     with np.errstate(divide="ignore", invalid="ignore"):
         by_sample = np.where(np.isfinite(error), 1 / np.maximum(error * usual, 1e-12), 0.0)
         total = by_sample + evidence.precision
@@ -277,12 +270,17 @@ def _distribution(evidence: Evidence, law: SpreadLaw, before: FlowPrior | None) 
     rough, variance = _rough(evidence, law)
     log_size = np.log(np.maximum(evidence.size, 1.0))
     pivot = float(log_size.mean())
-    grid = _grid(law, rough, variance, 0.0, pivot) if before is None or before.slope else _finer(law, before)
+    positive = evidence.logs is not None
+    grid = (
+        _grid(law, rough, variance, 0.0, pivot, positive=positive)
+        if before is None or before.slope
+        else _finer(law, before)
+    )
     best = _likeliest(evidence, grid, rough, variance)
     slope = _slope(rough, variance, log_size) if grid.is_log else 0.0
     if slope:
         turned = rough / np.exp(slope * (log_size - pivot))
-        grid = _grid(law, turned, variance, slope, pivot)
+        grid = _grid(law, turned, variance, slope, pivot, positive=positive)
         if before is not None and before.slope:
             grid = _finer(law, before._replace(slope=slope))
         other, likelihood = _likeliest(evidence, grid, turned, variance)
@@ -291,12 +289,18 @@ def _distribution(evidence: Evidence, law: SpreadLaw, before: FlowPrior | None) 
     return best
 
 
-def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, pivot: float) -> FlowPrior:
+def _grid(
+    law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, pivot: float, *, positive: bool
+) -> FlowPrior:
     """Even components over where flows lie, on the scale of logarithms if all of them are positive."""
     ordered = np.sort(mean)
     low, high = quantile_of_sorted(ordered, 0.0025), quantile_of_sorted(ordered, 0.9975)
+    # A single flow is far from all others where that is known of it.
+    far = mean[variance <= (SURELY * mean) ** 2]
+    if len(far):
+        low, high = min(low, float(far.min())), max(high, float(far.max()))
     sharp = mean[variance <= np.median(variance)]
-    is_log = bool((sharp > 0).all()) and high > 0
+    is_log = (positive or bool((sharp > 0).all())) and high > 0
     if is_log:
         positive = ordered[ordered > 0]
         low = max(low, quantile_of_sorted(positive, 0.0025))
@@ -308,7 +312,7 @@ def _grid(law: SpreadLaw, mean: FloatArray, variance: FloatArray, slope: float, 
         centre = np.linspace(low - room, high + room, COMPONENTS)
         width = np.full(COMPONENTS, WIDTH * (centre[1] - centre[0]))
     weight = np.full(COMPONENTS, 1 / COMPONENTS)
-    return FlowPrior(weight, centre, width**2, law.variance(centre), slope, pivot, is_log)
+    return FlowPrior(weight, centre, width**2, law.variance(centre), slope, pivot, is_log, law.shape, law.vary)
 
 
 def _finer(law: SpreadLaw, prior: FlowPrior) -> FlowPrior:
@@ -322,7 +326,7 @@ def _finer(law: SpreadLaw, prior: FlowPrior) -> FlowPrior:
     width = WIDTH * np.maximum(np.gradient(place), _TINY)
     centre = np.exp(place) if prior.is_log else place
     width = width * centre if prior.is_log else width
-    return prior._replace(centre=centre, width2=width**2, within=law.variance(centre))
+    return prior._replace(centre=centre, width2=width**2, within=law.variance(centre), shape=law.shape, vary=law.vary)
 
 
 def _normal_shapes(mean: FloatArray, variance: FloatArray, prior: FlowPrior) -> list[FloatArray]:
@@ -360,153 +364,17 @@ def _slope(mean: FloatArray, variance: FloatArray, log_size: FloatArray) -> floa
 def _likeliest(evidence: Evidence, prior: FlowPrior, mean: FloatArray, variance: FloatArray) -> tuple[FlowPrior, float]:
     """The likeliest weights, and the logarithm of the likelihood less what they cost: a normal's, or freer ones after
     some passes of expectation maximisation."""
-    observed = _observed(evidence)
+    seen = observed(evidence, prior.vary)
     share = np.zeros(COMPONENTS)
     found = []
     for shape in _normal_shapes(mean, variance, prior):
         normal = prior._replace(weight=shape)
-        found.append((_responsibility(observed, normal, share), normal))
+        found.append((responsibility(seen, normal, share), normal))
     likelihood, normal = max(found, key=lambda one: one[0])
     free = normal
     for _ in range(PASSES):
         share = KEPT_FLOWS * normal.weight
-        freer = _responsibility(observed, free, share)
+        freer = responsibility(seen, free, share)
         free = free._replace(weight=share / share.sum())
     cost = 0.5 * FREEDOM * math.log(len(mean))
     return (free, freer - cost) if freer - cost > likelihood else (normal, likelihood)
-
-
-class _Scratch(NamedTuple):
-    """Of the components: their shares in a flow, its mean and variance in each; before, the logarithms of weights."""
-
-    own: FloatArray
-    mean: FloatArray
-    variance: FloatArray
-    log_weight: FloatArray
-
-
-@inlined
-def _new_scratch(prior: FlowPrior) -> _Scratch:
-    count = len(prior.weight)
-    return _Scratch(np.empty(count), np.empty(count), np.empty(count), np.log(prior.weight + 1e-300))
-
-
-@inlined
-def _components(f: int, observed: _Observed, prior: FlowPrior, scratch: _Scratch) -> float:
-    """Fill in a flow's posterior components; the logarithm of its likelihood."""
-    own, mean, variance, log_weight = scratch
-    value, precision = observed.value[f], observed.precision[f]
-    sampled, error, each = observed.sampled[f], observed.error[f], observed.each[f]
-    turn = np.exp(prior.slope * (observed.log_size[f] - prior.pivot)) if prior.slope != 0.0 else 1.0
-    # What is not known of the size is not known of what goes with it.
-    turned = prior.slope * prior.slope * observed.doubt[f]
-    most = -np.inf
-    for k in range(len(own)):
-        # As where γ is 2, which it is where flows differ by factors.
-        within = prior.within[k] * (turn * turn)
-        centre, spread = prior.centre[k] * turn, prior.width2[k] * turn * turn + within * each + _TINY
-        spread += turned * centre * centre
-        # Half the logarithm of all variances together: one of a product takes less time than several.
-        exponent, scale = log_weight[k], 1.0
-        if precision > 0.0:
-            total = spread + 1.0 / precision
-            scale = total
-            exponent -= 0.5 * (value - centre) ** 2 / total
-            centre += spread / total * (value - centre)
-            spread /= 1.0 + spread * precision
-        if error < np.inf:
-            noise = error * within + 1.0
-            total = spread + noise
-            if prior.is_log:
-                # Delays are skewed, and so are means of a few of them: as logarithms of a normal's are.
-                place = max(centre, 1e-6 * prior.centre[k] * turn)
-                relative = max(np.log1p(total / (place * place)), _TINY**2)
-                off = np.log(max(sampled / place, 1e-3)) + 0.5 * relative
-                scale *= relative
-                exponent -= 0.5 * off * off / relative
-            else:
-                scale *= total
-                exponent -= 0.5 * (sampled - centre) ** 2 / total
-            centre += spread / total * (sampled - centre)
-            spread *= noise / total
-        exponent -= 0.5 * np.log(scale)
-        # What is out of all range is as unlikely as can be.
-        exponent = exponent if exponent > -1 / TINY else -1 / TINY
-        own[k], mean[k], variance[k] = exponent, centre, spread
-        most = max(most, exponent)
-    total = 0.0
-    for k in range(len(own)):
-        own[k] = np.exp(own[k] - most) if own[k] > most - NOWHERE else 0.0
-        total += own[k]
-    for k in range(len(own)):
-        own[k] /= total
-    return float(most + np.log(total))
-
-
-@kernel
-def _responsibility(observed: _Observed, prior: FlowPrior, share: FloatArray) -> float:
-    """Flows per component; the logarithm of the likelihood of all."""
-    scratch = _new_scratch(prior)
-    likelihood = 0.0
-    for f in range(len(observed.value)):
-        likelihood += _components(f, observed, prior, scratch)
-        share += scratch.own
-    return likelihood
-
-
-@kernel
-def _quantiles(observed: _Observed, prior: FlowPrior, quantiles: FloatArray) -> None:
-    """Median, low and high of each flow."""
-    scratch = _new_scratch(prior)
-    own, mean, variance, _ = scratch
-    for f in range(len(observed.value)):
-        _components(f, observed, prior, scratch)
-        kept = 0
-        low, high = np.inf, -np.inf
-        centre = square = 0.0
-        for k in range(len(own)):
-            if own[k] > NEGLIGIBLE:
-                centre += own[k] * mean[k]
-                square += own[k] * (mean[k] * mean[k] + variance[k])
-                deviation = np.sqrt(variance[k])
-                own[kept], mean[kept], variance[kept] = own[k], mean[k], 1.0 / deviation
-                low, high = min(low, mean[kept] - 5 * deviation), max(high, mean[kept] + 5 * deviation)
-                kept += 1
-        reach = NORMAL_95 * np.sqrt(max(square - centre * centre, 0.0))
-        for number, level in enumerate((0.5, 0.025, 0.975)):
-            # Where a normal of the same moments would have it.
-            start = centre + (level - 0.5) / 0.475 * reach
-            quantiles[f, number] = _quantile(level, start, (low, high), own[:kept], mean[:kept], variance[:kept])
-
-
-@inlined
-def _quantile(
-    level: float,
-    start: float,
-    bracket: tuple[float, float],
-    own: FloatArray,
-    mean: FloatArray,
-    precision: FloatArray,
-) -> float:
-    """Where a mixture's distribution function reaches a level, by Newton's steps that bisect where these leave the
-    bracket: four or so. `precision` is 1/deviation of each component."""
-    low, high = bracket
-    place = min(max(start, low), high)
-    precise = PRECISE * (high - low)
-    for _ in range(MOST_STEPS):
-        reached = density = 0.0
-        for k in range(len(own)):
-            below, slope = normal_below((place - mean[k]) * precision[k])
-            reached += own[k] * below
-            density += own[k] * slope * precision[k]
-        if reached < level:
-            low = place
-        else:
-            high = place
-        before = place
-        place += (level - reached) / max(density, TINY)
-        if not low < place < high:
-            place = 0.5 * (low + high)
-        if abs(place - before) < precise:
-            break
-    return place

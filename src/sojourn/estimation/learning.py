@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sojourn.core.arrays import Int64Array
+from sojourn.core.arrays import FloatArray, Int64Array
 
 # Flows to learn from: more tell no more.
 LEARN_FLOWS = 2_000
@@ -20,6 +20,13 @@ WIDTH = 0.6
 POWERS = (0.0, 1.0, 2.0)
 # Sizes of flows: every integer up to here, then geometric steps.
 INTEGERS, RATIO = 8, 1.35
+# Edges of the classes of sizes, in packets.
+SIZE_CLASSES = (10, 100, 1_000, 10_000)
+
+
+def classes_of(size: FloatArray) -> Int64Array:
+    """The class of each size."""
+    return np.searchsorted(SIZE_CLASSES, size, side="right")
 
 
 def learning_rows(flows: int) -> Int64Array:

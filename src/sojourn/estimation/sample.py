@@ -53,6 +53,8 @@ from sojourn.estimation.percentiles.shape import SampledDelays
 from sojourn.sketches.sample import PACKETS, KeptPackets, Sample, SampleParameters
 
 _ASYMPTOTIC = 6.0
+# Samples that vary, to tell how much they usually do.
+FEWEST_VARIED = 3
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,23 @@ class UsualVariance:
             return (own + self.degrees * self.variance) / total, total
 
 
+def moderated(variance: FloatArray, degrees: FloatArray, mean: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The variances of samples with their degrees of freedom, improved by what they have in common.
+
+    Where hardly any sample varies, the packets that were not sampled still may: one more than was seen, by its mean.
+    """
+    varied = (degrees > 0) & (variance > 0)
+    if varied.sum() >= FEWEST_VARIED:
+        return usual_variance(variance, degrees).moderate(variance, degrees)
+    square = np.maximum(mean**2, 1.0)
+    part = (float(np.sum((degrees * np.nan_to_num(variance) / square)[varied])) + 1) / (float(degrees.sum()) + 1)
+    return part * square, np.full(len(square), float(degrees.sum()))
+
+
 def usual_variance(variance: FloatArray, degrees: FloatArray) -> UsualVariance:
     """What the samples that vary at all have in common."""
     varied = (degrees > 0) & (variance > 0)
-    if varied.sum() < 3:
+    if varied.sum() < FEWEST_VARIED:
         return UsualVariance(0.0, 0.0)
     half = degrees[varied] / 2
     centred = np.log(variance[varied]) - _digamma(half) + np.log(half)
@@ -212,7 +227,7 @@ class MatchedSample:
         weight = weight if weight.sum() else np.where(seen, paired, 0.0)
         weight /= weight.sum()
         degrees = np.where(seen, paired - 1, 0.0)
-        variance, degrees = usual_variance(variance, degrees).moderate(variance, degrees)
+        variance, degrees = moderated(variance, degrees, mean)
         value = float(np.sum((weight * mean)[seen]))
         arrived = np.bincount(self.group, self.arrived, groups)
         known = np.minimum(self.fraction * paired / np.maximum(arrived, 1), 1.0)
@@ -368,7 +383,7 @@ class MatchedSample:
         degrees = np.maximum(self.paired - 1, 0).astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = self.squares / degrees
-        variance, degrees = usual_variance(variance, degrees).moderate(variance, degrees)
+        variance, degrees = moderated(variance, degrees, self.mean_ns)
         paired, arrived = self._column(self.paired, row), self._column(self.arrived, row)
         # Identical packets of which some were lost arrived, but with a delay that is not known.
         known = self.fraction[group] * paired / np.maximum(arrived, 1)

@@ -19,7 +19,7 @@ from sojourn.core.errors import InputError, ParameterError, UsageError
 from sojourn.core.estimates import Estimate, FlowDelays, Reason, flow_delays_of, unanswered_flows
 from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
-from sojourn.estimation.auto import combine, segment_delays, with_remainder
+from sojourn.estimation.auto import combine, known_of_whole, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
 from sojourn.estimation.held_out import Halves
 from sojourn.estimation.history import History
@@ -153,7 +153,7 @@ def estimate_streams(
     assert counts is not None
     halves = None if sample is None else Halves(*sample.halves(flow_id))
     sampled = None if sample is None or not percentiles else sample.delays(flow_id)
-    return combine(cells, samples, counts, halves, before, sampled, blind)
+    return combine(cells, samples, counts, halves, before, sampled, known_of_whole(delays.mean, sample))
 
 
 def _count_packets(

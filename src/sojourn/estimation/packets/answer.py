@@ -95,10 +95,20 @@ def _evidence(flows: FlowDelays, sample: MatchedSample | None, sent: int, *, is_
     if sample is None:
         none = np.zeros(count)
         return PacketEvidence(*heard, SampledPackets(np.zeros(count, np.int64), none, none, none))
+    copied = _copied(heard[1], sample)
+    if copied > 0:
+        heard = heard[0], heard[1].with_copies(copied * np.maximum(heard[0].value, heard[0].low))
     sampled, is_all = sample.packets(flows.flow_id)
     if not (is_complete and is_all):
         return PacketEvidence(*heard, sampled)
     return PacketEvidence(*heard, sampled, *_group_totals(sample))
+
+
+def _copied(lost: Heard, sample: MatchedSample) -> float:
+    """The part of packets that arrive once more: by the sample, or by flows of which more arrived than was sent."""
+    received = max(int(sample.received.sum()), 1)
+    beyond = float(np.maximum(-lost.high, 0.0).sum())
+    return max(sample.extra_packets().value, beyond) / received
 
 
 def _with_counters(evidence: PacketEvidence, counters: CountedPackets, *, is_complete: bool) -> PacketEvidence:

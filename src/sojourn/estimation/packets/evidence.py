@@ -22,6 +22,8 @@ from sojourn.core.kernels import inlined, kernel
 # Bounds move bounds; after so many rounds hardly any more.
 ROUNDS = 3
 LEAST_VARIANCE = 1e-12
+# Deviations, and copies as many, beyond which Poisson's number lies once in 30,000 flows or seldomer.
+MOST_COPIES = 4.0
 MOVES = 8
 SETTLED = 1e-9
 
@@ -61,6 +63,17 @@ class Heard(NamedTuple):
         lower, upper = np.maximum(self.low, low), np.minimum(self.high, high)
         fits = lower <= upper
         return self._replace(low=np.where(fits, lower, self.low), high=np.where(fits, upper, self.high))
+
+    def with_copies(self, expected: FloatArray) -> Heard:
+        """The same of losses that as many copies hide as are `expected` of each flow: Poisson's number of them, and no
+        more than its deviations allow."""
+        exact = self.low == self.high
+        own = np.where(exact, 0.0, 1 / np.maximum(self.precision, LEAST_VARIANCE))
+        told = exact | (self.precision > 0)
+        precision = np.where(told, 1 / np.maximum(own + expected, LEAST_VARIANCE), 0.0)
+        most = np.where(expected > 0, expected + MOST_COPIES * np.sqrt(expected) + MOST_COPIES, 0.0)
+        value = np.where(exact, self.low, self.value) + expected
+        return Heard(value, precision, np.maximum(self.low, 0.0), np.maximum(self.high + most, 0.0))
 
     @property
     def columns(self) -> FloatArray:

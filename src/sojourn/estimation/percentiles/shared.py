@@ -31,9 +31,11 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import LEVELS, NORMAL_95
 from sojourn.core.kernels import inlined, kernel
+from sojourn.estimation.components import FlowPrior
 from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.held_out import CLASSES, FEWEST, SURE
-from sojourn.estimation.hierarchy import FlowPosterior, FlowPrior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.held_out import FEWEST, SURE
+from sojourn.estimation.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.learning import SIZE_CLASSES, classes_of
 from sojourn.estimation.order_statistics import MISS, row_quantiles
 from sojourn.estimation.percentiles.beta import HIGH, LOW, MEDIAN, reached
 from sojourn.estimation.percentiles.shape import Mixed, SampledDelays, Shape, places_of, shape_of
@@ -70,10 +72,6 @@ class SharedShape:
         with np.errstate(divide="ignore"):
             limited: FloatArray = 1 / (1 / found + 1 / self.told_by)
         return limited
-
-
-def classes_of(size: FloatArray) -> Int64Array:
-    return np.searchsorted(CLASSES, size, side="right")
 
 
 def share_percentiles(
@@ -198,7 +196,8 @@ def _learning_rows(delays: SampledDelays, evidence: Evidence) -> Int64Array:
     count, classes = np.diff(delays.start), classes_of(evidence.size)
     order = np.lexsort((np.random.default_rng(0).random(len(count)), count < 2))
     chosen = [
-        order[(count[order] > 0) & (classes[order] == number)][:LEARN_IN_CLASS] for number in range(len(CLASSES) + 1)
+        order[(count[order] > 0) & (classes[order] == number)][:LEARN_IN_CLASS]
+        for number in range(len(SIZE_CLASSES) + 1)
     ]
     return np.sort(np.concatenate(chosen))
 
@@ -322,7 +321,7 @@ def _worth(likelihood: FloatArray, classes: Int64Array) -> FloatArray:
     """α for classes × levels: a class's own, or that of all flows where it says little and nothing against that."""
     everywhere = likelihood.sum(axis=0)
     common = _least_likely(everywhere)
-    found = np.zeros((len(CLASSES) + 1, len(LEVEL)))
+    found = np.zeros((len(SIZE_CLASSES) + 1, len(LEVEL)))
     for number in range(len(found)):
         own = classes == number
         summed = likelihood[own].sum(axis=0)
