@@ -11,11 +11,11 @@ import numpy as np
 from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.estimates import Answer, Estimate, FlowDelays, flow_delays_of
 from sojourn.estimation.auto import combine
-from sojourn.estimation.held_out import Halves
 from sojourn.estimation.joint.segments import estimate_colate_joint, estimate_lds_joint
 from sojourn.estimation.lda import estimate_lda
 from sojourn.estimation.lds import estimate_lds
 from sojourn.estimation.packets.answer import count_packets
+from sojourn.estimation.posterior.held_out import Halves
 from sojourn.estimation.published.colate import estimate_flow_means
 from sojourn.estimation.published.iotm import estimate_sums
 from sojourn.estimation.published.lds import estimate_sds

@@ -7,11 +7,11 @@ from bench.percentiles import LAWS
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import LEVELS
-from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.hierarchy import FlowPosterior, learnt_prior, posterior_under
 from sojourn.estimation.order_statistics import row_quantiles, sample_percentiles
 from sojourn.estimation.percentiles.shape import SampledDelays
 from sojourn.estimation.percentiles.shared import SharedShape, learn_shape, share_percentiles
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.hierarchy import FlowPosterior, learnt_prior, posterior_under
 
 MS = 1e6
 LEVEL = list(LEVELS.values())

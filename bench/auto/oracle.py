@@ -21,7 +21,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
 from bench.auto.trial import SKETCHES, Drawn, answered, recorded
-from bench.auto.worlds import DELAYS, DRIFTS, MEAN_NS, MEANS, World
+from bench.auto.worlds import DELAYS, DRIFTS, MEANS, World
 from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.core.errors import ParameterError
 from sojourn.core.units import format_bytes
@@ -90,7 +90,7 @@ def prior(world: World, size: Int64Array) -> tuple[FloatArray, FloatArray]:
     """Mean and variance of each flow's mean, before anything is known but its size."""
     random = np.random.default_rng(SEED)
     drift = float(DRIFTS[world.drift](np.linspace(0, 1, 1_001)).mean())
-    drawn = np.array([MEANS[world.means](random, size) for _ in range(PRIOR_DRAWS)]) * MEAN_NS * drift
+    drawn = np.array([MEANS[world.means](random, size) for _ in range(PRIOR_DRAWS)]) * world.mean_ns * drift
     if world.means in ("slow elephants", "slow mice"):
         return drawn.mean(axis=0), drawn.var(axis=0)
     return np.full(len(size), drawn.mean()), np.full(len(size), drawn.var())
@@ -100,7 +100,7 @@ def variation(world: World) -> float:
     """The variance of a packet's delay over the square of its flow's mean."""
     if world.delays in HEAVY or world.copied:
         raise ParameterError(f"there is no oracle for {world.name}", action="use delays with a variance, and no copies")
-    drawn = DELAYS[world.delays](np.random.default_rng(SEED), np.full(VARIATION_DRAWS, MEAN_NS))
+    drawn = DELAYS[world.delays](np.random.default_rng(SEED), np.full(VARIATION_DRAWS, world.mean_ns))
     return float(drawn.var() / drawn.mean() ** 2)
 
 

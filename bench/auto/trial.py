@@ -26,6 +26,7 @@ from sojourn.lab.traffic import Traffic
 from sojourn.segments.answer import answer_interval
 from sojourn.segments.plan import SegmentPlan, plan_segment
 from sojourn.segments.planning.layout import SEGMENT, SurveyedFlows
+from sojourn.segments.ranges import surveyed_range
 from sojourn.segments.record import PointRecorder
 from sojourn.sketches.sketch import AnySketch
 
@@ -92,7 +93,8 @@ class Drawn:
         if self.guess is not None:
             flows, loss, packets = max(1, round(flows * self.guess.flows)), min(0.9, loss * self.guess.loss), 0
             seen = None
-        return plan_segment(sketch, memory, flows=flows, loss=loss, packets=packets, seen=seen, salt=salt, joint=True)
+        plan = plan_segment(sketch, memory, flows=flows, loss=loss, packets=packets, seen=seen, salt=salt, joint=True)
+        return plan if seen is None else plan.reaching(surveyed_range(self.traffic.delay_ns[self.traffic.delivered]))
 
     def error(self, mean_ns: FloatArray) -> float:
         """The median relative error; NaN where no flow is large."""

@@ -61,12 +61,20 @@ def _elephants(random: Random, flows: int) -> FloatArray:
     return weight
 
 
+def _one_elephant(random: Random, flows: int) -> FloatArray:
+    """One flow has nine packets in ten."""
+    weight: FloatArray = random.pareto(1.2, flows) + 1
+    weight[0] = 9 * weight[1:].sum()
+    return weight
+
+
 SIZES: dict[str, Callable[[Random, int], FloatArray]] = {
     "equal": _equal,
     "geometric": _geometric,
     "pareto": _pareto,
     "zipf": _zipf,
     "elephants": _elephants,
+    "one elephant": _one_elephant,
 }
 
 
@@ -106,6 +114,21 @@ def _ticks(random: Random, mean: FloatArray) -> FloatArray:
     return np.floor(mean * random.gamma(4.0, 0.25, len(mean)) / TICK_NS + random.uniform(size=len(mean))) * TICK_NS
 
 
+def _spikes(random: Random, mean: FloatArray) -> FloatArray:
+    """One packet in two thousand waits five hundred times as long."""
+    usual = random.uniform(0.95, 1.05, len(mean))
+    usual[random.uniform(size=len(mean)) < 1 / 2_000] *= 500
+    found: FloatArray = mean * usual / (1 + 499 / 2_000)
+    return found
+
+
+def _two_paths(random: Random, mean: FloatArray) -> FloatArray:
+    """Every packet takes one of two paths by itself."""
+    far = random.uniform(size=len(mean)) < 0.3
+    found: FloatArray = mean * np.where(far, 2.75, 0.25) * random.gamma(50.0, 0.02, len(mean))
+    return found
+
+
 DELAYS: dict[str, Callable[[Random, FloatArray], FloatArray]] = {
     "gamma": lambda random, mean: mean * random.gamma(4.0, 0.25, len(mean)),
     "queue": lambda random, mean: mean * (0.8 + 0.2 * random.exponential(1.0, len(mean))),
@@ -113,6 +136,10 @@ DELAYS: dict[str, Callable[[Random, FloatArray], FloatArray]] = {
     "pareto 1.5": lambda random, mean: _classical_pareto(random, mean, 1.5),
     "pareto 1.1": lambda random, mean: _classical_pareto(random, mean, 1.1),
     "quantised": _ticks,
+    "weibull": lambda random, mean: mean * random.weibull(0.5, len(mean)) / 2,
+    "log-normal 0.5": lambda random, mean: mean * random.lognormal(-0.125, 0.5, len(mean)),
+    "spikes": _spikes,
+    "two paths": _two_paths,
 }
 
 DRIFTS: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -127,9 +154,10 @@ class World:
     """A kind of traffic; ``look`` worlds are in both sets, the others only in the one to look at once.
 
     ``lost`` is the share of packets lost, by ``losses``: independent; "bursts", runs of ``burst`` packets of all flows;
-    "few flows", a tenth of which lose everything that is lost, differently much; "late packets" and "slow flows" lose
-    in proportion to their delay. ``late`` is the share of packets that are sent on a detour of 20 ms, ``in_order``
-    makes every packet wait for the earlier ones of its flow, ``copied`` is the share of packets that arrive twice.
+    "few flows", a tenth of which lose everything that is lost, differently much; "whole flows", which arrive or do not;
+    "late packets" and "slow flows" lose in proportion to their delay. Delays are around ``mean_ns``. ``late`` is the
+    share of packets that are sent on a detour of 20 ms, ``in_order`` makes every packet wait for the earlier ones of
+    its flow, ``copied`` is the share of packets that arrive twice.
     """
 
     name: str
@@ -145,6 +173,7 @@ class World:
     late: float = 0.0
     in_order: bool = False
     copied: float = 0.0
+    mean_ns: float = MEAN_NS
     look: bool = True
 
     def __post_init__(self) -> None:
@@ -168,7 +197,7 @@ class World:
         random = np.random.default_rng([seed, zlib.crc32(self.name.encode())])
         size = _sizes(random, self)
         flow, place = _send_times(random, size)
-        mean = (MEAN_NS * MEANS[self.means](random, size))[flow]
+        mean = (self.mean_ns * MEANS[self.means](random, size))[flow]
         delay = DELAYS[self.delays](random, mean) * DRIFTS[self.drift](place)
         delay[random.uniform(size=len(flow)) < self.late] += 20 * MS
         delay_ns = np.minimum(delay, LONGEST_NS).astype(np.int64)
@@ -222,6 +251,17 @@ def _few_flows(random: Random, world: World, flow: Int64Array, _: Int64Array) ->
     return _in_proportion(random, (hit * random.exponential(1.0, flows))[flow], world.lost)
 
 
+def _whole_flows(random: Random, world: World, flow: Int64Array, _: Int64Array) -> BoolArray:
+    """Flows that together have about as many packets as are lost."""
+    size = np.bincount(flow)
+    is_lost, left = np.zeros(len(size), bool), world.lost * len(flow)
+    for one in random.permutation(len(size)):
+        if size[one] <= left:
+            is_lost[one], left = True, left - size[one]
+    found: BoolArray = is_lost[flow]
+    return found
+
+
 def _late_packets(random: Random, world: World, flow: Int64Array, delay_ns: Int64Array) -> BoolArray:
     """By the delay over the flow's mean: what a queue drops would have waited long."""
     mean = np.bincount(flow, delay_ns) / np.bincount(flow)
@@ -237,6 +277,7 @@ LOSSES: dict[str, Callable[[Random, World, Int64Array, Int64Array], BoolArray]] 
     "independent": _independent,
     "bursts": _bursts,
     "few flows": _few_flows,
+    "whole flows": _whole_flows,
     "late packets": _late_packets,
     "slow flows": _slow_flows,
 }
@@ -303,6 +344,17 @@ WORLDS: tuple[World, ...] = (
     World(name="many flows, zipf", flows=100 * K, packets=1 * M, sizes="zipf", means="x10", lost=0.003),
     World(name="many alike flows", flows=20 * K, packets=3 * M, sizes="pareto", means="alike", lost=0.003),
     World(name="ten thousand equal", flows=10 * K, packets=1200 * K, sizes="equal", means="spread", lost=0.01),
+    World(name="alike, weibull", flows=2 * K, packets=300 * K, means="alike", delays="weibull", lost=0.01),
+    World(
+        name="late packets lost, narrow", flows=2 * K, packets=300 * K, means="spread", delays="log-normal 0.5",
+        lost=0.02, losses="late packets",
+    ),
+    World(name="rare spikes", flows=2 * K, packets=300 * K, means="spread", delays="spikes", lost=0.01),
+    World(name="two paths a packet", flows=2 * K, packets=300 * K, means="spread", delays="two paths", lost=0.005),
+    World(name="copies and losses", flows=2 * K, packets=300 * K, copied=0.01, lost=0.01),
+    World(name="tens of nanoseconds", flows=2 * K, packets=300 * K, mean_ns=40.0, lost=0.01),
+    World(name="whole flows lost", flows=2 * K, packets=300 * K, lost=0.1, losses="whole flows"),
+    World(name="one elephant", flows=2 * K, packets=400 * K, sizes="one elephant", lost=0.01),
     # Only to look at once.
     World(name="two hundred x100", flows=200, packets=200 * K, means="x100", lost=0.003, look=False),
     World(

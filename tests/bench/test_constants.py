@@ -27,9 +27,9 @@ def test_every_constant_is_of_a_kind() -> None:
 @pytest.mark.parametrize(
     ("label", "variants"),
     [
-        ("estimation.hierarchy.COMPONENTS", ["24", "96"]),
-        ("estimation.hierarchy.ROUNDS", ["1", "3"]),
-        ("estimation.hierarchy.MOSTLY", ["0.4", "0.9"]),
+        ("estimation.posterior.hierarchy.COMPONENTS", ["24", "96"]),
+        ("estimation.posterior.hierarchy.ROUNDS", ["1", "3"]),
+        ("estimation.posterior.hierarchy.MOSTLY", ["0.4", "0.9"]),
         ("estimation.learning.RATIO", ["1.175", "1.7000000000000002"]),
         ("estimation.joint.linear.REFINEMENTS", ["((0.3, 1.0, 3.0))[1:]", "((0.3, 1.0, 3.0))[:-1]"]),
     ],
@@ -39,9 +39,9 @@ def test_less_and_more_of_a_constant(label: str, variants: list[str]) -> None:
 
 
 def test_what_kernels_freeze_is_known_also_where_it_is_imported() -> None:
-    assert is_compiled(by_label("estimation.hierarchy.NEGLIGIBLE"))
+    assert is_compiled(by_label("estimation.posterior.components.NEGLIGIBLE"))
     assert is_compiled(by_label("estimation.learning.INTEGERS"))
-    assert not is_compiled(by_label("estimation.hierarchy.COMPONENTS"))
+    assert not is_compiled(by_label("estimation.posterior.hierarchy.COMPONENTS"))
 
 
 def test_a_variant_changes_all_modules_that_have_the_constant_and_puts_it_back(monkeypatch) -> None:
@@ -57,9 +57,10 @@ def test_a_variant_changes_all_modules_that_have_the_constant_and_puts_it_back(m
 def test_definitions_are_not_varied_and_numerical_ones_are_varied_together_unless_one_is_named() -> None:
     names = {variant.name for variant in run.variants([])}
     assert "estimation.joint.mixture.LEVEL" not in names
-    assert "estimation.hierarchy.PRECISE" not in names
-    assert "estimation.hierarchy, numerical of kernels" in names
-    assert {one.name for one in run.variants(["estimation.hierarchy.PRECISE"])} == {"estimation.hierarchy.PRECISE"}
+    assert "estimation.posterior.components.PRECISE" not in names
+    assert "estimation.posterior.components, numerical of kernels" in names
+    one = "estimation.posterior.components.PRECISE"
+    assert {variant.name for variant in run.variants([one])} == {one}
 
 
 def test_the_largest_change_of_an_error_and_of_a_share_counts() -> None:

@@ -169,7 +169,7 @@ class FlowDelays:
     ``heard_apart`` how far flows' means are apart (one standard deviation, the same for all), ``heard_inverse`` what
     the inverse of the delivered packets' number is expected to be.
     ``packets_low`` … ``lost_high`` are the ends of 95 % intervals, equal where a number is exact, where they are known.
-    ``state_ns`` and ``state_variance`` are for the next run of the same flows (`estimation.history`).
+    ``state_ns`` and ``state_variance`` are for the next run of the same flows (`estimation.posterior.history`).
     """
 
     flow_id: UInt64Array

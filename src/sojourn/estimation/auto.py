@@ -30,20 +30,22 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import NORMAL_95, Answer, Estimate, FlowDelays, Reason, student_95, unanswered_flows
-from sojourn.estimation.adding_up import added_up
-from sojourn.estimation.components import FlowPrior
-from sojourn.estimation.evidence import Evidence, Logarithms, Whole
-from sojourn.estimation.held_out import Halves, judge
-from sojourn.estimation.hierarchy import FlowPosterior, learnt_prior, posterior_under
-from sojourn.estimation.history import Filter, History, Message
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.percentiles.shape import SampledDelays
 from sojourn.estimation.percentiles.shared import learn_shape, share_percentiles
+from sojourn.estimation.posterior.adding_up import added_up
+from sojourn.estimation.posterior.components import FlowPrior
+from sojourn.estimation.posterior.evidence import Evidence, Logarithms, Whole
+from sojourn.estimation.posterior.held_out import Halves, judge
+from sojourn.estimation.posterior.hierarchy import FlowPosterior, learnt_prior, posterior_under
+from sojourn.estimation.posterior.history import Filter, History, Message
 from sojourn.estimation.sample import MatchedSample
 
-# Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly.
+# Sums of integers divided and rounded: what is known to so many nanoseconds is known exactly, where that is nothing
+# beside the mean itself.
 EXACT_WITHIN_NS = 2.0
+EXACT_PART = 1e-3
 # Of an LDA: from fewer, in heavy tails, an interval holds less often than it claims, and a larger sample is better.
 ENOUGH_SAMPLES = 100
 # Decoded sizes may be off by this part.
@@ -179,7 +181,7 @@ def combine(
             counts.packets - counts.lost < LEAST_PACKETS
         )
         # What is exact needs no other flow.
-        exact = half <= EXACT_WITHIN_NS
+        exact = _is_sharp(mean, half)
         leans = ~exact & ~(absent & ~samples.answered)
     if cells.heard_ns is None:
         leans &= ~cells.answered
@@ -214,6 +216,12 @@ def combine(
     return found if states is None else replace(found, state_ns=states[0], state_variance=states[1])
 
 
+def _is_sharp(mean: FloatArray, half: FloatArray) -> BoolArray:
+    """Whether what is known of a mean leaves nothing to lean on others for."""
+    sharp: BoolArray = half <= np.minimum(EXACT_WITHIN_NS, EXACT_PART * np.abs(mean))
+    return sharp
+
+
 _ABSENT = (Reason.UNKNOWN_INSTANCE, Reason.NOTHING_RECORDED)
 
 
@@ -235,7 +243,7 @@ def _with_shared_percentiles(
         return by_themselves
     with np.errstate(invalid="ignore"):
         # Cells tell these means whatever packets are held out.
-        by_cells = cells.answered & ((cells.high_ns - cells.low_ns) / 2 <= EXACT_WITHIN_NS)
+        by_cells = cells.answered & _is_sharp(cells.mean_ns, (cells.high_ns - cells.low_ns) / 2)
     evidence = _settled(evidence, by_cells, cells.mean_ns)
     prior = prior or learnt_prior(evidence)
     learnt = None if prior is None else learn_shape(delays, evidence, prior)

@@ -160,7 +160,8 @@ class MatchedSample:
 
     ``sampled`` packets lie below the common threshold at the sender, ``arrived`` of them at the receiver too;
     ``paired`` of these have a known delay. ``alone`` says that the group's samples show no other flow;
-    ``extra`` counts each group's packets that the receiver sampled more often than the sender.
+    ``extra`` counts each group's packets that the receiver sampled more often than the sender, ``copied`` those of them
+    that the sender has, too.
     """
 
     parameters: SampleParameters
@@ -175,6 +176,7 @@ class MatchedSample:
     sent: Int64Array
     received: Int64Array
     extra: Int64Array
+    copied: Int64Array
     delay_ns: FloatArray
     """The known delays, ``start[i] … start[i + 1]`` those of row i, sorted."""
     start: Int64Array
@@ -331,6 +333,10 @@ class MatchedSample:
         """Packets that arrived without being sent, or twice."""
         return _all_packets(self.extra, self.share, self.sent)
 
+    def copies(self) -> Estimate:
+        """Packets that arrived once more: unlike extra ones, none that only changed places with the first or last."""
+        return _all_packets(self.copied, self.share, self.sent)
+
     def sent_ns(self, first_ns: int) -> Int64Array:
         """When the packets of `delay_ns` were sent, given the time from which on all of them were."""
         return first_ns + ((self.sent_time - first_ns) & self.parameters.shape.time_mask)
@@ -435,6 +441,7 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
     by_row = np.lexsort((delay, of_run[paired_run]))
     squares = np.bincount(of_run[paired_run], (delay - np.nan_to_num(mean)[of_run[paired_run]]) ** 2, count)
     tags = np.bincount(np.unique(code) >> _TAG_BITS, minlength=p.groups)
+    extra = np.maximum(received - sent, 0)
     return MatchedSample(
         p,
         codes,
@@ -447,7 +454,8 @@ def match_samples(sender: Sample, receiver: Sample) -> MatchedSample:
         threshold / p.everything,
         sender.arrays[0][:, PACKETS].copy(),
         receiver.arrays[0][:, PACKETS].copy(),
-        np.bincount(run_code >> _TAG_BITS, np.maximum(received - sent, 0), p.groups).astype(np.int64),
+        np.bincount(run_code >> _TAG_BITS, extra, p.groups).astype(np.int64),
+        np.bincount(run_code >> _TAG_BITS, np.where(sent > 0, extra, 0), p.groups).astype(np.int64),
         delay[by_row],
         np.concatenate([[0], np.cumsum(paired)]),
         sent_time[by_row],

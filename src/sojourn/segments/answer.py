@@ -21,10 +21,10 @@ from sojourn.core.keys import Key, TrafficKey, key_id
 from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.estimation.auto import combine, known_of_whole, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
-from sojourn.estimation.held_out import Halves
-from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
 from sojourn.estimation.packets.answer import PacketCounts
+from sojourn.estimation.posterior.held_out import Halves
+from sojourn.estimation.posterior.history import History
 from sojourn.estimation.sample import MatchedSample, match_samples
 from sojourn.segments.planning.layout import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
 from sojourn.segments.plausibility import Capture, doubt_negative, judge_epochs, refuse_negative

@@ -35,7 +35,7 @@ from sojourn.segments.planning.layout import (
     fit_lds,
     fit_sample,
 )
-from sojourn.segments.ranges import DelayRange, widened
+from sojourn.segments.ranges import DelayRange, finer, widened
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
@@ -129,9 +129,11 @@ class SegmentPlan:
         return (self.stream, self.markers) != (other.stream, other.markers)
 
     def reaching(self, delays: DelayRange) -> SegmentPlan:
-        """The plan under which such delays are exact; the same where they are already."""
-        wider = {part: widened(parameters, delays.spread_ns) for part, parameters in self.parts.items()}
-        return replace(self, parts=wider, base_ns=delays.base_ns)
+        """The plan under which such delays are exact, and short ones told finely; the same where they are already."""
+        parts = {part: widened(parameters, delays.spread_ns) for part, parameters in self.parts.items()}
+        if self.name == "auto":
+            parts = {part: finer(parameters, delays.longest_ns) for part, parameters in parts.items()}
+        return replace(self, parts=parts, base_ns=delays.base_ns)
 
     def weighted(self, policy: str) -> SegmentPlan:
         """The plan with a weight policy (its canonical text) among the parameters of its LDS."""

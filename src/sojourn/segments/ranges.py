@@ -9,7 +9,8 @@ answers; what must fit the range then is only how far delays lie from it:
 - epochs tell the base by the flow-blind LDA (`recorded_base`): a cell of n packets is exact up to ±2ᵇ⁻¹/n, so the cells
   with fewest packets tell delays of hours, and all others must agree with them.
 
-A base is only taken where delays exceed `IN_RANGE_NS`; below it nothing changes.
+A base is only taken where delays exceed `IN_RANGE_NS`. Far below it, counters that keep coarse sums keep finer ones in
+the same bits: delays of a microsecond are nothing in whole microseconds.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ TELLING_CELLS = 64
 
 @dataclass(frozen=True, slots=True)
 class DelayRange:
-    """The usual delay where it is beyond the sketches' range (else 0), how far delays lie from it (0: in range)."""
+    """The usual delay where it is beyond the sketches' range (else 0), how far delays lie from it (0: in range), and
+    how far they do at most where all are in range (0: not known)."""
 
     base_ns: int = 0
     spread_ns: int = 0
+    longest_ns: int = 0
 
 
 def surveyed_range(delay_ns: Int64Array) -> DelayRange:
@@ -50,7 +53,7 @@ def surveyed_range(delay_ns: Int64Array) -> DelayRange:
         return DelayRange()
     low, high = int(delay_ns.min()), int(delay_ns.max())
     if max(-low, high) <= IN_RANGE_NS:
-        return DelayRange()
+        return DelayRange(longest_ns=max(-low, high, 1))
     # What is left of delays stays positive, unless they lie so far apart that it is better centred.
     base = low if MARGIN * (high - low) <= IN_RANGE_NS else int(np.median(delay_ns))
     spread = max(base - low, high - base)
@@ -71,6 +74,20 @@ def widened(parameters: Parameters, spread_ns: int) -> Parameters:
         bits = max(parameters.time_bits, min(63, spread_ns.bit_length() + 1))
         return replace(parameters, max_delay_ns=spread_ns, time_bits=bits)
     return parameters
+
+
+def finer(parameters: Parameters, longest_ns: int) -> Parameters:
+    """Parameters whose counters tell delays of up to ±`longest_ns` as finely as their bits allow; the same where that
+    is not known, or no finer."""
+    from sojourn.sketches.counter_vector import CounterVectorParameters
+
+    if not (longest_ns and isinstance(parameters, CounterVectorParameters)):
+        return parameters
+    reach = MARGIN * longest_ns
+    unit = max(1, -(-parameters.resolution_ns * reach // parameters.max_delay_ns))
+    if unit >= parameters.resolution_ns:
+        return parameters
+    return replace(parameters, resolution_ns=unit, max_delay_ns=reach)
 
 
 def recorded_base(sender: Lda, receiver: Lda) -> int | None:

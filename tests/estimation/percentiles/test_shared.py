@@ -11,9 +11,9 @@ from bench.percentiles import LAWS
 
 from shape_worlds import LEVEL, Drawn
 from sojourn.core.estimates import LEVELS
-from sojourn.estimation.hierarchy import learnt_prior
 from sojourn.estimation.order_statistics import row_quantiles
 from sojourn.estimation.percentiles.shared import WORTH, learn_shape
+from sojourn.estimation.posterior.hierarchy import learnt_prior
 
 SEEDS = (11, 12)
 CLASSES = (10, 100, 1_000)

@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.core.arrays import FloatArray, Int64Array, PacketBatch
 from sojourn.core.keys import FlowKey, key_id
 from sojourn.epochs.epoch import Epoch
-from sojourn.estimation.history import History
+from sojourn.estimation.posterior.history import History
 from sojourn.lab.two_point import FlowTruth, flow_truth
 from sojourn.segments.fleet.answers import RunAnswer, answer_run
 from sojourn.segments.plan import plan_point

@@ -12,7 +12,7 @@ from tests.segments.fleet.drift_world import CLASSES, WORLDS, Traffic, answered,
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import FlowDelays
-from sojourn.estimation.history import History
+from sojourn.estimation.posterior.history import History
 from sojourn.lab.two_point import FlowTruth
 from sojourn.segments.fleet.answers import RunAnswer, combine
 from sojourn.segments.fleet.clocks import ClockAt

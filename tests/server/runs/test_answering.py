@@ -10,7 +10,7 @@ from tests.segments.fleet.fleet_world import SECOND, record
 
 from sojourn.core.errors import UsageError
 from sojourn.epochs.epoch import Cut, Epoch
-from sojourn.estimation.history import FEWEST_FLOWS
+from sojourn.estimation.posterior.history import FEWEST_FLOWS
 from sojourn.lab.two_point import make_two_point_world
 from sojourn.segments.fleet.markers import SILENCE_NS
 from sojourn.segments.fleet.runs import PlacedEpoch

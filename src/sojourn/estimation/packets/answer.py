@@ -105,10 +105,15 @@ def _evidence(flows: FlowDelays, sample: MatchedSample | None, sent: int, *, is_
 
 
 def _copied(lost: Heard, sample: MatchedSample) -> float:
-    """The part of packets that arrive once more: by the sample, or by flows of which more arrived than was sent."""
-    received = max(int(sample.received.sum()), 1)
+    """The part of packets that arrive once more: by the sample, or by flows of which more arrived than was sent.
+
+    Without a copy in the sample that is nothing: what is beyond then may have changed places with the first or last.
+    """
+    copies = sample.copies().value
+    if not copies:
+        return 0.0
     beyond = float(np.maximum(-lost.high, 0.0).sum())
-    return max(sample.extra_packets().value, beyond) / received
+    return max(copies, beyond) / max(int(sample.received.sum()), 1)
 
 
 def _with_counters(evidence: PacketEvidence, counters: CountedPackets, *, is_complete: bool) -> PacketEvidence:

@@ -31,14 +31,14 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import LEVELS, NORMAL_95
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.components import FlowPrior
-from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.held_out import FEWEST, SURE
-from sojourn.estimation.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
 from sojourn.estimation.learning import SIZE_CLASSES, classes_of
 from sojourn.estimation.order_statistics import MISS, row_quantiles
 from sojourn.estimation.percentiles.beta import HIGH, LOW, MEDIAN, reached
 from sojourn.estimation.percentiles.shape import Mixed, SampledDelays, Shape, places_of, shape_of
+from sojourn.estimation.posterior.components import FlowPrior
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.held_out import FEWEST, SURE
+from sojourn.estimation.posterior.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
 
 # α to choose from: packets' worth of what flows have in common. The least of them is nothing in common.
 WORTH = np.geomspace(3.0, 10_000.0, 15)

@@ -36,9 +36,9 @@ from sojourn.core.estimates import LEVELS, Answer, Estimate, FlowDelays, Reason,
 from sojourn.core.keys import TrafficKey, key_id
 from sojourn.epochs.epoch import Epoch, KernelClock, joined_clocks, merge_epochs
 from sojourn.estimation.differences import poisson_95
-from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.order_statistics import weighed_percentiles
+from sojourn.estimation.posterior.history import History
 from sojourn.estimation.sample import MatchedSample, displaced_packets
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import (

@@ -18,8 +18,8 @@ import numpy as np
 from sojourn.core.estimates import Answer, Estimate, FlowDelays, Reason, Unanswered
 from sojourn.epochs.epoch import KernelClock, Slew
 from sojourn.estimation.differences import Losses
-from sojourn.estimation.history import History
 from sojourn.estimation.lda import LdaAnswer
+from sojourn.estimation.posterior.history import History
 from sojourn.matching.clock.correction import TimedPairs
 from sojourn.segments.answer import Interval, SegmentTotals
 from sojourn.segments.fleet.answers import RunAnswer, SampledDelays

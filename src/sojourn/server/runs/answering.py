@@ -22,7 +22,7 @@ from sojourn.core.estimates import Estimate
 from sojourn.core.units import format_bytes
 from sojourn.epochs.epoch import Epoch
 from sojourn.epochs.wire import EncodedEpoch
-from sojourn.estimation.history import History
+from sojourn.estimation.posterior.history import History
 from sojourn.segments.fleet.answers import MOST_PACKETS, RunAnswer, SampledDelays, answer_run
 from sojourn.segments.fleet.leads import FARTHEST_NS, Kernels, Leads, was_set
 from sojourn.segments.fleet.markers import SILENCE_NS

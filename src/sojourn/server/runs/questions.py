@@ -30,7 +30,7 @@ from sojourn.core.units import format_duration, format_time, plural
 from sojourn.epochs.epoch import Cut
 from sojourn.epochs.wire import EncodedEpoch, encoded
 from sojourn.estimation.buckets.queries import FOREVER_NS
-from sojourn.estimation.history import History
+from sojourn.estimation.posterior.history import History
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, combine
 from sojourn.segments.fleet.clocks import REACH_NS, UNKNOWN, ClockAt

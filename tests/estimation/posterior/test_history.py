@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.history import (
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.history import (
     DISCOUNT,
     DRIFTS,
     FEWEST_FLOWS,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.held_out import COMMON, MODEL, OWN, SAMPLES, Halves, Verdict, judge
-from sojourn.estimation.hierarchy import FlowPosterior, learnt_prior, posterior_under
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.held_out import COMMON, MODEL, OWN, SAMPLES, Halves, Verdict, judge
+from sojourn.estimation.posterior.hierarchy import FlowPosterior, learnt_prior, posterior_under
 
 FLOWS = 1_500
 MS = 1e6

@@ -27,10 +27,10 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.core.estimates import NORMAL_95
-from sojourn.estimation.components import FlowPrior
-from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
 from sojourn.estimation.learning import SIZE_CLASSES, classes_of
+from sojourn.estimation.posterior.components import FlowPrior
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
 
 # Flows that are enough for a verdict.
 FEWEST = 50

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.evidence import Evidence, Logarithms
-from sojourn.estimation.skewness import LOG_NORMAL, LogShape, log_shape, of_logarithm
+from sojourn.estimation.posterior.evidence import Evidence, Logarithms
+from sojourn.estimation.posterior.skewness import LOG_NORMAL, LogShape, log_shape, of_logarithm
 
 Draw = Callable[[np.random.Generator, int], FloatArray]
 FLOWS = 20_000

@@ -17,7 +17,7 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray
 from sojourn.core.kernels import inlined
-from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence
+from sojourn.estimation.posterior.evidence import FEWEST_FLOWS, Evidence
 
 # Packets of a flow that count: more of them must not decide for all.
 MOST_TELLING = 10.0

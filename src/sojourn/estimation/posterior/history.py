@@ -28,9 +28,9 @@ import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import FlowDelays
-from sojourn.estimation.evidence import Evidence
-from sojourn.estimation.hierarchy import SpreadLaw, refined_law, spread_law
 from sojourn.estimation.learning import KEPT_FLOWS, WIDTH
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.hierarchy import SpreadLaw, refined_law, spread_law
 
 # κ: variances of one packet by which a flow's mean moves.
 DRIFTS = np.concatenate([[0.0], np.geomspace(1e-4, 1e6, 11)])

@@ -22,13 +22,16 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.estimation.components import FlowPrior, Observed, moments_of, observed
-from sojourn.estimation.evidence import Evidence, Whole
+from sojourn.estimation.posterior.components import FlowPrior, Observed, likelihood_of, moments_of, observed
+from sojourn.estimation.posterior.evidence import Evidence, Whole
 
-# What b may be off by, at most: of one packet in a long tail a model is wrong by a third, or by a half.
-MOST_DOUBT = 0.4
+# What a learnt shape may be wrong by: half of how far the mean of logarithms is below the mean's own, which is half of
+# their variance. At most: of one packet in a long tail a model is wrong by a third, or by a half.
+WRONG, MOST_DOUBT = 0.25, 0.4
 MOST_MOVED = 1.0
 STEP = 0.2
+# Over which it is taken where a distribution with narrow modes is likeliest.
+SHIFT = 0.02
 FITTINGS = 2
 ADDED_FLOWS = 4_000
 # Of a flow's variance: what is left of the whole tells it nothing if it takes less away.
@@ -37,11 +40,13 @@ _TINY = 1e-9
 
 
 class _Parts(NamedTuple):
-    """Of the flows that are added up: their rows, what was observed of them, and each one's part of all packets."""
+    """Of the flows that are added up: their rows, what was observed of them, each one's part of all packets, and how
+    often it stands for one."""
 
     row: Int64Array
     seen: Observed
     share: FloatArray
+    often: FloatArray
 
 
 def added_up(prior: FlowPrior, evidence: Evidence) -> tuple[FlowPrior, Evidence]:
@@ -53,36 +58,41 @@ def added_up(prior: FlowPrior, evidence: Evidence) -> tuple[FlowPrior, Evidence]
     means, variances = _moments(parts, prior)
     step = STEP if float(parts.share @ means) < whole.mean else -STEP
     leaning = np.maximum((_moments(parts, _moved(prior, step))[0] - means) / step, 0.0)
-    doubt = _doubt(prior, parts, means, parts.share * leaning)
+    doubt = _doubt(prior, parts, means)
     told = _with_rest(evidence, whole, parts, (means, variances, leaning * doubt))
     noise = whole.variance + float(parts.share**2 @ variances)
     parts = parts._replace(seen=observed(told.select(parts.row), prior.vary))
     return _fitted(prior, whole.mean, noise, parts, doubt), told
 
 
-def _doubt(prior: FlowPrior, parts: _Parts, means: FloatArray, weight: FloatArray) -> float:
-    """How far the distribution may be off, as a logarithm: the relative variance of what flows that lean on it tell by
-    themselves. A mean of many packets has no shape to be wrong about."""
+def _doubt(prior: FlowPrior, parts: _Parts, means: FloatArray) -> float:
+    """How far the distribution may be off, as a logarithm: what the flows' own observations may be, on average, each
+    counting by what it says of where the distribution is. A mean of many packets has no shape to be wrong about, nor
+    has one that cells know: modes that such flows show do not move."""
     relative = float(prior.weight @ (prior.within / prior.centre**2))
     seen = parts.seen
     with np.errstate(divide="ignore"):
         told = 1 / np.maximum(relative * seen.vary * seen.error, _TINY) + seen.precision * means**2
-    order = np.argsort(told)
-    below = np.cumsum(weight[order])
-    usual = told[order][min(np.searchsorted(below, 0.5 * below[-1]), len(told) - 1)]
-    return min(1 / max(float(usual), _TINY), MOST_DOUBT)
+    higher, lower = np.empty((2, len(told)))
+    likelihood_of(seen, _moved(prior, SHIFT), higher)
+    likelihood_of(seen, _moved(prior, -SHIFT), lower)
+    weight = parts.often * (higher - lower) ** 2
+    total = float(weight.sum())
+    own = np.minimum(WRONG * np.log1p(1 / np.maximum(told, _TINY)), MOST_DOUBT)
+    return float(weight @ own) / total if total > 0 else 0.0
 
 
 def _parts(prior: FlowPrior, evidence: Evidence) -> _Parts:
     """All flows if they are few, else some, each as often as its packets are many."""
     flows = len(evidence.size)
     share = evidence.size / float(evidence.size.sum())
-    row = np.arange(flows)
+    row, often = np.arange(flows), np.ones(flows)
     if flows > ADDED_FLOWS:
         places = np.searchsorted(np.cumsum(share), (np.arange(ADDED_FLOWS) + 0.5) / ADDED_FLOWS)
-        row, often = np.unique(np.minimum(places, flows - 1), return_counts=True)
-        share = often / ADDED_FLOWS
-    return _Parts(row, observed(evidence.select(row), prior.vary), share)
+        row, times = np.unique(np.minimum(places, flows - 1), return_counts=True)
+        often = times / (flows * share[row])
+        share = times / ADDED_FLOWS
+    return _Parts(row, observed(evidence.select(row), prior.vary), share, often)
 
 
 def _moments(parts: _Parts, prior: FlowPrior) -> tuple[FloatArray, FloatArray]:

@@ -13,11 +13,11 @@ import numpy as np
 from sojourn.core.arrays import FloatArray
 from sojourn.core.estimates import NORMAL_95
 from sojourn.core.kernels import inlined, kernel
-from sojourn.estimation.evidence import Evidence
 from sojourn.estimation.joint.messages import TINY
 from sojourn.estimation.learning import SIZE_CLASSES, classes_of
 from sojourn.estimation.normal import normal_below
-from sojourn.estimation.skewness import LOG_NORMAL, LogShape, of_logarithm
+from sojourn.estimation.posterior.evidence import Evidence
+from sojourn.estimation.posterior.skewness import LOG_NORMAL, LogShape, of_logarithm
 
 NEGLIGIBLE = 1e-5
 MOST_STEPS = 60
@@ -45,7 +45,7 @@ class Observed(NamedTuple):
 
 class FlowPrior(NamedTuple):
     """Components: weight, centre, squared width, σ² there; β and log size around which it turns; how delays are skewed,
-    and the factors of σ² in classes of sizes."""
+    and the factors of σ² in classes of sizes; how probably flows are alike, and the mean that all of them have then."""
 
     weight: FloatArray
     centre: FloatArray
@@ -56,6 +56,16 @@ class FlowPrior(NamedTuple):
     is_log: bool
     shape: LogShape = LOG_NORMAL
     vary: FloatArray = ALIKE
+    alike: float = 0.0
+    common: float = 0.0
+
+    @property
+    def of_alike(self) -> FlowPrior:
+        """The one component of flows that are alike."""
+        relative = float(self.weight @ (self.within / self.centre**2))
+        columns = (np.ones(1), np.array([self.common]), np.array([_TINY * self.common**2]))
+        within = np.array([relative * self.common**2])
+        return self._replace(weight=columns[0], centre=columns[1], width2=columns[2], within=within)
 
 
 def observed(evidence: Evidence, vary: FloatArray = ALIKE) -> Observed:
@@ -146,6 +156,14 @@ def responsibility(observed: Observed, prior: FlowPrior, share: FloatArray) -> f
         likelihood += _components(f, observed, prior, scratch)
         share += scratch.own
     return likelihood
+
+
+@kernel
+def likelihood_of(observed: Observed, prior: FlowPrior, likelihood: FloatArray) -> None:
+    """The logarithm of each flow's likelihood."""
+    scratch = _new_scratch(prior)
+    for f in range(len(observed.value)):
+        likelihood[f] = _components(f, observed, prior, scratch)
 
 
 @kernel

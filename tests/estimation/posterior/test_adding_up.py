@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sojourn.core.arrays import FloatArray
-from sojourn.estimation.adding_up import ADDED_FLOWS, added_up
-from sojourn.estimation.components import FlowPrior
-from sojourn.estimation.evidence import Evidence, Whole
-from sojourn.estimation.hierarchy import posterior_under
+from sojourn.estimation.posterior.adding_up import ADDED_FLOWS, added_up
+from sojourn.estimation.posterior.components import FlowPrior
+from sojourn.estimation.posterior.evidence import Evidence, Whole
+from sojourn.estimation.posterior.hierarchy import posterior_under
 
 
 def prior_of(mean: float, *, apart: float, variance: float) -> FlowPrior:

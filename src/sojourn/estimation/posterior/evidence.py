@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.estimation.normal import normal_below
 
 FEWEST_FLOWS = 8
 # Means of more packets are as good as normal, whatever the shape of one delay.
@@ -84,11 +85,14 @@ class Evidence:
 
 
 class Moments(NamedTuple):
-    """Of all flows: the mean, how far theirs may be from it, a packet's variance."""
+    """Of all flows: the mean, how far theirs may be from it, a packet's variance; how probably they are alike, and the
+    mean then, in which each packet counts as much."""
 
     mean: float
     apart: float
     within: float
+    alike: float
+    common: float
 
 
 class _Dispersion(NamedTuple):
@@ -104,6 +108,15 @@ class _Dispersion(NamedTuple):
     def most(self) -> float:
         """The variance and half a standard error."""
         return max(self.variance, 0.0) + 0.5 * self.doubt
+
+    def alike(self, most: float) -> float:
+        """How probable it is that there is none, if that is as probable as any, up to `most`."""
+        if not self.doubt > 0:
+            return 0.0
+        reach, place = most / self.doubt, max(self.variance / self.doubt, 0.0)
+        apart = (normal_below(reach - place)[0] - normal_below(-place)[0]) / reach
+        none = normal_below(place)[1]
+        return none / (none + apart) if none > 0 else 0.0
 
 
 def _dispersion(n: FloatArray, mean: FloatArray, squares: FloatArray, weight: FloatArray) -> _Dispersion:
@@ -131,17 +144,20 @@ def moments(evidence: Evidence) -> Moments | None:
         return None
     weight = 1 / (1 / n + 1 / float(np.median(n)))
     found = _dispersion(n, evidence.sampled[sampled], evidence.squares[sampled], weight)
-    most = found.most
+    told = found
     logs = _by_logarithms(evidence, n, weight, found)
     if logs is not None and logs.doubt < found.doubt and found.variance - logs.most < CONTRADICTED * found.doubt:
-        most = logs.most
-    apart = math.sqrt(most)
+        told = logs
+    apart = math.sqrt(told.most)
+    alike = told.alike(found.middle**2)
     if evidence.apart < apart and _agrees(evidence, found.within, evidence.apart):
         apart = evidence.apart
+    if (evidence.precision > 0).any() and not _agrees(evidence, found.within, 0.0):
+        alike = 0.0
     mean = _middle(evidence, weight, apart, found.within)
     # Where delays are skewed, a flow's precision goes with its value, and draws the mean of all down.
-    drawn = mean - _middle(evidence, weight, apart, found.within, by_size=True)
-    return Moments(mean, math.hypot(apart, drawn), found.within)
+    common = _middle(evidence, weight, apart, found.within, by_size=True)
+    return Moments(mean, math.hypot(apart, mean - common), found.within, alike, common)
 
 
 def _by_logarithms(evidence: Evidence, n: FloatArray, weight: FloatArray, found: _Dispersion) -> _Dispersion | None:

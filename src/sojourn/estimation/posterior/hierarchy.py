@@ -26,12 +26,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
-from sojourn.estimation.components import ALIKE, FlowPrior, observed, quantiles_of, responsibility
-from sojourn.estimation.evidence import FEWEST_FLOWS, Evidence, Moments, moments
 from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, classes_of, learning_rows
 from sojourn.estimation.order_statistics import quantile_of_sorted
+from sojourn.estimation.posterior.components import ALIKE, FlowPrior, observed, quantiles_of, responsibility
+from sojourn.estimation.posterior.evidence import FEWEST_FLOWS, Evidence, Moments, moments
+from sojourn.estimation.posterior.skewness import LOG_NORMAL, LogShape, log_shape
 from sojourn.estimation.sample import usual_variance
-from sojourn.estimation.skewness import LOG_NORMAL, LogShape, log_shape
 
 COMPONENTS = 48
 PASSES = 15
@@ -127,6 +127,10 @@ def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | 
     rows = np.arange(len(quantiles)) if asked is None else np.flatnonzero(asked)
     some = evidence.select(rows)
     found = _posterior_quantiles(some, prior)
+    if prior.alike:
+        # Where a few sampled packets tell flows apart they may tell chance. What flows may differ by the interval has.
+        alike = _posterior_quantiles(some, prior.of_alike)[:, 0]
+        found[:, 0] += prior.alike * (alike - found[:, 0])
     if prior.slope and some.size_doubt is not None:
         wide = _posterior_quantiles(some, prior, some.size_doubt)
         found[:, 1] = np.minimum(found[:, 1], wide[:, 1])
@@ -146,6 +150,8 @@ def _narrowed(prior: FlowPrior, found: Moments | None) -> FlowPrior:
     """
     if found is None or not prior.is_log or not (found.mean > 0 and found.apart <= MOST_ALIKE * found.mean):
         return prior
+    if not prior.slope and found.common > 0:
+        prior = prior._replace(alike=found.alike, common=found.common)
     place = np.log(prior.centre)
     spread = float(prior.weight @ ((place - prior.weight @ place) ** 2 + prior.width2 / prior.centre**2))
     deviation = max(found.apart / found.mean, _TINY)
@@ -302,8 +308,7 @@ def _grid(
     sharp = mean[variance <= np.median(variance)]
     is_log = (positive or bool((sharp > 0).all())) and high > 0
     if is_log:
-        positive = ordered[ordered > 0]
-        low = max(low, quantile_of_sorted(positive, 0.0025))
+        low = max(low, quantile_of_sorted(ordered[ordered > 0], 0.0025))
         log = np.linspace(math.log(low) - 0.05, math.log(high) + 0.05, COMPONENTS)
         centre = np.exp(log)
         width = WIDTH * (log[1] - log[0]) * centre
