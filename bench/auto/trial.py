@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
@@ -89,12 +90,19 @@ class Drawn:
         truth = self.traffic.truth
         flows, packets = len(truth.flow_id), int(truth.sent.sum())
         loss = int(truth.lost.sum()) / packets
-        seen: SurveyedFlows | None = SurveyedFlows(truth.sent, truth.lost)
+        seen: SurveyedFlows | None = self.surveyed
         if self.guess is not None:
             flows, loss, packets = max(1, round(flows * self.guess.flows)), min(0.9, loss * self.guess.loss), 0
             seen = None
         plan = plan_segment(sketch, memory, flows=flows, loss=loss, packets=packets, seen=seen, salt=salt, joint=True)
         return plan if seen is None else plan.reaching(surveyed_range(self.traffic.delay_ns[self.traffic.delivered]))
+
+    @cached_property
+    def surveyed(self) -> SurveyedFlows:
+        """What a survey of the traffic tells."""
+        truth, arrived = self.traffic.truth, self.traffic.delivered
+        delays = self.traffic.flow[arrived], self.traffic.delay_ns[arrived]
+        return SurveyedFlows(truth.sent, truth.lost).with_delays(*delays)
 
     def error(self, mean_ns: FloatArray) -> float:
         """The median relative error; NaN where no flow is large."""

@@ -90,8 +90,10 @@ class Bench:
         (kind, joint, _), truth = METHODS[name], self.traffic.truth
         flows = len(truth.flow_id)
         memory = int(bits * self.packets / 8)
-        # As a survey of the captures would plan it, which has counted every flow.
-        seen = SurveyedFlows(truth.sent, truth.lost)
+        # As a survey of the captures would plan it, which has counted every flow and seen their delays.
+        arrived = self.traffic.delivered
+        matched = self.traffic.flow[arrived], self.traffic.delay_ns[arrived]
+        seen = SurveyedFlows(truth.sent, truth.lost).with_delays(*matched)
         expected: dict[str, Any] = {"flows": flows, "loss": self.loss, "packets": self.packets, "seen": seen}
         plan = plan_segment(kind, memory, **expected, salt=salt, joint=joint)
         ends = self._recorded(plan)

@@ -131,7 +131,7 @@ class SegmentPlan:
     def reaching(self, delays: DelayRange) -> SegmentPlan:
         """The plan under which such delays are exact, and short ones told finely; the same where they are already."""
         parts = {part: widened(parameters, delays.spread_ns) for part, parameters in self.parts.items()}
-        if self.name == "auto":
+        if self.name in ("auto", "sample"):
             parts = {part: finer(parameters, delays.longest_ns) for part, parameters in parts.items()}
         return replace(self, parts=parts, base_ns=delays.base_ns)
 

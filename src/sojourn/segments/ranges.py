@@ -10,7 +10,7 @@ answers; what must fit the range then is only how far delays lie from it:
   with fewest packets tell delays of hours, and all others must agree with them.
 
 A base is only taken where delays exceed `IN_RANGE_NS`. Far below it, counters that keep coarse sums keep finer ones in
-the same bits: delays of a microsecond are nothing in whole microseconds.
+the same bits (delays of a microsecond are nothing in whole microseconds), and times of sampled packets need fewer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ if TYPE_CHECKING:  # exact matching finds the range of delays, too, and has no s
     from sojourn.estimation.lda import LdaAnswer
     from sojourn.sketches.lda import Lda
     from sojourn.sketches.parameters import Parameters
+    from sojourn.sketches.sample import SampleParameters
     from sojourn.sketches.sketch import AnySketch
 
 IN_RANGE_NS = 10_000_000_000  # max_delay_ns of every sketch by default
 MARGIN = 2  # of a sample's spread of delays, for those that it did not draw
+SAMPLE_MARGIN = 4  # once more for a sampled packet, whose delay would be another by 2ᵗ ns if it were longer
+LEAST_TIME_BITS = 24  # identical packets are told apart by when they were seen, and these are milliseconds apart
 WIDEST_SUM_BITS = 64
 FEWEST_CELLS = 3
 TELLING_CELLS = 64
@@ -77,17 +80,32 @@ def widened(parameters: Parameters, spread_ns: int) -> Parameters:
 
 
 def finer(parameters: Parameters, longest_ns: int) -> Parameters:
-    """Parameters whose counters tell delays of up to ±`longest_ns` as finely as their bits allow; the same where that
-    is not known, or no finer."""
+    """Parameters that tell delays of up to ±`longest_ns` as well as their memory allows: counters in finer units, more
+    packets in a sample whose times have fewer bits. The same where that is not known, or no better."""
     from sojourn.sketches.counter_vector import CounterVectorParameters
+    from sojourn.sketches.sample import SampleParameters
 
-    if not (longest_ns and isinstance(parameters, CounterVectorParameters)):
-        return parameters
     reach = MARGIN * longest_ns
-    unit = max(1, -(-parameters.resolution_ns * reach // parameters.max_delay_ns))
-    if unit >= parameters.resolution_ns:
-        return parameters
-    return replace(parameters, resolution_ns=unit, max_delay_ns=reach)
+    if reach and isinstance(parameters, CounterVectorParameters):
+        unit = max(1, -(-parameters.resolution_ns * reach // parameters.max_delay_ns))
+        if unit < parameters.resolution_ns:
+            return replace(parameters, resolution_ns=unit, max_delay_ns=reach)
+    if reach and isinstance(parameters, SampleParameters):
+        bits = max((SAMPLE_MARGIN * reach).bit_length() + 1, LEAST_TIME_BITS)
+        if bits < parameters.time_bits:
+            return _filled(replace(parameters, time_bits=bits, max_delay_ns=SAMPLE_MARGIN * reach), parameters)
+    return parameters
+
+
+def _filled(narrow: SampleParameters, before: SampleParameters) -> SampleParameters:
+    """Narrower slots, as many as take the memory that there was."""
+    slots = narrow.slots * before.memory_bits // narrow.memory_bits
+    while slots > narrow.slots:
+        more = replace(narrow, slots=slots)
+        if more.memory_bits <= before.memory_bits:
+            return more
+        slots -= 1
+    return narrow
 
 
 def recorded_base(sender: Lda, receiver: Lda) -> int | None:

@@ -177,14 +177,16 @@ class Survey:
 
     @cached_property
     def counted_flows(self) -> SurveyedFlows:
-        """The same of each flow, and how many were lost of it, where all packets were kept."""
+        """The same of each flow, and how many were lost of it, where all packets were kept; how delays vary."""
         from sojourn.segments.planning.layout import SurveyedFlows
 
         row = rows_of(self.sender.flows.ids, self.flow_id)
         packets = np.where(row >= 0, self.sender.flows.packets[row], 0)
         # Flows of which matching saw nothing are lost as a whole.
         lost = np.concatenate([self.match.flows.lost, packets[len(self.match.flows) :]]) if self.is_complete else None
-        return SurveyedFlows(packets, lost)
+        matched = self.match.packets
+        flow = np.repeat(np.arange(len(matched.start) - 1), np.diff(matched.start))
+        return SurveyedFlows(packets, lost).with_delays(flow, matched.delay_ns)
 
     def boundaries(
         self, interval_ns: int, *, markers: bool, most: int = MOST_INTERVALS

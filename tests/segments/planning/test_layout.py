@@ -3,6 +3,8 @@ whole, whole flows where few of them lose anything."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bench.auto.trial import Drawn, try_memory
@@ -104,3 +106,53 @@ def test_no_cells_take_room_from_a_sample_that_would_keep_most_large_flows_whole
             spared.append(FLOWS not in parts)
     assert any(spared)
     assert not all(spared)
+
+
+def test_how_delays_vary_is_told_whatever_flows_means_are_and_a_few_late_packets() -> None:
+    random = np.random.default_rng(5)
+    flow = np.repeat(np.arange(400), 60)
+    mean = 1e6 * 10 ** random.uniform(0, 2, 400)
+    delay = (mean[flow] * random.gamma(4.0, 0.25, len(flow))).astype(np.int64)
+    found = SurveyedFlows(EQUAL).with_delays(flow, delay)
+    assert found.varied == pytest.approx(0.5, abs=0.03)
+    assert found.slope == 0
+    narrow = (mean[flow] * random.normal(1.0, 0.02, len(flow))).astype(np.int64)
+    late = random.uniform(size=len(flow)) < 1 / 2000
+    narrow[late] *= 300
+    assert SurveyedFlows(EQUAL).with_delays(flow, narrow).varied == pytest.approx(0.02, rel=0.2)
+
+
+def test_what_no_flow_tells_varies_as_usual() -> None:
+    for flow, delay in (([], []), ([0, 1], [5, 6]), ([0] * 9, [-5] * 9)):
+        before = SurveyedFlows(EQUAL)
+        assert before.with_delays(np.array(flow, np.int64), np.array(delay, np.int64)) is before
+
+
+def test_where_means_go_with_sizes_few_counters_give_way_to_samples() -> None:
+    random = np.random.default_rng(6)
+    packets = np.floor(8 * (random.pareto(1.2, 20_000) + 1)).astype(np.int64)
+    flow = np.repeat(np.arange(len(packets)), packets)
+    for power in (0.0, -0.5, 0.5):
+        mean = 5e6 * (packets / 20) ** power
+        found = SurveyedFlows(packets).with_delays(flow, mean[flow].astype(np.int64))
+        assert found.slope == pytest.approx(power, abs=0.01)
+        few = {"flows": len(packets), "loss": 0.005, "packets": int(packets.sum())}
+        parts = fit_auto(90_000, **few, seen=replace(found, varied=0.5))
+        assert (SAMPLES in parts) == bool(power)
+
+
+def test_samples_are_taken_where_a_few_packets_tell_a_mean() -> None:
+    """1 % lost: counters where packets vary by a half, but two packets of a flow are enough where they hardly vary."""
+    flows = [SurveyedFlows(EQUAL, np.full(FLOWS_COUNT, 2), varied) for varied in (0.5, 0.03)]
+    found = [fit_auto(64_000, flows=FLOWS_COUNT, loss=0.013, packets=int(EQUAL.sum()), seen=one) for one in flows]
+    assert any(getattr(part, "per_flow", 1) > 1 for part in found[0].values())
+    assert set(found[1]) <= {FLOWS, SAMPLES}
+    assert all(getattr(part, "per_flow", 1) == 1 for part in found[1].values())
+
+
+def test_counters_are_for_the_few_flows_that_have_most_packets() -> None:
+    """Thirty flows of a thousand packets among 3,000 of two, 1 % lost: each would have one counter by the mean size."""
+    packets = np.where(np.arange(3_000) < 30, 1_000, 2)
+    expected = Expected(3_000, 0.01, float(packets.sum()), seen(packets))
+    assert expected.counted == 120 <= expected.count
+    assert not expected.prefers_samples(1_000, 1_000)

@@ -25,9 +25,9 @@ from sojourn.core.arrays import FloatArray, Int64Array
 from sojourn.estimation.posterior.components import FlowPrior, Observed, likelihood_of, moments_of, observed
 from sojourn.estimation.posterior.evidence import Evidence, Whole
 
-# What a learnt shape may be wrong by: half of how far the mean of logarithms is below the mean's own, which is half of
-# their variance. At most: of one packet in a long tail a model is wrong by a third, or by a half.
-WRONG, MOST_DOUBT = 0.25, 0.4
+# What a learnt shape may be wrong by: as much as it says, the mean of logarithms being half of their variance below the
+# mean's own. At most: of one packet in a long tail a model is wrong by a third, or by a half.
+WRONG, MOST_DOUBT = 0.5, 0.4
 MOST_MOVED = 1.0
 STEP = 0.2
 # Over which it is taken where a distribution with narrow modes is likeliest.
@@ -58,27 +58,33 @@ def added_up(prior: FlowPrior, evidence: Evidence) -> tuple[FlowPrior, Evidence]
     means, variances = _moments(parts, prior)
     step = STEP if float(parts.share @ means) < whole.mean else -STEP
     leaning = np.maximum((_moments(parts, _moved(prior, step))[0] - means) / step, 0.0)
-    doubt = _doubt(prior, parts, means)
-    told = _with_rest(evidence, whole, parts, (means, variances, leaning * doubt))
+    own = _own_doubt(prior, parts, means)
+    told = _with_rest(evidence, whole, parts, (means, variances, leaning * own))
     noise = whole.variance + float(parts.share**2 @ variances)
     parts = parts._replace(seen=observed(told.select(parts.row), prior.vary))
-    return _fitted(prior, whole.mean, noise, parts, doubt), told
+    return _fitted(prior, whole.mean, noise, parts, _doubt(prior, parts, own)), told
 
 
-def _doubt(prior: FlowPrior, parts: _Parts, means: FloatArray) -> float:
-    """How far the distribution may be off, as a logarithm: what the flows' own observations may be, on average, each
-    counting by what it says of where the distribution is. A mean of many packets has no shape to be wrong about, nor
-    has one that cells know: modes that such flows show do not move."""
+def _own_doubt(prior: FlowPrior, parts: _Parts, means: FloatArray) -> FloatArray:
+    """How far each flow's own observations may be off for all flows alike, as a logarithm.
+
+    A mean of many packets has no shape to be wrong about, nor has one that cells know.
+    """
     relative = float(prior.weight @ (prior.within / prior.centre**2))
     seen = parts.seen
     with np.errstate(divide="ignore"):
         told = 1 / np.maximum(relative * seen.vary * seen.error, _TINY) + seen.precision * means**2
-    higher, lower = np.empty((2, len(told)))
-    likelihood_of(seen, _moved(prior, SHIFT), higher)
-    likelihood_of(seen, _moved(prior, -SHIFT), lower)
+    return np.minimum(WRONG * np.log1p(1 / np.maximum(told, _TINY)), MOST_DOUBT)
+
+
+def _doubt(prior: FlowPrior, parts: _Parts, own: FloatArray) -> float:
+    """The same of the distribution: on average, each flow counting by what it says of where that is. Narrow modes that
+    well-known flows show do not move."""
+    higher, lower = np.empty((2, len(own)))
+    likelihood_of(parts.seen, _moved(prior, SHIFT), higher)
+    likelihood_of(parts.seen, _moved(prior, -SHIFT), lower)
     weight = parts.often * (higher - lower) ** 2
     total = float(weight.sum())
-    own = np.minimum(WRONG * np.log1p(1 / np.maximum(told, _TINY)), MOST_DOUBT)
     return float(weight @ own) / total if total > 0 else 0.0
 
 

@@ -65,6 +65,9 @@ WHOLE_CROSSING, WHOLE_POWER, MOST_LOST_OF_WHOLE = 4.5, 0.75, 1.5
 # The parts of three vectors of counters that take whole flows, and what their salts differ by.
 WHOLE_ROWS = {FLOWS: 0, SPREAD: SPREAD_SALT, ELEPHANTS: ELEPHANT_SALT}
 COUNTED_FLOW, BESIDE_WHOLE = 100, 16
+FLOWS_PER_LARGE = 4
+USUALLY_VARIED, MEDIAN_DEVIATION, LEAST_VARIED = 0.5, 0.6745, 8
+MOST_SLOPE = 0.2
 CLOSE_TO_WHOLE = 1e-4
 COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
 MOST_JOINT_FLOWS = 1_000_000
@@ -281,10 +284,35 @@ def _decoded_jointly(
 
 @dataclass(frozen=True, eq=False)
 class SurveyedFlows:
-    """What a survey counted of each flow: its packets, and those that were lost (None where it saw a sample only)."""
+    """What a survey counted of each flow: its packets, and those that were lost (None where it saw a sample only).
+
+    Of delays: how far a packet usually is from its flow's mean, over that, as a deviation (``varied``), and by which
+    power of its size that mean goes (``slope``).
+    """
 
     packets: Int64Array
     lost: Int64Array | None = None
+    varied: float = USUALLY_VARIED
+    slope: float = 0.0
+
+    def with_delays(self, flow: Int64Array, delay_ns: Int64Array) -> SurveyedFlows:
+        """The same with what matched packets tell of delays. O(packets · log packets)."""
+        size = np.bincount(flow)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.bincount(flow, delay_ns) / size
+        told = np.flatnonzero((size >= LEAST_VARIED) & (mean > 0))
+        if not len(told):
+            return self
+        off = np.abs(delay_ns - mean[flow])
+        off = off[np.lexsort((off, flow))]
+        # The median of flows' medians, which a few late packets do not move.
+        middle = (np.cumsum(size) - size + size // 2)[told]
+        varied = float(np.median(off[middle] / mean[told])) / MEDIAN_DEVIATION
+        if np.ptp(size[told]) == 0:
+            return replace(self, varied=varied)
+        logs, means = np.log(size[told]), np.log(mean[told])
+        logs -= logs.mean()
+        return replace(self, varied=varied, slope=float(logs @ (means - means.mean())) / float(logs @ logs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,12 +355,19 @@ class Expected:
 
     @property
     def count(self) -> float:
-        """How many flows have most of the packets."""
+        """How many flows have most of the packets, by their mean size."""
         return self.flows * min(1.0, self.packets / (LARGE_FLOW * self.flows))
+
+    @property
+    def counted(self) -> float:
+        """The same, or fewer where a survey saw few large ones."""
+        if self.seen is None:
+            return self.count
+        return min(self.count, FLOWS_PER_LARGE * float(np.count_nonzero(self._large)))
 
     def prefers_samples(self, cells: int, slots: int) -> bool:
         """Whether samples are expected to be closer than counters, with memory for so many cells or slots."""
-        per_flow = cells / self.count
+        per_flow = cells / self.counted
         samples = self.samples_error(per_flow) if self.seen is None else self.sampled_error(slots)
         return self.is_risky(cells) or samples <= self.counters_error(per_flow)
 
@@ -346,7 +381,8 @@ class Expected:
         total = np.bincount(group, sizes, groups).astype(np.float64)
         share = np.minimum(_level(total, slots) / np.maximum(total, 1.0), 1.0)[group][self._large]
         large = sizes[self._large]
-        return float(np.median(0.29 * np.sqrt((1 - share) / np.maximum(share * large, 1e-9))))
+        usual = 0.29 * min(self.seen.varied / USUALLY_VARIED, 1.0)
+        return float(np.median(usual * np.sqrt((1 - share) / np.maximum(share * large, 1e-9))))
 
     def sample_needs(self, memory_bytes: int, share: float) -> bool:
         """Whether a sample of all the memory keeps most large flows whole, and one of this share of it does not."""
@@ -357,7 +393,10 @@ class Expected:
         return all_of_it <= CLOSE_TO_WHOLE < less
 
     def is_risky(self, cells: int) -> bool:
-        """Whether counters would be so few, and so many of them spoiled, that they mislead."""
+        """Whether counters would be so few, and so many of them spoiled, that they mislead; or so few that no sample is
+        beside them, which would tell that means go with sizes."""
+        if self.seen is not None and cells / self.flows < FEW_CELLS and abs(self.seen.slope) > MOST_SLOPE:
+            return True
         return cells / self.count < LEAST_COUNTERS and self.lost * self.flows / self.count > HARDLY_LOST
 
     def samples_error(self, per_flow: float) -> float:
@@ -368,7 +407,7 @@ class Expected:
 
     def counters_error(self, per_flow: float) -> float:
         """The same of counters."""
-        lost, size = self.lost * self.flows / self.count, self.packets / self.count
+        lost, size = self.lost * self.flows / self.counted, self.packets / self.counted
         law = 0.065 * (lost / per_flow) ** 0.55 * (LARGE_FLOW / size) ** 0.25 * (1 + 1.3 / per_flow)
         return math.hypot(law, CLOSE)
 
