@@ -397,7 +397,10 @@ class Expected:
         beside them, which would tell that means go with sizes."""
         if self.seen is not None and cells / self.flows < FEW_CELLS and abs(self.seen.slope) > MOST_SLOPE:
             return True
-        return cells / self.count < LEAST_COUNTERS and self.lost * self.flows / self.count > HARDLY_LOST
+        return any(
+            cells / count < LEAST_COUNTERS and self.lost * self.flows / count > HARDLY_LOST
+            for count in (self.count, self.counted)
+        )
 
     def samples_error(self, per_flow: float) -> float:
         """What a sample's means of flows are off by, typically."""
