@@ -148,13 +148,13 @@ def _components(f: int, observed: Observed, prior: FlowPrior, scratch: _Scratch)
 
 
 @kernel
-def responsibility(observed: Observed, prior: FlowPrior, share: FloatArray) -> float:
-    """Flows per component; the logarithm of the likelihood of all."""
+def responsibility(observed: Observed, prior: FlowPrior, weight: FloatArray, share: FloatArray) -> float:
+    """Flows per component; the logarithm of the likelihood of all. Each counts by its weight."""
     scratch = _new_scratch(prior)
     likelihood = 0.0
     for f in range(len(observed.value)):
-        likelihood += _components(f, observed, prior, scratch)
-        share += scratch.own
+        likelihood += weight[f] * _components(f, observed, prior, scratch)
+        share += weight[f] * scratch.own
     return likelihood
 
 

@@ -369,17 +369,28 @@ def _slope(mean: FloatArray, variance: FloatArray, log_size: FloatArray) -> floa
 def _likeliest(evidence: Evidence, prior: FlowPrior, mean: FloatArray, variance: FloatArray) -> tuple[FlowPrior, float]:
     """The likeliest weights, and the logarithm of the likelihood less what they cost: a normal's, or freer ones after
     some passes of expectation maximisation."""
-    seen = observed(evidence, prior.vary)
+    seen, telling = observed(evidence, prior.vary), _telling(mean, variance)
     share = np.zeros(COMPONENTS)
     found = []
     for shape in _normal_shapes(mean, variance, prior):
         normal = prior._replace(weight=shape)
-        found.append((responsibility(seen, normal, share), normal))
+        found.append((responsibility(seen, normal, telling, share), normal))
     likelihood, normal = max(found, key=lambda one: one[0])
     free = normal
     for _ in range(PASSES):
         share = KEPT_FLOWS * normal.weight
-        freer = responsibility(seen, free, share)
+        freer = responsibility(seen, free, telling, share)
         free = free._replace(weight=share / share.sum())
-    cost = 0.5 * FREEDOM * math.log(len(mean))
+    cost = 0.5 * FREEDOM * math.log(max(float(telling.sum()), 1.0))
     return (free, freer - cost) if freer - cost > likelihood else (normal, likelihood)
+
+
+def _telling(mean: FloatArray, variance: FloatArray) -> FloatArray:
+    """What each flow counts for: one whose mean is known worse than by all of itself says little of it, and what
+    thousands of such say together is the shape of their errors, which nobody knows."""
+    weight = 1 / (variance + np.median(variance) + _TINY)
+    usual = float(np.average(mean, weights=weight))
+    relative = variance / np.maximum(np.maximum(mean, usual), _TINY) ** 2
+    most = max(quantile_of_sorted(np.sort(relative), 0.1), 1.0)
+    counts: FloatArray = np.minimum(most / np.maximum(relative, _TINY), 1.0)
+    return counts
