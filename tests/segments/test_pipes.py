@@ -12,8 +12,8 @@ import pytest
 
 import sojourn
 from odd_captures import two_points, write
+from sojourn.capture.files import pipes as piping
 from sojourn.core.errors import InputError
-from sojourn.segments import survey
 from waiting import PATIENCE_SECONDS
 
 BLOCK = 4096
@@ -77,7 +77,7 @@ def test_a_pipe_and_a_file_give_the_answer_of_files(files: tuple[Path, Path], tm
 def test_a_pipe_that_never_ends_is_refused_before_the_disk_is_full(
     pipes: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey, "MOST_PIPED_BYTES", 3 * BLOCK)
-    monkeypatch.setattr(survey, "PIPE_BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(piping, "MOST_PIPED_BYTES", 3 * BLOCK)
+    monkeypatch.setattr(piping, "PIPE_BLOCK_BYTES", BLOCK)
     with pytest.raises(InputError, match="come through this pipe"):
         sojourn.measure(*pipes, sketch="auto")

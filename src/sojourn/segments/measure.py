@@ -19,6 +19,7 @@ from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
+from sojourn.capture.files.pipes import is_pipe, kept_pipes
 from sojourn.capture.files.reader import filter_of, is_capture
 from sojourn.capture.flows.table import FlowTable
 from sojourn.core.errors import InputError, UsageError, WireError
@@ -44,8 +45,6 @@ from sojourn.segments.survey import (
     CaptureOptions,
     CapturePoint,
     Survey,
-    is_pipe,
-    kept_pipes,
     share_wire_sizes,
     survey_captures,
 )

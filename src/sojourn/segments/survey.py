@@ -14,37 +14,29 @@ Memory: two flow tables and two samples, whatever the length of the captures. Ti
 A `CapturePoint` is a file that can be read as often as needed. Packets are told apart by a prefix that both captures
 hold (`decode.identity`). How much that is, files do not tell reliably (`editcap -s` leaves no trace in the header):
 where their headers promise more than the packets hold, the survey shows it and is repeated once.
-
-A pipe can be read only once, and measuring reads each capture twice: what comes through one is kept in a temporary file
-of at most `MOST_PIPED_BYTES`.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import stat
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.ids import MIN_IDENTITY_BYTES, held_by_most, identity_bytes_for
-from sojourn.capture.files.reader import CaptureReader, open_capture, require_capture
+from sojourn.capture.files.reader import CaptureReader, open_capture
 from sojourn.capture.flows.table import Conversations, FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt8Array, UInt64Array, rows_of
 from sojourn.core.errors import CaptureError, InputError, ParameterError, UsageError
 from sojourn.core.estimates import NORMAL_95, Estimate
-from sojourn.core.files import input_bytes, shown_name
 from sojourn.core.results import Advance, silent
-from sojourn.core.units import format_bytes, format_duration
+from sojourn.core.units import format_duration
 from sojourn.matching.clock.correction import ClockEstimate, ClockMode
 from sojourn.matching.crossing import CaptureSpan, find_edges, resegmented_flows
 from sojourn.matching.exact import Fate, PacketMatch, match_exact
@@ -134,6 +126,13 @@ class Survey:
     def loss(self) -> float:
         """The share of (sampled) packets that did not arrive."""
         return self.match.aggregate.lost / max(1, self.match.aggregate.sent)
+
+    @property
+    def spoiling(self) -> float:
+        """The share of packets that only one point records: lost ones, and copies that cannot be left out."""
+        flows = self.match.flows
+        more = 0 if self.is_complete else int(flows.duplicates.sum() + flows.receiver_only.sum())
+        return min(1.0, self.loss + more / max(1, self.match.aggregate.sent))
 
     @property
     def uncounted(self) -> tuple[BoolArray | None, BoolArray | None]:
@@ -395,8 +394,6 @@ def _matched_spans(match: PacketMatch) -> list[tuple[Int64Array, Int64Array]]:
 
 # The snap length of 64 bytes that tcpdump had by default for years, behind an Ethernet header.
 SOUND_IDENTITY_BYTES = 50
-MOST_PIPED_BYTES = 4 << 30
-PIPE_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -474,55 +471,6 @@ class CapturePoint:
         self.options = replace(self.options, decode=decode)
         if self._reader is not None:
             self._reader.identify_by(identity_bytes)
-
-
-def kept_pipes(paths: tuple[str, str], stack: ExitStack) -> tuple[tuple[str, str], list[str]]:
-    """Paths that can be read again, and a note for each pipe; what was kept of pipes goes when the stack is closed."""
-    if paths == ("-", "-"):
-        raise UsageError("both captures cannot come from stdin", where="measure", action="save one to a file")
-    kept = [
-        stack.enter_context(tempfile.NamedTemporaryFile(suffix=".pcap")) if is_pipe(path) else None  # noqa: SIM115
-        for path in paths
-    ]
-    with ThreadPoolExecutor(2) as pool:  # whoever writes both may write them in turns
-        sizes = list(pool.map(_keep, paths, kept))
-    first, second = (path if file is None else file.name for path, file in zip(paths, kept, strict=True))
-    notes = [
-        f"{shown_name(path)} is a pipe: {format_bytes(size)} of it were kept in a temporary file, to be read twice"
-        for path, size in zip(paths, sizes, strict=True)
-        if size
-    ]
-    return (first, second), notes
-
-
-def is_pipe(path: str) -> bool:
-    """Whether what is there can be read only once."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode if path == "-" else os.stat(path).st_mode
-    except (OSError, ValueError):
-        return path == "-"
-    return path == "-" or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
-
-
-def _keep(path: str, file: IO[bytes] | None) -> int:
-    """Copy a pipe to a file; how many bytes came."""
-    if file is None:
-        return 0
-    size = 0
-    with input_bytes(path) as pipe:
-        while block := pipe.read(PIPE_BLOCK_BYTES):
-            if not size:
-                require_capture(block[:4], shown_name(path))
-            size += len(block)
-            if size > MOST_PIPED_BYTES:
-                raise InputError(
-                    f"more than {format_bytes(MOST_PIPED_BYTES)} come through this pipe",
-                    where=shown_name(path),
-                    action="save it to a file, or use record and estimate",
-                )
-            file.write(block)
-    file.flush()
-    return size
 
 
 def survey_captures(
