@@ -57,8 +57,11 @@ def surveyed_range(delay_ns: Int64Array) -> DelayRange:
     low, high = int(delay_ns.min()), int(delay_ns.max())
     if max(-low, high) <= IN_RANGE_NS:
         return DelayRange(longest_ns=max(-low, high, 1))
-    # What is left of delays stays positive, unless they lie so far apart that it is better centred.
-    base = low if MARGIN * (high - low) <= IN_RANGE_NS else int(np.median(delay_ns))
+    base = int(np.median(delay_ns))
+    if MARGIN * (base - low) <= IN_RANGE_NS:
+        # What is left of delays stays positive, as flows that differ by factors need it; all of it where that is in
+        # range and only a few are beyond it.
+        base = 0 if 0 <= low <= IN_RANGE_NS else low
     spread = max(base - low, high - base)
     return DelayRange(base, 0 if MARGIN * spread <= IN_RANGE_NS else MARGIN * spread)
 
@@ -99,7 +102,9 @@ def finer(parameters: Parameters, longest_ns: int) -> Parameters:
 
 def _filled(narrow: SampleParameters, before: SampleParameters) -> SampleParameters:
     """Narrower slots, as many as take the memory that there was."""
-    slots = narrow.slots * before.memory_bits // narrow.memory_bits
+    from sojourn.sketches.sample import MOST_SLOTS
+
+    slots = min(narrow.slots * before.memory_bits // narrow.memory_bits, MOST_SLOTS)
     while slots > narrow.slots:
         more = replace(narrow, slots=slots)
         if more.memory_bits <= before.memory_bits:

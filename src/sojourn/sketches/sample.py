@@ -38,6 +38,7 @@ from sojourn.sketches.parameters import Field, Kind, Parameters, Table, counter_
 from sojourn.sketches.sketch import Sketch
 
 FLOW_FUNCTION = 1 << 24
+MOST_SLOTS = 1 << 24
 PACKET_FUNCTION = FLOW_FUNCTION + 1
 WAITING_SHARE = 16  # one waiting packet for so many slots: sorting in then costs a merge per sixteenth of the pool
 LEAST_WAITING = 16
@@ -52,7 +53,7 @@ class SampleParameters(Parameters):
 
     kind = "sample"
 
-    slots: int = integer("n", 1, 2**24)
+    slots: int = integer("n", 1, MOST_SLOTS)
     groups: int = integer("g", 1, 2**20)
     hash_bits: int = integer("b", 8, 42, default=32)
     flow_bits: int = integer("f", 1, 32, default=16)
