@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -130,8 +130,29 @@ def estimate_streams(
     """The flows' delays from all streams of two points; None where only the segment was recorded.
 
     Joint decoding needs `flow_id` to list every recorded flow, and no more than `MOST_JOINT_FLOWS`. `sample` is
-    the matched sample, where there is one, `before` what the run before says.
+    the matched sample, where there is one, `before` what the run before says. The list's order does not matter.
     """
+    order = np.argsort(flow_id, kind="stable")
+    asked: dict[str, Any] = {"delays": delays, "joint": joint, "sample": sample, "percentiles": percentiles}
+    found = _estimate_in_order(sent, received, flow_id[order], sizes=sizes[order], before=before, **asked)
+    if found is None or np.array_equal(order, np.arange(len(order))):
+        return found
+    return found.at(np.argsort(order))
+
+
+def _estimate_in_order(
+    sent: Mapping[str, AnySketch],
+    received: Mapping[str, AnySketch],
+    flow_id: UInt64Array,
+    *,
+    sizes: Int64Array,
+    delays: LdaAnswer,
+    joint: bool,
+    sample: MatchedSample | None,
+    percentiles: bool,
+    before: History | None,
+) -> FlowDelays | None:
+    """The same; what is rounded, or learnt from some of many flows, is so in the order of the list."""
     blind = delays.mean if isinstance(delays.mean, Estimate) else None
     sample = sample or _matched(sent, received)
     cells = None
