@@ -195,6 +195,14 @@ def test_a_capture_is_counted_per_epoch() -> None:
     assert short.flows == 2
 
 
+def test_one_flow_alone_can_be_promised() -> None:
+    """Of one flow a world, so many worlds are drawn as prove the share."""
+    wish = Wish(0.05, 0.95, 100)
+    plan = plan_memory("auto", ExpectedTraffic(np.array([1_000]), np.zeros(1), 1), wish)
+    assert plan.prediction.is_kept
+    assert plan.plan.memory_bits < 8 * 10_000
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -46,7 +46,7 @@ LEAST_MEMORY = 1 << 11
 FIRST_STEP = 2.0
 FIRST_BYTES_PER_FLOW = 40
 LAST_STEP = 1.15
-MOST_WORLDS = 24
+MOST_WORLDS, MOST_SMALL_WORLDS = 24, 200
 BYTES_PER_PACKET, BYTES_PER_FLOW = 32, 4096
 
 
@@ -66,6 +66,11 @@ class Wish:
     def flows_to_try(self) -> int:
         """How many simulated flows can prove the confidence with some misses among them."""
         return math.ceil(4 * DOUBT**2 / (1 - self.confidence))
+
+    @property
+    def fewest_flows(self) -> int:
+        """How many can prove it if none misses."""
+        return math.ceil(DOUBT**2 * self.confidence / (1 - self.confidence)) + 1
 
 
 @dataclass(frozen=True)
@@ -170,9 +175,11 @@ class _Worlds:
         self._drawn: dict[tuple[str, int], World] = {}
 
     def of(self, delays: Delays) -> Iterator[World]:
-        """As many as hold enough promised flows."""
+        """As many as hold enough promised flows, or some more where a world holds hardly any."""
         flows = 0
-        for seed in range(MOST_WORLDS):
+        for seed in range(MOST_SMALL_WORLDS):
+            if seed >= MOST_WORLDS and flows >= self.wish.fewest_flows:
+                return
             key = delays.name, seed
             if key not in self._drawn:
                 self._drawn[key] = draw_world(
