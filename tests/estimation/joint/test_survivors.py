@@ -68,3 +68,10 @@ def test_the_flow_blind_mean_moves_only_what_was_not_heard() -> None:
 def test_without_losses_nothing_moves() -> None:
     said = messages(np.arange(50.0), np.ones(50))
     assert correct_survivor_bias(said, np.arange(50.0) + 1, np.zeros(50), 30.0) is said
+
+
+def test_flows_that_do_not_differ_are_left_as_they_are() -> None:
+    """Nor is anything divided by their variance of 0."""
+    said = DelayMessages(np.zeros(20), np.ones(20), 10.0, 0.0, 0.0, np.zeros(20))
+    with np.errstate(all="raise"):
+        assert correct_survivor_bias(said, np.full(20, 50.0), np.linspace(0, 1, 20), 10.5) is said

@@ -57,7 +57,7 @@ def correct_survivor_bias(
     """The messages, with each flow's prior moved by βᵀ(x_f − x̄); `unheard` are the flows' shares in unusable cells."""
     variance = said.between + said.scatter
     left = 1 / (1 + variance * said.precision)
-    weight = (1 - left) / variance
+    weight = said.precision * left
     if not weight.any() or said.between <= 0 or not unheard.any():
         return said
     x = np.column_stack([np.log(np.maximum(received, 1.0)) * (1 - unheard), unheard])
