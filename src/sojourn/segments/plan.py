@@ -227,14 +227,16 @@ def plan_survey(
     """The plan for what a survey found: its flows, its loss, and where its delays lie."""
 
     def planned(size: int) -> SegmentPlan:
-        expected: dict[str, Any] = {"flows": len(survey.flow_id), "loss": survey.loss, "packets": survey.packets}
+        expected: dict[str, Any] = {"flows": len(survey.flow_id), "loss": survey.spoiling, "packets": survey.packets}
         plan = plan_segment(name, size, **expected, seen=survey.counted_flows, changes=changes, joint=joint)
         return plan.reaching(survey.delay_range)
 
-    plan = planned(memory_bytes)
-    # Wider counters for delays that are far apart leave room for fewer of them.
-    too_large = survey.delay_range.spread_ns and plan.memory_bits > 8 * memory_bytes
-    return planned(memory_bytes * 8 * memory_bytes * 99 // (100 * plan.memory_bits)) if too_large else plan
+    plan, size = planned(memory_bytes), memory_bytes
+    while survey.delay_range.spread_ns and plan.memory_bits > 8 * memory_bytes:
+        # Wider counters for delays that are far apart leave room for fewer of them.
+        size = min(size - 1, size * 8 * memory_bytes // plan.memory_bits)
+        plan = planned(size)
+    return plan
 
 
 def plan_segment(

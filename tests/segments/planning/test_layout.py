@@ -156,3 +156,36 @@ def test_counters_are_for_the_few_flows_that_have_most_packets() -> None:
     expected = Expected(3_000, 0.01, float(packets.sum()), seen(packets))
     assert expected.counted == 120 <= expected.count
     assert not expected.prefers_samples(1_000, 1_000)
+
+
+def test_counters_are_as_many_as_a_flow_that_counts_needs_not_the_average_one() -> None:
+    """One flow in ten loses a tenth of its packets, the others none: nine of ten flows that count lose nothing."""
+    packets = np.full(3_000, 400)
+    lost = np.where(np.arange(3_000) % 10 == 0, 40, 0)
+    expected = Expected(3_000, 0.01, float(packets.sum()), seen(packets, lost))
+    assert expected.usual.packets == 400
+    assert expected.usual.lost == pytest.approx(-np.log(0.9))
+    alike = Expected(3_000, 0.01, float(packets.sum()))
+    assert alike.usual.lost == pytest.approx(4)
+    assert expected.counters_per_flow(6_000) < alike.counters_per_flow(6_000)
+
+
+def test_elephants_have_the_counters_that_their_losses_need() -> None:
+    """Half of the flows that count lose some packets, as these are elephants, although hardly any does on average."""
+    packets = np.where(np.arange(3_000) < 200, 2_000, 3)
+    lost = np.where(np.arange(3_000) < 200, 10, 0)
+    expected = Expected(3_000, 0.005, float(packets.sum()), seen(packets, lost))
+    assert expected.usual.lost > 0.005 * packets.mean()
+
+
+def test_counters_of_flows_that_are_alike_are_expected_to_be_close() -> None:
+    random = np.random.default_rng(7)
+    flow = np.repeat(np.arange(400), 60)
+    errors = []
+    for apart, varied in ((1.0, 0.5), (0.02, 0.5), (0.02, 0.02)):
+        mean = 1e6 * np.exp(random.normal(0, apart, 400))
+        delay = (mean[flow] * random.normal(1, varied / 2, len(flow)).clip(0.1)).astype(np.int64)
+        surveyed = seen(EQUAL).with_delays(flow, delay)
+        errors.append(Expected(FLOWS_COUNT, 0.01, float(EQUAL.sum()), surveyed).counters_error(1.0))
+    assert errors[0] > 1.3 * errors[1] > 1.5 * errors[2]
+    assert SurveyedFlows(EQUAL).with_delays(flow, flow + 5).apart == pytest.approx(0.5, abs=0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import ParameterError
 from sojourn.lab.two_point import TwoPointWorld, make_two_point_world
 from sojourn.matching.clock.correction import ClockMode
+from sojourn.segments.plan import plan_survey
 from sojourn.segments.planning.search import achieved_share, expect_surveyed, plan_surveyed, promised_size
+from sojourn.segments.ranges import DelayRange
 from sojourn.segments.survey import conclude, read_points
 from sojourn.segments.surveyed import measure_surveyed
 
@@ -84,3 +87,22 @@ def test_a_survey_counts_the_packets_and_losses_of_each_flow() -> None:
     assert counted.lost.sum() > 0
     assert np.array_equal(counted.packets[: len(flows)], flows.packets)
     assert np.array_equal(counted.lost[: len(flows)], flows.lost)
+
+
+@pytest.mark.parametrize("memory", [8_000, 32_000, 128_000])
+def test_a_plan_for_delays_that_are_far_apart_keeps_within_the_memory(memory: int) -> None:
+    _, survey = surveyed(9)
+    late = replace(survey)
+    late.__dict__["delay_range"] = DelayRange(spread_ns=3_600 * 10**9)
+    plan = plan_survey(late, "auto", memory, joint=True)
+    assert 0.8 * 8 * memory < plan.memory_bits <= 8 * memory
+
+
+def test_copies_at_the_receiver_spoil_cells_as_lost_packets_do() -> None:
+    _, survey = surveyed(9)
+    flows = survey.match.flows
+    sampled = replace(survey, is_complete=False)
+    assert sampled.spoiling == survey.spoiling == survey.loss
+    sampled.match.flows.duplicates[:] = 5
+    assert sampled.spoiling == pytest.approx(survey.loss + 5 * len(flows.duplicates) / survey.match.aggregate.sent)
+    assert survey.spoiling == survey.loss

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from sojourn.sketches.counter_vector import CounterVectorParameters
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
 from sojourn.sketches.parameters import Parameters
-from sojourn.sketches.sample import SampleParameters
+from sojourn.sketches.sample import MOST_SLOTS, SampleParameters
 
 FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
 LADDER = tuple(2.0**-i for i in range(8))
@@ -58,7 +59,7 @@ WHOLE_SAMPLE = 8
 SPREAD_SALT, ELEPHANT_SALT = 1 << 32, 1 << 33
 BESIDE_COUNTERS = 8
 FEW_CELLS, ELEPHANTS_SHARE, ELEPHANT_SHARES, ELEPHANT_SPREAD = 0.5, 10, (0.125, 0.015625), 4
-LEAST_COUNTERS, HARDLY_LOST = 0.8, 0.2
+LEAST_COUNTERS, HARDLY_LOST = 0.5, 0.2
 USUAL_FLOW = 0.35
 LEAST_SAMPLE_BYTES, FEW_BYTES = 512, 2
 WHOLE_CROSSING, WHOLE_POWER, MOST_LOST_OF_WHOLE = 4.5, 0.75, 1.5
@@ -66,7 +67,11 @@ WHOLE_CROSSING, WHOLE_POWER, MOST_LOST_OF_WHOLE = 4.5, 0.75, 1.5
 WHOLE_ROWS = {FLOWS: 0, SPREAD: SPREAD_SALT, ELEPHANTS: ELEPHANT_SALT}
 COUNTED_FLOW, BESIDE_WHOLE = 100, 16
 FLOWS_PER_LARGE = 4
-USUALLY_VARIED, MEDIAN_DEVIATION, LEAST_VARIED = 0.5, 0.6745, 8
+# The part of large flows above which those that lost nothing tell how many packets such flows lose.
+FEW_LOSSLESS = 0.1
+# Packets that a flow loses for which four counters are right: 0.45 % of 150.
+USUALLY_LOST = 0.675
+USUALLY_VARIED, USUALLY_APART, MEDIAN_DEVIATION, LEAST_VARIED = 0.5, 0.54, 0.6745, 8
 MOST_SLOPE = 0.2
 CLOSE_TO_WHOLE = 1e-4
 COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
@@ -286,14 +291,16 @@ def _decoded_jointly(
 class SurveyedFlows:
     """What a survey counted of each flow: its packets, and those that were lost (None where it saw a sample only).
 
-    Of delays: how far a packet usually is from its flow's mean, over that, as a deviation (``varied``), and by which
-    power of its size that mean goes (``slope``).
+    Of delays: how far a packet usually is from its flow's mean, over that, as a deviation (``varied``), by which power
+    of its size that mean goes (``slope``), and how far flows' means are from their mean on average, over that
+    (``apart``).
     """
 
     packets: Int64Array
     lost: Int64Array | None = None
     varied: float = USUALLY_VARIED
     slope: float = 0.0
+    apart: float = USUALLY_APART
 
     def with_delays(self, flow: Int64Array, delay_ns: Int64Array) -> SurveyedFlows:
         """The same with what matched packets tell of delays. O(packets · log packets)."""
@@ -308,11 +315,20 @@ class SurveyedFlows:
         # The median of flows' medians, which a few late packets do not move.
         middle = (np.cumsum(size) - size + size // 2)[told]
         varied = float(np.median(off[middle] / mean[told])) / MEDIAN_DEVIATION
+        mean = mean[told]
+        found = replace(self, varied=varied, apart=float(np.mean(np.abs(mean / mean.mean() - 1))))
         if np.ptp(size[told]) == 0:
-            return replace(self, varied=varied)
-        logs, means = np.log(size[told]), np.log(mean[told])
+            return found
+        logs, means = np.log(size[told]), np.log(mean)
         logs -= logs.mean()
-        return replace(self, varied=varied, slope=float(logs @ (means - means.mean())) / float(logs @ logs))
+        return replace(found, slope=float(logs @ (means - means.mean())) / float(logs @ logs))
+
+
+class Usual(NamedTuple):
+    """Packets of a flow that counts, and those that are lost of them."""
+
+    packets: float
+    lost: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,6 +361,22 @@ class Expected:
             return self.lost
         lossless = float(np.mean((self.seen.lost == 0)[self._large]))
         return min(self.lost, -math.log(lossless)) if lossless > 0 else self.lost
+
+    @cached_property
+    def usual(self) -> Usual:
+        """Packets of a flow that counts, and how many of these it loses, as the laws take them: fewer than all do on
+        average where a few flows lose most, more where large ones do."""
+        mean = self.packets / self.counted
+        if self.seen is None:
+            return Usual(mean, self.loss * mean)
+        middle = float(np.median(self.seen.packets[self._large]))
+        size = min(mean, middle)
+        if self.seen.lost is None:
+            return Usual(size, self.loss * size)
+        lost = self.seen.lost[self._large]
+        lossless = float(np.mean(lost == 0))
+        of_middle = -math.log(lossless) if lossless > FEW_LOSSLESS else float(np.median(lost))
+        return Usual(size, of_middle * size / middle)
 
     @property
     def _large(self) -> BoolArray:
@@ -397,10 +429,7 @@ class Expected:
         beside them, which would tell that means go with sizes."""
         if self.seen is not None and cells / self.flows < FEW_CELLS and abs(self.seen.slope) > MOST_SLOPE:
             return True
-        return any(
-            cells / count < LEAST_COUNTERS and self.lost * self.flows / count > HARDLY_LOST
-            for count in (self.count, self.counted)
-        )
+        return cells / self.count < LEAST_COUNTERS and self.usual.lost > HARDLY_LOST
 
     def samples_error(self, per_flow: float) -> float:
         """What a sample's means of flows are off by, typically."""
@@ -410,14 +439,17 @@ class Expected:
 
     def counters_error(self, per_flow: float) -> float:
         """The same of counters."""
-        lost, size = self.lost * self.flows / self.counted, self.packets / self.counted
+        size, lost = self.usual
         law = 0.065 * (lost / per_flow) ** 0.55 * (LARGE_FLOW / size) ** 0.25 * (1 + 1.3 / per_flow)
+        if self.seen is not None:
+            # What a counter holds of others is known by how far these, and their packets, are apart.
+            law *= min(math.hypot(self.seen.varied, self.seen.apart) / math.hypot(USUALLY_VARIED, USUALLY_APART), 1.0)
         return math.hypot(law, CLOSE)
 
     def counters_per_flow(self, cells: int) -> int:
         """As many as keep some of a flow's counters clean, and no more: each is shared."""
         most = 64 if self.flows <= MANY_FLOWS else 8
-        wanted = 4 * (self.loss / 0.0045) ** 0.7 * (cells / self.count / 4) ** 0.35
+        wanted = 4 * (self.usual.lost / USUALLY_LOST) ** 0.7 * (cells / self.counted / 4) ** 0.35
         return round(min(max(float(wanted), 4.0), most))
 
 
@@ -529,7 +561,7 @@ def fit_sample(memory_bytes: int, *, flows: int, salt: int = 0) -> SampleParamet
     800
     """
     bits = memory_bytes * 8
-    slots = 1 << 24
+    slots = MOST_SLOTS
     while slots > 1:
         fitted = SampleParameters(slots=slots, groups=sample_groups(slots, flows), salt=salt)
         if fitted.memory_bits <= bits:

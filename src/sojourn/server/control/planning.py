@@ -148,7 +148,8 @@ class StoredTraffic:
 
 @dataclass
 class _Counts:
-    """Packets of some runs: sent in all, and of flows that arrived, sent and lost."""
+    """Packets of some runs: sent in all, and of flows that arrived, sent and lost. Those that arrived without having
+    been sent, copies most of all, spoil cells as lost ones do."""
 
     sent: float = 0.0
     arriving: float = 0.0
@@ -157,6 +158,7 @@ class _Counts:
     def add(self, interval: Interval) -> None:
         totals, flows = interval.totals, interval.flows
         self.sent += totals.sent
+        self.lost += totals.losses.extra
         if flows is None:
             self.arriving += totals.sent
             self.lost += max(0, totals.sent - totals.received)
