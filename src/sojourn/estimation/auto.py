@@ -208,6 +208,8 @@ def combine(
             np.where(leans, getattr(posterior, name), column)
             for name, column in (("mean", mean), ("low", low), ("high", high))
         )
+    if delays is not None and len(delays.delay_ns) and delays.delay_ns.min() >= 0:
+        mean, low, high = FlowPosterior(mean, low, high).at_least(0.0)
     by_history = leans & (told.precision > 0) if told is not None else np.zeros(len(mean), bool)
     found = counts.applied(_told(cells, samples, weight, (mean, low, high), by_history))
     if delays is not None:

@@ -75,12 +75,15 @@ class UsualVariance:
 def moderated(variance: FloatArray, degrees: FloatArray, mean: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The variances of samples with their degrees of freedom, improved by what they have in common.
 
-    Where hardly any sample varies, the packets that were not sampled still may: one more than was seen, by its mean.
+    Where hardly any sample varies, the packets that were not sampled still may: one more than was seen, by its mean, or
+    by that of all where its packets took no time at all.
     """
     varied = (degrees > 0) & (variance > 0)
     if varied.sum() >= FEWEST_VARIED:
         return usual_variance(variance, degrees).moderate(variance, degrees)
-    square = np.maximum(mean**2, 1.0)
+    known = degrees > 0
+    of_all = float(np.average(mean[known], weights=degrees[known])) if known.any() else 0.0
+    square = np.maximum(np.where(mean == 0, of_all, mean) ** 2, 1.0)
     part = (float(np.sum((degrees * np.nan_to_num(variance) / square)[varied])) + 1) / (float(degrees.sum()) + 1)
     return part * square, np.full(len(square), float(degrees.sum()))
 

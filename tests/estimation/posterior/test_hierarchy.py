@@ -273,7 +273,8 @@ def test_where_means_go_with_sizes_intervals_have_room_for_sizes_that_are_not_kn
     without = holds(answered(replace(taken, size_doubt=None)), true)[large].mean()
     found = answered(taken)
     assert holds(found, true)[large].mean() >= max(0.88, without)
-    assert np.array_equal(found.mean, answered(replace(taken, size_doubt=None)).mean)
+    # How many packets were not sampled is not known, either.
+    assert np.median(np.abs(found.mean / answered(replace(taken, size_doubt=None)).mean - 1)) < 0.02
 
 
 def test_flows_that_are_alike_lean_on_what_is_known_of_the_whole() -> None:

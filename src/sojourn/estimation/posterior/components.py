@@ -71,8 +71,10 @@ class FlowPrior(NamedTuple):
 def observed(evidence: Evidence, vary: FloatArray = ALIKE) -> Observed:
     """The evidence of flows whose packets vary by such factors in classes of sizes."""
     size = np.maximum(evidence.size, np.maximum(evidence.count, 1.0))
+    # Packets that were not sampled are more where the size may be larger: who seems to be sampled whole may not be.
+    largest = size if evidence.size_doubt is None else size * np.exp(np.sqrt(evidence.size_doubt))
     with np.errstate(divide="ignore"):
-        error = np.where(evidence.count > 0, np.maximum(1 / evidence.count - 1 / size, 0.0), np.inf)
+        error = np.where(evidence.count > 0, np.maximum(1 / evidence.count - 1 / largest, 0.0), np.inf)
     sampled = np.where(evidence.count > 0, evidence.sampled, 0.0)
     each = 1 / size if evidence.each is None else np.maximum(evidence.each, 1 / size)
     factor = vary[classes_of(evidence.size)]

@@ -59,15 +59,16 @@ _TINY = 1e-9
 @dataclass(frozen=True, eq=False)
 class SpreadLaw:
     """σ² = c·m^γ of one packet around its flow's mean, how such delays are skewed, and the factors of σ² in classes of
-    sizes."""
+    sizes. Flows whose few packets all took no time at all vary as those with the ``least`` mean."""
 
     factor: float
     power: float
     shape: LogShape = LOG_NORMAL
     vary: FloatArray = field(default_factory=lambda: ALIKE)
+    least: float = 0.0
 
     def variance(self, mean: FloatArray) -> FloatArray:
-        found: FloatArray = self.factor * np.maximum(mean, 0.0) ** self.power
+        found: FloatArray = self.factor * np.maximum(mean, self.least) ** self.power
         return found
 
     def variance_of(self, mean: FloatArray, size: FloatArray) -> FloatArray:
@@ -82,6 +83,11 @@ class FlowPosterior:
     mean: FloatArray
     low: FloatArray
     high: FloatArray
+
+    def at_least(self, least: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The same where no delay is less; what cells say of a flow may be off by as much as they leave open."""
+        high = np.where(self.low < least, np.maximum(self.high, least + (self.high - self.low) / 2), self.high)
+        return np.maximum(self.mean, least), np.maximum(self.low, least), high
 
 
 def flow_posterior(
@@ -207,7 +213,8 @@ def spread_law(evidence: Evidence) -> SpreadLaw | None:
     tells = (degrees > 0) & (evidence.squares > 0)
     if tells.sum() < FEWEST_FLOWS:
         return None
-    mean, degrees = evidence.sampled[tells], degrees[tells]
+    least = _least_mean(evidence)
+    mean, degrees = np.maximum(evidence.sampled[tells], least), degrees[tells]
     variance, weight = evidence.squares[tells] / degrees, np.minimum(degrees, 10.0)
     powers = POWERS if (mean > 0).all() else POWERS[:1]
     found = []
@@ -218,7 +225,14 @@ def spread_law(evidence: Evidence) -> SpreadLaw | None:
         found.append((float(np.average((logs - centre) ** 2, weights=weight)), power, ratio))
     _, power, ratio = min(found, key=lambda one: one[0])
     usual = usual_variance(ratio, degrees)
-    return SpreadLaw(usual.variance, power) if usual.variance > 0 else None
+    return SpreadLaw(usual.variance, power, least=least) if usual.variance > 0 else None
+
+
+def _least_mean(evidence: Evidence) -> float:
+    """The mean of all sampled delays where some flow's are all 0, as by clocks that tell no short ones; else 0."""
+    sampled = evidence.count > 0
+    mean, count = evidence.sampled[sampled], evidence.count[sampled]
+    return float(np.average(mean, weights=count)) if len(mean) and float(mean.min()) == 0 else 0.0
 
 
 def refined_law(evidence: Evidence, law: SpreadLaw, mean: FloatArray) -> SpreadLaw:
@@ -314,7 +328,9 @@ def _grid(
         width = WIDTH * (log[1] - log[0]) * centre
     else:
         room = 0.05 * (high - low) + 1.0
-        centre = np.linspace(low - room, high + room, COMPONENTS)
+        # No flow is faster than those whose delays are 0.
+        least = max(low - room, 0.0) if law.least > 0 else low - room
+        centre = np.linspace(least, high + room, COMPONENTS)
         width = np.full(COMPONENTS, WIDTH * (centre[1] - centre[0]))
     weight = np.full(COMPONENTS, 1 / COMPONENTS)
     return FlowPrior(weight, centre, width**2, law.variance(centre), slope, pivot, is_log, law.shape, law.vary)
@@ -325,7 +341,8 @@ def _finer(law: SpreadLaw, prior: FlowPrior) -> FlowPrior:
     place = np.log(prior.centre) if prior.is_log else prior.centre
     step = np.maximum(np.gradient(place), _TINY)
     mass = MOSTLY * prior.weight + (1 - MOSTLY) * step / step.sum()
-    edges = np.append(place - step / 2, place[-1] + step[-1] / 2)
+    first = place[0] if law.least > 0 and not prior.is_log else place[0] - step[0] / 2
+    edges = np.concatenate([[first], place[1:] - step[1:] / 2, [place[-1] + step[-1] / 2]])
     below = np.append(0.0, np.cumsum(mass / mass.sum()))
     place = np.interp((np.arange(COMPONENTS) + 0.5) / COMPONENTS, below, edges)
     width = WIDTH * np.maximum(np.gradient(place), _TINY)
