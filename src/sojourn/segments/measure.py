@@ -109,7 +109,7 @@ def measure_files(
         raise UsageError(
             "exact matching has neither markers nor parameters", where="measure", action="use another --sketch"
         )
-    _refuse_classes(sketch, by)
+    _refuse_unheeded(sketch, by, method, max_delay if not truth else None)
     mode, interval_ns = parse_clock(clock), ns_of(interval, "--interval")
     first_name, second_name = os.fspath(sender), os.fspath(receiver)
     names = (second_name, first_name) if reverse else (first_name, second_name)
@@ -148,7 +148,7 @@ def measure_files(
             result = replace(result, notes=[_matched_within(exact.max_delay_ns), *exact.notes])
         else:
             from sojourn.segments.plan import plan_survey
-            from sojourn.segments.surveyed import measure_surveyed
+            from sojourn.segments.surveyed import joint_notes, measure_surveyed
 
             joint, memory_bytes, chosen = method == "joint", memory_of(memory), None
             if wanted is not None:
@@ -166,7 +166,7 @@ def measure_files(
             result = sketch_result(
                 plan.name, plan.memory_bits, whole, parts, key_of, parameters=plan.parameters, truth=match
             )
-            result = replace(result, notes=_joint_notes(plan, whole.flows))
+            result = replace(result, notes=joint_notes(plan, whole.flows))
             if chosen is not None:
                 result = _with_planned(result, chosen, whole.flows, survey)
         result = _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
@@ -199,9 +199,15 @@ def _measure_pipes(
     return PipedMeasurement(points, clock, max_delay_ns=reach, interval_ns=interval_ns, **known).run()
 
 
-def _refuse_classes(sketch: SketchName, by: str | None) -> None:
+def _refuse_unheeded(sketch: SketchName, by: str | None, method: Method, max_delay: str | int | None = None) -> None:
+    """What this sketch would not heed is refused, instead of being passed over."""
     if sketch != EXACT and by is not None:
         raise UsageError("classes are exact matching's", where="--by", action="leave it out, or use --sketch exact")
+    if sketch != EXACT and max_delay is not None:
+        action = "leave it out, add --truth, or use --sketch exact"
+        raise UsageError("only exact matching waits for packets", where="--max-delay", action=action)
+    if sketch not in ("lds", "colate") and method != "joint":
+        raise UsageError(f"{sketch} has one method", where="--method", action="leave it out, or use --sketch lds")
 
 
 def _default_sketch(*given: object, method: Method) -> SketchName:
@@ -249,15 +255,6 @@ class _KeyLookup:
             )
         table, row = self._rows[flow_id]
         return table.key(row)
-
-
-def _joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
-    """A word where there were too many flows to decode jointly."""
-    from sojourn.segments.planning.layout import MOST_JOINT_FLOWS
-
-    if not plan.joint or flows is None or len(flows.flow_id) <= MOST_JOINT_FLOWS:
-        return []
-    return [f"more than {MOST_JOINT_FLOWS:,} flows are not decoded jointly but one by one; a filter makes them fewer"]
 
 
 def _with_planned(
@@ -366,7 +363,7 @@ def measure_interfaces(
 
     asked = sketch
     sketch = sketch or _default_sketch(memory, flows, loss, parameters or None, truth or None, method=method)
-    _refuse_classes(sketch, by)
+    _refuse_unheeded(sketch, by, method)
 
     def planned(name: SketchName = "auto") -> SegmentPlan:
         from sojourn.segments.plan import plan_segment
@@ -400,7 +397,9 @@ def _live_result(answer: LiveAnswer, readers: list[LiveReader], max_delay_ns: in
     whole, match, plan = answer.whole, answer.match, answer.plan
     if plan is not None and whole is not None:
         result = sketch_result(plan.name, plan.memory_bits, whole, [], key_of, parameters=plan.parameters, truth=match)
-        notes = _joint_notes(plan, whole.flows)
+        from sojourn.segments.surveyed import joint_notes
+
+        notes = joint_notes(plan, whole.flows)
     elif match is not None:
         split = answer.resegmented.tolist()
         result = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns, classes=answer.classes)

@@ -174,3 +174,12 @@ def _merge_by_slot(sketches: dict[int, AnySketch], epochs: list[Epoch], slot_of:
 def packets_of(counts: FlowTable, flow_id: UInt64Array) -> Int64Array:
     """The packets of each flow in a table; 0 where it is not there."""
     return np.append(counts.packets, 0)[rows_of(counts.ids, flow_id)]
+
+
+def joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
+    """A word where there were too many flows to decode jointly."""
+    from sojourn.segments.planning.layout import MOST_JOINT_FLOWS
+
+    if not plan.joint or flows is None or len(flows.flow_id) <= MOST_JOINT_FLOWS:
+        return []
+    return [f"more than {MOST_JOINT_FLOWS:,} flows are not decoded jointly but one by one; a filter makes them fewer"]

@@ -209,7 +209,7 @@ class Interfaces:
         str | None,
         typer.Option(
             metavar="TIME",
-            help="No packet is longer on its way: captures, as found in them; live, 1s, waited before and after.",
+            help="No packet is longer on its way: captures matched exactly, as found in them; live, 1s, waited too.",
         ),
     ] = None
     promiscuous: PromiscuousOption = False
