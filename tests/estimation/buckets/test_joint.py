@@ -9,7 +9,7 @@ from iotm_worlds import disk_world
 from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Reason
-from sojourn.estimation.buckets import equations, joint
+from sojourn.estimation.buckets import equations, joint, work_memory
 from sojourn.estimation.buckets.equations import equations_of, shares_of, whitened
 from sojourn.estimation.buckets.joint import decode_amounts, estimate_sums_jointly
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
@@ -108,27 +108,45 @@ def test_what_cannot_be_decoded_is_said() -> None:
         shares_of(BucketArrayParameters(buckets=1 << 20, per_instance=1), np.arange(100, dtype=np.uint64))
 
 
-@pytest.mark.parametrize("field", ["sum", "count"])
-@pytest.mark.parametrize("unlisted", [False, True])
-def test_covariances_of_all_epochs_are_those_of_each(field: str, unlisted: bool) -> None:
-    """Assembled from instances' few buckets, against the formula of one epoch."""
+def covariances(model, rate, epoch, scales) -> tuple[np.ndarray, np.ndarray]:
+    """That of an epoch's buckets around A·s, and the diagonal of that of s around λ·w."""
+    amount = rate * epoch.weight
+    chance = scales.chance * epoch.chance if model.single_values else np.ones(model.instances)
+    scattered = scales.kappa * amount * chance
+    spread = np.diag(epoch.shares @ scattered) - (epoch.shares * scattered) @ epoch.shares.T
+    slack = joint.SLACK * max(1.0, float((epoch.shares @ (amount * chance)).mean()))
+    unlisted = (scales.unlisted * float(epoch.held.mean())) ** 2
+    spread += scales.kappa**2 * epoch.remainders + (slack + unlisted) * np.eye(len(epoch.held))
+    return spread, scales.bunch * scales.kappa * amount + (scales.change * amount) ** 2
+
+
+def arrays_of_ids(number: int, sizes: tuple[int, ...] = (24,)) -> tuple[list[BucketArray], np.ndarray]:
+    """So many arrays of thirty instances, of these numbers of buckets in turn."""
     random = np.random.default_rng(3)
     ids = random.integers(0, 2**63, 30).astype(np.uint64)
     sketches = []
-    for salt in range(4):
-        sketch = BucketArray(BucketArrayParameters(buckets=24, per_instance=3, bits=40, count_bits=24, salt=salt))
+    for salt in range(number):
+        size = sizes[salt % len(sizes)]
+        sketch = BucketArray(BucketArrayParameters(buckets=size, per_instance=3, bits=40, count_bits=24, salt=salt))
         who = random.permutation(np.repeat(ids, random.poisson(20, len(ids))))
         values, none = random.integers(1, 9, len(who)), np.zeros(len(who), np.uint64)
         sketch.record_batch(MeasurementBatch(who, values, np.arange(len(who)), none))
         sketches.append(sketch)
-    of_ones = field == "count"
+    return sketches, ids
+
+
+@pytest.mark.parametrize("field", ["sum", "count"])
+@pytest.mark.parametrize("unlisted", [False, True])
+def test_covariances_of_all_epochs_are_those_of_each(field: str, unlisted: bool) -> None:
+    """Assembled from instances' few buckets, against the formula of one epoch."""
+    (sketches, ids), random, of_ones = arrays_of_ids(4), np.random.default_rng(4), field == "count"
     model = joint._Model(equations_of(sketches, ids, field, of_ones), single_values=of_ones, by_number=False)
     model = model.with_unlisted() if unlisted else model
     rate, scales = random.uniform(1, 100, model.instances), joint.Scales(2.0, 0.3, 0.7, 0.2 * unlisted)
     matrix, side, log_determinant = model.normal_equations(rate, scales)
     rows, sides, logs = [], [], 0.0
     for epoch in model.epochs:
-        spread, vary = model.covariances(rate, epoch, scales)
+        spread, vary = covariances(model, rate, epoch, scales)
         factor = np.linalg.cholesky(spread + (epoch.shares * vary) @ epoch.shares.T)
         rows.append(np.linalg.solve(factor, epoch.shares * epoch.weight))
         sides.append(np.linalg.solve(factor, epoch.held))
@@ -136,6 +154,42 @@ def test_covariances_of_all_epochs_are_those_of_each(field: str, unlisted: bool)
     assert np.allclose(matrix, np.concatenate(rows), rtol=1e-9, atol=1e-12)
     assert np.allclose(side, np.concatenate(sides), rtol=1e-9)
     assert log_determinant == pytest.approx(logs, rel=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(24,), (24, 16)])
+@pytest.mark.parametrize("field", ["sum", "count"])
+def test_epochs_in_many_stacks_are_decoded_as_in_one(field: str, sizes: tuple[int, ...], monkeypatch) -> None:
+    """A triangle stands for the equations of stacks that are let go; both are products of the same columns."""
+    sketches, ids = arrays_of_ids(40, sizes)
+    whole = decode_amounts(sketches, ids, field=field)
+    for module in (joint, work_memory):
+        monkeypatch.setattr(module, "MOST_STACKED", 7)
+    parts = decode_amounts(sketches, ids, field=field)
+    for name in ("total", "total_covariance", "by_epoch", "deviation", "rate", "rate_covariance", "by_rate"):
+        found, expected = getattr(parts, name), getattr(whole, name)
+        assert np.allclose(found, expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max()), name
+
+
+def test_predictions_of_stacked_epochs_are_those_of_each() -> None:
+    """Amounts, deviations and the covariance of the total, against the formulas of one epoch after the other."""
+    sketches, ids = arrays_of_ids(5)
+    model = joint._Model(equations_of(sketches, ids, "sum", False), single_values=False, by_number=False)
+    rate, scales = np.random.default_rng(5).uniform(1, 100, 30), joint.Scales(2.0, 0.3)
+    found = joint._predict(model, rate, scales, listed=30)
+    own, carried = np.zeros((30, 30)), np.zeros((30, 30))
+    for e, epoch in enumerate(model.epochs):
+        spread, vary = covariances(model, rate, epoch, scales)
+        around = spread + (epoch.shares * vary) @ epoch.shares.T
+        gain = np.linalg.solve(around, epoch.shares * vary).T
+        amount = rate * epoch.weight + gain @ (epoch.held - epoch.shares @ rate * epoch.weight)
+        of_rate = epoch.weight * (np.eye(30) - gain @ epoch.shares)
+        of_epoch = np.diag(vary) - gain @ (epoch.shares * vary)
+        variance = np.diag(of_epoch + of_rate @ found.rate_covariance @ of_rate.T)
+        assert np.allclose(found.by_epoch[e], np.maximum(amount, 0), rtol=1e-9)
+        assert np.allclose(found.deviation[e], np.sqrt(variance), rtol=1e-9)
+        own, carried = own + of_epoch, carried + of_rate
+    assert np.allclose(found.own_covariance, own, rtol=1e-9, atol=1e-9)
+    assert np.allclose(found.total_covariance, own + carried @ found.rate_covariance @ carried.T, rtol=1e-9)
 
 
 def test_whitening_is_forward_substitution() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from iotm_worlds import message_world
 from sojourn.core.estimates import Estimate, Reason
+from sojourn.estimation.buckets import joint, rtt, work_memory
 from sojourn.estimation.buckets.rtt import estimate_round_trips
 from sojourn.papers.iotm.rtt_buckets import RttRecorder, rtt_parameters
 
@@ -62,6 +63,25 @@ def test_intervals_cover_over_many_runs(world) -> None:
     """600 answers in each world; standard error of the share about 1.2 % with correlation within a run."""
     covers = np.concatenate([decoded(seed + 100, **world)[1] for seed in range(12)])
     assert 0.90 <= np.mean(covers) <= 0.98
+
+
+def test_epochs_in_many_stacks_are_decoded_as_in_one(monkeypatch) -> None:
+    """With losses, so that buckets are missing here and there, and epochs of two sizes."""
+    world = message_world(3, loss=0.001, minutes=2)
+    epochs = []
+    for part, buckets in enumerate((20, 16)):
+        recorder = RttRecorder(rtt_parameters(buckets, 5), epoch_ns=4 * 10**9, salt_of=lambda slot: 7919 * slot)
+        made = recorder.record(world.sent, world.acknowledged) + recorder.finish()
+        epochs += made[part::2]
+    whole = estimate_round_trips(epochs, world.ids)
+    for module in (joint, rtt, work_memory):
+        monkeypatch.setattr(module, "MOST_STACKED", 7)
+    parts = estimate_round_trips(epochs, world.ids)
+    known = [place for place, answer in enumerate(whole) if isinstance(answer, Estimate)]
+    assert [place for place, answer in enumerate(parts) if isinstance(answer, Estimate)] == known
+    assert len(known) >= 49
+    for found, expected in ((parts[place], whole[place]) for place in known):
+        assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_losses_spoil_buckets_and_short_epochs_keep_enough_of_them() -> None:

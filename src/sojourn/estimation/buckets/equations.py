@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, UInt64Array
+from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
@@ -36,11 +35,17 @@ def shares_of(parameters: BucketArrayParameters, instance_id: UInt64Array) -> Fl
             where=METHOD,
             action="decode fewer, or use the literal estimator",
         )
-    matrix = bucket_matrix(instance_id, parameters.function_salts, np.uint64(parameters.buckets))
     shares = np.zeros((parameters.buckets, len(instance_id)))
-    instances = np.broadcast_to(np.arange(len(instance_id))[:, None], matrix.shape)
-    np.add.at(shares, (matrix.ravel(), instances.ravel()), 1.0 / parameters.per_instance)
+    target = bucket_matrix(instance_id, parameters.function_salts, np.uint64(parameters.buckets))
+    _add_shares(target, 1.0 / parameters.per_instance, shares)
     return shares
+
+
+@kernel
+def _add_shares(target: Int64Array, share: float, shares: FloatArray) -> None:
+    for f in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            shares[target[f, j], f] += share
 
 
 def by_chance(parameters: BucketArrayParameters, instance_id: UInt64Array) -> FloatArray:
@@ -64,51 +69,60 @@ class EpochEquations:
 
 
 class EquationStack:
-    """The equations of epochs with equally many buckets, as arrays whose first index is the epoch.
-
-    An instance names few buckets: Σ_f d_f·a_f·a_fᵀ has its few squares for each, kept as a sparse matrix.
-    """
+    """The equations of epochs with equally many buckets, as arrays whose first index is the epoch."""
 
     def __init__(self, epochs: Sequence[EpochEquations]) -> None:
         self.held = np.array([epoch.held for epoch in epochs])
         self.weight = np.array([epoch.weight for epoch in epochs])
         self.chance = np.array([epoch.chance for epoch in epochs])
         self.remainders = np.array([epoch.remainders for epoch in epochs])
-        self._shares = np.array([epoch.shares for epoch in epochs])
-        self.weighted = self._shares * self.weight[:, None, None]
+        self.shares = np.array([epoch.shares for epoch in epochs])
+
+    @property
+    def columns(self) -> FloatArray:
+        """What a rate of one adds to each bucket, for each instance, and last what the buckets hold."""
+        epochs, buckets, instances = self.shares.shape
+        found = np.empty((epochs, buckets, instances + 1))
+        np.multiply(self.shares, self.weight[:, None, None], out=found[:, :, :-1])
+        found[:, :, -1] = self.held
+        return found
 
     def of_buckets(self, amount: FloatArray) -> FloatArray:
         """What each bucket holds if instances added so much in each epoch."""
-        found: FloatArray = np.einsum("enk,ek->en", self._shares, amount)
+        found: FloatArray = np.einsum("enk,ek->en", self.shares, amount)
         return found
 
     def summed_squares(self, scale: FloatArray) -> FloatArray:
         """Σ_f scale_f · a_f·a_fᵀ of each epoch."""
-        epochs, buckets = self.held.shape
-        found: FloatArray = (self._squares @ scale.ravel()).reshape(epochs, buckets, buckets)
-        return found
+        return summed_squares(self.shares, scale)
 
-    @cached_property
-    def _squares(self) -> Any:
-        """(epochs · buckets²) × (epochs · instances), sparse."""
-        from scipy.sparse import csc_array
 
-        epochs, buckets, instances = self._shares.shape
-        epoch, instance, bucket = np.nonzero(self._shares.transpose(0, 2, 1))
-        share, column = self._shares[epoch, bucket, instance], epoch * instances + instance
-        named = np.bincount(column, minlength=epochs * instances)
-        # Each bucket of an instance with each other: those of one instance lie together.
-        left = np.repeat(np.arange(len(column)), named[column])
-        within = np.arange(len(left)) - np.repeat(np.cumsum(named[column]) - named[column], named[column])
-        right = (np.cumsum(named) - named)[column[left]] + within
-        rows = (epoch[left] * buckets + bucket[left]) * buckets + bucket[right]
-        shape = epochs * buckets * buckets, epochs * instances
-        return csc_array((share[left] * share[right], (rows, column[left])), shape=shape)
+def summed_squares(shares: FloatArray, scale: FloatArray) -> FloatArray:
+    """Σ_f scale_f · a_f·a_fᵀ of each epoch, by the few buckets that an instance names."""
+    epochs, buckets, _ = shares.shape
+    found = np.zeros((epochs, buckets, buckets))
+    _add_squares(shares, np.ascontiguousarray(scale), found)
+    return found
+
+
+@kernel
+def _add_squares(shares: FloatArray, scale: FloatArray, found: FloatArray) -> None:
+    named = np.empty(shares.shape[1], np.int64)
+    for e in range(shares.shape[0]):
+        for f in range(shares.shape[2]):
+            many = 0
+            for i in range(shares.shape[1]):
+                if shares[e, i, f] != 0.0:
+                    named[many] = i
+                    many += 1
+            for left in named[:many]:
+                for right in named[:many]:
+                    found[e, left, right] += shares[e, left, f] * shares[e, right, f] * scale[e, f]
 
 
 def whitened(factor: FloatArray, columns: FloatArray) -> FloatArray:
     """L⁻¹ times the columns of each epoch, for its Cholesky factor L."""
-    white = np.array(columns, order="C")
+    white: FloatArray = np.array(columns, order="C")
     _substitute(np.ascontiguousarray(factor), white)
     return white
 
@@ -127,27 +141,48 @@ def _substitute(factor: FloatArray, white: FloatArray) -> None:
 
 
 def equations_of(
-    sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str, of_ones: bool, rate: FloatArray | None = None
+    sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str, of_ones: bool
 ) -> list[EpochEquations]:
-    """Each epoch's equations; with rates, remainders are those of so many measurements, and else of very many."""
+    """Each epoch's equations; remainders are those of very many measurements."""
     if not sketches:
         raise MismatchError("there are no epochs to decode", where=METHOD)
-    columns = [sketch.column(field).astype(np.float64) for sketch in sketches]
     # Epochs last as long as their measurements say; changes beyond that are for ω.
     recorded = np.array([max(sketch.recorded, 1) for sketch in sketches], np.float64)
     epochs = []
-    for sketch, column, weight in zip(sketches, columns, recorded / recorded.mean(), strict=True):
+    for sketch, weight in zip(sketches, recorded / recorded.mean(), strict=True):
         p = sketch.parameters
-        chance = by_chance(p, instance_id)
+        shares, chance = shares_of(p, instance_id), by_chance(p, instance_id)
         # Values that differ are scattered as if by chance; a turn's remainder may be of any size then.
         in_turn = chance == 0 if of_ones else np.zeros(len(instance_id), np.bool_)
-        amount = None if rate is None else weight * rate[in_turn]
-        expected, covariance = _remainders(p, instance_id[in_turn], amount)
-        if p.spreading == "sequence":
-            # Numbers that spread evenly still end somewhere within a round.
-            covariance += np.diag(shares_of(p, instance_id).sum(axis=1) * p.per_instance / 4)
-        epochs.append(EpochEquations(column - expected, shares_of(p, instance_id), float(weight), chance, covariance))
+        expected, covariance = _remainders(p, instance_id[in_turn], None)
+        _add_rounds(p, shares, covariance)
+        held = sketch.column(field).astype(np.float64) - expected
+        epochs.append(EpochEquations(held, shares, float(weight), chance, covariance))
     return epochs
+
+
+def with_remainders(
+    epochs: Sequence[EpochEquations],
+    sketches: Sequence[BucketArray],
+    instance_id: UInt64Array,
+    field: str,
+    rate: FloatArray,
+) -> list[EpochEquations]:
+    """The same equations of measurements that are ones, with the remainders of as many as such rates say."""
+    found = []
+    for epoch, sketch in zip(epochs, sketches, strict=True):
+        in_turn = epoch.chance == 0
+        expected, covariance = _remainders(sketch.parameters, instance_id[in_turn], epoch.weight * rate[in_turn])
+        _add_rounds(sketch.parameters, epoch.shares, covariance)
+        held = sketch.column(field).astype(np.float64) - expected
+        found.append(replace(epoch, held=held, remainders=covariance))
+    return found
+
+
+def _add_rounds(p: BucketArrayParameters, shares: FloatArray, covariance: FloatArray) -> None:
+    """Numbers that spread evenly still end somewhere within a round."""
+    if p.spreading == "sequence":
+        covariance += np.diag(shares.sum(axis=1) * p.per_instance / 4)
 
 
 def _remainders(
@@ -164,11 +199,28 @@ def _remainders(
         known = np.searchsorted(_amounts_of_turns(m), amount)
     target = bucket_matrix(in_turn, p.function_salts, np.uint64(p.buckets))
     of_bucket, of_pair = np.zeros(p.buckets), np.zeros((p.buckets, p.buckets))
-    np.add.at(of_bucket, target, mean[known])
-    np.add.at(of_pair, (target[:, :, None], target[:, None, :]), covariance[known])
+    _add_remainders(target, known, mean, covariance, of_bucket, of_pair)
     return of_bucket, of_pair
 
 
+@kernel
+def _add_remainders(
+    target: Int64Array,
+    known: Int64Array,
+    mean: FloatArray,
+    covariance: FloatArray,
+    of_bucket: FloatArray,
+    of_pair: FloatArray,
+) -> None:
+    """Add the remainders of each instance, of the amount that is ``known``, where its hash functions point."""
+    for f in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            of_bucket[target[f, j]] += mean[known[f], j]
+            for k in range(target.shape[1]):
+                of_pair[target[f, j], target[f, k]] += covariance[known[f], j, k]
+
+
+@lru_cache(maxsize=64)
 def _amounts_of_turns(m: int) -> FloatArray:
     """Amounts up to those whose remainders are alike for all purposes, each 15 % above the one before."""
     return np.geomspace(0.02, 2.0 * m * m, round(math.log(100.0 * m * m) / math.log(1.15)) + 1)

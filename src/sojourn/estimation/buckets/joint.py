@@ -24,15 +24,23 @@ Cost: O(epochs · (n³ + n·k²)) for k instances and n buckets. docs/maths/iotm
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, UInt64Array
+from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
-from sojourn.estimation.buckets.equations import METHOD, EpochEquations, EquationStack, equations_of, whitened
+from sojourn.estimation.buckets.equations import (
+    METHOD,
+    EpochEquations,
+    EquationStack,
+    equations_of,
+    whitened,
+    with_remainders,
+)
+from sojourn.estimation.buckets.work_memory import MOST_STACKED, StackedRows, stacked
 from sojourn.sketches.bucket_array import BucketArray
 
 METHOD_INCOMPLETE = "iotm joint, list incomplete"
@@ -158,45 +166,50 @@ class _Model:
         """Let no instance's prior be narrower than the rate it seems to have."""
         self.prior_width = np.hypot(PRIOR_WIDTH * self.mean_rate, rate)
 
-    def covariances(self, rate: FloatArray, epoch: EpochEquations, scales: Scales) -> tuple[FloatArray, FloatArray]:
-        """(that of the buckets around A·s, the diagonal of that of s around λ·w)."""
-        amount = rate * epoch.weight
-        kappa = scales.kappa
-        dispersed = amount * np.where(np.isnan(self.own_kappa), kappa, self.own_kappa)
-        chance = scales.chance * epoch.chance if self.single_values else np.ones(self.instances)
-        scattered = dispersed * chance
-        spread = np.diag(epoch.shares @ scattered) - (epoch.shares * scattered) @ epoch.shares.T
-        slack = SLACK * max(1.0, float((epoch.shares @ (amount * chance)).mean()))
-        unlisted = (scales.unlisted * float(epoch.held.mean())) ** 2
-        spread += kappa * kappa * epoch.remainders + (slack + unlisted) * np.eye(len(epoch.held))
-        if len(self.epochs) == 1:
-            return spread, np.zeros(self.instances)
-        return spread, scales.bunch * dispersed + (scales.change * amount) ** 2
+    @cached_property
+    def _places(self) -> list[Int64Array]:
+        return stacked([len(epoch.held) for epoch in self.epochs])
 
     @cached_property
-    def _stacks(self) -> list[EquationStack]:
-        sizes = dict.fromkeys(len(epoch.held) for epoch in self.epochs)
-        return [EquationStack([epoch for epoch in self.epochs if len(epoch.held) == size]) for size in sizes]
+    def _kept(self) -> list[EquationStack]:
+        return [EquationStack([self.epochs[e] for e in places]) for places in self._places]
+
+    def stacks(self) -> Iterator[tuple[Int64Array, EquationStack]]:
+        """All epochs by stacks, with their places; kept where they are few, else made one after the other."""
+        for i, places in enumerate(self._places):
+            kept = len(self.epochs) <= MOST_STACKED
+            yield places, self._kept[i] if kept else EquationStack([self.epochs[e] for e in places])
 
     def normal_equations(self, rate: FloatArray, scales: Scales) -> tuple[FloatArray, FloatArray, float]:
-        """(stacked whitened matrix, stacked whitened right side, log determinant) of the rates' equations."""
-        rows, sides, log_determinant = [], [], 0.0
-        for stack in self._stacks:
-            factor = np.linalg.cholesky(self._around(rate, stack, scales)).astype(np.float64)
-            log_determinant += 2 * float(np.log(factor.diagonal(axis1=1, axis2=2)).sum())
-            rows.append(whitened(factor, stack.weighted).reshape(-1, self.instances))
-            sides.append(whitened(factor, stack.held[:, :, None]).ravel())
-        return np.concatenate(rows), np.concatenate(sides), log_determinant
+        """(whitened matrix, whitened right side, log determinant) of the rates' equations.
 
-    def _around(self, rate: FloatArray, stack: EquationStack, scales: Scales) -> FloatArray:
-        """The covariances of all epochs' buckets around A·λ·w: those of `covariances`, spread and change together."""
+        Of more epochs than are stacked it is a triangle with the same products: the other rows would be zero.
+        """
+        found, log_determinant = StackedRows(self.instances + 1), 0.0
+        for _, stack in self.stacks():
+            factor = np.linalg.cholesky(self.around(rate, stack, scales)).astype(np.float64)
+            log_determinant += 2 * float(np.log(factor.diagonal(axis1=1, axis2=2)).sum())
+            found.add(whitened(factor, stack.columns).reshape(-1, self.instances + 1))
+        return found.rows[:, :-1], found.rows[:, -1], log_determinant
+
+    def changes(self, rate: FloatArray, stack: EquationStack, scales: Scales) -> FloatArray:
+        """The variance of what each instance added in an epoch, around λ·w."""
         amount = stack.weight[:, None] * rate
-        dispersed = amount * np.where(np.isnan(self.own_kappa), scales.kappa, self.own_kappa)
+        if len(self.epochs) == 1:
+            return np.zeros_like(amount)
+        return scales.bunch * self._dispersed(amount, scales) + (scales.change * amount) ** 2
+
+    def _dispersed(self, amount: FloatArray, scales: Scales) -> FloatArray:
+        found: FloatArray = amount * np.where(np.isnan(self.own_kappa), scales.kappa, self.own_kappa)
+        return found
+
+    def around(self, rate: FloatArray, stack: EquationStack, scales: Scales) -> FloatArray:
+        """The covariances of all epochs' buckets around A·λ·w: spread and change together."""
+        amount = stack.weight[:, None] * rate
         chance = scales.chance * stack.chance if self.single_values else np.ones_like(amount)
-        scattered = dispersed * chance
-        alone = len(self.epochs) == 1
-        vary = np.zeros_like(amount) if alone else scales.bunch * dispersed + (scales.change * amount) ** 2
-        found = scales.kappa**2 * stack.remainders + stack.summed_squares(vary - scattered)
+        scattered = self._dispersed(amount, scales) * chance
+        found = scales.kappa**2 * stack.remainders
+        found += stack.summed_squares(self.changes(rate, stack, scales) - scattered)
         slack = SLACK * np.maximum(1.0, stack.of_buckets(amount * chance).mean(axis=1))
         unlisted = (scales.unlisted * stack.held.mean(axis=1)) ** 2
         diagonal = np.arange(stack.held.shape[1])
@@ -262,7 +275,7 @@ def decode_amounts(
         model.widen(rate)
         _find_bursts(model, rate, scales)
         if of_ones:
-            model = model.with_epochs(equations_of(sketches, instance_id, field, of_ones, rate))
+            model = model.with_epochs(with_remainders(model.epochs, sketches, instance_id, field, rate))
         scales = _fit(model.thinned(), rate, guess)
     for _ in range(PASSES):
         rate = model.solve(rate, scales)
@@ -388,24 +401,24 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
     """Best linear predictions of the listed instances' amounts in each epoch, and the covariance of their sum."""
     matrix, _, _ = model.normal_equations(rate, scales)
     rate_covariance = np.linalg.inv(model.precision(matrix)).astype(np.float64)
-    total_covariance = np.zeros_like(rate_covariance)
-    carried = np.zeros_like(rate_covariance)
-    amounts, deviations = [], []
-    for epoch in model.epochs:
-        spread, vary = model.covariances(rate, epoch, scales)
-        around = spread + (epoch.shares * vary) @ epoch.shares.T
-        gain = np.linalg.solve(around, epoch.shares * vary).T
-        amount = rate * epoch.weight + gain @ (epoch.held - epoch.shares @ rate * epoch.weight)
-        of_rate = epoch.weight * (np.eye(model.instances) - gain @ epoch.shares)
-        own = np.diag(vary) - gain @ (epoch.shares * vary)
-        covariance = own + of_rate @ rate_covariance @ of_rate.T
-        total_covariance += own
-        carried += of_rate
-        amounts.append(amount)
-        deviations.append(np.sqrt(np.maximum(np.diag(covariance), 0.0)))
-    own_covariance = total_covariance.copy()
-    total_covariance += carried @ rate_covariance @ carried.T
-    predicted = np.array(amounts)[:, :listed]
+    own_covariance, carried = np.zeros_like(rate_covariance), np.zeros_like(rate_covariance)
+    amounts, deviations = np.zeros((2, len(model.epochs), model.instances))
+    for places, stack in model.stacks():
+        vary = model.changes(rate, stack, scales)
+        of_change = stack.shares * vary[:, None, :]
+        gain = np.linalg.solve(model.around(rate, stack, scales), of_change).transpose(0, 2, 1)
+        amount = rate * stack.weight[:, None]
+        surprise = stack.held - stack.of_buckets(amount)
+        amounts[places] = amount + np.einsum("ekn,en->ek", gain, surprise)
+        of_rate = stack.weight[:, None, None] * (np.eye(model.instances) - gain @ stack.shares)
+        # Two covariances for each epoch, of which only sums and diagonals are needed.
+        own = vary - np.einsum("ekn,enk->ek", gain, of_change)
+        variance = own + np.einsum("ekl,ekl->ek", of_rate @ rate_covariance, of_rate)
+        deviations[places] = np.sqrt(np.maximum(variance, 0.0))
+        own_covariance += np.diag(vary.sum(axis=0)) - np.tensordot(gain, of_change, axes=((0, 2), (0, 1)))
+        carried += of_rate.sum(axis=0)
+    total_covariance = own_covariance + carried @ rate_covariance @ carried.T
+    predicted = amounts[:, :listed]
     by_epoch = np.maximum(predicted, 0.0)
     # The spread of counts is known; that of values, and of what unlisted instances added, was learned.
     degrees = 10**6 if model.single_values and not scales.unlisted else max(model.degrees, 1)
@@ -414,7 +427,7 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
         by_epoch.sum(axis=0),
         total_covariance[:listed, :listed],
         by_epoch,
-        np.array(deviations)[:, :listed],
+        deviations[:, :listed],
         degrees,
         rate,
         rate_covariance,
