@@ -165,7 +165,7 @@ def test_epochs_in_many_stacks_are_decoded_as_in_one(field: str, sizes: tuple[in
     for module in (joint, work_memory):
         monkeypatch.setattr(module, "MOST_STACKED", 7)
     parts = decode_amounts(sketches, ids, field=field)
-    for name in ("total", "total_covariance", "by_epoch", "deviation", "rate", "rate_covariance", "by_rate"):
+    for name in ("total", "total_covariance", "by_epoch", "deviation", "rate", "by_rate"):
         found, expected = getattr(parts, name), getattr(whole, name)
         assert np.allclose(found, expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max()), name
 
@@ -176,7 +176,9 @@ def test_predictions_of_stacked_epochs_are_those_of_each() -> None:
     model = joint._Model(equations_of(sketches, ids, "sum", False), single_values=False, by_number=False)
     rate, scales = np.random.default_rng(5).uniform(1, 100, 30), joint.Scales(2.0, 0.3)
     found = joint._predict(model, rate, scales, listed=30)
-    own, carried = np.zeros((30, 30)), np.zeros((30, 30))
+    own, carried, of_rates = np.zeros((30, 30)), np.zeros((30, 30)), found.rate_error @ found.rate_error.T
+    precision = model.precision(model.normal_equations(rate, scales)[0])
+    assert np.allclose(of_rates @ precision, np.eye(30), atol=1e-9)
     for e, epoch in enumerate(model.epochs):
         spread, vary = covariances(model, rate, epoch, scales)
         around = spread + (epoch.shares * vary) @ epoch.shares.T
@@ -184,12 +186,12 @@ def test_predictions_of_stacked_epochs_are_those_of_each() -> None:
         amount = rate * epoch.weight + gain @ (epoch.held - epoch.shares @ rate * epoch.weight)
         of_rate = epoch.weight * (np.eye(30) - gain @ epoch.shares)
         of_epoch = np.diag(vary) - gain @ (epoch.shares * vary)
-        variance = np.diag(of_epoch + of_rate @ found.rate_covariance @ of_rate.T)
+        variance = np.diag(of_epoch + of_rate @ of_rates @ of_rate.T)
         assert np.allclose(found.by_epoch[e], np.maximum(amount, 0), rtol=1e-9)
         assert np.allclose(found.deviation[e], np.sqrt(variance), rtol=1e-9)
         own, carried = own + of_epoch, carried + of_rate
     assert np.allclose(found.own_covariance, own, rtol=1e-9, atol=1e-9)
-    assert np.allclose(found.total_covariance, own + carried @ found.rate_covariance @ carried.T, rtol=1e-9)
+    assert np.allclose(found.total_covariance, own + carried @ of_rates @ carried.T, rtol=1e-9)
 
 
 def test_whitening_is_forward_substitution() -> None:

@@ -89,8 +89,8 @@ class Amounts:
     ``by_epoch`` and ``deviation`` are epochs × instances; ``degrees`` are those of freedom left, few where the spread
     of the values had to be learned from few buckets. An epoch is expected to hold its ``weight`` times the ``rate``,
     and differs as ``scales`` say. Where the list is not complete, all that it lacks is one more, the last, in ``rate``
-    and ``rate_covariance``. ``unbounded`` is the total whose parts may be below 0. The total's
-    error is ``by_rate`` times that of the rates, and one of its own.
+    and ``rate_error``, which times its transpose is the covariance of the rates. ``unbounded`` is the total whose parts
+    may be below 0. The total's error is ``by_rate`` times that of the rates, and one of its own.
     """
 
     total: FloatArray
@@ -99,7 +99,7 @@ class Amounts:
     deviation: FloatArray
     degrees: int
     rate: FloatArray
-    rate_covariance: FloatArray
+    rate_error: FloatArray
     weight: FloatArray
     scales: Scales
     unbounded: FloatArray
@@ -232,6 +232,17 @@ class _Model:
         found: FloatArray = matrix.T @ matrix + np.diag(self.prior_width**-2.0)
         return found
 
+    def rate_error(self, rate: FloatArray, scales: Scales) -> FloatArray:
+        """L, where L·Lᵀ is the covariance of the rates' errors.
+
+        By a triangle: where instances outnumber buckets, the squares of what buckets say would drown the prior's, which
+        is all that is known in some directions.
+        """
+        matrix, _, _ = self.normal_equations(rate, scales)
+        triangle = np.linalg.qr(np.concatenate([matrix, np.diag(1 / self.prior_width)]), mode="r")
+        found: FloatArray = np.linalg.inv(np.asarray(triangle, np.float64))
+        return found
+
     def misfit(self, rate: FloatArray, scales: Scales) -> float:
         """−2 × the marginal log likelihood of the scales, at the rates that they make likeliest nearby."""
         matrix, side, log_determinant = self.normal_equations(rate, scales)
@@ -350,8 +361,7 @@ def _are_seen(model: _Model, rate: FloatArray, scales: Scales, fall: float) -> b
     """
     if fall > FALL_EACH * (model.degrees + model.instances):
         return True
-    matrix, _, _ = model.normal_equations(rate, scales)
-    variance = float(np.linalg.inv(model.precision(matrix))[-1, -1])
+    variance = float(np.square(model.rate_error(rate, scales)[-1]).sum())
     return float(rate[-1]) > SIGNIFICANT * math.sqrt(variance)
 
 
@@ -399,9 +409,8 @@ def _fit_bunches(model: _Model, rate: FloatArray, found: Scales) -> Scales:
 
 def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) -> Amounts:
     """Best linear predictions of the listed instances' amounts in each epoch, and the covariance of their sum."""
-    matrix, _, _ = model.normal_equations(rate, scales)
-    rate_covariance = np.linalg.inv(model.precision(matrix)).astype(np.float64)
-    own_covariance, carried = np.zeros_like(rate_covariance), np.zeros_like(rate_covariance)
+    rate_error = model.rate_error(rate, scales)
+    own_covariance, carried = np.zeros_like(rate_error), np.zeros_like(rate_error)
     amounts, deviations = np.zeros((2, len(model.epochs), model.instances))
     for places, stack in model.stacks():
         vary = model.changes(rate, stack, scales)
@@ -413,11 +422,12 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
         of_rate = stack.weight[:, None, None] * (np.eye(model.instances) - gain @ stack.shares)
         # Two covariances for each epoch, of which only sums and diagonals are needed.
         own = vary - np.einsum("ekn,enk->ek", gain, of_change)
-        variance = own + np.einsum("ekl,ekl->ek", of_rate @ rate_covariance, of_rate)
+        variance = own + np.square(of_rate @ rate_error).sum(axis=2)
         deviations[places] = np.sqrt(np.maximum(variance, 0.0))
         own_covariance += np.diag(vary.sum(axis=0)) - np.tensordot(gain, of_change, axes=((0, 2), (0, 1)))
         carried += of_rate.sum(axis=0)
-    total_covariance = own_covariance + carried @ rate_covariance @ carried.T
+    of_rates = carried @ rate_error
+    total_covariance = own_covariance + of_rates @ of_rates.T
     predicted = amounts[:, :listed]
     by_epoch = np.maximum(predicted, 0.0)
     # The spread of counts is known; that of values, and of what unlisted instances added, was learned.
@@ -430,7 +440,7 @@ def _predict(model: _Model, rate: FloatArray, scales: Scales, *, listed: int) ->
         deviations[:, :listed],
         degrees,
         rate,
-        rate_covariance,
+        rate_error,
         weight,
         scales,
         predicted.sum(axis=0),

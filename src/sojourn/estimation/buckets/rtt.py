@@ -302,7 +302,7 @@ class _Spread:
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """A stack's part of the model: columns of [δ, the rates' error, μ] and of the sums, and what covariances are of.
+    """A stack's part of the model: columns of its unknown and of the sums, and what covariances are made of.
 
     The rows of buckets that are not usable are empty, with a variance of one.
     """
@@ -313,11 +313,11 @@ class _Columns:
     by_drift: FloatArray
 
     @classmethod
-    def of(cls, stack: _Stack, mean: FloatArray, between: float) -> _Columns:
+    def of(cls, stack: _Stack, rate_error: FloatArray, mean: FloatArray, between: float) -> _Columns:
         flows, places = len(mean), np.arange(stack.usable.shape[1])
         columns = np.empty((*stack.usable.shape, 2 * flows + 2))
         columns[:, :, :flows] = stack.expected
-        columns[:, :, flows:-2] = stack.of_rates(mean)
+        columns[:, :, flows:-2] = stack.of_rates(mean) @ rate_error
         columns[:, :, -2], columns[:, :, -1] = stack.packets, stack.total
         mixing = stack.mixing(mean, between)
         slack = SLACK * float(mean.mean()) ** 2 * stack.packets
@@ -335,21 +335,27 @@ class _Columns:
 
 
 class _Model:
-    """The linear model of [δ, the rates' error, μ], with covariances for flows that have about the given means."""
+    """The linear model of [δ, z, μ], with covariances for flows that have about the given means.
 
-    def __init__(self, stacks: list[_Stack], rate_precision: FloatArray, mean: FloatArray, between: float) -> None:
-        self._stacks, self.mean, self.rate_precision, self._between = stacks, mean, rate_precision, between
+    The rates' errors are L·z, where z has the covariance 1 whatever the counts tell of the rates.
+    """
+
+    def __init__(self, stacks: list[_Stack], rate_error: FloatArray, mean: FloatArray, between: float) -> None:
+        self._stacks, self.mean, self._rate_error, self._between = stacks, mean, rate_error, between
         self.flows, self.average = len(mean), float(mean.mean())
         self._is_kept = sum(map(len, stacks)) <= MOST_STACKED
 
     @cached_property
     def _kept(self) -> list[_Columns]:
-        return [_Columns.of(stack, self.mean, self._between) for stack in self._stacks]
+        return [self._columns(stack) for stack in self._stacks]
+
+    def _columns(self, stack: _Stack) -> _Columns:
+        return _Columns.of(stack, self._rate_error, self.mean, self._between)
 
     def _parts(self) -> Iterator[tuple[_Stack, _Columns]]:
         """All epochs by stacks, which are spread out one after the other; few are kept."""
         for i, stack in enumerate(self._stacks):
-            yield stack, self._kept[i] if self._is_kept else _Columns.of(stack, self.mean, self._between)
+            yield stack, self._kept[i] if self._is_kept else self._columns(stack)
 
     def weighed(self, spread: _Spread) -> tuple[FloatArray, float]:
         """(the products of all columns, the log determinant) under these variances."""
@@ -366,7 +372,7 @@ class _Model:
         flows, (gram, log_determinant) = self.flows, weighed
         precision = np.zeros((2 * flows + 1, 2 * flows + 1))
         precision[:flows, :flows] = np.eye(flows) / between
-        precision[flows:-1, flows:-1] = self.rate_precision
+        precision[flows:-1, flows:-1] = np.eye(flows)
         precision[-1, -1] = 1e-6 / self.average**2
         precision += gram[:-1, :-1]
         side = gram[:-1, -1].copy()
@@ -377,14 +383,14 @@ class _Model:
         return precision, side, float(misfit)
 
     def posterior(self, precision: FloatArray, side: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Flows' means and the errors of their rates, and the covariance of both, by such equations."""
+        """Flows' means and z, and the covariance of both, by such equations."""
         covariance = np.linalg.inv(precision)
         to_means = np.eye(2 * self.flows, 2 * self.flows + 1)
         to_means[: self.flows, -1] = 1.0
         return to_means @ (covariance @ side), to_means @ covariance @ to_means.T
 
     def recorded(self, both: FloatArray, covariance: FloatArray, spread: _Spread) -> tuple[FloatArray, FloatArray]:
-        """The same for the means of what was recorded, in which each epoch's differs from the flow's own.
+        """The same for the errors of the rates, and the means of what was recorded: each epoch's is off the flow's own.
 
         An epoch's deviations are best predicted from its residuals; of their error, what depends on the flow's own mean
         and on the rates comes with those, the rest is the epoch's own.
@@ -404,6 +410,8 @@ class _Model:
             own += np.diag(vary * (weight**2).sum(axis=0)) - np.tensordot(gain, varied, axes=((0, 1), (0, 1)))
         found = both.copy()
         found[:flows] += shift
+        moved[flows:, flows:] = self._rate_error
+        found[flows:] = self._rate_error @ both[flows:]
         covariance = moved @ covariance @ moved.T
         covariance[:flows, :flows] += own
         return found, covariance
@@ -414,15 +422,14 @@ def _decode(stacks: list[_Stack], counts: Amounts) -> _Found:
     packets = sum(float(stack.packets.sum()) for stack in stacks)
     average = max(sum(float(stack.total.sum()) for stack in stacks) / packets, 1e-9)
     mean = np.full(len(counts.rate), average)
-    rate_precision = np.linalg.inv(counts.rate_covariance).astype(np.float64)
     logs = np.log(FIRST_SCALES if sum(map(len, stacks)) > 1 else FIRST_SCALES[:2])
     some = _evenly_chosen(stacks, MOST_LEARNED)
     for _ in range(PASSES):
         bounded = np.maximum(mean, 0.02 * average)
         between = _between(logs, average)
-        logs = _likeliest(_Model(some, rate_precision, bounded, between), logs, average)
+        logs = _likeliest(_Model(some, counts.rate_error, bounded, between), logs, average)
         spread = _spread(logs)
-        model = _Model(stacks, rate_precision, bounded, between)
+        model = _Model(stacks, counts.rate_error, bounded, between)
         own, covariance = _averaged(model, spread, average)
         mean = own[: model.flows]
     both, of_both = model.recorded(own, covariance, spread)
