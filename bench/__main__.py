@@ -15,6 +15,10 @@ from pathlib import Path
 from bench.pages import write
 from bench.timing import use_one_core
 
+# As `sojourn` itself has it, whatever a benchmark's table is of: threads of a BLAS only wait for each other in matrices
+# this small. Read when NumPy is loaded, so it is set before any benchmark is.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 TABLES = (
     "agent",

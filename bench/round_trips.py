@@ -18,6 +18,7 @@ Simulated queues are Lindley's recursion at loads of 0.72 to 0.92; ``--samples``
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -176,16 +177,20 @@ def best_linear(sums: FloatArray, counted: FloatArray, known: Variation) -> tupl
 
 
 def table(trips: RoundTrips, epochs: Sequence[int], salts: Sequence[int]) -> Iterator[str]:
-    """Median errors and flows within 7 %, in per cent, of the decoder and of each oracle; means over salts."""
-    yield "| epochs | joint | intervals cover | " + " | ".join(f"oracle, {name}" for name in ORACLES) + " |"
-    yield "|--:|" + "--:|" * (len(ORACLES) + 2)
+    """Median errors and flows within 7 %, in per cent, of the decoder and of each oracle, and the decoder's seconds of
+    processor time; means over salts."""
+    estimate_means_jointly(trips.recorded(epochs[0]), trips.ids, unit="ns")  # loads kernels
+    yield "| epochs | joint | intervals cover | seconds | " + " | ".join(f"oracle, {name}" for name in ORACLES) + " |"
+    yield "|--:|" + "--:|" * (len(ORACLES) + 3)
     truth = trips.mean_ns
     for number in epochs:
-        figures, covered = [], []
+        figures, covered, seconds = [], [], []
         for salt in salts:
             arrays, counted = trips.recorded(number, 10_000 * salt), trips.counted(number, 10_000 * salt)
             sums = np.array([array.column("sum") for array in arrays], np.float64)
+            begun = time.process_time()
             answers = estimate_means_jointly(arrays, trips.ids, unit="ns")
+            seconds.append(time.process_time() - begun)
             known = [isinstance(answer, Estimate) for answer in answers]
             values = [answer.value if isinstance(answer, Estimate) else np.nan for answer in answers]
             pairs = zip(answers, truth, strict=True)
@@ -194,7 +199,8 @@ def table(trips: RoundTrips, epochs: Sequence[int], salts: Sequence[int]) -> Ite
             figures.append([_figures(np.where(known, values, 0.0), truth), *(_figures(one, truth) for one in oracles)])
         mean = np.mean(figures, axis=0)
         cells = [f"{off:.1f}; {share:.0f}" for off, share in mean]
-        yield f"| {number} | {cells[0]} | {100 * np.mean(covered):.0f} | {' | '.join(cells[1:])} |"
+        of_joint = f"{cells[0]} | {100 * np.mean(covered):.0f} | {np.mean(seconds):.2f}"
+        yield f"| {number} | {of_joint} | {' | '.join(cells[1:])} |"
 
 
 def _figures(value: FloatArray, truth: FloatArray) -> tuple[float, float]:

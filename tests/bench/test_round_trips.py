@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench.round_trips import ORACLES, RoundTrips, Variation, best_linear, queue_world, variation_of
+from bench.round_trips import ORACLES, RoundTrips, Variation, best_linear, queue_world, table, variation_of
 
 EPOCHS, BUCKETS, FLOWS = 4, 3, 5
 
@@ -65,3 +65,11 @@ def test_epochs_hold_every_round_trip_once() -> None:
     assert isinstance(trips, RoundTrips)
     recorded = trips.recorded(7)
     assert sum(int(array.column("sum").sum()) for array in recorded) == int(trips.trip_ns.sum())
+
+
+def test_the_table_has_what_decoding_takes_beside_how_close_it_comes() -> None:
+    lines = list(table(queue_world(9, 10), [8], [0]))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {len(line) for line in cells} == {4 + len(ORACLES)}
+    assert cells[0][3] == "seconds"
+    assert 0 < float(cells[2][3]) < 10
