@@ -53,6 +53,8 @@ LEAST_SIZE = 10
 MOST_CORRELATED = 0.98
 # Of α, what lies beyond a level: a Dirichlet process of less ends before it, as flows need not.
 LEAST_BEYOND = 1 / 8
+# Flows whose percentiles are computed at a time: each takes 1 kB of intermediate results.
+BLOCK_FLOWS = 1 << 14
 LEVEL = np.array(list(LEVELS.values()))
 # Sampled packets that give a level an interval of their own (`order_statistics`).
 ENOUGH = np.ceil(np.maximum(math.log(MISS) / np.log(LEVEL), math.log2(2 / MISS)))
@@ -90,12 +92,13 @@ def share_percentiles(
     found, is_shared = own.copy(), np.zeros(asked.shape, bool)
     if not len(rows):
         return found, is_shared
-    some = FlowPosterior(answer.mean[rows], answer.low[rows], answer.high[rows])
-    size = np.maximum(evidence.size, count)[rows]
-    answers = _answers(delays, rows, learnt.shape, np.maximum(worth[rows], WORTH[0]), size, some)
-    known = np.isfinite(answers).all(axis=2) & asked[rows]
-    found[rows[known.any(axis=1)]] = np.where(known[:, :, None], answers, own[rows])[known.any(axis=1)]
-    is_shared[rows] = known
+    size = np.maximum(evidence.size, count)
+    for block in np.split(rows, range(BLOCK_FLOWS, len(rows), BLOCK_FLOWS)):
+        some = FlowPosterior(answer.mean[block], answer.low[block], answer.high[block])
+        answers = _answers(delays, block, learnt.shape, np.maximum(worth[block], WORTH[0]), size[block], some)
+        known = np.isfinite(answers).all(axis=2) & asked[block]
+        found[block] = np.where(known[:, :, None], answers, found[block])
+        is_shared[block] = known
     return _in_order(found, is_shared), is_shared
 
 
