@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, inlined, kernel
 from sojourn.estimation.learning import KEPT_FLOWS
 from sojourn.estimation.normal import normal_below
 from sojourn.estimation.packets.evidence import Heard, PacketEvidence, SpoiledCounters, joined, squeezed
@@ -287,7 +287,7 @@ class _Mixture(NamedTuple):
     spoiled: FloatArray
 
 
-@inlined
+@borrowing_inlined
 def _gather(f: int, known: _Known, cells: _Cells, mix: _Mixture) -> int:
     """Fill in a flow's counters that miss packets (or its only one); how many these are."""
     is_single, number = known.cell.shape[1] == 1, 0
@@ -303,14 +303,14 @@ def _gather(f: int, known: _Known, cells: _Cells, mix: _Mixture) -> int:
     return number
 
 
-@inlined
+@borrowing_inlined
 def _doubt(f: int, k: int, known: _Known, rates: _Rates) -> float:
     """How far the losses at a rate are off as size and rate are not certain, in all counters alike."""
     size = known.others[f] + known.kept[f]
     return float(known.variance[f] * rates.rate[k] ** 2 + size * size * rates.width2[k])
 
 
-@inlined
+@borrowing_inlined
 def _likelihood(f: int, k: int, number: int, known: _Known, rates: _Rates, mix: _Mixture) -> float:
     """The logarithm of what a flow's counters say of a rate, but for what is the same for all rates."""
     mean = rates.rate[k] * (known.others[f] + known.kept[f])
@@ -334,7 +334,7 @@ def _likelihood(f: int, k: int, number: int, known: _Known, rates: _Rates, mix: 
     return total
 
 
-@inlined
+@borrowing_inlined
 def _weigh_rates(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) -> int:
     """The logarithm of each rate's share by samples and counters; how many counters tell of the flow."""
     lost, arrived = known.missing[f], known.kept[f] - known.missing[f]
@@ -351,7 +351,7 @@ def _weigh_rates(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixt
     return number
 
 
-@inlined
+@borrowing_inlined
 def _fill(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) -> float:
     """What rates, samples and counters say; the number of losses that means are counted from."""
     number = _weigh_rates(f, known, cells, rates, mix)
@@ -377,7 +377,7 @@ def _fill(f: int, known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture) ->
     return 0.0 if has_counters else known.missing[f]
 
 
-@inlined
+@borrowing_inlined
 def _norm(own: FloatArray) -> None:
     """Shares from their logarithms, in place; all alike where none is possible: evidence that contradicts itself."""
     most = -np.inf
@@ -394,7 +394,7 @@ def _norm(own: FloatArray) -> None:
         own[k] /= total
 
 
-@inlined
+@borrowing_inlined
 def _weigh(f: int, start: float, known: _Known, mix: _Mixture) -> None:
     """Shares, means and variances given the message or the exact number, rates' numbers taken for normal ones."""
     is_exact = known.low[f] == known.high[f]
@@ -486,8 +486,11 @@ def _add_shares(known: _Known, cells: _Cells, rates: _Rates, tally: FloatArray) 
 @kernel
 def _answer(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> None:
     """Mean, variance, low and high of each flow."""
-    mix = _new_mixture(known, rates)
-    mass = np.empty(INTEGERS + 1)
+    _find(known, cells, rates, _new_mixture(known, rates), np.empty(INTEGERS + 1), found)
+
+
+@borrowing_kernel
+def _find(known: _Known, cells: _Cells, rates: _Rates, mix: _Mixture, mass: FloatArray, found: FloatArray) -> None:
     for f in range(len(known.low)):
         low, high = known.low[f], known.high[f]
         if low >= high:
@@ -503,7 +506,7 @@ def _answer(known: _Known, cells: _Cells, rates: _Rates, found: FloatArray) -> N
             _by_normals(start, low, high, mix, found[f])
 
 
-@inlined
+@borrowing_inlined
 def _reach(f: int, start: float, known: _Known, mix: _Mixture) -> float:
     """Losses beyond `start` that are out of all likelihood."""
     most = -np.inf
@@ -521,7 +524,7 @@ def _reach(f: int, start: float, known: _Known, mix: _Mixture) -> float:
     return last
 
 
-@inlined
+@borrowing_inlined
 def _by_numbers(f: int, start: float, last: int, known: _Known, mix: _Mixture, mass: FloatArray) -> None:
     """The probability of each number of losses beyond `start`."""
     most = -np.inf
@@ -544,7 +547,7 @@ def _by_numbers(f: int, start: float, last: int, known: _Known, mix: _Mixture, m
             mass[number] *= math.exp(max(-0.5 * known.precision[f] * (lost - known.value[f]) ** 2, LEAST))
 
 
-@inlined
+@borrowing_inlined
 def _sum_up(f: int, start: float, last: int, known: _Known, mass: FloatArray, found: FloatArray) -> None:
     """Mean, variance and quantiles from the masses of numbers."""
     low, high = known.low[f], known.high[f]
@@ -571,7 +574,7 @@ def _sum_up(f: int, start: float, last: int, known: _Known, mass: FloatArray, fo
             break
 
 
-@inlined
+@borrowing_inlined
 def _by_normals(start: float, low: float, high: float, mix: _Mixture, found: FloatArray) -> None:
     """Mean, variance and quantiles of a mixture of normals within the bounds."""
     own, mean, variance = mix.own, mix.mean, mix.variance

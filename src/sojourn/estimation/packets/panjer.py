@@ -11,14 +11,14 @@ import math
 import numpy as np
 
 from sojourn.core.arrays import FloatArray
-from sojourn.core.kernels import inlined
+from sojourn.core.kernels import borrowing_inlined
 
 LEAST = -700.0  # the logarithm of what is as good as nothing, and still a number
 FEW_FACTORS = 12.0
 LARGE_PRODUCT = 1e100  # products are taken apart before they overflow
 
 
-@inlined
+@borrowing_inlined
 def log_rising(first: float, factors: float) -> float:
     """log first·(first + 1)·…, so many factors: Γ's ratio, which takes longer where factors are few."""
     if factors > FEW_FACTORS:
@@ -29,7 +29,7 @@ def log_rising(first: float, factors: float) -> float:
     return math.log(product)
 
 
-@inlined
+@borrowing_inlined
 def log_mass(number: float, mean: float, variance: float) -> float:
     """The logarithm of Panjer's distribution of a mean and a variance at a number, but for the number's factorial."""
     if mean <= 0.0:
@@ -47,7 +47,7 @@ def log_mass(number: float, mean: float, variance: float) -> float:
     return log_rising(max(size - number, 0.0) + 1.0, number) + number * math.log(rate) + rest
 
 
-@inlined
+@borrowing_inlined
 def add_masses(share: float, mean: float, variance: float, mass: FloatArray) -> None:
     """Add a share of the probability of each number from 0 on; O(numbers)."""
     a = 1.0 - mean / variance

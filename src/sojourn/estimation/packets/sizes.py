@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.core.arrays import FloatArray, Int64Array
-from sojourn.core.kernels import inlined, kernel
+from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel
 from sojourn.estimation.learning import INTEGERS, KEPT_FLOWS, LEARN_FLOWS, RATIO, learning_rows
 from sojourn.estimation.packets.evidence import PacketEvidence, joined, squeezed
 from sojourn.estimation.packets.panjer import LEAST, log_rising
@@ -182,7 +182,7 @@ def _power_law(edges: FloatArray, likelihood: FloatArray) -> FloatArray:
     return best
 
 
-@inlined
+@borrowing_inlined
 def _log_likelihood(size: float, f: int, known: Known) -> float:
     """Of a size, but for what does not depend on it."""
     found: float = -0.5 * known.precision[f] * (size - known.value[f]) ** 2
@@ -197,8 +197,14 @@ def _log_likelihood(size: float, f: int, known: Known) -> float:
 @kernel
 def _bin_likelihood(known: Known, edges: FloatArray) -> FloatArray:
     """Flows × bins: the mean likelihood over a bin's points, the largest of each flow 1."""
+    found = np.zeros((len(known.low), len(edges) - 1))
+    _fill_bins(known, edges, found)
+    return found
+
+
+@borrowing_kernel
+def _fill_bins(known: Known, edges: FloatArray, found: FloatArray) -> None:
     bins = len(edges) - 1
-    found = np.zeros((len(known.low), bins))
     for f in range(len(known.low)):
         low, high = known.low[f], known.high[f]
         most = -np.inf
@@ -214,7 +220,6 @@ def _bin_likelihood(known: Known, edges: FloatArray) -> FloatArray:
             most = max(most, best)
         for j in range(bins):
             found[f, j] = math.exp(max(found[f, j] - most, LEAST)) if found[f, j] > -np.inf else 0.0
-    return found
 
 
 def _moments(known: Known, weight: FloatArray, *, ends: bool = True) -> FloatArray:
@@ -231,7 +236,7 @@ def _moments(known: Known, weight: FloatArray, *, ends: bool = True) -> FloatArr
     return found
 
 
-@inlined
+@borrowing_inlined
 def _range(f: int, known: Known) -> tuple[float, float]:
     """Where the evidence lets the size be, within its bounds."""
     low, high = known.low[f], known.high[f]
@@ -249,7 +254,7 @@ def _range(f: int, known: Known) -> tuple[float, float]:
     return low, max(math.ceil(high), low)
 
 
-@inlined
+@borrowing_inlined
 def _spread_points(low: float, high: float, place: FloatArray, width: FloatArray) -> int:
     """Points of a range and how many integers each stands for: all of them, even ones, or denser to the lower end."""
     span = high - low
@@ -269,7 +274,7 @@ def _spread_points(low: float, high: float, place: FloatArray, width: FloatArray
     return POINTS
 
 
-@inlined
+@borrowing_inlined
 def _sum_up(place: FloatArray, weight: FloatArray, count: int) -> tuple[float, float]:
     """Norm the weights in place; mean and variance."""
     total = mean = square = 0.0
@@ -283,7 +288,7 @@ def _sum_up(place: FloatArray, weight: FloatArray, count: int) -> tuple[float, f
     return mean, square
 
 
-@inlined
+@borrowing_inlined
 def _quantile(level: float, place: FloatArray, width: FloatArray, weight: FloatArray, count: int) -> float:
     """Where the weights reach a level: a point, or between the integers that it stands for."""
     below = 0.0
@@ -298,8 +303,15 @@ def _quantile(level: float, place: FloatArray, width: FloatArray, weight: FloatA
 @kernel
 def _integrate(known: Known, edges: FloatArray, density: FloatArray, found: FloatArray) -> None:
     """Fill in what `found` has columns for; `density` is the logarithm of the prior's between two `edges`."""
-    place, width, logs = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
-    learnt, by_log, even = np.empty(POINTS), np.empty(POINTS), np.empty(POINTS)
+    _integrate_all(known, edges, density, np.empty((6, POINTS)), found)
+
+
+@borrowing_kernel
+def _integrate_all(
+    known: Known, edges: FloatArray, density: FloatArray, scratch: FloatArray, found: FloatArray
+) -> None:
+    place, width, logs = scratch[0], scratch[1], scratch[2]
+    learnt, by_log, even = scratch[3], scratch[4], scratch[5]
     has_ends = found.shape[1] > 2
     for f in range(len(known.low)):
         own = found[f]
