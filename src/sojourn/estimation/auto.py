@@ -154,6 +154,9 @@ MOSTLY_POSITIVE = 0.99
 # Sampled packets that tell a deviation better than a flow's cells, of which eight or so each give one square.
 TELL_DEVIATION = 10
 
+# Mean, low and high of each flow.
+Interval = tuple[FloatArray, FloatArray, FloatArray]
+
 
 def combine(
     cells: FlowDelays | None,
@@ -200,14 +203,9 @@ def combine(
     prior = learnt_prior(evidence) if leans.any() else None
     if prior is not None:
         prior, evidence = added_up(prior, evidence)
-    posterior = None if prior is None else _posterior(prior, evidence, leans, halves)
-    if posterior is not None:
-        with np.errstate(invalid="ignore"):
-            leans &= ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
-        mean, low, high = (
-            np.where(leans, getattr(posterior, name), column)
-            for name, column in (("mean", mean), ("low", low), ("high", high))
-        )
+        posterior = _posterior(prior, evidence, leans, halves)
+        leans, (mean, low, high) = _leaning(posterior, leans, half, (mean, low, high))
+        del posterior
     if delays is not None and len(delays.delay_ns) and delays.delay_ns.min() >= 0:
         mean, low, high = FlowPosterior(mean, low, high).at_least(0.0)
     by_history = leans & (told.precision > 0) if told is not None else np.zeros(len(mean), bool)
@@ -216,6 +214,17 @@ def combine(
         found = _with_shared_percentiles(found, cells, evidence, prior, delays)
     states = None if past is None else past.states(mean)
     return found if states is None else replace(found, state_ns=states[0], state_variance=states[1])
+
+
+def _leaning(
+    posterior: FlowPosterior, asked: BoolArray, half: FloatArray, alone: Interval
+) -> tuple[BoolArray, Interval]:
+    """Which of the flows `asked` for lean on the others, and every flow's answer: `alone`, ± `half`, if far closer."""
+    mean, low, high = alone
+    with np.errstate(invalid="ignore"):
+        leans = asked & ~(half <= FAR_CLOSER * (posterior.high - posterior.low) / 2)
+    ends = np.where(leans, posterior.low, low), np.where(leans, posterior.high, high)
+    return leans, (np.where(leans, posterior.mean, mean), *ends)
 
 
 def _is_sharp(mean: FloatArray, half: FloatArray) -> BoolArray:
@@ -342,7 +351,7 @@ def _told(
     cells: FlowDelays,
     samples: FlowDelays,
     weight: FloatArray,
-    interval: tuple[FloatArray, FloatArray, FloatArray],
+    interval: Interval,
     by_history: BoolArray,
 ) -> FlowDelays:
     """The flows' answers, with what each rests on."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from sojourn.core.kernels import inlined, kernel
 from sojourn.estimation.joint.incidence import FULL, Incidence
 from sojourn.estimation.joint.messages import FEW_MOVING, NEVER, Graph, Prior, add_up, moments, new_graph, sweep
@@ -59,7 +59,7 @@ def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
     whole = (incidence.share >= FULL) & (incidence.cell >= 0)
     if not whole.any():
         return SizeBounds(low, high, True)
-    cell = np.where(whole, incidence.cell, -1)
+    cell = np.where(whole, incidence.cell, np.int32(-1))
     if _tighten(cell, count, low, high, MOST_PASSES):
         return SizeBounds(low, high, True)
     return SizeBounds(
@@ -68,7 +68,7 @@ def size_bounds(incidence: Incidence, count: Int64Array) -> SizeBounds:
 
 
 @kernel
-def _row_bounds(cell: Int64Array, share: FloatArray, starts: Int64Array, count: Int64Array, full: float) -> Int64Array:
+def _row_bounds(cell: Int32Array, share: FloatArray, starts: Int64Array, count: Int64Array, full: float) -> Int64Array:
     """The smallest sum of a group's cells, over the groups that take all packets."""
     high = np.full(cell.shape[0], count.sum())
     for f in range(cell.shape[0]):
@@ -85,7 +85,7 @@ def _row_bounds(cell: Int64Array, share: FloatArray, starts: Int64Array, count: 
 
 
 @kernel
-def _tighten(cell: Int64Array, count: Int64Array, low: Int64Array, high: Int64Array, most_passes: int) -> bool:
+def _tighten(cell: Int32Array, count: Int64Array, low: Int64Array, high: Int64Array, most_passes: int) -> bool:
     """Tighten until nothing moves; False at a contradiction."""
     least = np.zeros(len(count), np.int64)
     most = np.zeros(len(count), np.int64)
@@ -110,7 +110,7 @@ def _tighten(cell: Int64Array, count: Int64Array, low: Int64Array, high: Int64Ar
 
 @inlined
 def _squeeze(
-    own: Int64Array, count: Int64Array, least: Int64Array, most: Int64Array, low: int, high: int
+    own: Int32Array, count: Int64Array, least: Int64Array, most: Int64Array, low: int, high: int
 ) -> tuple[int, int]:
     """A flow's bounds, given the bounds of all others in its cells."""
     lower, upper = low, high
@@ -123,7 +123,7 @@ def _squeeze(
 
 
 @inlined
-def _move(own: Int64Array, least: Int64Array, most: Int64Array, lower: int, upper: int) -> None:
+def _move(own: Int32Array, least: Int64Array, most: Int64Array, lower: int, upper: int) -> None:
     """Add to the sums of bounds in a flow's cells."""
     for e in range(len(own)):
         if own[e] >= 0:
@@ -338,7 +338,7 @@ def _reach(bounds: SizeBounds, centre: FloatArray) -> tuple[Int64Array, Int64Arr
 
 @kernel
 def _settle(
-    cell: Int64Array, share: FloatArray, count: Int64Array, mean: FloatArray, variance: FloatArray, near: float
+    cell: Int32Array, share: FloatArray, count: Int64Array, mean: FloatArray, variance: FloatArray, near: float
 ) -> None:
     """Make exact the flows whose cells all add up once every flow in them is rounded to a near integer."""
     total = np.zeros(len(count))

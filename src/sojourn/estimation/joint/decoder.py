@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int32Array
 from sojourn.core.estimates import NORMAL_95, student_95
 from sojourn.core.kernels import kernel
 from sojourn.estimation.differences import CellDifference
@@ -80,6 +80,8 @@ def correct_survivor_bias(
 
 
 ROUNDING_NS = 1.0
+# Of a cell, where none of a flow's packets are expected.
+LEAST_PART = 1e-9
 # With fewer usable cells neither τ² nor σ² is known.
 FEWEST_CELLS = 8
 
@@ -165,7 +167,9 @@ def joint_means(
     heard = incidence.without(~cells.usable)
     kept = heard.cell >= 0
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
-    packets = np.where(kept, np.maximum(counts.sent.part_mean, 1e-9), 0.0)
+    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), LEAST_PART)
+    # In place: they take as much memory as the messages.
+    packets = np.maximum(counts.sent.part_mean, LEAST_PART, out=counts.sent.part_mean)
     size = counts.received
     is_exact = cells.usable & np.broadcast_to(noise_per_packet == np.float64(0), cells.usable.shape)
     exact = _exact_means(settle_sums(heard, is_exact, cells.delay_sum), counts)
@@ -180,15 +184,14 @@ def joint_means(
         noise_per_packet * count,
         exact,
     )
-    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), 1e-9)
-    unheard = np.maximum(1 - packets.sum(axis=1) / recorded, 0.0)
+    unheard = np.maximum(1 - np.where(kept, packets, 0.0).sum(axis=1) / recorded, 0.0)
     # With fewer cells than flows, sizes are too doubtful to learn from how delays go with them.
     sizes_tell = np.count_nonzero(count) >= heard.flows
     said = solve_mixed(
         delay_cells, lambda said: correct_survivor_bias(said, size, unheard, grand_mean) if sizes_tell else said
     )
     answered = kept.any(axis=1) & (said.precision > 0)
-    seen = np.minimum(heard.by_group(packets).max(axis=1, initial=0.0), size)
+    seen = np.minimum(heard.kept_by_group(packets).max(axis=1, initial=0.0), size)
     samples = np.where(answered, seen, 0.0)
     certain = student_95(max(said.cells - 2, 1)) / NORMAL_95
     joint = _answers(said, size, counts.received_variance, counts.inverse, samples, rounding, certain)
@@ -249,7 +252,7 @@ def flow_deviations(incidence: Incidence, cells: CellDifference, counts: FlowCou
     """The standard deviation of each flow's delays; NaN where fewer than two cells hold a share of it."""
     heard = incidence.without(~cells.usable)
     kept = heard.cell >= 0
-    packets = np.where(kept, counts.sent.part_mean, 0.0)
+    packets = np.where(kept & (counts.sent.part_mean > LEAST_PART), counts.sent.part_mean, 0.0)
     excess = np.where(np.isnan(joint.mean), 0.0, joint.mean - joint.said.prior_mean)
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
     left = np.where(cells.usable, cells.delay_sum, 0) - joint.said.prior_mean * count
@@ -266,7 +269,7 @@ def flow_deviations(incidence: Incidence, cells: CellDifference, counts: FlowCou
 
 @kernel
 def _tomography(
-    cell: Int64Array,
+    cell: Int32Array,
     packets: FloatArray,
     square: FloatArray,
     unknown: FloatArray,

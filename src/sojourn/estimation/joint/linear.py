@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int32Array, Int64Array
 from sojourn.core.kernels import kernel
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.joint.dense import DETERMINED, DenseCells, Solved
@@ -159,7 +159,7 @@ class HeldOut(NamedTuple):
 
 
 @kernel
-def _doubt_of_groups(cell: Int64Array, share: FloatArray, starts: Int64Array, split: FloatArray) -> FloatArray:
+def _doubt_of_groups(cell: Int32Array, share: FloatArray, starts: Int64Array, split: FloatArray) -> FloatArray:
     """The variances of flows' parts added up, flows × groups; a cell that takes all has all. O(edges)."""
     found = np.zeros((len(cell), len(starts) - 1))
     for f in range(len(cell)):
@@ -226,7 +226,7 @@ class DelayProblem:
     def __init__(self, cells: DelayCells) -> None:
         self.cells = cells
         incidence = cells.incidence
-        by_group = incidence.by_group(cells.packets)
+        by_group = incidence.kept_by_group(cells.packets)
         self.size = np.maximum(cells.size, 0.5)
         self.whole = np.maximum(self.size, by_group.max(axis=1, initial=0.0))
         self.doubt = cells.size_variance / self.size**2
@@ -303,15 +303,18 @@ class DelayProblem:
         said = self.solve(prior_mean, between, within, ROUGH)
         excess = said.value / (1 + 1 / np.maximum((between + within * self.scatter) * said.precision, TINY))
         slower = np.clip(1 + excess / prior_mean, *SLOWEST)
-        found = [(said.score, self.tone, said.scale)]
+        best, last = (said.score, self.tone, said.scale), said.score
+        # Flows are many, and what they were under the first tone is in the way of the others.
+        del said, excess
         for power in POWERS[1:]:
-            tone = slower**power
-            self.tone = tone / np.average(tone, weights=self.size)
+            self.tone = slower**power
+            self.tone /= np.average(self.tone, weights=self.size)
             outcome = self.solve(prior_mean, between, within, SEARCH)
-            found.append((outcome.score, self.tone, outcome.scale))
-            if found[-1][0] > found[-2][0]:
+            best = min(best, (outcome.score, self.tone, outcome.scale), key=lambda one: one[0])
+            if outcome.score > last:
                 break
-        _, self.tone, scale = min(found, key=lambda one: one[0])
+            last = outcome.score
+        _, self.tone, scale = best
         return _rescaled(between, within, scale)
 
     def split_doubt(self, prior_mean: float, between: float, within: float) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int32Array, Int64Array
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, kernel, prefetch, signed
 from sojourn.estimation.joint.incidence import Incidence
 
@@ -56,7 +56,7 @@ class Graph(NamedTuple):
     last visited.
     """
 
-    cell: Int64Array
+    cell: Int32Array
     weight: FloatArray
     starts: Int64Array
     observed: FloatArray

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sojourn.core.arrays import BoolArray, Int64Array
+from sojourn.core.arrays import BoolArray, Int32Array, Int64Array
 from sojourn.core.kernels import kernel
 from sojourn.estimation.joint.incidence import FULL, Incidence
 
@@ -33,7 +33,7 @@ def settle_sums(incidence: Incidence, exact: BoolArray, delay_sum: Int64Array) -
     entire = exact.copy()
     entire[incidence.cell[owned & (incidence.share < FULL)]] = False
     solved, total = np.zeros(incidence.flows, np.bool_), np.zeros(incidence.flows, np.int64)
-    cell = np.where(owned & entire[incidence.cell], incidence.cell, -1)
+    cell = np.where(owned & entire[incidence.cell], incidence.cell, np.int32(-1))
     unknown, left = np.zeros(incidence.cells, np.int64), delay_sum.astype(np.int64)
     if not _peel(cell, unknown, left, solved, total):
         return SettledSums(np.zeros_like(solved), np.zeros_like(total))
@@ -41,7 +41,7 @@ def settle_sums(incidence: Incidence, exact: BoolArray, delay_sum: Int64Array) -
 
 
 @kernel
-def _peel(cell: Int64Array, unknown: Int64Array, left: Int64Array, solved: BoolArray, total: Int64Array) -> bool:
+def _peel(cell: Int32Array, unknown: Int64Array, left: Int64Array, solved: BoolArray, total: Int64Array) -> bool:
     """Solve what can be, in place; False at a contradiction. Where one flow is unknown, the sum of names is its own."""
     names = np.zeros(len(left), np.int64)
     for f in range(cell.shape[0]):

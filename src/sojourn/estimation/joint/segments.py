@@ -61,8 +61,8 @@ def estimate_lds_joint(
     ``grand_mean`` is the mean delay of all delivered packets from a flow-blind LDA: under loss, usable cells alone
     speak too well of the segment.
     """
-    once, again = np.unique(flow_id, return_inverse=True)
-    if len(once) < len(flow_id):
+    if len(np.unique(flow_id)) < len(flow_id):
+        once, again = np.unique(flow_id, return_inverse=True)
         return estimate_lds_joint(sender, receiver, once, grand_mean=grand_mean).at(again)
     cells = cell_difference(sender, receiver)
     literal = estimate_cells(sender, cells, flow_id)
@@ -147,8 +147,8 @@ def estimate_colate_joint(
             where=parameters.kind,
             action="record with choice packet, or use the literal estimator",
         )
-    once, again = np.unique(flow_id, return_inverse=True)
-    if len(once) < len(flow_id):
+    if len(np.unique(flow_id)) < len(flow_id):
+        once, again = np.unique(flow_id, return_inverse=True)
         return estimate_colate_joint(sender, receiver, once, grand_mean=grand_mean).at(again)
     cells = cell_difference(sender, receiver)
     incidence = counter_incidence(parameters, flow_id)
@@ -218,12 +218,10 @@ def estimate_stack(
     grand_mean: float | None = None,
 ) -> FlowDelays:
     """The mean delay, size and loss of each flow; `flow_id` lists every flow that was recorded."""
-    once, again = np.unique(flow_id, return_inverse=True)
-    if len(once) < len(flow_id):
+    if len(np.unique(flow_id)) < len(flow_id):
+        once, again = np.unique(flow_id, return_inverse=True)
         return estimate_stack(senders, receivers, once, grand_mean=grand_mean).at(again)
-    parts = [cell_difference(*ends) for ends in zip(senders, receivers, strict=True)]
-    units = [_unit_ns(sender) for sender in senders]
-    cells = _joined([replace(c, delay_sum=c.delay_sum * unit) for c, unit in zip(parts, units, strict=True)])
+    cells, rounded = _joined_cells(senders, receivers)
     incidence = stacked(
         [
             counter_incidence(sender.parameters, flow_id)
@@ -240,12 +238,19 @@ def estimate_stack(
         return replace(unheard, packets=counts.sent.mean, lost=counts.lost, heard_counts=counts.heard)
     # From here on nothing is asked of the others; flows and cells are many.
     incidence = incidence.without(~cells.usable)
-    # Time stamps are rounded down to a unit, which makes delays vary.
-    noise = [ROUNDING_VARIANCE * unit**2 if unit > 1 else 0.0 for unit in units]
-    rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])
     joint = joint_means(incidence, cells, counts, grand_mean=grand_mean, noise_per_packet=rounded)
     deviation = flow_deviations(incidence, cells, counts, joint)
     return _answered(flow_id, joint, counts, deviation, LDS_METHOD)
+
+
+def _joined_cells(senders: Sequence[FlowSketch], receivers: Sequence[FlowSketch]) -> tuple[CellDifference, FloatArray]:
+    """All sketches' cells, delays in ns, and the variance of one delay in each, as time stamps are rounded down to a
+    unit."""
+    units = [_unit_ns(sender) for sender in senders]
+    parts = [cell_difference(*ends) for ends in zip(senders, receivers, strict=True)]
+    noise = [ROUNDING_VARIANCE * unit**2 if unit > 1 else 0.0 for unit in units]
+    rounded = np.concatenate([np.full(len(c.sent), variance) for c, variance in zip(parts, noise, strict=True)])
+    return _joined([replace(c, delay_sum=c.delay_sum * unit) for c, unit in zip(parts, units, strict=True)]), rounded
 
 
 def _unit_ns(sender: FlowSketch) -> int:
@@ -255,10 +260,10 @@ def _unit_ns(sender: FlowSketch) -> int:
 def stacked(parts: Sequence[Incidence]) -> Incidence:
     """One matrix of all sketches' cells."""
     first = np.cumsum([0, *(part.cells for part in parts)])
-    cell = [np.where(part.cell < 0, -1, part.cell + at) for part, at in zip(parts, first, strict=False)]
+    cell = [np.where(part.cell < 0, -1, part.cell + at) for part, at in zip(parts, first.tolist(), strict=False)]
     lengths = tuple(int(length) for part in parts for length in np.diff(part.starts))
     share = np.concatenate([part.share for part in parts], axis=1)
-    return Incidence(np.concatenate(cell, axis=1), share, len(lengths), int(first[-1]), lengths)
+    return Incidence(np.concatenate(cell, axis=1, dtype=np.int32), share, len(lengths), int(first[-1]), lengths)
 
 
 def _joined(parts: Sequence[CellDifference]) -> CellDifference:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int32Array, Int64Array
 from sojourn.core.kernels import inlined, kernel
 
 # Bounds move bounds; after so many rounds hardly any more.
@@ -102,7 +102,7 @@ class SpoiledCounters(NamedTuple):
     """Counters, each packet in one of them: those of each flow (−1: none), the part of the flow that each takes, and
     how many packets are missing in every counter."""
 
-    cell: Int64Array
+    cell: Int32Array
     part: FloatArray
     missing: FloatArray
 
@@ -111,7 +111,7 @@ class CountedPackets(NamedTuple):
     """Counters as above, with the packets that each holds at the sender; ``missing`` is of no use where it is not
     ``clean``: extra packets hide what is missing."""
 
-    cell: Int64Array
+    cell: Int32Array
     part: FloatArray
     sent: FloatArray
     missing: FloatArray

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array
+from sojourn.core.arrays import FloatArray, Int32Array, Int64Array
 from sojourn.core.kernels import borrowing_inlined, borrowing_kernel, inlined, kernel
 from sojourn.estimation.learning import KEPT_FLOWS
 from sojourn.estimation.normal import normal_below
@@ -81,7 +81,7 @@ class _Known(NamedTuple):
     missing: FloatArray
     others: FloatArray
     variance: FloatArray
-    cell: Int64Array
+    cell: Int32Array
     part: FloatArray
 
     def at(self, rows: Int64Array) -> _Known:
@@ -150,7 +150,7 @@ def _groups(evidence: PacketEvidence) -> SpoiledCounters | None:
     group, lost = evidence.sampled.group, evidence.lost
     if lost is None or lost.noise.any() or evidence.of_lost.precision.any():
         return None
-    return SpoiledCounters(group[:, None], np.ones((len(group), 1)), lost.total)
+    return SpoiledCounters(group.astype(np.int32)[:, None], np.ones((len(group), 1)), lost.total)
 
 
 def _known(
@@ -162,7 +162,7 @@ def _known(
 ) -> _Known:
     sampled = evidence.sampled
     others = np.maximum(sizes.mean - sampled.kept, 0.0)
-    cell, part = np.zeros((len(others), 0), np.int64), np.zeros((len(others), 0))
+    cell, part = np.zeros((len(others), 0), np.int32), np.zeros((len(others), 0))
     if counters is not None:
         cell, part = counters.cell, counters.part
     return _Known(

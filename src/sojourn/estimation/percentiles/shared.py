@@ -83,23 +83,39 @@ def share_percentiles(
 
     `answer` is what is known of each flow's mean, by all of its packets.
     """
-    count = np.diff(delays.start).astype(np.float64)
-    worth = learnt.worth_of(evidence.size)
-    few = np.isnan(own[:, :, 0]) | (count[:, None] < worth)
-    asked = few & (worth > 0) & ~delays.whole[:, None]
+    found, is_shared = own.copy(), np.zeros(own.shape[:2], bool)
+    for first in range(0, len(own), BLOCK_FLOWS):
+        block = slice(first, first + BLOCK_FLOWS)
+        some = FlowPosterior(answer.mean[block], answer.low[block], answer.high[block])
+        _share(found[block], is_shared[block], first, delays, evidence.size[block], learnt, some)
+    return found, is_shared
+
+
+def _share(
+    found: FloatArray,
+    is_shared: BoolArray,
+    first: int,
+    delays: SampledDelays,
+    size: FloatArray,
+    learnt: SharedShape,
+    answer: FlowPosterior,
+) -> None:
+    """Fill in what the shape predicts of some flows, from the `first` on."""
+    block = slice(first, first + len(found))
+    count = np.diff(delays.start[first : block.stop + 1]).astype(np.float64)
+    worth = learnt.worth_of(size)
+    few = np.isnan(found[:, :, 0]) | (count[:, None] < worth)
+    asked = few & (worth > 0) & ~delays.whole[block, None]
     asked &= np.isfinite(answer.mean + answer.low + answer.high)[:, None]
     rows = np.flatnonzero(asked.any(axis=1))
-    found, is_shared = own.copy(), np.zeros(asked.shape, bool)
     if not len(rows):
-        return found, is_shared
-    size = np.maximum(evidence.size, count)
-    for block in np.split(rows, range(BLOCK_FLOWS, len(rows), BLOCK_FLOWS)):
-        some = FlowPosterior(answer.mean[block], answer.low[block], answer.high[block])
-        answers = _answers(delays, block, learnt.shape, np.maximum(worth[block], WORTH[0]), size[block], some)
-        known = np.isfinite(answers).all(axis=2) & asked[block]
-        found[block] = np.where(known[:, :, None], answers, found[block])
-        is_shared[block] = known
-    return _in_order(found, is_shared), is_shared
+        return
+    some = FlowPosterior(answer.mean[rows], answer.low[rows], answer.high[rows])
+    worth, size = np.maximum(worth[rows], WORTH[0]), np.maximum(size, count)[rows]
+    answers = _answers(delays, first + rows, learnt.shape, worth, size, some)
+    known = np.isfinite(answers).all(axis=2) & asked[rows]
+    found[rows] = _in_order(np.where(known[:, :, None], answers, found[rows]), known)
+    is_shared[rows] = known
 
 
 def _answers(
