@@ -171,28 +171,26 @@ def _fitted(said: DelayMessages, telling: Int64Array, passes: int) -> Mixture:
     return Mixture(weight, centre, width)
 
 
-@kernel
 def _likeliest(
     value: FloatArray, variance: FloatArray, normal: FloatArray, centre: FloatArray, passes: int
 ) -> FloatArray:
     """The weights after so many passes of expectation maximisation, beginning with a normal shape."""
-    weight = normal.copy()
+    # Where all weigh 1: what weights make of it takes no exponential of any component.
+    shares = np.empty((len(value), len(centre)))
+    _fill_shares(value, variance, centre, shares)
+    weight = normal
     for _ in range(passes):
-        share = _responsibility(value, variance, weight, centre)
+        flows = weight * ((1 / (shares @ weight)) @ shares)
         # A few flows' worth of the normal shape keeps tails that few flows show.
-        weight = (share + KEPT_FLOWS * normal) / (len(value) + KEPT_FLOWS)
+        weight = (flows + KEPT_FLOWS * normal) / (len(value) + KEPT_FLOWS)
     return weight
 
 
 @kernel
-def _responsibility(value: FloatArray, variance: FloatArray, weight: FloatArray, centre: FloatArray) -> FloatArray:
-    """Flows per component."""
-    total = np.zeros(len(weight))
-    own = np.empty(len(weight))
+def _fill_shares(value: FloatArray, variance: FloatArray, centre: FloatArray, shares: FloatArray) -> None:
+    even = np.ones(len(centre))
     for f in range(len(value)):
-        _component_shares(value[f], 1.0 / variance[f], weight, centre, own)
-        total += own
-    return total
+        _component_shares(value[f], 1.0 / variance[f], even, centre, shares[f])
 
 
 @inlined

@@ -149,15 +149,35 @@ def _components(f: int, observed: Observed, prior: FlowPrior, scratch: _Scratch)
     return float(most + np.log(total))
 
 
+class Likelihoods(NamedTuple):
+    """Of flows: the shares of components where all weigh 1, and the logarithm of the likelihood then.
+
+    What weights make of them takes no exponential of any component: they are learnt in many passes.
+    """
+
+    share: FloatArray
+    log: FloatArray
+
+    @classmethod
+    def of(cls, observed: Observed, prior: FlowPrior) -> Likelihoods:
+        even = prior._replace(weight=np.ones(len(prior.weight)))
+        found = cls(np.empty((len(observed.value), len(even.weight))), np.empty(len(observed.value)))
+        _fill_shares(observed, even, found.share, found.log)
+        return found
+
+    def weighed(self, weight: FloatArray, telling: FloatArray) -> tuple[FloatArray, float]:
+        """Flows per component under such weights, and the logarithm of the likelihood of all; each flow counts by what
+        it is `telling`."""
+        total = self.share @ weight
+        return weight * ((telling / total) @ self.share), float(telling @ (self.log + np.log(total)))
+
+
 @kernel
-def responsibility(observed: Observed, prior: FlowPrior, weight: FloatArray, share: FloatArray) -> float:
-    """Flows per component; the logarithm of the likelihood of all. Each counts by its weight."""
+def _fill_shares(observed: Observed, prior: FlowPrior, share: FloatArray, likelihood: FloatArray) -> None:
     scratch = _new_scratch(prior)
-    likelihood = 0.0
     for f in range(len(observed.value)):
-        likelihood += weight[f] * _components(f, observed, prior, scratch)
-        share += weight[f] * scratch.own
-    return likelihood
+        likelihood[f] = _components(f, observed, prior, scratch)
+        share[f] = scratch.own
 
 
 @kernel

@@ -28,7 +28,7 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, classes_of, learning_rows
 from sojourn.estimation.order_statistics import quantile_of_sorted
-from sojourn.estimation.posterior.components import ALIKE, FlowPrior, observed, quantiles_of, responsibility
+from sojourn.estimation.posterior.components import ALIKE, FlowPrior, Likelihoods, observed, quantiles_of
 from sojourn.estimation.posterior.evidence import FEWEST_FLOWS, Evidence, Moments, moments
 from sojourn.estimation.posterior.skewness import LOG_NORMAL, LogShape, log_shape
 from sojourn.estimation.sample import usual_variance
@@ -386,20 +386,18 @@ def _slope(mean: FloatArray, variance: FloatArray, log_size: FloatArray) -> floa
 def _likeliest(evidence: Evidence, prior: FlowPrior, mean: FloatArray, variance: FloatArray) -> tuple[FlowPrior, float]:
     """The likeliest weights, and the logarithm of the likelihood less what they cost: a normal's, or freer ones after
     some passes of expectation maximisation."""
-    seen, telling = observed(evidence, prior.vary), _telling(mean, variance)
-    share = np.zeros(COMPONENTS)
-    found = []
-    for shape in _normal_shapes(mean, variance, prior):
-        normal = prior._replace(weight=shape)
-        found.append((responsibility(seen, normal, telling, share), normal))
+    seen, telling = Likelihoods.of(observed(evidence, prior.vary), prior), _telling(mean, variance)
+    found = [(seen.weighed(shape, telling)[1], shape) for shape in _normal_shapes(mean, variance, prior)]
     likelihood, normal = max(found, key=lambda one: one[0])
     free = normal
     for _ in range(PASSES):
-        share = KEPT_FLOWS * normal.weight
-        freer = responsibility(seen, free, telling, share)
-        free = free._replace(weight=share / share.sum())
+        share, freer = seen.weighed(free, telling)
+        share += KEPT_FLOWS * normal
+        free = share / share.sum()
     cost = 0.5 * FREEDOM * math.log(max(float(telling.sum()), 1.0))
-    return (free, freer - cost) if freer - cost > likelihood else (normal, likelihood)
+    is_free = freer - cost > likelihood
+    weight, likelihood = (free, freer - cost) if is_free else (normal, likelihood)
+    return prior._replace(weight=weight), likelihood
 
 
 def _telling(mean: FloatArray, variance: FloatArray) -> FloatArray:
