@@ -139,7 +139,7 @@ def test_too_many_intervals_are_refused_before_there_are_any(captures: tuple[str
     with pytest.raises(sojourn.SojournError) as raised:
         sojourn.measure(*captures, sketch="auto", interval="1ns")
     assert str(raised.value) == (
-        "interval: 7.49 s would be 7,488,483,923 intervals, more than 4,295; give 1.80ms or more, or less memory"
+        "interval: 7.49 s would be 7,488,483,923 intervals, more than 4,296; give 1.80ms or more, or less memory"
     )
 
 
