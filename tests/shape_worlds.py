@@ -64,4 +64,5 @@ class Drawn:
             return self.own, np.zeros(self.own.shape[:2], bool), None
         answer = posterior_under(prior, self.evidence)
         answer = FlowPosterior(answer.mean, answer.low, answer.high)
-        return *share_percentiles(self.own, self.delays, self.evidence, learnt, answer), learnt
+        found = self.own.copy()
+        return found, share_percentiles(found, self.delays, self.evidence, learnt, answer), learnt

@@ -171,7 +171,8 @@ def combine(
 
     Where the samples are given in `halves`, too, one of them checks what is said of the other. `before` is what the run
     before says of the flows; with it the answers have states for the next run (`history`). With all sampled `delays`,
-    flows share what these tell of percentiles. `whole` is what is known of all packets' mean.
+    flows share what these tell of percentiles: they are filled in where `samples` have them. `whole` is what is known
+    of all packets' mean.
     """
     if cells is None:
         cells = unanswered_flows(samples.flow_id, Reason.NOT_SAMPLED, samples.method)
@@ -245,7 +246,7 @@ def _posterior(prior: FlowPrior, evidence: Evidence, asked: BoolArray, halves: H
 def _with_shared_percentiles(
     found: FlowDelays, cells: FlowDelays, evidence: Evidence, prior: FlowPrior | None, delays: SampledDelays
 ) -> FlowDelays:
-    """The answers with percentiles by what flows have in common, where that predicts."""
+    """The answers with percentiles by what flows have in common, where that predicts: in place."""
     own = found.percentiles
     if own is None:
         return found
@@ -261,8 +262,7 @@ def _with_shared_percentiles(
     if learnt is None:
         return by_themselves
     answer = FlowPosterior(found.mean_ns, found.low_ns, found.high_ns)
-    percentiles, is_shared = share_percentiles(own, delays, evidence, learnt, answer)
-    return replace(found, percentiles=percentiles, shared_shape=is_shared)
+    return replace(found, shared_shape=share_percentiles(own, delays, evidence, learnt, answer))
 
 
 def _evidence(cells: FlowDelays, samples: FlowDelays, delivered: FloatArray) -> Evidence:

@@ -328,12 +328,12 @@ def _components(largest: int) -> tuple[FloatArray, FloatArray]:
     return centre, width
 
 
-def _reach(bounds: SizeBounds, centre: FloatArray) -> tuple[Int64Array, Int64Array]:
+def _reach(bounds: SizeBounds, centre: FloatArray) -> tuple[Int32Array, Int32Array]:
     """The components that each flow's bounds allow: [first, last), at least one."""
     first = np.searchsorted(centre * math.sqrt(RATIO), bounds.low.astype(np.float64), side="left")
     last = np.searchsorted(centre / math.sqrt(RATIO), bounds.high.astype(np.float64), side="right")
     first = np.minimum(first, len(centre) - 1)
-    return first.astype(np.int64), np.maximum(last, first + 1).astype(np.int64)
+    return first.astype(np.int32), np.maximum(last, first + 1).astype(np.int32)
 
 
 @kernel

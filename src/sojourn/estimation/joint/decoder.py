@@ -165,11 +165,8 @@ def joint_means(
     """Means over the usable cells; `noise_per_packet` is the variance of a recorded delay around the true one, of each
     cell or of all."""
     heard = incidence.without(~cells.usable)
-    kept = heard.cell >= 0
     count = np.where(cells.usable, cells.sent, 0).astype(np.float64)
-    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), LEAST_PART)
-    # In place: they take as much memory as the messages.
-    packets = np.maximum(counts.sent.part_mean, LEAST_PART, out=counts.sent.part_mean)
+    packets, unheard = _expected_packets(heard, counts)
     size = counts.received
     is_exact = cells.usable & np.broadcast_to(noise_per_packet == np.float64(0), cells.usable.shape)
     exact = _exact_means(settle_sums(heard, is_exact, cells.delay_sum), counts)
@@ -184,19 +181,27 @@ def joint_means(
         noise_per_packet * count,
         exact,
     )
-    unheard = np.maximum(1 - np.where(kept, packets, 0.0).sum(axis=1) / recorded, 0.0)
     # With fewer cells than flows, sizes are too doubtful to learn from how delays go with them.
     sizes_tell = np.count_nonzero(count) >= heard.flows
     said = solve_mixed(
         delay_cells, lambda said: correct_survivor_bias(said, size, unheard, grand_mean) if sizes_tell else said
     )
-    answered = kept.any(axis=1) & (said.precision > 0)
+    answered = (heard.cell >= 0).any(axis=1) & (said.precision > 0)
     seen = np.minimum(heard.kept_by_group(packets).max(axis=1, initial=0.0), size)
     samples = np.where(answered, seen, 0.0)
     certain = student_95(max(said.cells - 2, 1)) / NORMAL_95
     joint = _answers(said, size, counts.received_variance, counts.inverse, samples, rounding, certain)
     joint = replace(joint, usable=int(np.count_nonzero(count)))
     return _with_exact(joint, exact, counts, rounding)
+
+
+def _expected_packets(heard: Incidence, counts: FlowCounts) -> tuple[FloatArray, FloatArray]:
+    """The packets expected of each edge, and the share of each flow's that is in cells that are not heard."""
+    recorded = np.maximum(counts.sent.part_mean.sum(axis=1), LEAST_PART)
+    # In place: they take as much memory as the messages.
+    packets = np.maximum(counts.sent.part_mean, LEAST_PART, out=counts.sent.part_mean)
+    unheard = np.maximum(1 - np.where(heard.cell >= 0, packets, 0.0).sum(axis=1) / recorded, 0.0)
+    return packets, unheard
 
 
 def _exact_means(settled: SettledSums, counts: FlowCounts) -> FloatArray:

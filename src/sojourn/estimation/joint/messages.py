@@ -100,8 +100,8 @@ class Prior(NamedTuple):
     width2: FloatArray
     scatter: FloatArray
     doubt: FloatArray
-    first: Int64Array
-    last: Int64Array
+    first: Int32Array
+    last: Int32Array
     low: FloatArray
     high: FloatArray
     least: float
@@ -112,7 +112,7 @@ def mixture_prior(
     weight: FloatArray, centre: FloatArray, width2: FloatArray, *, scatter: FloatArray, doubt: FloatArray
 ) -> Prior:
     """One mixture for all flows, without bounds."""
-    first, last = np.zeros(len(scatter), np.int64), np.full(len(scatter), len(weight))
+    first, last = np.zeros(len(scatter), np.int32), np.full(len(scatter), len(weight), np.int32)
     low, high = np.full(len(scatter), -np.inf), np.full(len(scatter), np.inf)
     least = LEAST_VARIANCE * float(width2[0]) + TINY
     return Prior(weight, centre, width2, scatter, doubt, first, last, low, high, least, np.zeros(0))

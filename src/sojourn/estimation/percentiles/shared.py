@@ -77,18 +77,18 @@ class SharedShape:
 
 
 def share_percentiles(
-    own: FloatArray, delays: SampledDelays, evidence: Evidence, learnt: SharedShape, answer: FlowPosterior
-) -> tuple[FloatArray, BoolArray]:
-    """The percentiles (flows × levels × value, low, high) with those that the shape predicts, and which these are.
+    found: FloatArray, delays: SampledDelays, evidence: Evidence, learnt: SharedShape, answer: FlowPosterior
+) -> BoolArray:
+    """Fill in the percentiles (flows × levels × value, low, high) that the shape predicts; which these are.
 
-    `answer` is what is known of each flow's mean, by all of its packets.
+    `found` are flows' own, `answer` is what is known of each flow's mean, by all of its packets.
     """
-    found, is_shared = own.copy(), np.zeros(own.shape[:2], bool)
-    for first in range(0, len(own), BLOCK_FLOWS):
+    is_shared = np.zeros(found.shape[:2], bool)
+    for first in range(0, len(found), BLOCK_FLOWS):
         block = slice(first, first + BLOCK_FLOWS)
         some = FlowPosterior(answer.mean[block], answer.low[block], answer.high[block])
         _share(found[block], is_shared[block], first, delays, evidence.size[block], learnt, some)
-    return found, is_shared
+    return is_shared
 
 
 def _share(
