@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 from bench.round_trips import RoundTrips, queue_world
 
@@ -32,3 +34,18 @@ def test_queues_that_drift_are_decoded_from_short_epochs_and_intervals_hold() ->
     assert np.median(many) < 0.8 * np.median(few)
     assert np.mean(inside) >= 0.90
     assert methods == {METHOD}
+
+
+def test_a_thousand_epochs_are_decoded_within_what_a_query_may_take() -> None:
+    """As many as are planned for two minutes, each under a salt of its own; spread out together they took 196 MB."""
+    world = queue_world(60, 20)
+    arrays = world.recorded(1024)
+    estimate_means_jointly(arrays[:16], world.ids, unit="ns")  # loads kernels
+    tracemalloc.start()
+    try:
+        answers = estimate_means_jointly(arrays, world.ids, unit="ns")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert all(isinstance(answer, Estimate) for answer in answers)
+    assert peak < 64e6
