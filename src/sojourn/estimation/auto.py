@@ -358,12 +358,12 @@ def _told(
     mean, low, high = interval
     answered = ~np.isnan(mean)
     by_cells, by_samples = cells.answered, samples.answered
-    rows = zip(by_cells.tolist(), by_samples.tolist(), weight.tolist(), strict=True)
-    unheard = np.where(by_history, BY_HISTORY, PRIOR_ONLY).tolist()
+    rows = zip(by_cells.tolist(), by_samples.tolist(), (weight > 0.5).tolist(), strict=True)
+    unheard = [BY_HISTORY if is_known else PRIOR_ONLY for is_known in by_history.tolist()]
     names = zip(cells.method_of_flow, samples.method_of_flow, unheard, strict=True)
     methods = [
-        cell if has_cells and (share > 0.5 or not has_samples) else sample if has_samples else other
-        for (has_cells, has_samples, share), (cell, sample, other) in zip(rows, names, strict=True)
+        cell if has_cells and (is_most or not has_samples) else sample if has_samples else other
+        for (has_cells, has_samples, is_most), (cell, sample, other) in zip(rows, names, strict=True)
     ]
     reasons = [
         None if is_answered else cell or sample

@@ -38,7 +38,7 @@ from sojourn.estimation.percentiles.shape import Mixed, SampledDelays, Shape, pl
 from sojourn.estimation.posterior.components import FlowPrior
 from sojourn.estimation.posterior.evidence import Evidence
 from sojourn.estimation.posterior.held_out import FEWEST, SURE
-from sojourn.estimation.posterior.hierarchy import FlowPosterior, SpreadLaw, posterior_under, spread_law
+from sojourn.estimation.posterior.hierarchy import BLOCK_FLOWS, FlowPosterior, SpreadLaw, posterior_under, spread_law
 
 # α to choose from: packets' worth of what flows have in common. The least of them is nothing in common.
 WORTH = np.geomspace(3.0, 10_000.0, 15)
@@ -53,8 +53,6 @@ LEAST_SIZE = 10
 MOST_CORRELATED = 0.98
 # Of α, what lies beyond a level: a Dirichlet process of less ends before it, as flows need not.
 LEAST_BEYOND = 1 / 8
-# Flows whose percentiles are computed at a time: each takes 1 kB of intermediate results.
-BLOCK_FLOWS = 1 << 14
 LEVEL = np.array(list(LEVELS.values()))
 # Sampled packets that give a level an interval of their own (`order_statistics`).
 ENOUGH = np.ceil(np.maximum(math.log(MISS) / np.log(LEVEL), math.log2(2 / MISS)))

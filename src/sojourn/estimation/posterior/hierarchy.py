@@ -53,6 +53,8 @@ SURELY = 0.2
 OTHERWISE, MANY_FLOWS = 4.0, 50
 # Of flows that moments call alike, the part that may differ: large ones do where most are small.
 DIFFER = 0.1
+# Flows that are answered at a time: each takes up to 1 kB of intermediate results.
+BLOCK_FLOWS = 1 << 14
 _TINY = 1e-9
 
 
@@ -131,7 +133,13 @@ def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | 
     """
     quantiles = np.full((len(evidence.value), 3), np.nan)
     rows = np.arange(len(quantiles)) if asked is None else np.flatnonzero(asked)
-    some = evidence.select(rows)
+    for block in np.split(rows, range(BLOCK_FLOWS, len(rows), BLOCK_FLOWS)):
+        quantiles[block] = _answers(prior, evidence.select(block))
+    return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
+
+
+def _answers(prior: FlowPrior, some: Evidence) -> FloatArray:
+    """Median, low and high of some flows."""
     found = _posterior_quantiles(some, prior)
     if prior.alike:
         # Where a few sampled packets tell flows apart they may tell chance. What flows may differ by the interval has.
@@ -144,8 +152,7 @@ def posterior_under(prior: FlowPrior, evidence: Evidence, *, asked: BoolArray | 
     # Components whose widths differ by many orders are parted to a part of the widest only.
     found[:, 1] = np.minimum(found[:, 1], found[:, 0])
     found[:, 2] = np.maximum(found[:, 2], found[:, 0])
-    quantiles[rows] = found
-    return FlowPosterior(quantiles[:, 0], quantiles[:, 1], quantiles[:, 2])
+    return found
 
 
 def _narrowed(prior: FlowPrior, found: Moments | None) -> FlowPrior:
