@@ -158,6 +158,13 @@ class HeldOut(NamedTuple):
         return self.logs / self.number + math.log(max(self.squares / self.number, TINY))
 
 
+class _Searched(NamedTuple):
+    """A solution without its messages: 16 bytes a flow, of every one that is tried."""
+
+    score: float
+    scale: float
+
+
 @kernel
 def _doubt_of_groups(cell: Int32Array, share: FloatArray, starts: Int64Array, split: FloatArray) -> FloatArray:
     """The variances of flows' parts added up, flows × groups; a cell that takes all has all. O(edges)."""
@@ -281,14 +288,14 @@ class DelayProblem:
         excess = (self.cells.delay_sum - prior_mean * self.cells.count)[self.heard]
         unit = float(np.mean(excess**2 / self.cells.count[self.heard])) if len(excess) else 0.0
         unit = max(unit, LEAST_UNIT)
-        found: dict[float, Solved] = {}
+        found: dict[float, _Searched] = {}
         tie = TIE / max(self.telling_cells, 1)
         middle = len(ratios) // 2
         # From the middle both ways, as far as it does not get worse.
         for way in (ratios[middle::-1], ratios[middle:]):
             for ratio in way:
                 if ratio not in found:
-                    found[ratio] = self.solve(prior_mean, ratio * unit, unit, SEARCH)
+                    found[ratio] = self._searched(prior_mean, ratio * unit, unit)
                 if found[ratio].score > min(one.score for one in found.values()) + tie:
                     break
         # Few cells leave the ratio open; then small flows are rather taken to scatter more.
@@ -309,7 +316,7 @@ class DelayProblem:
         for power in POWERS[1:]:
             self.tone = slower**power
             self.tone /= np.average(self.tone, weights=self.size)
-            outcome = self.solve(prior_mean, between, within, SEARCH)
+            outcome = self._searched(prior_mean, between, within)
             best = min(best, (outcome.score, self.tone, outcome.scale), key=lambda one: one[0])
             if outcome.score > last:
                 break
@@ -325,7 +332,7 @@ class DelayProblem:
         best = (np.inf, 1.0, 1.0)
         for share in SPLIT_SHARES:
             self.unsplit = share * said
-            outcome = self.solve(prior_mean, between, within, SEARCH)
+            outcome = self._searched(prior_mean, between, within)
             if outcome.score > best[0]:
                 break
             best = outcome.score, share, outcome.scale
@@ -393,6 +400,11 @@ class DelayProblem:
         logs, squares, cells, open_squares, open_cells = held_out
         logs += float(np.log(spread).sum())
         return HeldOut(logs, squares + square, cells + number, open_squares + square, open_cells + number)
+
+    def _searched(self, prior_mean: float, between: float, within: float) -> _Searched:
+        """What a search asks of a solution."""
+        found = self.solve(prior_mean, between, within, SEARCH)
+        return _Searched(found.score, found.scale)
 
     def solve(self, prior_mean: float, between: float, within: float, effort: Effort) -> Solved:
         """What the cells say of each flow's excess over `prior_mean`."""
