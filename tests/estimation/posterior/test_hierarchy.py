@@ -313,3 +313,21 @@ def test_what_cells_say_of_all_flows_is_not_believed_against_what_they_say_of_ea
     assert by_itself is not None
     assert told is not None
     assert told.apart == by_itself.apart
+
+
+@pytest.mark.parametrize("kind", ["x10", "alike"])
+def test_flows_are_not_alike_where_those_that_cells_know_well_differ(kind: str) -> None:
+    """Forty flows of two thousand, which the noise of the others hides in sums of squares, and few sampled packets."""
+    random = np.random.default_rng(60)
+    flows, known, mean = 2_000, 40, 5e6
+    apart = np.exp(random.normal(0, 0.5, flows)) if kind == "x10" else np.ones(flows)
+    error = np.where(np.arange(flows) < known, 0.05, 3.0) * mean
+    value = apart * mean + random.normal(0, error)
+    # Two packets of one flow in ten: what these say of flows' means is that chance has it so.
+    count = np.where(np.arange(flows) % 10 == 0, 2.0, 0.0)
+    drawn = mean * random.gamma(4.0, 0.25, (flows, 2))
+    squares = np.where(count > 0, drawn.var(axis=1) * 2, 0.0)
+    evidence = Evidence(value, error**-2.0, drawn.mean(axis=1), count, squares, np.full(flows, 100.0))
+    found = moments(evidence)
+    assert found is not None
+    assert (found.alike > 0.5) == (kind == "alike")

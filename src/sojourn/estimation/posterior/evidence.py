@@ -30,6 +30,8 @@ FEW_PACKETS = 8
 CONTRADICTED = 2.0
 # Squares over what they are expected to be: messages claim a third too little where cells are few.
 MOST_SQUARES = 2.0
+# A flow's mean is known that is known to this part.
+SURELY = 0.2
 _TINY = 1e-9
 
 
@@ -152,7 +154,8 @@ def moments(evidence: Evidence) -> Moments | None:
     alike = told.alike(found.middle**2)
     if evidence.apart < apart and _agrees(evidence, found.within, evidence.apart):
         apart = evidence.apart
-    if (evidence.precision > 0).any() and not _agrees(evidence, found.within, 0.0):
+    heard = bool((evidence.precision > 0).any())
+    if heard and (not _agrees(evidence, found.within, 0.0) or _surely_apart(evidence, found.within)):
         alike = 0.0
     mean = _middle(evidence, weight, apart, found.within)
     # Where delays are skewed, a flow's precision goes with its value, and draws the mean of all down.
@@ -206,3 +209,13 @@ def _agrees(evidence: Evidence, within: float, apart: float) -> bool:
     expected = apart**2 + claimed + within / evidence.size[heard]
     squares = (value - np.average(value, weights=weight)) ** 2
     return bool(np.sum(weight**2 * squares) <= MOST_SQUARES * np.sum(weight**2 * expected))
+
+
+def _surely_apart(evidence: Evidence, within: float) -> bool:
+    """Whether most flows that cells know well are beyond doubt off the middle of these, however many mice agree."""
+    with np.errstate(divide="ignore"):
+        well = evidence.precision * (SURELY * evidence.value) ** 2 >= 1
+    if well.sum() < FEWEST_FLOWS:
+        return False
+    value, expected = evidence.value[well], 1 / evidence.precision[well] + within / evidence.size[well]
+    return float(np.median((value - np.median(value)) ** 2 / expected)) > CONTRADICTED**2

@@ -29,7 +29,7 @@ from sojourn.core.arrays import BoolArray, FloatArray, Int64Array
 from sojourn.estimation.learning import KEPT_FLOWS, POWERS, WIDTH, classes_of, learning_rows
 from sojourn.estimation.order_statistics import quantile_of_sorted
 from sojourn.estimation.posterior.components import ALIKE, FlowPrior, Likelihoods, observed, quantiles_of
-from sojourn.estimation.posterior.evidence import FEWEST_FLOWS, Evidence, Moments, moments
+from sojourn.estimation.posterior.evidence import FEWEST_FLOWS, SURELY, Evidence, Moments, moments
 from sojourn.estimation.posterior.skewness import LOG_NORMAL, LogShape, log_shape
 from sojourn.estimation.sample import usual_variance
 
@@ -47,8 +47,6 @@ SHAPES = (0.0, 0.1, 0.3, 1.0, 2.0)
 FREEDOM = 5
 # By moments: flows that are further apart are known to be; less by this factor is less.
 MOST_ALIKE, CLEARLY = 0.5, 0.75
-# A flow's mean is known that is known to this part.
-SURELY = 0.2
 # Standard errors beyond which packets of a class of sizes vary otherwise than the others, told by so many flows.
 OTHERWISE, MANY_FLOWS = 4.0, 50
 # Of flows that moments call alike, the part that may differ: large ones do where most are small.
