@@ -36,6 +36,7 @@ COMMANDS = {
     "batch": ("segments.batch",),
     "rtt": ("capture.rtt",),
     "flows": ("capture.flows",),
+    "top": ("top.command",),
     "tomography": ("tomography",),
     "reproduce": ("reproduce",),
     "agent": ("fleet.agent",),

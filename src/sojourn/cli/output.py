@@ -340,19 +340,34 @@ def _write_table(blocks: Iterable[Block], file: TextIO | None, table: Sequence[T
     columns = [
         known.get(name) or TableColumn(name, name, justify="left" if name in texts else "right") for name in names
     ]
-    lines = [[(column.title, "bold") for column in columns]]
     everything = shown if first is None else chain([first], shown)
-    lines += [[_cell(column, row[column.name]) for column in columns] for row in everything]
-    widths = [max(_width(line[k][0]) for line in lines) for k in range(len(columns))]
     screen = _screen(file)
-    if screen is not None and screen.is_terminal and not (view.wide or view.columns):
-        _fit(columns, widths, screen.width)
+    is_fitted = screen is not None and screen.is_terminal and not (view.wide or view.columns)
+    for line in laid_out(columns, everything, screen.width if screen is not None and is_fitted else None):
+        _print_line(line, screen, file)
+
+
+def laid_out(
+    columns: Sequence[TableColumn], table_rows: Iterable[Mapping[str, Any]], most: int | None = None
+) -> Iterator[list[tuple[str, str]]]:
+    """The lines of a table, each as texts with their styles, the titles first; fitted into `most` columns of a screen.
+
+    >>> for line in laid_out(columns("flow", "packets"), [{"flow": "a > b", "packets": 12}]):
+    ...     print("".join(text for text, style in line).rstrip())
+     flow  packets
+    a > b       12
+    """
+    lines = [[(column.title, "bold") for column in columns]]
+    lines += [[_cell(column, row[column.name]) for column in columns] for row in table_rows]
+    widths = [max(_width(line[k][0]) for line in lines) for k in range(len(columns))]
+    if most is not None:
+        _fit(columns, widths, most)
     for line in lines:
         parts: list[tuple[str, str]] = []
         for column, (text, style), width in zip(columns, line, widths, strict=True):
             if width:
                 parts += [*_placed(text, style, width, column.justify), (" " * _GAP, "")]
-        _print_line(parts, screen, file)
+        yield parts
 
 
 def _screen(file: TextIO | None) -> Console | None:

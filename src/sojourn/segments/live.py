@@ -33,7 +33,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +47,7 @@ from sojourn.core.arrays import BoolArray, PacketBatch, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
 from sojourn.core.results import Advance, silent
 from sojourn.epochs.epoch import Epoch, merge_epochs
+from sojourn.matching.consumers import PacketConsumer
 from sojourn.matching.crossing import resegmented
 from sojourn.matching.exact import ExactMatch
 from sojourn.matching.groups import ClassTotals
@@ -150,16 +151,20 @@ class LivePoint:
 
 
 class LiveMatch:
-    """Matches both interfaces' packets as they come, from a thread for each."""
+    """Matches both interfaces' packets as they come, from a thread for each.
 
-    def __init__(self, max_delay_ns: int, *, by_class: bool = False) -> None:
+    Who looks at the ``stream`` or its consumers meanwhile holds the ``lock``.
+    """
+
+    def __init__(self, max_delay_ns: int, consumers: Sequence[PacketConsumer] = (), *, by_class: bool = False) -> None:
         classes = ClassTotals() if by_class else None
-        self.stream = ExactStream(StreamSettings.of_one_clock(max_delay_ns), span_ns=DISORDER_NS, classes=classes)
-        self._lock = threading.Lock()
+        settings = StreamSettings.of_one_clock(max_delay_ns)
+        self.stream = ExactStream(settings, consumers, span_ns=DISORDER_NS, classes=classes)
+        self.lock = threading.Lock()
 
     def take(self, side: int, batch: PacketBatch, asked_ns: int) -> None:
         """Packets of one interface; an empty batch was asked for at a time before which there is nothing more."""
-        with self._lock:
+        with self.lock:
             if len(batch):
                 self.stream.take(side, batch)
             else:

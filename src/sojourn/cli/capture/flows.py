@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -94,6 +95,17 @@ def flow_columns(source: str, destination: str, protocol: str = "protocol", *, r
 
 def show_port(port: int) -> str:
     return str(port) if port else ""
+
+
+def flow_end(row: Mapping[str, Any], which: Literal["src", "dest"]) -> str:
+    """Host and port of a flow's source or destination.
+
+    >>> flow_end({"src_ip": "2001:db8::1", "src_port": 443}, "src")
+    '[2001:db8::1]:443'
+    """
+    ip, port = row[f"{which}_ip"], row[f"{which}_port"]
+    host = f"[{ip}]" if ip and ":" in ip and port else ip or "?"
+    return f"{host}:{port}" if port else str(host)
 
 
 def _show_time(time_ns: int) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.cli.capture.flows import flow_columns
+from sojourn.cli.capture.flows import flow_columns, flow_end
 from sojourn.cli.options import InnerOption, Live, Output, StrictOption, VerboseOption, WordsArgument, grouped
 from sojourn.cli.output import Format, TableColumn, opened, progress, warn
 from sojourn.cli.reports import ReportOption, check_report, write_report
@@ -143,15 +143,9 @@ def _lines(samples: Columns) -> Iterator[str]:
     for row in rows(samples):
         second, fraction = divmod(row["timestamp"], 1_000_000_000)
         clock = datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
-        flow = f"{row['protocol']} {_end(row, 'src')}+{_end(row, 'dest')}"
+        flow = f"{row['protocol']} {flow_end(row, 'src')}+{flow_end(row, 'dest')}"
         times = f"{format_duration(row['rtt'])} {format_duration(row['min_rtt'])}"
         yield f"{clock}.{fraction:09d} {times} {flow} {row['kind']} {row['note']}".rstrip()
-
-
-def _end(row: dict[str, Any], which: str) -> str:
-    ip, port = row[f"{which}_ip"], row[f"{which}_port"]
-    host = f"[{ip}]" if ip and ":" in ip and port else ip or "?"
-    return f"{host}:{port}" if port else str(host)
 
 
 def _table() -> list[TableColumn]:

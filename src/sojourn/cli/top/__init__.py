@@ -1,0 +1,1 @@
+"""`sojourn top`: what happens now, again and again: flows of interfaces, or of a segment."""
