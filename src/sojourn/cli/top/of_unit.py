@@ -14,11 +14,14 @@ from sojourn.cli.top.frame import NUMBERS, Frame, Sort
 from sojourn.core.arrays import FloatArray
 from sojourn.core.keys import FLOW_FIELDS
 from sojourn.core.units import format_age, format_clock
-from sojourn.node.transports.transport import TransportError
+from sojourn.node.transports.transport import RefusedError, TransportError
 
 if TYPE_CHECKING:
     from sojourn.client.query_unit import Client
     from sojourn.segments.result import SegmentResult
+
+# How a query unit refuses a question about a segment that exists, as the range has no answer.
+NO_ANSWER_YET = 400
 
 
 @dataclass(eq=False)
@@ -44,13 +47,18 @@ class SegmentFlows:
         self._stopped.set()
 
     def frames(self) -> Generator[Frame, None, None]:
-        latest: Frame | None = None
+        latest: Frame | None = None  # what a unit that no longer answers said last
         while not self._stopped.is_set():
             asked = time.monotonic()
             now_ns = time.time_ns()
             try:
                 result = self.client.query_segment(self.name, from_ns=now_ns - self.window_ns, to_ns=None)
                 latest = self._frame(result, now_ns)
+                yield latest
+            except RefusedError as error:
+                if error.status != NO_ANSWER_YET:
+                    raise
+                latest = self._empty(now_ns, error)
                 yield latest
             except TransportError as error:
                 if latest is None:
@@ -76,15 +84,13 @@ class SegmentFlows:
             "p99_ns": whole.get("p99_ns"),
             "loss": lost / sent if sent and lost is not None else None,
         }
-        notes = list(result.warnings) if ids else [*result.warnings, *self._nothing(whole)]
+        notes = [*result.warnings, *([str(whole["reason"])] if whole.get("reason") else [])]
         return Frame(now_ns, span_ns, np.array(ids, np.uint64), columns, names.__getitem__, total, notes)
 
-    def _nothing(self, whole: Mapping[str, Any]) -> list[str]:
-        why = f" ({whole['reason']})" if whole.get("reason") else ""
-        return [
-            f"no answer about {self.name} in the last {format_age(self.window_ns)}{why}: both its nodes have to report "
-            f"packets; sojourn segment show {self.name} tells how they fare, --window looks further back"
-        ]
+    def _empty(self, now_ns: int, why: RefusedError) -> Frame:
+        """A segment of which there is nothing in the window: the query unit says what to do."""
+        note = why.what.removeprefix(f"refuses ({NO_ANSWER_YET}): ")
+        return Frame(now_ns, self.window_ns, np.zeros(0, np.uint64), {}, lambda _: {}, {}, [note])
 
 
 def _names(rows: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

@@ -82,11 +82,12 @@ class InterfaceFlows:
             },
             lambda flow_id: table.named(names[flow_id]),
             {"packets_per_second": float(rates[0].sum()), "bits_per_second": float(rates[1].sum()), "mean_ns": mean},
-            [*self.reader.warnings, *([] if len(ids) else [self._nothing(end_ns - begun_ns)])],
+            [*self.reader.warnings, *([] if len(ids) else [self._nothing()])],
         )
 
-    def _nothing(self, span_ns: int) -> str:
-        return f"no IP packet passed {self.reader.name} for {format_age(span_ns)}: is it the one meant, and the filter?"
+    def _nothing(self) -> str:
+        span = format_age(self.interval_ns)
+        return f"no IP packet passed {self.reader.name} for {span}; check the interface and the filter"
 
 
 def _round_trips(summaries: RttSummaries, ids: UInt64Array) -> tuple[FloatArray, FloatArray, FloatArray]:
