@@ -93,12 +93,13 @@ def test_one_interface_shows_rates_and_round_trips(router: Host) -> None:
 
 def test_without_a_terminal_one_frame_is_printed(router: Host) -> None:
     said = on(router, "-i", "left", "-i", "right", "--interval", "500ms", "--sort", "loss", "--limit", "1")
-    head, blank, titles, row, *more = said.splitlines()
-    assert re.fullmatch(r"left → right  \d\d:\d\d:\d\d  \d flows, .*, delay [\d.]+ ms, p99 .*, loss [\d.]+%", head)
+    head, total, blank, titles, row, *more = said.splitlines()
+    assert re.fullmatch(r"left → right  \d\d:\d\d:\d\d  \d flows", head)
+    assert re.fullmatch(r"[\d,]+/s packets, [\d.]+ Mbit/s, delay [\d.]+ ms, p99 [\d.]+ ms, loss [\d.]+%", total)
     assert blank == ""
     assert "▼ loss" in titles
     assert " > " in row
-    flows = int(re.findall(r"(\d+) flows?,", head)[0])
+    flows = int(re.findall(r"(\d+) flows?", head)[0])
     assert more == [f"… and {plural(flows - 1, 'flow')} more"]
 
 

@@ -79,9 +79,9 @@ def test_a_segment_is_shown_by_flow(unit: Unit, world: TwoPointWorld) -> None:
 def test_it_is_a_table_without_a_terminal(unit: Unit) -> None:
     lines = top(unit, "--segment", "ab", "--window", "2min", "--sort", "rate", "--limit", "3").stdout.splitlines()
     assert lines[0].startswith("ab, last 2 min  ")
-    assert "▼ packets" in lines[2]
-    assert all(" > " in line for line in lines[3:6])
-    assert lines[6].startswith("… and ")
+    assert "▼ packets" in lines[3]
+    assert all(" > " in line for line in lines[4:7])
+    assert lines[7].startswith("… and ")
 
 
 def test_a_segment_without_answers_says_what_to_do(unit: Unit) -> None:

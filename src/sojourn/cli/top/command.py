@@ -26,10 +26,12 @@ EXAMPLE = """\
 
 \b
   $ sojourn top -i lan0 -i wan0
-  lan0 → wan0  14:03:22  2 flows, 1,204/s packets, 13.2 Mbit/s, delay 8.11 ms, p99 12.0 ms, loss 0.42%
-  flow                               trend        rate  ▼ delay      p99   loss
-  10.0.1.2:40332 > 10.0.2.2:5201 tcp    ▁▂▅█  13.1 Mbit/s  8.13 ms  12.0 ms  0.42%
-  10.0.1.2:5353 > 10.0.2.2:53 udp       ▂▃▃█  9.60 kbit/s  2.04 ms  9.81 ms  0.00%
+  lan0 → wan0  18:42:31  4 flows
+  1,920/s packets, 20.7 Mbit/s, delay 19.0 ms, p99 23.5 ms, loss 3.76%
+
+  flow                                             trend  ▼ delay      p99   loss
+  10.97.1.2:50126 > 10.97.2.2:5201 tcp      ▃▄▆▇████████  19.1 ms  23.5 ms  5.65%
+  10.97.1.2:45104 > 10.97.2.2:5202 udp      ▃▄▅▇████████  19.1 ms  23.3 ms  0.00%
 
 \b
   $ sojourn top -i eth0 tcp port 443
@@ -97,7 +99,7 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 @grouped
 def top(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILTER]...", help="Interfaces: a filter in tcpdump's syntax.")
+        list[str] | None, typer.Argument(metavar="FILTER", help="Interfaces: a filter in tcpdump's syntax.")
     ] = None,
     *,
     watched: Watched,

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, TypeAlias
 
 from sojourn.cli.capture.flows import flow_end
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Line: TypeAlias = Sequence[tuple[str, str]]  # texts with their styles
 
 WAIT_SECONDS = 0.1
+HEAD_LINES = 4  # what is watched, what it comes to, nothing, titles
 CLOSE_SECONDS = 2.0  # what does not end by then ends with the program
 KEYS = {"d": Sort.DELAY, "p": Sort.P99, "l": Sort.LOSS, "r": Sort.RATE}
 _WORDS = {Sort.DELAY: "delay", Sort.P99: "p99", Sort.LOSS: "loss", Sort.RATE: "rate"}
@@ -72,13 +74,13 @@ class View:
     def lines(self, width: int | None = None, height: int | None = None) -> Iterator[Line]:
         """The latest frame: a head, the table, notes; fitted into a screen, if there is one."""
         if not self.history.frames:
-            yield [(f"{self.source.title}: measuring, the first numbers are on their way", "")]
+            yield [(f"{harmless(self.source.title)}: measuring, the first numbers are on their way", "")]
             return
         frame = self.history.frames[-1]
         yield from self._head(frame)
-        notes = [[("! ", "yellow"), (harmless(note), "yellow")] for note in frame.notes]
+        notes = [line for note in frame.notes for line in _note_lines(note, width)]
         if len(frame):
-            room = None if height is None else max(1, height - 3 - len(notes))
+            room = None if height is None else max(1, height - HEAD_LINES - len(notes))
             limit = min((n for n in (self.limit, room) if n is not None), default=None)
             yield []
             yield from self._table(frame, limit, width)
@@ -89,7 +91,7 @@ class View:
 
     def _head(self, frame: Frame) -> Iterator[Line]:
         known = {name: value for name, value in frame.total.items() if value is not None and value == value}
-        shown = [plural(len(frame), "flow")]
+        shown = []
         if "packets_per_second" in known:
             shown.append(f"{_per_second(known['packets_per_second'])} packets")
         if "bits_per_second" in known:
@@ -99,7 +101,9 @@ class View:
                 shown.append(f"{word} {format_duration(known[name])}")
         if "loss" in known:
             shown.append(f"loss {known['loss']:.2%}")
-        yield [(self.source.title, "bold"), (f"  {format_clock(frame.end_ns)}  {', '.join(shown)}", "")]
+        flows = plural(len(frame), "flow")
+        yield [(harmless(self.source.title), "bold"), (f"  {format_clock(frame.end_ns)}  {flows}", "")]
+        yield [(", ".join(shown), "")]
 
     def _table(self, frame: Frame, limit: int | None, width: int | None) -> Iterator[Line]:
         order, chosen = frame.order(self.sort, limit), frame.sort_name(self.sort)
@@ -117,7 +121,7 @@ class View:
 
     def footer(self) -> Line:
         keys = [f"{key} {_WORDS[sort]}" for key, sort in KEYS.items() if sort in self.source.sorts]
-        return [(f"sort: {'  '.join(keys)}    {QUIT} quit", "dim")]
+        return [(f"{QUIT} quit    sort: {'  '.join(keys)}", "dim")]
 
     def press(self, key: str) -> bool:
         """Heed a key; whether it ends the view."""
@@ -125,6 +129,12 @@ class View:
         if wanted in self.source.sorts:
             self.sort = wanted or self.sort
         return key.lower() == QUIT
+
+
+def _note_lines(note: str, width: int | None) -> list[Line]:
+    """A note in as many lines as it needs: what it says to do is at its end."""
+    lines = [harmless(note)] if width is None else wrap(harmless(note), max(width - 2, 10))
+    return [[(("! " if place == 0 else "  ") + line, "yellow")] for place, line in enumerate(lines)]
 
 
 def print_frame(view: View, frame: Frame) -> None:
