@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sojourn.core.errors import UsageError
-from sojourn.mplane.planning.paths import SegmentCounter, Strategy, plan_upgrade, shortest_paths
+from sojourn.mplane.planning.paths import SegmentCounter, shortest_paths
 from sojourn.mplane.planning.topology import read_topology
+from sojourn.mplane.planning.upgrades import Strategy, plan_upgrade
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 
 TITLE = "MPlane: incremental deployment (Router Support for Fine-Grained Latency Measurements, §VI)"

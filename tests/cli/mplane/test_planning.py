@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from sojourn.cli.main import app
 from sojourn.cli.mplane.planning import StrategyName
 from sojourn.core.errors import UsageError
-from sojourn.mplane.planning.paths import Strategy
+from sojourn.mplane.planning.upgrades import Strategy
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
 STAR = "source,target,weight\nhub,a,1\nhub,b,1\nhub,c,1\n"

@@ -10,8 +10,9 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, eye_array, hstack
 
-from sojourn.mplane.planning.paths import SegmentCounter, ShortestPaths, Strategy, plan_upgrade, shortest_paths
+from sojourn.mplane.planning.paths import SegmentCounter, ShortestPaths, shortest_paths
 from sojourn.mplane.planning.topology import read_topology
+from sojourn.mplane.planning.upgrades import Strategy, plan_upgrade
 
 SIZES = (5, 10, 20, 40)
 

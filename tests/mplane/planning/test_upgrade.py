@@ -11,8 +11,9 @@ from hypothesis import given, settings
 
 from plain_paths import crossings, hops, shortest, split, topologies
 from sojourn.core.errors import ParameterError
-from sojourn.mplane.planning.paths import SegmentCounter, Strategy, UpgradeStep, plan_upgrade, shortest_paths
+from sojourn.mplane.planning.paths import SegmentCounter, shortest_paths
 from sojourn.mplane.planning.topology import Topology, read_topology, triangle
+from sojourn.mplane.planning.upgrades import Strategy, UpgradeStep, plan_upgrade
 
 MAPS = (1221, 1239, 1755, 3257, 3967, 6461)
 

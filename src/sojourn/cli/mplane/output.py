@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from sojourn.cli.output import Format, TableColumn, columns, print_json, write_rows
 from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
-from sojourn.mplane.planning.paths import MSets, ShortestPaths, UpgradeStep
+from sojourn.mplane.planning.paths import MSets, ShortestPaths
+from sojourn.mplane.planning.upgrades import UpgradeStep
 
 if TYPE_CHECKING:
     from sojourn.core.estimates import Estimate

@@ -26,8 +26,9 @@ from sojourn.core.units import format_clock, parse_duration, plural
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.live_topology import Change, Patience
-    from sojourn.mplane.planning.paths import ShortestPaths, UpgradeStep
+    from sojourn.mplane.planning.paths import ShortestPaths
     from sojourn.mplane.planning.topology import Topology
+    from sojourn.mplane.planning.upgrades import UpgradeStep
 
 app = command_group(
     "Plan measurement inside a network (routers to upgrade, what each monitors), and measure inside a router.",
@@ -58,7 +59,8 @@ def upgrade(
     Example:  sojourn mplane upgrade 1239.weights.intra --count 45 --strategy best
     """
     from sojourn.cli.mplane.output import print_steps, write_plot
-    from sojourn.mplane.planning.paths import SegmentCounter, Strategy, plan_upgrade
+    from sojourn.mplane.planning.paths import SegmentCounter
+    from sojourn.mplane.planning.upgrades import Strategy, plan_upgrade
 
     if plot is not None:
         _check_plot(plot)
