@@ -116,6 +116,12 @@ def test_names_with_commas_can_be_listed(shared_data: Path) -> None:
         (["msets", "star.csv", "--failed", "a,b"], 2, "there is no link from a to b"),
         (["msets", "star.csv", "--failed", "a"], 2, "a link has two ends"),
         (["upgrade", "bad.csv"], 1, "bad.csv:3: a weight is above 0, this is -1"),
+        (["upgrade", "star.csv", "--exclude", "hub,huub"], 2, "there is no router 'huub'"),
+        (["upgrade", "star.csv", "--exclude", "a,b", "--must", "b"], 2, "b cannot be upgraded and must be"),
+        (["upgrade", "star.csv", "--count", "4", "--exclude", "a"], 2, "as 1 cannot be; upgrade 0 to 3"),
+        (["upgrade", "star.csv", "--count", "1", "--must", "a", "--must", "b"], 2, "as 2 must be; upgrade 2 to 4"),
+        (["upgrade", "star.csv", "--traffic", "missing.csv"], 1, "missing.csv: No such file or directory"),
+        (["upgrade", "star.csv", "--traffic", "bad.csv"], 1, "bad.csv:1: the first line does not name the columns"),
     ],
 )
 def test_bad_input_is_one_kind_line(star: Path, arguments: list[str], code: int, said: str) -> None:
@@ -125,6 +131,25 @@ def test_bad_input_is_one_kind_line(star: Path, arguments: list[str], code: int,
     assert (result.returncode, result.stdout) == (code, "")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_routers_are_left_out_or_come_first_and_traffic_decides(star: Path) -> None:
+    (star.parent / "t.csv").write_text("from,to,weight\na,b,3\nb,a,1\na,hub,5\n")
+    limited = ("upgrade", star, "--undirected", "--count", 2, "--exclude", "c", "--must", "b", "--traffic")
+    result = run(*limited, star.parent / "t.csv", "--format", "json")
+    answer = json.loads(result.stdout)
+    assert (answer["cannot"], answer["must"], answer["upgraded"]) == (["c"], ["b"], ["b", "hub"])
+    assert [step["traffic_hops"] for step in answer["steps"]] == [13, 13, 5]
+    table = run(*limited, star.parent / "t.csv").stdout.splitlines()
+    assert table[0].endswith("traffic hops  of traffic")
+    assert table[-1].split()[-2:] == ["5", "38.46%"]
+
+
+def test_traffic_without_a_path_is_left_out_and_told(star: Path) -> None:
+    (star.parent / "t.csv").write_text("from,to,weight\na,b,3\nhub,a,1\n")
+    result = run("upgrade", star, "--count", 1, "--traffic", star.parent / "t.csv")
+    assert result.returncode == 0
+    assert "1 pair with traffic and no path, such as a to b, left out" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["upgrade", "msets"])

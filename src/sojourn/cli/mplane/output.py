@@ -11,7 +11,7 @@ from sojourn.cli.output import Format, TableColumn, columns, print_json, write_r
 from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
 from sojourn.mplane.planning.paths import MSets, ShortestPaths
-from sojourn.mplane.planning.upgrades import UpgradeStep
+from sojourn.mplane.planning.upgrades import Limits, UpgradeStep
 
 if TYPE_CHECKING:
     from sojourn.core.estimates import Estimate
@@ -177,6 +177,8 @@ _STEP_TABLE = [
     TableColumn("segments", "segments", "{:,}".format),
     TableColumn("mean", "mean hops", "{:.2f}".format),
     TableColumn("max", "longest"),
+    TableColumn("traffic_hops", "traffic hops", "{:,.6g}".format),
+    TableColumn("traffic_share", "of traffic", "{:.2%}".format),
 ]
 _SET_TABLE = [
     *columns("node", "kind", left=True),
@@ -185,7 +187,7 @@ _SET_TABLE = [
 ]
 
 
-def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep], how: Format) -> None:
+def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep], how: Format, limits: Limits) -> None:
     """A line per step; as JSON with what the network is."""
     names = paths.topology.names
     if how is Format.JSON:
@@ -196,6 +198,8 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
                 "paths": steps[0].segments.paths,
                 "unreachable_pairs": paths.unreachable_pairs,
                 "strategy": strategy,
+                "cannot": [names[router] for router in sorted(limits.cannot)],
+                "must": [names[router] for router in sorted(limits.must)],
                 "upgraded": [names[router] for router in steps[-1].upgraded],
                 "steps": [_step(step, names) for step in steps],
             }
@@ -214,8 +218,12 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
         "min": [step.segments.shortest for step in steps],
         "max": [step.segments.longest for step in steps],
     }
-    has_exchanges = any(step.dropped for step in steps)
-    table = [column for column in _STEP_TABLE if has_exchanges or column.name != "instead_of"]
+    first = steps[0].traffic_hops
+    if first is not None:
+        block["traffic_hops"] = [step.traffic_hops for step in steps]
+        block["traffic_share"] = [step.hops / max(first, 1e-300) for step in steps]
+    left_out = set() if any(step.dropped for step in steps) else {"instead_of"}
+    table = [column for column in _STEP_TABLE if column.name in block and column.name not in left_out]
     write_rows([block], how, name="steps", table=table)
 
 
@@ -228,6 +236,7 @@ def _step(step: UpgradeStep, names: tuple[str, ...]) -> dict[str, object]:
         "probe_hop_count": segments.hops,
         "segments": segments.paths,
         "granularity": {"mean": segments.mean, "min": segments.shortest, "max": segments.longest},
+        **({} if step.traffic_hops is None else {"traffic_hops": step.traffic_hops}),
     }
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sojourn.mplane.planning.live_topology import Change, Patience
     from sojourn.mplane.planning.paths import ShortestPaths
     from sojourn.mplane.planning.topology import Topology
+    from sojourn.mplane.planning.traffic import TrafficCounter
     from sojourn.mplane.planning.upgrades import UpgradeStep
 
 app = command_group(
@@ -47,6 +48,18 @@ def upgrade(
         typer.Option(help="greedy: most-crossed first, as published; best: the best set found for each count."),
     ] = "greedy",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random strategy.")] = 0,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B,…", help="Routers that cannot be upgraded; may be given again."),
+    ] = None,
+    must: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B,…", help="Routers that must be upgraded, before any other; may be given again."),
+    ] = None,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Traffic between routers, a CSV of from,to,weight: reduce what it crosses."),
+    ] = None,
     directed: DirectedOption = None,
     names: NamesOption = None,
     plot: Annotated[
@@ -57,24 +70,30 @@ def upgrade(
     """Choose routers to upgrade: probe hop count and localisation granularity, step by step.
 
     Example:  sojourn mplane upgrade 1239.weights.intra --count 45 --strategy best
+
+    Example:  sojourn mplane upgrade net.csv --count 5 --exclude core1,core2 --must edge7 --traffic matrix.csv
     """
     from sojourn.cli.mplane.output import print_steps, write_plot
     from sojourn.mplane.planning.paths import SegmentCounter
-    from sojourn.mplane.planning.upgrades import Strategy, plan_upgrade
+    from sojourn.mplane.planning.upgrades import Limits, Strategy, plan_upgrade
 
     if plot is not None:
         _check_plot(plot)
     with progress("mplane upgrade") as advance:
         advance("shortest paths", 0.0)
         paths = _read(topology, directed, names)
+        known = paths.topology.index
+        named = [[name for text in texts or [] for name in split_names(text, known)] for texts in (exclude, must)]
+        limits = Limits.named(paths.topology, cannot=named[0], must=named[1])
+        demand = None if traffic is None else _traffic(traffic, paths)
         counter = SegmentCounter(paths)
         steps = []
-        for step in plan_upgrade(counter, count, strategy=Strategy(strategy), seed=seed):
+        for step in plan_upgrade(counter, count, strategy=Strategy(strategy), seed=seed, limits=limits, traffic=demand):
             steps.append(step)
             advance(f"{len(steps) - 1} of {count} routers", (len(steps) - 1) / max(count, 1))
     if plot is not None:
         write_plot(plot, steps, f"{Path(topology).name or topology}, {strategy}")
-    print_steps(paths, strategy, steps, output_format or Format.TABLE)
+    print_steps(paths, strategy, steps, output_format or Format.TABLE, limits)
     _warn(paths, steps)
 
 
@@ -152,6 +171,19 @@ def _read(source: str, directed: bool | None, names: Path | None) -> ShortestPat
     return shortest_paths(read_source(source, directed=directed, names=names))
 
 
+def _traffic(path: Path, paths: ShortestPaths) -> TrafficCounter:
+    """The traffic of a file; what has no path is told."""
+    from sojourn.mplane.planning.traffic import TrafficCounter, read_traffic
+
+    counter = TrafficCounter(paths, read_traffic(path, paths.topology))
+    if counter.pathless:
+        names = paths.topology.names
+        source, target = counter.pathless[0]
+        pairs = plural(len(counter.pathless), "pair")
+        say(f"{path}: {pairs} with traffic and no path, such as {names[source]} to {names[target]}, left out")
+    return counter
+
+
 def _check_plot(path: Path) -> None:
     """Refuse what cannot be drawn before the work rather than after."""
     from sojourn.papers.reproduction import require_matplotlib
@@ -173,7 +205,7 @@ def _warn(paths: ShortestPaths, steps: list[UpgradeStep]) -> None:
             "" if paths.topology.has_way_back() else "; no link is listed both ways: --undirected lets each lead both"
         )
         notes.append(f"{pairs}, such as {lacking[0]} to {lacking[1]}{hint}")
-    idle = sum(step.segments == steps[-1].segments for step in steps) - 1
+    idle = sum(step.hops == steps[-1].hops for step in steps) - 1
     if idle > 0:
         last = "upgrade saves" if idle == 1 else f"{idle} upgrades save"
         notes.append(f"the last {last} nothing: {len(steps) - 1 - idle} suffice")

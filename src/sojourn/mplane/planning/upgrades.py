@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.units import plural
 from sojourn.mplane.planning.paths import SegmentCounter, Segments
 from sojourn.mplane.planning.topology import Topology
 from sojourn.mplane.planning.traffic import TrafficCounter
@@ -87,7 +88,9 @@ class Limits:
             return
         why = f", as {least} must be" if count < least else ""
         why = f", as {len(self.cannot)} cannot be" if self.cannot and count > most else why
-        raise ParameterError(f"{count} routers to upgrade of {routers}{why}", action=f"upgrade {least} to {most}")
+        raise ParameterError(
+            f"{plural(count, 'router')} to upgrade of {routers}{why}", action=f"upgrade {least} to {most}"
+        )
 
     def open_to(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The routers that may be upgraded next: those that must be, while there are any."""
