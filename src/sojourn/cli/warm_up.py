@@ -41,7 +41,7 @@ _RUNS = {
     ],
     "segment": [],
     "tomography": ["tomography trace.csv"],
-    "mplane": ["mplane upgrade ring.csv --count 2"],
+    "mplane": ["mplane upgrade ring.csv --count 2 --traffic ring-traffic.csv"],
     "demo": ["demo"],
 }
 _CAPTURING = {"flows", "rtt", "measure", "record", "segment"}

@@ -26,7 +26,7 @@ _FRAME = bytes.fromhex(
 
 
 def write_small_world(folder: Path) -> None:
-    """Write in.pcap, out.pcap, trace.csv and ring.csv into `folder`; always the same.
+    """Write in.pcap, out.pcap, trace.csv, ring.csv and ring-traffic.csv into `folder`; always the same.
 
     So is early.pcap: what was sent at a point so far away that most packets are on their way at once, and written a
     little out of order.
@@ -52,6 +52,7 @@ def write_small_world(folder: Path) -> None:
     (folder / "trace.csv").write_text("\n".join(["origin,seq,path,t0_s,t_sink_s,sum_of_delays_s", *rows]) + "\n")
     links = [f"r{i},r{(i + step) % 8},1" for i in range(8) for step in (1, 7)]
     (folder / "ring.csv").write_text("\n".join(["source,target,weight", *links]) + "\n")
+    (folder / "ring-traffic.csv").write_text("from,to,weight\nr0,r3,2\nr5,r1,1\n")
 
 
 def _frames(flow: Int64Array) -> UInt8Array:

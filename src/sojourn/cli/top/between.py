@@ -113,6 +113,7 @@ class SentBytes:
 class FlowsBetween:
     """What travels from the sender's interface to the receiver's."""
 
+    delays = "delay"
     sorts = (Sort.DELAY, Sort.P99, Sort.LOSS, Sort.RATE)
 
     def __init__(self, sender: LiveReader, receiver: LiveReader, *, interval_ns: int, max_delay_ns: int) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sojourn.cli.fleet.query import PseudonymOptions
 from sojourn.cli.options import TABLE_ROWS, BufferOption, InnerOption, PromiscuousOption, UnitAccess, grouped
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.units import parse_duration
@@ -16,6 +19,7 @@ from sojourn.core.units import parse_duration
 if TYPE_CHECKING:
     from sojourn.capture.live.reader import LiveReader
     from sojourn.cli.top.frame import Frame, FrameSource
+    from sojourn.client.query_unit import Client
 
 HELP = (
     "Watch flows live: of an interface (rate, round trips), between two of this machine's (delay, p99, loss), or of a "
@@ -120,14 +124,18 @@ def top(
         Literal["table", "json"],
         typer.Option("--format", help="json: an object on a line for each interval, until Ctrl-C."),
     ] = "table",
+    hidden: PseudonymOptions,
     unit: UnitAccess,
 ) -> None:
     from sojourn.cli.top.frame import Sort
     from sojourn.cli.top.screen import View, print_frame, watch
 
     watched.check(words or [])
+    translation = hidden.translation()
+    if translation is not None and watched.segment is None:
+        raise UsageError("--pseudonyms is for a segment", where="top", action="leave it out")
     with ExitStack() as stack:
-        source = _source(stack, watched, " ".join(words or []), interval, unit)
+        source = _source(stack, watched, " ".join(words or []), interval, partial(unit.client, pseudonyms=translation))
         by = Sort(sort) if sort else source.sorts[0]
         if by not in source.sorts:
             known = ", ".join(source.sorts)
@@ -142,7 +150,9 @@ def top(
             watch(View(source, by, limit or None))
 
 
-def _source(stack: ExitStack, watched: Watched, where: str, interval: str | None, unit: UnitAccess) -> FrameSource:
+def _source(
+    stack: ExitStack, watched: Watched, where: str, interval: str | None, client: Callable[[], Client]
+) -> FrameSource:
     """What frames come from; it is closed with the stack."""
     default = UNIT_SECONDS if watched.segment is not None else INTERFACE_SECONDS
     interval_ns = parse_duration(interval or default, where="--interval")
@@ -156,7 +166,7 @@ def _source(stack: ExitStack, watched: Watched, where: str, interval: str | None
             raise ParameterError(
                 f"{watched.window!r} is no length of time", where="--window", action="give more than 0"
             )
-        return SegmentFlows(stack.enter_context(unit.client()), watched.segment, interval_ns, window_ns)
+        return SegmentFlows(stack.enter_context(client()), watched.segment, interval_ns, window_ns)
     names = watched.interface or []
     if len(names) == 1:
         from sojourn.capture.decode.decoder import DecodeOptions

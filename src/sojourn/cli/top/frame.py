@@ -108,6 +108,10 @@ class FrameSource(Protocol):
         """What is watched."""
 
     @property
+    def delays(self) -> str:
+        """What the delays of this source are."""
+
+    @property
     def sorts(self) -> Sequence[Sort]:
         """What flows can be sorted by, the usual one first."""
 

@@ -36,6 +36,7 @@ class SegmentFlows:
     interval_ns: int
     window_ns: int
     title: str = field(init=False)
+    delays: str = "delay"
     sorts: tuple[Sort, ...] = (Sort.DELAY, Sort.P99, Sort.LOSS, Sort.RATE)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _ids: dict[tuple[Any, ...], int] = field(default_factory=dict)

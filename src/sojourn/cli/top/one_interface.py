@@ -29,6 +29,7 @@ class InterfaceFlows:
     reader: LiveReader
     interval_ns: int
     title: str = field(init=False)
+    delays: str = "round trip"
     sorts: tuple[Sort, ...] = (Sort.RATE, Sort.DELAY, Sort.P99)
     _packets: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
     _bytes: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))

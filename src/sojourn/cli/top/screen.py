@@ -96,7 +96,7 @@ class View:
             shown.append(f"{_per_second(known['packets_per_second'])} packets")
         if "bits_per_second" in known:
             shown.append(format_rate(known["bits_per_second"]))
-        for name, word in (("mean_ns", "delay"), ("p99_ns", "p99")):
+        for name, word in (("mean_ns", self.source.delays), ("p99_ns", "p99")):
             if name in known:
                 shown.append(f"{word} {format_duration(known[name])}")
         if "loss" in known:
@@ -112,10 +112,13 @@ class View:
         for row, trend in zip(rows, trends, strict=True):
             row |= {"flow": flow_name(row), "trend": sparkline(trend)}
         given = {"flow", *frame.columns, *(["trend"] if len(self.history.frames) > 1 else [])}
-        columns = [
-            replace(column, title=f"▼ {column.title}", rank=0) if column.name == chosen else column
+        named = [
+            replace(column, title=self.source.delays) if column.name == "mean_ns" else column
             for column in _COLUMNS
             if column.name in given
+        ]
+        columns = [
+            replace(column, title=f"▼ {column.title}", rank=0) if column.name == chosen else column for column in named
         ]
         yield from laid_out(columns, rows, width)
 
