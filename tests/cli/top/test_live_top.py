@@ -187,3 +187,24 @@ def test_a_narrow_terminal_shows_what_matters(router: Host) -> None:
     assert terminal.finish() == 0
     lines = [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line) for line in re.split(r"\r\n|\x1b\[H", shown)]
     assert max(map(len, lines)) <= 40
+
+
+@pytest.mark.parametrize("other", [(), ("-i", "left")], ids=["one", "two"])
+def test_an_interface_that_goes_away_ends_it_with_an_error(router: Host, other: tuple[str, ...]) -> None:
+    router.run("ip", "link", "add", "gone", "type", "veth", "peer", "name", "peer")
+    router.run("ip", "link", "set", "gone", "up")
+    terminal = Terminal(router, *TOP, *other, "-i", "gone", "--interval", "200ms")
+    terminal.read_until(r"gone\S*  \d\d:\d\d")
+    router.run("ip", "link", "del", "gone")
+    assert terminal.finish() == 1
+    said = terminal.text.split(LEFT_SCREEN)[-1]
+    assert re.search(r"sojourn: gone: .*\r\n", said)
+    assert "Traceback" not in said
+
+
+def test_a_termination_leaves_the_terminal_as_it_was(router: Host) -> None:
+    terminal = Terminal(router, *TOP, "-i", "left", "--interval", "200ms")
+    terminal.read_until("▼ rate")
+    terminal.process.terminate()
+    assert terminal.finish() == 0
+    assert LEFT_SCREEN in terminal.text
