@@ -140,3 +140,17 @@ def test_what_cannot_be_watched_is_refused(words: str, text: str) -> None:
     with pytest.raises(UsageError) as raised:
         top(None, *words.split(), "--once")
     assert text in str(raised.value)
+
+
+def test_a_key_translates_a_segments_flows_and_interfaces_have_none(unit: Unit, tmp_path: Path) -> None:
+    key = str(tmp_path / "key")
+    assert CliRunner().invoke(app, ["pseudonym", "key", "-w", key]).exit_code == 0
+    with pytest.raises(UsageError, match="--pseudonyms is for a segment; leave it out"):
+        top(None, "-i", "lo", "--pseudonyms", key)
+    frames = [
+        json.loads(top(unit, "--segment", "ab", "--window", "5min", "--once", "--format", "json", *more).stdout)
+        for more in ((), ("--pseudonyms", key))
+    ]
+    in_clear, translated = ({row["src_ip"] for row in frame["flows"]} for frame in frames)
+    assert in_clear
+    assert not in_clear & translated
