@@ -67,8 +67,14 @@ def test_every_limit_of_a_delay_survives_its_text(stat: Any, limit: int, above: 
 
 @given(st.floats(0, 1))
 def test_every_share_survives_its_text(share: float) -> None:
-    condition = parse_condition(str(Condition(stat="loss", limit=share, unit="share")))
-    assert condition.limit == pytest.approx(share, abs=1e-12)
+    condition = Condition(stat="loss", limit=share, unit="share")
+    assert parse_condition(str(condition)) == condition
+
+
+@given(st.floats(0, 2.0**63), st.sampled_from(["mean", "rate"]))
+def test_every_number_survives_its_text(limit: float, stat: Any) -> None:
+    condition = Condition(stat=stat, limit=limit, unit="number")
+    assert parse_condition(str(condition)) == condition
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,10 @@ def test_every_share_survives_its_text(share: float) -> None:
         ("mean < 5ms/s", "a rate, and nothing else, is of a second"),
         ("mean < +2ms", "a change needs the time that it is counted from"),
         ("rate < +2/s against 1d", "changes are those of means"),
+        ("mean < 1e250", "is more than can be measured; give at most 9.2e18 of the unit"),
+        ("mean < +1e19 against 1d", "is more than can be measured"),
+        ("loss < 1e999999999%", "'1e999999999' is not a percentage"),
+        ("loss < 1.2.3%", "'1.2.3' is not a percentage; write it like 0.1%"),
     ],
 )
 def test_what_is_no_condition_is_said_in_a_line(text: str, message: str) -> None:

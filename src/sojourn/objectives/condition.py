@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
+from decimal import Decimal
 from typing import Literal, get_args
 
 from sojourn.core.errors import ParameterError, UsageError
@@ -32,6 +32,7 @@ _TIMES = {"d": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "
 _SIZE_UNITS = ("b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib")
 _TIME_UNITS = ("ns", "us", "µs", "ms", "s", "min", "h", "d")
 MOST_TEXT = 200
+MOST_LIMIT = 2.0**63  # nothing that is measured is more, and a text of it stays short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class Condition:
         if self.stat not in ("loss", "rate") and self.unit == "share":
             what = f"the {self.stat} of values is no share"
             raise UsageError(what, where=where, action="give a time, a size or a number, such as 100ms")
+        if not abs(self.limit) <= MOST_LIMIT:
+            raise UsageError("is more than can be measured", where=where, action="give at most 9.2e18 of the unit")
         if self.against_ns is None and self.limit < 0:
             raise UsageError("a limit below 0 is never met", where=where, action="give 0 or more")
         if self.against_ns is not None and (self.against_ns <= 0 or self.stat == "rate"):
@@ -78,15 +81,14 @@ class Condition:
 
     def __str__(self) -> str:
         """The text that `parse_condition` reads, to the last digit."""
-        limit = Fraction(self.limit).limit_denominator(10**12)
-        sign = "+" if self.is_change and limit >= 0 else ""
+        sign = "+" if self.is_change and self.limit >= 0 else ""
         each = "/s" if self.stat == "rate" and self.unit != "share" else ""
         if self.unit == "share":
-            text = f"{_digits(limit * 100)}%"
+            text = f"{_percent(self.limit)}%"
         elif self.unit == "ns":
-            text = _exact(limit)
+            text = _exact(self.limit)
         else:
-            text = f"{_digits(limit)}{'B' if self.unit == 'bytes' else ''}"
+            text = f"{_digits(self.limit)}{'B' if self.unit == 'bytes' else ''}"
         against = "" if self.against_ns is None else f" against {duration_text(self.against_ns)}"
         return f"{self.stat} {'>' if self.above else '<'} {sign}{text}{each}{against}"
 
@@ -121,7 +123,7 @@ def parse_condition(text: str, *, where: str = "condition") -> Condition:
 
 def _limit(number: str, unit: str) -> tuple[float, LimitUnit]:
     if unit == "%":
-        return float(Fraction(number) / 100), "share"
+        return _share(number), "share"
     if unit in _TIME_UNITS:
         return float(parse_duration(number + unit)), "ns"
     if unit in _SIZE_UNITS:
@@ -131,17 +133,33 @@ def _limit(number: str, unit: str) -> tuple[float, LimitUnit]:
     raise ParameterError(f"{unit[:20]!r} is no unit", action="use ns, us, ms, s, min, h, d, B, KB, MB, GB, % or none")
 
 
-def _digits(number: Fraction) -> str:
+def _share(percent: str) -> float:
+    """A share from its percentage; an exponent is never written out, however large it is."""
+    try:
+        return float(Decimal(percent).scaleb(-2))
+    except ArithmeticError:
+        raise ParameterError(f"{percent[:40]!r} is not a percentage", action="write it like 0.1%") from None
+
+
+def _percent(share: float) -> str:
+    """The shortest text of a percentage that `_share` reads as the share again."""
+    exact = Decimal(repr(share)).scaleb(2).normalize()
+    text = _digits(float(exact))
+    return text if _share(text) == share else str(exact)
+
+
+def _digits(number: float) -> str:
     """A number's shortest decimal text that a float of it keeps."""
-    return str(int(number)) if number.denominator == 1 else repr(float(number))
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
-def _exact(ns: Fraction) -> str:
+def _exact(ns: float) -> str:
     """A time in the largest unit that it is a whole number of."""
-    if ns == 0 or ns.denominator != 1:
-        return f"{_digits(ns)}ns"
-    unit = next(unit for unit, size in _TIMES.items() if ns % size == 0)
-    return f"{int(ns) // _TIMES[unit]}{'min' if unit == 'm' else unit}"
+    if not ns or not float(ns).is_integer():
+        return f"{_digits(float(ns))}ns"
+    whole = int(ns)
+    unit = next(unit for unit, size in _TIMES.items() if whole % size == 0)
+    return f"{whole // _TIMES[unit]}{'min' if unit == 'm' else unit}"
 
 
 def duration_text(ns: int) -> str:
@@ -150,4 +168,4 @@ def duration_text(ns: int) -> str:
     >>> duration_text(60 * 10**9), duration_text(1_500_000_000)
     ('1min', '1500ms')
     """
-    return _exact(Fraction(ns))
+    return _exact(ns)
