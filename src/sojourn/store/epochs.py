@@ -393,9 +393,13 @@ class EpochStore(Database):
         from_ns: int,
         to_ns: int,
         read: Callable[[EncodedEpoch], Read],
+        *,
+        numbers: tuple[int, int] | None = None,
     ) -> Iterator[Read]:
-        """The same epochs, one after the other as they are read; see `each_of`."""
+        """The same epochs, or those of some numbers, one after the other as they are read; see `each_of`."""
         here = _in_range(node, stream, from_ns, to_ns) & SOUND
+        if numbers is not None:
+            here &= EPOCHS.c.sequence.between(*numbers)
         columns = EPOCHS.c.id, EPOCHS.c.data, EPOCHS.c.shifted_ns
         return self.each_of(select(*columns).where(here).order_by(EPOCHS.c.sequence), read)
 

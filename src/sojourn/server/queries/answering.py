@@ -28,7 +28,8 @@ class Work:
     """A question with all that a worker needs to answer it from the store.
 
     ``current`` holds the epochs, as bytes, that nodes had not sent when they were asked, by node and stream; nodes that
-    did not answer are in ``silent``. ``until_ns`` is when they were asked.
+    did not answer are in ``silent``. ``until_ns`` is when they were asked. Of what is stored, ``numbers`` may say which
+    epochs alone count: where a clock was set back, others are of the same time.
     """
 
     question: Question
@@ -37,6 +38,7 @@ class Work:
     silent: frozenset[str] = frozenset()
     until_ns: int
     most_bytes: int
+    numbers: tuple[int, int] | None = None
 
 
 class _StreamEpochs:
@@ -56,7 +58,8 @@ class _StreamEpochs:
         current = [encoded(data) for data in self._work.current.get(place, ())]
         # Before the stored ones are read: one that was merged or moved is not found under its own number or time.
         known = self._store.stored_among(*place, (header.sequence for header in current))
-        for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, self._read):
+        numbers = self._work.numbers
+        for epoch in self._store.each_epoch(*place, asked.from_ns, asked.to_ns, self._read, numbers=numbers):
             known.add(epoch.header.sequence)
             yield epoch
         for header in current:

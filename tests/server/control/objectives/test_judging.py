@@ -224,13 +224,16 @@ def test_rates_are_judged_each_second(world: World) -> None:
         rows = MeasurementBatch(ids.astype(np.uint64), np.ones(len(ids), np.int64), times, times.view(np.uint64))
         sketch.record_batch(rows)
         seen = tuple(key for key, count in zip(keys, counts, strict=True) if count)
-        world.store.add([Epoch("alpha", "disk", number, sketch, seen)])
+        world.store.add([Epoch("alpha", "disk", 2 + number, sketch, seen)])
 
-    send(0, 300, 300, 6000)
+    send(-2, 300, 1200, 6000)
     backup = objective_of(
         "backup", {"nodes": ["*"], "metric": "disk_io", "instances": ["backup*"], "require": ["rate < 10/s"]}
     )
     world.control.create(backup)
+    assert world.look(backup) == [], "of one epoch nobody knows how long it was"
+    send(-1, 300, 300, 6000)
+    send(0, 300, 300, 6000)
     assert world.look(backup) == []
     send(1, 300, 1200, 6000)
     (raised,) = world.look(backup)
@@ -246,6 +249,33 @@ def test_rates_are_judged_each_second(world: World) -> None:
     send(2, 300, 0, 6000)
     (cleared,) = world.look(backup)
     assert cleared.violation.cleared_by == GONE, "a process that has ended does nothing any more"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("back", [1, 2, 60, -60])
+def test_a_clock_that_is_set_changes_no_rate(world: World, epochs: int, back: int) -> None:
+    """Ten operations a second, in stretches of one or two epochs, of a node whose clock goes back over its own past."""
+    world.store.announce(StreamRecord("alpha", "disk", "disk_io", "operations", "process", "increments"))
+    table = {**MQTT, "port": None, "metric": "disk_io", "group": "node", "require": ["rate < 11/s", "rate > 9/s"]}
+    key, length = ProcessKey("backup", 1), 60 * SECOND // epochs
+    rate = objective_of("rate", table)
+    world.control.create(rate)
+    values: list[float] = []
+    for number in range(40):
+        slot = number if number < 21 else number - back
+        sketch = BucketArray(BucketArrayParameters(buckets=4, per_instance=2, bits=32, count_bits=24))
+        # The first time through lies inside the second.
+        inset = SECOND // 2 if number < 21 else 0
+        times = 1_700_000_040 * SECOND + slot * length + np.linspace(inset, length - inset - 1, 600 // epochs)
+        ids = np.full(len(times), key_id(key), np.uint64)
+        at = times.astype(np.int64)
+        sketch.record_batch(MeasurementBatch(ids, np.ones(len(at), np.int64), at, at.view(np.uint64)))
+        world.store.add([Epoch("alpha", "disk", number, sketch, (key,))])
+        assert events(world.look(rate)) == [], number
+        place = world.objectives.progress("rate").get("alpha/disk")
+        values += [one["value"] for one in place.summary["worst"]] if place is not None else []
+    assert values
+    assert values == pytest.approx([10.0] * len(values), rel=0.01)
 
 
 def test_what_cannot_be_answered_clears_nothing(world: World) -> None:

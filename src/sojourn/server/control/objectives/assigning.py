@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 from sqlalchemy import Connection
@@ -155,19 +155,26 @@ class ObjectiveControl:
         if table is not None:
             return parse_duration(str(table.get("epoch", DEFAULT_EPOCH)))
         frames = self._store.frames(node, stream, limit=SPACED)
-        firsts = sorted(int(frame["first_ns"]) for frame in frames if frame["first_ns"] is not None)
-        apart = [later - earlier for earlier, later in pairwise(firsts)]
+        # In the order of their numbers, whatever the node's clock was set to meanwhile.
+        firsts = [int(frame["first_ns"]) for frame in reversed(frames) if frame["first_ns"] is not None]
+        apart = [later - earlier for earlier, later in pairwise(firsts) if later > earlier]
         if len(apart) < LEAST_APART:
             return None
-        step_ns = STEP_NS if median(apart) > 5 * STEP_NS else STEP_NS // 10
-        return max(round(median(apart) / step_ns), 1) * step_ns
+        usual_ns = median_low(apart)
+        step_ns = STEP_NS if usual_ns > 5 * STEP_NS else STEP_NS // 10
+        return max(round(usual_ns / step_ns), 1) * step_ns
 
-    def stretch_of(self, objective: Objective, row: ObjectiveStream) -> tuple[int, int]:
-        """How many epochs of a stream make a stretch of an objective, and how long each is."""
+    def stretch_of(self, objective: Objective, row: ObjectiveStream) -> tuple[int, int] | None:
+        """How many epochs of a stream make a stretch of an objective, and how long each is.
+
+        None where that is not known yet and a rate is asked for, which would be too high or too low by any factor.
+        """
         if row.own or row.stream is None:
             return 1, objective.every_ns
         table = self._assignments.of(row.node)[1].get(row.stream)
-        length_ns = self.epoch_ns(row.node, row.stream, table) or objective.every_ns
+        length_ns = self.epoch_ns(row.node, row.stream, table)
+        if length_ns is None:
+            return None if any(one.stat == "rate" for one in objective.require) else (1, objective.every_ns)
         return max(1, round(objective.every_ns / length_ns)), length_ns
 
     def resize(self, objective: Objective, row: ObjectiveStream, size: BucketArrayParameters, planned: int) -> bool:

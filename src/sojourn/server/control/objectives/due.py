@@ -1,9 +1,10 @@
 """Which stretches of time an objective can be judged by now, at each of its places: the work of an evaluation.
 
-A stream's stretch is as many of its epochs as its length asks for, judged as soon as they are stored; a segment's, its
-answered runs of that length; a path's and a collection's, times that are multiples of the length and over: measured, or
-solved, up to their end. A place that is new begins with its latest stretch. One that has fallen behind by more than
-`MOST_BEHIND` stretches, as a node that was away does, goes on with the latest ones.
+A stream's stretch is as many of its epochs as its length asks for, in the order of their numbers, and fewer where the
+node's clock was set in between; it is judged as soon as they are stored. A segment's is its answered runs of that
+length; a path's and a collection's, times that are multiples of the length and over: measured, or solved, up to their
+end. A place that is new begins with its latest stretch. One that has fallen behind by more than `MOST_BEHIND`
+stretches, as a node that was away does, goes on with the latest ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -86,13 +88,16 @@ class DueWork:
     def _of_epochs(
         self, objective: Objective, row: ObjectiveStream, record: StreamRecord, position: int
     ) -> list[Stretch]:
-        count, length_ns = self._control.stretch_of(objective, row)
+        if (stretch := self._control.stretch_of(objective, row)) is None:
+            return []
+        count, length_ns = stretch
         most = count if position == NEVER else count * MOST_BEHIND
         frames = self._control.objectives.frames_after(record.node, record.name, position, limit=most)
         stretches: list[Stretch] = []
         group: list[dict[str, int]] = []
         for frame in frames:
-            if group and frame["first_ns"] >= group[0]["first_ns"] + objective.every_ns:
+            # Where a clock was set, on or back, another stretch begins.
+            if group and not group[-1]["first_ns"] <= frame["first_ns"] < group[0]["first_ns"] + objective.every_ns:
                 stretches.append(_of_frames(group, position, length_ns))
                 position, group = group[-1]["sequence"], []
             group.append(frame)
@@ -172,7 +177,7 @@ class DueWork:
         stretches = []
         for start in range(begin, end, length):
             if start + length <= end:
-                span = {"from_ns": start, "until_ns": start + length, "lasts_ns": length}
+                span: dict[str, Any] = {"from_ns": start, "until_ns": start + length, "lasts_ns": length}
                 stretches.append(Stretch(before=before, position=start + length, **span))
                 before = start + length
         return stretches
@@ -191,14 +196,16 @@ class DueWork:
 
 
 def _of_frames(group: Sequence[dict[str, int]], before: int, length_ns: int) -> Stretch:
+    apart = 1 + round((group[-1]["first_ns"] - group[0]["first_ns"]) / length_ns)
     return Stretch(
         before=before,
         position=group[-1]["sequence"],
         from_ns=min(frame["first_ns"] for frame in group),
         until_ns=max(frame["last_ns"] for frame in group),
-        lasts_ns=(1 + round((group[-1]["first_ns"] - group[0]["first_ns"]) / length_ns)) * length_ns,
+        lasts_ns=max(apart, len(group)) * length_ns,
         epochs=len(group),
         measurements=max(frame["recorded"] for frame in group),
+        numbers=(group[0]["sequence"], group[-1]["sequence"]),
     )
 
 
@@ -214,7 +221,8 @@ def _of_runs(runs: Iterable[tuple[int, int]], objective: Objective, epoch_ns: in
         first_ns, count = start if first_ns is None else first_ns, count + 1
         if end - first_ns >= enough_ns or objective.every_ns <= epoch_ns:
             # Runs that only touch the stretch are no part of it.
-            span = {"from_ns": first_ns + 1, "until_ns": end - 1, "lasts_ns": end - first_ns, "epochs": count}
+            span: dict[str, Any] = {"from_ns": first_ns + 1, "until_ns": end - 1}
+            span |= {"lasts_ns": end - first_ns, "epochs": count}
             stretches.append(Stretch(before=before, position=end, **span))
             before = position = end
             first_ns, count = None, 0

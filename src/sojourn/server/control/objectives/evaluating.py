@@ -44,7 +44,10 @@ _BOUNDS = 3  # rows of an answer: delays, and the least and most that they can b
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A stretch of time that is judged as one, from one position of a place to the next; ``lasts_ns`` of it in all."""
+    """A stretch of time that is judged as one, from one position of a place to the next; ``lasts_ns`` of it in all.
+
+    Of a stream, ``numbers`` are those of its first and its last epoch.
+    """
 
     before: int
     position: int
@@ -53,6 +56,7 @@ class Stretch:
     lasts_ns: int
     epochs: int = 1
     measurements: int = 0
+    numbers: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +186,7 @@ class _Answers:
             streams=(self.task.stream,),
             until_ns=self.stretch.until_ns,
             most_bytes=self.task.most_bytes,
+            numbers=self.stretch.numbers,
         )
         return answer_question(self.url, work)
 
@@ -215,8 +220,8 @@ def _each_second(answer: Estimate, seconds: float, condition: Condition) -> Esti
 def _seen(url: URL, task: StreamTask, stretch: Stretch, answers: _Answers) -> Seen | None:
     """What the stretch's fullest epoch held."""
     store = read_store(url)
-    place = task.stream.node, task.stream.name
-    counts = list(store.each_epoch(*place, stretch.from_ns, stretch.until_ns, lambda epoch: epoch.key_count))
+    place, span = (task.stream.node, task.stream.name), (stretch.from_ns, stretch.until_ns)
+    counts = list(store.each_epoch(*place, *span, lambda epoch: epoch.key_count, numbers=stretch.numbers))
     total = answers.total().range.answer
     if not counts or not isinstance(total, Estimate):
         return None
