@@ -99,12 +99,20 @@ class NotificationStore:
     def __init__(self, store: Database) -> None:
         self._store = store
 
-    def due(self, now_ns: int, *, limit: int) -> list[Notification]:
-        """Notifications whose time has come, the oldest first."""
-        query = select(NOTIFICATIONS).where(NOTIFICATIONS.c.next_ns <= now_ns)
+    def due(self, now_ns: int, *, limit: int, receivers: int = 1000) -> list[Notification]:
+        """Notifications whose time has come, the oldest first: so many at most for each of so many receivers.
+
+        However many wait for one, those for others are found.
+        """
+        urls = select(NOTIFICATIONS.c.url).where(NOTIFICATIONS.c.next_ns <= now_ns).group_by(NOTIFICATIONS.c.url)
+        urls = urls.order_by(func.min(NOTIFICATIONS.c.next_ns)).limit(receivers)
         names = Notification.__dataclass_fields__
+        rows: list[Any] = []
         with self._store.transaction() as connection:
-            rows = connection.execute(query.order_by(NOTIFICATIONS.c.created_ns).limit(limit)).all()
+            for url in connection.execute(urls).scalars().all():
+                here = (NOTIFICATIONS.c.next_ns <= now_ns) & (NOTIFICATIONS.c.url == url)
+                query = select(NOTIFICATIONS).where(here).order_by(NOTIFICATIONS.c.created_ns).limit(limit)
+                rows += connection.execute(query)
         return [Notification(**{name: getattr(row, name) for name in names}) for row in rows]
 
     def waiting(self) -> int:

@@ -4,15 +4,19 @@ Guarantee: each raise and each clear is one notification with an id of its own (
 ``Sojourn-Notification``). It is sent until it is answered with 2xx, so at least once: who gets one twice knows it by
 its id. After a failure it waits twice as long as before, up to `LONGEST_PAUSE_NS`, and is given up after `GIVEN_UP_NS`.
 At most `MOST_WAITING` wait; beyond that the oldest are given up. Redirects are not followed, and of an answer only its
-status is looked at. Nothing here keeps an evaluation waiting: what has to be told is in the store.
+status is looked at. A receiver has `TIMEOUT_SECONDS` for an answer, however slowly it comes, and is sent one after the
+other; it keeps others waiting only while as many as `RECEIVERS` are as slow. Nothing here keeps an evaluation waiting:
+what has to be told is in the store.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -26,7 +30,7 @@ LOOK_SECONDS = 1.0
 TIMEOUT_SECONDS = 10.0
 FIRST_PAUSE_NS, LONGEST_PAUSE_NS = 1_000_000_000, 300_000_000_000
 GIVEN_UP_NS = 86_400_000_000_000
-MOST_WAITING, AT_ONCE, RECEIVERS = 10_000, 200, 4
+MOST_WAITING, AT_ONCE, RECEIVERS = 10_000, 50, 8
 _LEASE_NS = 60_000_000_000  # who claims one and ends has it sent again after that
 _LOG = logging.getLogger("sojourn.notifications")
 
@@ -46,16 +50,14 @@ class Notifier(Periodic):
 
     def __init__(self, notifications: NotificationStore) -> None:
         self._notifications = notifications
-        timeout = httpx.Timeout(TIMEOUT_SECONDS)
-        agent = {"User-Agent": f"sojourn/{__version__}", "Content-Type": "application/json"}
-        self._client = httpx.Client(timeout=timeout, follow_redirects=False, headers=agent, trust_env=False)
+        self._trusted = httpx.create_ssl_context(trust_env=False)
         self._senders = ThreadPoolExecutor(RECEIVERS, "sojourn-notify")
+        self._sending: dict[str, Future[None]] = {}
         super().__init__("sojourn-notify-look", LOOK_SECONDS)
 
     def stop(self) -> None:
         super().stop()
         self._senders.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
 
     def work(self) -> None:
         try:
@@ -69,12 +71,18 @@ class Notifier(Periodic):
         for one in due:
             by_receiver.setdefault(one.url, []).append(one)
         # A receiver that does not answer keeps no other waiting, and is asked once a look.
-        list(self._senders.map(self._send_all, by_receiver.values()))
+        self._sending = {url: sending for url, sending in self._sending.items() if not sending.done()}
+        for url, waiting in by_receiver.items():
+            if url not in self._sending:
+                self._sending[url] = self._senders.submit(self._send_all, waiting)
 
     def _send_all(self, waiting: Sequence[Notification]) -> None:
-        for one in waiting:
-            if self._stopping.is_set() or not self._send(one):
-                return
+        try:
+            for one in waiting:
+                if self._stopping.is_set() or not self._send(one):
+                    return
+        except Exception as error:
+            _LOG.error("error: notifications to %s went wrong, and go on: %r", receiver_of(waiting[0].url), error)
 
     def _send(self, one: Notification) -> bool:
         """Send a notification that nobody else does; whether the receiver took it."""
@@ -99,8 +107,20 @@ class Notifier(Periodic):
     def _posted(self, one: Notification) -> str | None:
         """None if the receiver took it, else why not."""
         try:
-            headers = {"Sojourn-Notification": one.id}
-            with self._client.stream("POST", one.url, content=one.body.encode(), headers=headers) as answer:
-                return None if answer.is_success else f"answered {answer.status_code}"
+            return asyncio.run(self._answer_to(one))
+        except TimeoutError:
+            return f"no answer in {TIMEOUT_SECONDS:g} s"
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             return type(error).__name__ if not str(error) else str(error)
+
+    async def _answer_to(self, one: Notification) -> str | None:
+        headers = {"User-Agent": f"sojourn/{__version__}", "Content-Type": "application/json"}
+        headers["Sojourn-Notification"] = one.id
+        how: dict[str, Any] = {"verify": self._trusted, "trust_env": False, "timeout": None}
+        async with (
+            asyncio.timeout(TIMEOUT_SECONDS),
+            httpx.AsyncClient(**how) as client,
+            client.stream("POST", one.url, content=one.body.encode(), headers=headers) as answer,
+        ):
+            # What follows the status is not read, however long it is.
+            return None if answer.is_success else f"answered {answer.status_code}"
