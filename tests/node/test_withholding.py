@@ -10,7 +10,7 @@ import pytest
 from query_unit import make_epoch
 
 from sojourn.capture.filters import PacketFilter
-from sojourn.core.errors import SourceError, UsageError
+from sojourn.core.errors import CaptureError, SourceError, UsageError
 from sojourn.core.pseudonyms.mapping import Pseudonyms
 from sojourn.epochs.wire import encode
 from sojourn.node.agent.configuration import StreamConfiguration, stream_of
@@ -110,6 +110,26 @@ def test_reasons_keep_names_and_addresses_back() -> None:
         assert "SourceError of a plug-in" in withholding.reason_of(error, wanted)
         assert "secret" not in withholding.reason_of(error, wanted)
     assert Withholding(None).reason_of(error, plugin) == str(error)
+
+
+def test_of_a_filter_that_cannot_be_used_nothing_is_said() -> None:
+    """Not the host that is not found, whatever is between words, nor a filter that is too long to be shown whole."""
+    for expression in ("host  secret-a\nor host secret-b", " or ".join(f"host secret-{i}" for i in range(60))):
+        with pytest.raises(UsageError, match="secret-") as raised:
+            PacketFilter(expression)
+        own = stream("packets", interface="eth0", filter="tcp", sketch="auto")
+        own = replace(own, options={**own.options, "filter": expression})
+        assert "secret" not in Withholding(PSEUDONYMS).reason_of(raised.value, own)
+    assigned = replace(stream("packets", interface="eth0", filter="tcp tcp", sketch="auto"), assigned=True)
+    with pytest.raises(UsageError) as raised:
+        PacketFilter("tcp tcp")
+    assert "tcp tcp" in Withholding(PSEUDONYMS).reason_of(raised.value, assigned), "who assigned it knows it"
+
+
+def test_the_name_of_a_capture_is_kept_back() -> None:
+    own = stream("flow_bytes", capture="/captures/roof of  10.0.0.1.pcap")
+    error = CaptureError("cannot be read: No such file or directory", where=str(own.options["capture"]))
+    assert Withholding(PSEUDONYMS).reason_of(error, own) == "…: cannot be read: No such file or directory"
 
 
 def test_lines_of_the_log_keep_addresses_back() -> None:

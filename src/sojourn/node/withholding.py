@@ -5,8 +5,9 @@
   filter would be matched with packets: one that names an address would tell the query unit what its pseudonym is, so
   filters of ports and protocols alone are followed (`check_assigned`).
 - **Reasons** why a stream fails, and lines of the log, may name what a configuration or a source knows: addresses in
-  them become pseudonyms, the stream's own filter and patterns are left out, and of what a plug-in raises only the kind
-  is told (`Withholding`).
+  them become pseudonyms, the stream's own filter, capture and patterns are left out, of a filter that cannot be used
+  not a word is repeated (hosts that are not found, parts of it), and of what a plug-in raises only the kind is told
+  (`Withholding`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from sojourn.core.errors import StoreError, UsageError
+from sojourn.core.errors import SojournError, StoreError, UsageError
 from sojourn.core.pseudonyms.mapping import Pseudonyms
 from sojourn.core.pseudonyms.texts import hidden_remark
 from sojourn.core.units import plural
@@ -130,8 +131,17 @@ class Withholding:
             return reason_of(error)
         if configuration is None or not is_own(configuration.metric):
             return f"{type(error).__name__} of a plug-in, whose words may name something and are not repeated"
+        if configuration.assigned:
+            return hidden_remark(self._pseudonyms, reason_of(error))
+        if isinstance(error, SojournError) and error.where.startswith("filter"):
+            return "its filter cannot be used, and may name something: its words are not repeated"
         text = reason_of(error)
-        for given in (configuration.options.get("filter"), *configuration.instances):
-            if isinstance(given, str) and given and not configuration.assigned:
-                text = text.replace(given, LEFT_OUT)
+        for given in (
+            configuration.options.get("filter"),
+            configuration.options.get("capture"),
+            *configuration.instances,
+        ):
+            # As it stands in a reason, which is one line.
+            if isinstance(given, str) and (words := " ".join(given.split())):
+                text = text.replace(words, LEFT_OUT)
         return hidden_remark(self._pseudonyms, text)

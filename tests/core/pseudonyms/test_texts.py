@@ -78,6 +78,15 @@ def test_a_remark_keeps_everything_but_addresses() -> None:
     assert clear_remark(PSEUDONYMS, hidden, NAMES) == remark
 
 
+@pytest.mark.parametrize("sentence", ["away is {}.", "{}: away", "{}, {}: away...", "[{}]. away", "at 10:05:03. {};"])
+@pytest.mark.parametrize("address", ["10.0.0.7", "2001:db8::7", "::1"])
+def test_an_address_at_the_end_of_a_sentence_is_one(sentence: str, address: str) -> None:
+    hidden = str(PSEUDONYMS.address(ip_address(address)))
+    remark = sentence.format(address, address)
+    assert hidden_remark(PSEUDONYMS, remark) == sentence.format(hidden, hidden)
+    assert clear_remark(PSEUDONYMS, hidden_remark(PSEUDONYMS, remark), NAMES) == remark
+
+
 def test_names_in_a_remark_come_back_as_far_as_they_are_known() -> None:
     listed = [str(PSEUDONYMS.key(parse_key(text))) for text in ("mosquitto[1]", "other[2]", FLOW)]
     shown = clear_remark(PSEUDONYMS, f"seen in the range: {', '.join(listed)}", NAMES)

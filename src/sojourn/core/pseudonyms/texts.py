@@ -23,7 +23,9 @@ _NameOf = Callable[[str], str]
 _NAME = re.compile(rf"(?:{PROCESS_MARK}|{NODE_MARK})[a-z2-7]{{16}}")
 _NAME_INSIDE = re.compile(rf"(?<![\w-]){_NAME.pattern}(?![\w-])")
 # What may be an address inside a text: `ip_address` decides.
-_ADDRESS_INSIDE = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?![\w:]))")
+_ADDRESS_INSIDE = re.compile(
+    r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\w)|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?<!\.)(?![\w:]|\.\w))"
+)
 _LEADING = re.compile(r"(\d{1,3}(?:\.\d{1,3}){0,2})\.\*")
 _END = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^\[\]]+?))(?P<port>:[\d*?]+)?")
 _BRACKETED = re.compile(r"(?P<name>.+)(?P<rest>\[[\d*?]*\]?)", re.DOTALL)
@@ -85,10 +87,13 @@ def hidden_remark(pseudonyms: Pseudonyms, remark: str) -> str:
 
 def _with_addresses(text: str, address: _AddressOf) -> str:
     def replaced(match: re.Match[str]) -> str:
-        try:
-            return str(address(ip_address(match[0])))
-        except ValueError:
-            return match[0]
+        # A colon behind an address is the sentence's.
+        for found in dict.fromkeys((match[0], match[0].removesuffix(":"))):
+            try:
+                return str(address(ip_address(found))) + match[0][len(found) :]
+            except ValueError:
+                continue
+        return match[0]
 
     return _ADDRESS_INSIDE.sub(replaced, text)
 
