@@ -100,7 +100,7 @@ VIOLATIONS = Table(
 NEVER = -1
 # Stretches of time without a measurement of an instance after which its violation is over.
 GONE_AFTER = 3
-GONE, REMOVED, MET = "no longer measured", "objective removed", "met"
+GONE, REMOVED, MET, LEFT = "no longer measured", "objective removed", "met", "no longer judged"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +251,14 @@ class ObjectiveStore:
 
     def drop_stream(self, connection: Connection, objective: str, node: str) -> None:
         connection.execute(delete(STREAMS).where((STREAMS.c.objective == objective) & (STREAMS.c.node == node)))
+
+    def leave(self, connection: Connection, objective: Objective, place: str, now_ns: int) -> list[Change]:
+        """Judge an objective at a place no more: its open violations there are cleared, and it would begin anew."""
+        here = _open(objective.name) & (VIOLATIONS.c.place == place)
+        opened = connection.execute(select(VIOLATIONS).where(here)).all()
+        own = (PROGRESS.c.objective == objective.name) & (PROGRESS.c.place == place)
+        connection.execute(delete(PROGRESS).where(own))
+        return [self._clear(connection, row, objective, LEFT, None, now_ns) for row in opened]
 
     def progress(self, objective: str) -> dict[str, Progress]:
         """How far an objective is judged, by place."""

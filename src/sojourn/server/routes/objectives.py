@@ -12,7 +12,7 @@ from sojourn.objectives.objective import Objective, objective_of
 from sojourn.server.control.objectives.assigning import NoObjectiveError
 from sojourn.server.control.objectives.due import DueWork
 from sojourn.server.control.objectives.evaluating import run_task
-from sojourn.server.control.objectives.judging import judged
+from sojourn.server.control.objectives.judging import judged, log_changes
 from sojourn.server.control.objectives.models import (
     NewObjective,
     ObjectiveCheck,
@@ -22,7 +22,6 @@ from sojourn.server.control.objectives.models import (
     ViolationInfo,
 )
 from sojourn.server.control.objectives.views import ObjectiveViews
-from sojourn.server.control.objectives.worker import log_changes
 from sojourn.server.door.access import admins, log_action, problems, readers, readers_of_some, visible_nodes
 from sojourn.server.queries.query import while_connected
 from sojourn.server.routes.segments import wake

@@ -21,10 +21,11 @@ from sojourn.server.control.objectives.evaluating import Evaluated, Stretch, run
 from sojourn.server.control.objectives.judging import judged, line_of
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.limits import Limits
+from sojourn.server.models import StreamState
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 from sojourn.store.epochs import EpochStore, StreamRecord, open_store
 from sojourn.store.notifications import NotificationStore
-from sojourn.store.objectives import GONE, REMOVED, Change, ObjectiveStore, Violation
+from sojourn.store.objectives import GONE, LEFT, REMOVED, Change, ObjectiveStore, Violation
 from sojourn.store.segments import SegmentStore
 
 FLOWS = [flow(number) for number in range(4)]
@@ -179,6 +180,40 @@ def test_removing_an_objective_clears_what_is_open_and_withdraws_its_streams_alo
     assert set(world.assignments.of("beta")[1]) == {"mine"}
     assert world.assignments.of("gamma")[1] == {}
     assert len(world.objectives.violations()) == 4, "violations stay"
+
+
+def test_a_node_that_leaves_takes_its_violations_along_and_begins_anew(world: World) -> None:
+    node = RttNode(world.store)
+    world.store.set_tags("alpha", ["east"])
+    mqtt = world.create(nodes=None, tag="east")
+    node.send(FLOWS, gamma(400e6))
+    assert len(world.look(mqtt)) == 4
+    world.store.set_tags("alpha", [])
+    world.control.settle(mqtt)
+    assert {one.cleared_by for one in world.objectives.violations()} == {LEFT}
+    assert world.objectives.progress("mqtt") == {}
+    node.send(FLOWS, gamma(400e6))
+    assert list(world.due.tasks(mqtt)) == []
+    for _ in range(3):
+        node.send(FLOWS, gamma(20e6))
+    world.store.set_tags("alpha", ["east"])
+    world.control.settle(mqtt)
+    assert world.look(mqtt) == [], "what it was like in between is not looked up"
+
+
+def test_a_stream_that_ends_takes_its_violations_along(world: World) -> None:
+    """The node goes on with a stream of the objective's own."""
+    node = RttNode(world.store)
+    mqtt = world.create(interface="eth0")
+    node.send(FLOWS, gamma(400e6))
+    assert len(world.look(mqtt)) == 4
+    states = {"other": StreamState(state="running", since_ns=1)}
+    StreamStateStore(world.store).replace("alpha", states)
+    world.control.settle(mqtt)
+    assert [row.stream for row in world.objectives.streams("mqtt")] == ["objective:mqtt"]
+    assert world.objectives.violations(is_open=True) == []
+    RttNode(world.store, stream="objective:mqtt", seed=2).send(FLOWS, gamma(400e6))
+    assert len(world.look(mqtt)) == 4
 
 
 def test_a_node_that_was_away_is_judged_from_its_latest_stretches_on(world: World) -> None:

@@ -5,6 +5,8 @@ assigned, or that a node's own configuration has, is used where it suits, and ne
 stream that is named for the objective (``objective:NAME``), which goes with it, or with the node's tag. Nodes that come
 by a tag later are assigned theirs when they are looked at next.
 
+A violation that is open at a node when it leaves, or at a stream when another one answers, is cleared: nobody would.
+
 Suited is a stream of the metric that is recorded now, in epochs no longer than the objective's stretches; of one that
 was assigned, with the same interface and with all instances that are asked for.
 Cost: a look reads the objective's nodes, their streams and their states, and writes what has changed.
@@ -28,6 +30,7 @@ from sojourn.objectives.condition import duration_text
 from sojourn.objectives.objective import Objective
 from sojourn.objectives.sizing import FIRST
 from sojourn.server.control.assignments import AssignmentStore
+from sojourn.server.control.objectives.judging import log_changes
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.limits import Limits
 from sojourn.sketches.bucket_array import BucketArrayParameters
@@ -110,9 +113,14 @@ class ObjectiveControl:
         with self._store.transaction(writes=True) as connection:
             if self.objectives.find(connection, objective.name) is None:
                 return set()
-            return {
+            left = [
+                one for node, row in changed.items() for one in self._left(connection, objective, row, known.get(node))
+            ]
+            told = {
                 node for node, row in changed.items() if self._write(connection, objective, node, row, known.get(node))
             }
+        log_changes(objective, left)
+        return told
 
     def _chosen(
         self, objective: Objective, node: str, known: ObjectiveStream | None, streams: Iterable[StreamRecord]
@@ -185,6 +193,14 @@ class ObjectiveControl:
                 return False
             found = replace(row, configuration=table, planned=planned)
             return self._write(connection, objective, row.node, found, row)
+
+    def _left(
+        self, connection: Connection, objective: Objective, row: ObjectiveStream | None, known: ObjectiveStream | None
+    ) -> list[Change]:
+        """What is cleared as a stream is not judged any more: its node has gone, or another one answers."""
+        if known is None or known.stream is None or (row is not None and row.stream == known.stream):
+            return []
+        return self.objectives.leave(connection, objective, f"{known.node}/{known.stream}", time.time_ns())
 
     def _write(
         self,

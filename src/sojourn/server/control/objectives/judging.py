@@ -7,8 +7,10 @@ sent its epoch; one node's epoch takes a part 1/N of the rate.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from sojourn.core.estimates import Estimate
@@ -16,9 +18,10 @@ from sojourn.objectives.condition import Condition
 from sojourn.objectives.judgement import State, alarm_of_each, decide
 from sojourn.objectives.objective import Objective
 from sojourn.server.control.objectives.evaluating import Evaluated, Finding
-from sojourn.store.objectives import Judged, Verdict, worst_state
+from sojourn.store.objectives import Change, Judged, Verdict, worst_state
 
 MOST_REASON = 300
+_LOG = logging.getLogger("sojourn.objectives")
 
 
 def judged(objective: Objective, evaluated: Evaluated, *, places: int) -> Judged:
@@ -111,3 +114,11 @@ def line_of(event: str, objective: Objective, condition: Condition, fields: dict
         shown = f": {condition.stat} {condition.amount(latest['value'])} ({ends[0]} … {ends[1]})"
     by = f", {fields['cleared_by']}" if event == "cleared" else ""
     return f"objective {objective.name} {event} ({condition}){by}: {whose or 'all'}{shown}"
+
+
+def log_changes(objective: Objective, changes: Iterable[Change]) -> None:
+    """Write down what was raised and cleared."""
+    conditions = {str(condition): condition for condition in objective.require}
+    for change in changes:
+        text = line_of(change.event, objective, conditions[change.violation.condition], change.violation.fields())
+        (_LOG.warning if change.event == "raised" else _LOG.info)("%s", text)

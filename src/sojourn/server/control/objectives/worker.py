@@ -27,12 +27,12 @@ from sojourn.objectives.sizing import Seen, is_outgrown, sized
 from sojourn.server.control.objectives.assigning import ObjectiveControl
 from sojourn.server.control.objectives.due import DueWork
 from sojourn.server.control.objectives.evaluating import Evaluated, StreamTask, Task, run_task
-from sojourn.server.control.objectives.judging import judged, line_of
+from sojourn.server.control.objectives.judging import judged, log_changes
 from sojourn.server.door.limits import Limits
 from sojourn.server.upkeep import Periodic
 from sojourn.sketches.bucket_array import BucketArrayParameters
 from sojourn.store.epochs import EpochStore
-from sojourn.store.objectives import Change, ObjectiveStream
+from sojourn.store.objectives import ObjectiveStream
 from sojourn.store.segments import SegmentStore
 
 PRELOAD = ("sojourn.server.control.objectives.evaluating", "sojourn.objectives.judgement")
@@ -244,11 +244,3 @@ def _sized(seen: Seen, error: float, every_ns: int, means: bool) -> tuple[Bucket
 
 def _part(task: Task, most: int) -> Task:
     return replace(task, stretches=task.stretches[:most])
-
-
-def log_changes(objective: Objective, changes: Iterable[Change]) -> None:
-    """Write down what was raised and cleared."""
-    conditions = {str(condition): condition for condition in objective.require}
-    for change in changes:
-        text = line_of(change.event, objective, conditions[change.violation.condition], change.violation.fields())
-        (_LOG.warning if change.event == "raised" else _LOG.info)("%s", text)
