@@ -6,6 +6,7 @@ stream that is named for the objective (``objective:NAME``), which goes with it,
 by a tag later are assigned theirs when they are looked at next.
 
 A violation that is open at a node when it leaves, or at a stream when another one answers, is cleared: nobody would.
+So is that of a segment or a collection that is gone.
 
 Suited is a stream of the metric that is recorded now, in epochs no longer than the objective's stretches; of one that
 was assigned, with the same interface and with all instances that are asked for.
@@ -121,6 +122,13 @@ class ObjectiveControl:
             }
         log_changes(objective, left)
         return told
+
+    def leave(self, objective: Objective, places: Iterable[str]) -> None:
+        """Judge an objective at some places no more."""
+        for place in places:
+            with self._store.transaction(writes=True) as connection:
+                left = self.objectives.leave(connection, objective, place, time.time_ns())
+            log_changes(objective, left)
 
     def _chosen(
         self, objective: Objective, node: str, known: ObjectiveStream | None, streams: Iterable[StreamRecord]

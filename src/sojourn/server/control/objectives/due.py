@@ -68,6 +68,17 @@ class DueWork:
             case "collection":
                 yield from self._collections(objective, progress)
 
+    def left(self, objective: Objective) -> set[str]:
+        """Where an objective was judged and is not any more, as the segment or the collection is gone."""
+        subject = objective.subject
+        if subject == "segment" and ">" not in str(objective.segment):
+            there = {name for segment in self._segments.all() for name in segment.pairs}
+        elif subject == "collection":
+            there = {place for _, place, _ in self._collections_of(objective)}
+        else:
+            return set()
+        return self._control.objectives.progress(objective.name).keys() - there
+
     def _streams(
         self, objective: Objective, progress: dict[str, Progress], changed: Collection[tuple[str, str]] | None
     ) -> Iterator[StreamTask]:
@@ -183,16 +194,19 @@ class DueWork:
         return stretches
 
     def _collections(self, objective: Objective, progress: dict[str, Progress]) -> Iterator[CollectionTask]:
+        for number, place, begin_ns in self._collections_of(objective):
+            if stretches := self._of_times(objective, progress.get(place), begin_ns):
+                yield CollectionTask(objective=objective, place=place, number=number, stretches=tuple(stretches))
+
+    def _collections_of(self, objective: Objective) -> list[tuple[int, str, int]]:
+        """The number and the place of each collection that an objective is about, and up to when it is solved."""
         node, _slash, name = str(objective.collection).rpartition("/")
         query = select(COLLECTIONS.c.id, COLLECTIONS.c.node, COLLECTIONS.c.begin_ns).where(COLLECTIONS.c.name == name)
         if node:
             query = query.where(COLLECTIONS.c.node == node)
         with self._store.transaction() as connection:
             found = connection.execute(query.order_by(COLLECTIONS.c.node)).all()
-        for number, owner, begin_ns in found:
-            place = f"{owner}/{name}"
-            if stretches := self._of_times(objective, progress.get(place), begin_ns or 0):
-                yield CollectionTask(objective=objective, place=place, number=number, stretches=tuple(stretches))
+        return [(number, f"{owner}/{name}", begin_ns or 0) for number, owner, begin_ns in found]
 
 
 def _of_frames(group: Sequence[dict[str, int]], before: int, length_ns: int) -> Stretch:

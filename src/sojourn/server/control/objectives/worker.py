@@ -125,6 +125,7 @@ class ObjectiveWorker(Periodic):
             try:
                 if nodes := self._control.settle(objective):
                     self._wake(nodes)
+                self._control.leave(objective, self._due.left(objective))
             except SojournError as error:
                 _LOG.warning("warning: objective %s could not be assigned: %s", objective.name, error)
 
