@@ -46,6 +46,7 @@ _RATES = {
     "g": 10**9,
     "gbit": 10**9,
 }
+MOST_TEXT = 200  # of a quantity
 _MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _NUMBER = re.compile(r"\s*([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kmg]?)\s*", re.IGNORECASE)
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(%?)\s*", re.IGNORECASE)
@@ -53,11 +54,11 @@ _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]*)\s*", re.IGNORECASE
 
 
 def _parse(text: str, units: dict[str, int], default: str, what: str, where: str) -> int:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= MOST_TEXT else None
     unit = (match.group(2).lower() or default) if match else ""
     if match is None or unit not in units:
         raise ParameterError(
-            f"{text!r} is not a {what}",
+            f"{text[:MOST_TEXT]!r} is not a {what}",
             where=where,
             action=f"write a number and one of {', '.join(units)}",
         )

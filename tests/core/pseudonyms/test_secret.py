@@ -58,3 +58,8 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path := tmp_path / "key", 0o600)
     with pytest.raises(InputError, match="not a file"):
         read_secret(path)
+
+
+def test_a_directory_is_called_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{tmp_path}: not a file"):
+        read_secret(tmp_path)

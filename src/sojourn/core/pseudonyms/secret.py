@@ -36,8 +36,9 @@ def make_secret(path: Path) -> None:
 
 def read_secret(path: Path) -> bytes:
     """The secret in a file, which is refused where others could have read it."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        state = os.fstat(file.fileno())
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
             raise InputError("not a file", where=str(path), action=_MAKE)
         if others := state.st_mode & 0o077:
@@ -46,7 +47,9 @@ def read_secret(path: Path) -> bytes:
                 where=str(path),
                 action=f"chmod 600 {path}; if others may have read it, make a new one",
             )
-        text = file.read(_MOST_BYTES)
+        text = os.read(file, _MOST_BYTES)
+    finally:
+        os.close(file)
     if not _DIGITS.fullmatch(text):
         raise InputError("not a key of pseudonyms (64 hexadecimal digits)", where=str(path), action=_MAKE)
     return bytes.fromhex(text.decode("ascii"))
