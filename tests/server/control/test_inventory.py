@@ -158,6 +158,31 @@ def test_a_clock_that_is_set_makes_no_node_silent(world: World, step_ns: int) ->
         assert world.open() == ["alpha"]
 
 
+def test_a_silent_node_is_back_whatever_the_clock_was_set_to(world: World) -> None:
+    world.hear("alpha")
+    world.pass_time(6 * MINUTE)
+    assert world.open() == ["alpha"]
+    world.now_ns -= 24 * HOUR
+    world.look()
+    assert world.open() == ["alpha"]
+    world.hear("alpha", 1)
+    world.look()
+    assert world.open() == []
+    world.pass_time(2 * MINUTE)
+    assert world.open() == [], "it is raised by times of one clock"
+
+
+def test_a_node_that_falls_silent_as_the_clock_is_set_back_is_noticed(world: World) -> None:
+    world.hear("alpha")
+    world.pass_time(MINUTE)
+    world.now_ns -= 24 * HOUR
+    world.look()
+    world.pass_time(4 * MINUTE)
+    assert world.open() == []
+    world.pass_time(2 * MINUTE)
+    assert world.open() == ["alpha"]
+
+
 def test_a_query_unit_that_was_away_hears_everybody_first(world: World) -> None:
     world.hear("alpha")
     later = World(world.store)

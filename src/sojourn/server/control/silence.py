@@ -2,7 +2,8 @@
 
 A node may be silent for as long as its own setting says, else for `Limits.silent_after_ns`; one without an agent also
 for a few of the pauses that are usual with it. Nobody could be heard of while the query unit was away, or before its
-clock was set to another time: both begin all over.
+clock was set to another time: both begin all over. A time of that clock that was still to come when it was set back
+says nothing; whoever is heard of by another time than when it fell silent is back.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class SilenceWatch(Periodic):
             event = known.get(node)
             if event is None and self._is_silent(presence, now_ns):
                 self._raise(presence, now_ns)
-            elif event is not None and (presence.heard_ns > event.since_ns or presence.silent_after_ns == 0):
+            elif event is not None and (presence.heard_ns != event.since_ns or presence.silent_after_ns == 0):
                 self._clear(node, now_ns)
 
     def _is_silent(self, presence: Presence, now_ns: int) -> bool:
         own = presence.silent_after_ns
         allowed = self._silent_after_ns if own is None else own
-        since_ns = max(presence.heard_ns, self._began_ns)
+        heard_ns = presence.heard_ns if presence.heard_ns <= now_ns + STEP_NS else 0
+        since_ns = max(heard_ns, self._began_ns)
         if not allowed or now_ns - since_ns < allowed:
             return False
         return own is not None or now_ns - since_ns >= USUAL_PAUSES * self._inventory.usual_pause_ns(presence.node)
