@@ -32,6 +32,7 @@ from sqlalchemy import (
 from sojourn.store.database import NUMBER, Database
 
 METADATA = MetaData()
+MOST_PAUSE_NS = 600_000_000_000  # longer than a notification ever waits to be sent again
 
 NOTIFICATIONS = Table(
     "notifications",
@@ -102,16 +103,18 @@ class NotificationStore:
     def due(self, now_ns: int, *, limit: int, receivers: int = 1000) -> list[Notification]:
         """Notifications whose time has come, the oldest first: so many at most for each of so many receivers.
 
-        However many wait for one, those for others are found.
+        However many wait for one, those for others are found. What is to be sent later than any pause lasts was put off
+        by a clock that has been set back since, and is due.
         """
-        urls = select(NOTIFICATIONS.c.url).where(NOTIFICATIONS.c.next_ns <= now_ns).group_by(NOTIFICATIONS.c.url)
+        is_due = (NOTIFICATIONS.c.next_ns <= now_ns) | (NOTIFICATIONS.c.next_ns > now_ns + MOST_PAUSE_NS)
+        urls = select(NOTIFICATIONS.c.url).where(is_due).group_by(NOTIFICATIONS.c.url)
         urls = urls.order_by(func.min(NOTIFICATIONS.c.next_ns)).limit(receivers)
         names = Notification.__dataclass_fields__
         rows: list[Any] = []
         with self._store.transaction() as connection:
             for url in connection.execute(urls).scalars().all():
-                here = (NOTIFICATIONS.c.next_ns <= now_ns) & (NOTIFICATIONS.c.url == url)
-                query = select(NOTIFICATIONS).where(here).order_by(NOTIFICATIONS.c.created_ns).limit(limit)
+                query = select(NOTIFICATIONS).where(is_due & (NOTIFICATIONS.c.url == url))
+                query = query.order_by(NOTIFICATIONS.c.created_ns).limit(limit)
                 rows += connection.execute(query)
         return [Notification(**{name: getattr(row, name) for name in names}) for row in rows]
 

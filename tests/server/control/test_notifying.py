@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.notifications import NOTIFICATIONS, NotificationStore, notify
 from waiting import eventually
 
+DAY_NS = 86_400_000_000_000
 Answer = Callable[[socket.socket], None]
 
 
@@ -140,3 +142,29 @@ def test_an_answer_without_end_is_one(store: EpochStore, notifier: Notifier) -> 
     eventually(lambda: NotificationStore(store).waiting() == 0, "it was not delivered")
     assert long.asked == 1
     long.close()
+
+
+def test_a_clock_that_was_set_puts_nothing_off_and_gives_nothing_up(
+    store: EpochStore, notifier: Notifier, receiver: Receiver
+) -> None:
+    """Noted a day before, or after, what the clock says now; the first time the receiver is away."""
+    port = receiver.server.server_address[1]
+    notifications = NotificationStore(store)
+    for created_ns in (time.time_ns() + DAY_NS, time.time_ns() - 2 * DAY_NS):
+        with store.transaction(writes=True) as connection:
+            notify(connection, f"http://127.0.0.1:{port}/{created_ns}", {}, created_ns)
+    receiver.server.shutdown()
+    receiver.server.server_close()
+    notifier.start()
+    eventually(lambda: _attempts(store) >= 2, "it was not tried")
+    assert notifications.waiting() == 2
+    later = ThreadingHTTPServer(("127.0.0.1", port), receiver.server.RequestHandlerClass)
+    receiver.server = later
+    threading.Thread(target=later.serve_forever, daemon=True).start()
+    eventually(lambda: notifications.waiting() == 0, "it was not delivered")
+    assert len(receiver.taken) == 2
+
+
+def _attempts(store: EpochStore) -> int:
+    with store.transaction() as connection:
+        return sum(row.attempts for row in connection.execute(NOTIFICATIONS.select()))

@@ -2,11 +2,11 @@
 
 Guarantee: each raise and each clear is one notification with an id of its own (in the body, and as the header
 ``Sojourn-Notification``). It is sent until it is answered with 2xx, so at least once: who gets one twice knows it by
-its id. After a failure it waits twice as long as before, up to `LONGEST_PAUSE_NS`, and is given up after `GIVEN_UP_NS`.
-At most `MOST_WAITING` wait; beyond that the oldest are given up. Redirects are not followed, and of an answer only its
-status is looked at. A receiver has `TIMEOUT_SECONDS` for an answer, however slowly it comes, and is sent one after the
-other; it keeps others waiting only while as many as `RECEIVERS` are as slow. Nothing here keeps an evaluation waiting:
-what has to be told is in the store.
+its id. After a failure it waits twice as long as before, up to `LONGEST_PAUSE_NS`, and is given up after `GIVEN_UP_NS`,
+once it was tried `LEAST_ATTEMPTS` times (the clock may have been set). At most `MOST_WAITING` wait; beyond that the
+oldest are given up. Redirects are not followed, and of an answer only its status is looked at. A receiver has
+`TIMEOUT_SECONDS` for an answer, however slowly it comes, and is sent one after the other; it keeps others waiting only
+while as many as `RECEIVERS` are as slow. Nothing here keeps an evaluation waiting: what has to be told is in the store.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LOOK_SECONDS = 1.0
 TIMEOUT_SECONDS = 10.0
 FIRST_PAUSE_NS, LONGEST_PAUSE_NS = 1_000_000_000, 300_000_000_000
 GIVEN_UP_NS = 86_400_000_000_000
+LEAST_ATTEMPTS = 20
 MOST_WAITING, AT_ONCE, RECEIVERS = 10_000, 50, 8
 _LEASE_NS = 60_000_000_000  # who claims one and ends has it sent again after that
 _LOG = logging.getLogger("sojourn.notifications")
@@ -95,7 +96,8 @@ class Notifier(Periodic):
                 self._notifications.settle(one.id, next_ns=None, delivered_ns=now, error=None)
                 return True
             pause = min(FIRST_PAUSE_NS << min(one.attempts, 20), LONGEST_PAUSE_NS)
-            is_over = now - one.created_ns > GIVEN_UP_NS
+            # Where a clock was set on, it has not been tried all day.
+            is_over = now - one.created_ns > GIVEN_UP_NS and one.attempts >= LEAST_ATTEMPTS
             self._notifications.settle(one.id, next_ns=None if is_over else now + pause, error=error[:300])
             if is_over or one.attempts == 0:
                 what = "is given up" if is_over else "will be tried again"
