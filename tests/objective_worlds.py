@@ -41,6 +41,7 @@ class RttNode:
     parameters: BucketArrayParameters = PARAMETERS
     begin_ns: int = 1_700_000_040 * SECOND  # a multiple of a minute
     seed: int = 1
+    sequence: int = 0  # of its first epoch
     _keys: dict[int, Key] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class RttNode:
             keys=KeyReports(self._keys_at, flows=1000),
             keys_at=self._keys_at,
             salt_of=lambda sequence: sequence % 16,
+            first_sequence=self.sequence,
         )
 
     def _keys_at(self, rows: np.ndarray) -> list[Key | None]:

@@ -98,7 +98,7 @@ VIOLATIONS = Table(
 )
 
 NEVER = -1
-# Stretches of time without a measurement of an instance after which its violation is over.
+# Stretches without a measurement of an instance after which its violation is over; what was not judged is none.
 GONE_AFTER = 3
 GONE, REMOVED, MET, LEFT = "no longer measured", "objective removed", "met", "no longer judged"
 
@@ -293,6 +293,7 @@ class ObjectiveStore:
     def apply(self, objective: Objective, judged: Judged, *, now_ns: int) -> list[Change] | None:
         """Write down an evaluation: what it raised and cleared; None if another has judged the place meanwhile."""
         with self.store.transaction(writes=True) as connection:
+            unseen_ns = _unseen(connection, objective, judged)
             if self.find(connection, objective.name) is None or not _advance(connection, objective, judged, now_ns):
                 return None
             here = _open(objective.name) & (VIOLATIONS.c.place == judged.place)
@@ -310,13 +311,16 @@ class ObjectiveStore:
                 elif row is not None:
                     values = {"latest": json.dumps(verdict.evidence), "seen_ns": judged.until_ns}
                     connection.execute(update(VIOLATIONS).where(VIOLATIONS.c.id == row.id).values(values))
-            gone_ns = judged.until_ns - GONE_AFTER * objective.every_ns
+            gone_ns = judged.until_ns - GONE_AFTER * objective.every_ns - unseen_ns
             changes += [
                 self._clear(connection, row, objective, GONE, None, now_ns)
                 for row in opened.values()
                 # What adds nothing up has a rate of nothing; of a mean nothing is known until it stays away.
                 if judged.is_whole and (row.seen_ns <= gone_ns or row.condition.startswith("rate "))
             ]
+            if unseen_ns:
+                later = _open(objective.name) & (VIOLATIONS.c.id.in_([row.id for row in opened.values()]))
+                connection.execute(update(VIOLATIONS).where(later).values(seen_ns=VIOLATIONS.c.seen_ns + unseen_ns))
         return changes
 
     def _raise(
@@ -389,6 +393,14 @@ class ObjectiveStore:
 
 def _open(name: str) -> ColumnElement[bool]:
     return (VIOLATIONS.c.objective == name) & VIOLATIONS.c.cleared_ns.is_(None)
+
+
+def _unseen(connection: Connection, objective: Objective, judged: Judged) -> int:
+    """How long a place was not judged before a stretch, by its clock: a node was away, or its clock was set."""
+    here = (PROGRESS.c.objective == objective.name) & (PROGRESS.c.place == judged.place)
+    until_ns: int = connection.execute(select(PROGRESS.c.until_ns).where(here)).scalar() or 0
+    apart_ns = judged.from_ns - until_ns
+    return apart_ns if until_ns and abs(apart_ns) > objective.every_ns else 0
 
 
 def _advance(connection: Connection, objective: Objective, judged: Judged, now_ns: int) -> bool:

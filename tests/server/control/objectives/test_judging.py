@@ -165,6 +165,24 @@ def test_a_flow_that_ends_is_cleared_after_three_stretches_without_it(world: Wor
     assert changes[0].violation.cleared_by == GONE
 
 
+@pytest.mark.parametrize("minutes", [60, -60, 1440, -1440])
+def test_a_flow_has_ended_after_three_stretches_though_the_node_was_away(world: World, minutes: int) -> None:
+    """Or its clock was set, on or back: what was not judged says nothing of it."""
+    node = RttNode(world.store)
+    mqtt = world.create()
+    for _ in range(2):
+        node.send(FLOWS, [gamma(20e6)] * 3 + [gamma(900e6)])
+    world.look(mqtt)
+    assert len(world.objectives.violations(is_open=True)) == 1
+    sequence = node.epochs
+    node = RttNode(world.store, begin_ns=node.begin_ns + (sequence + minutes) * 60 * SECOND, sequence=sequence)
+    for number in range(4):
+        node.send(FLOWS[:3], gamma(20e6))
+        changes = world.look(mqtt)
+        assert len(changes) == (number == 3), number
+    assert changes[0].violation.cleared_by == GONE
+
+
 def test_removing_an_objective_clears_what_is_open_and_withdraws_its_streams_alone(world: World) -> None:
     node = RttNode(world.store)
     world.assignments.assign("beta", "mine", {"metric": "rtt", "interface": "eth0", "epoch": "60s"})
