@@ -109,6 +109,19 @@ def test_a_path_names_the_segment_that_is_slower_than_a_week_ago(admin: Client) 
     eventually(lambda: admin.violations(objective="lone"), lambda: str(admin.objective("lone")))
 
 
+def test_a_prober_whose_clock_is_ahead_keeps_no_segment_from_being_judged(admin: Client) -> None:
+    one, other = Segment.between("oslo", "bergen"), Segment.between("rome", "turin")
+    begin = 1_700_000_000 * SECOND
+    admin.add_measurements([probed(other, begin + 40_000 * DAY_NS, 10e6)])
+    admin.create_objective("ahead", segment="oslo>bergen", every="5s", require=["mean < 5ms"])
+    for number, mean_ns in enumerate((10e6, 1e6)):
+        rows = [probed(one, begin + (5 * number + k) * SECOND, mean_ns) for k in range(5)]
+        admin.add_measurements(rows)
+        eventually(lambda: len(admin.violations(objective="ahead", only_open=True)) == 1 - number)  # noqa: B023
+    (violation,) = admin.violations(objective="ahead")
+    assert violation["cleared_by"] == "met"
+
+
 def test_a_way_is_found_by_its_ends_if_there_is_one() -> None:
     links = [Segment.between("a", "b"), Segment.between("b", "x", "c"), Segment.between("c", "b")]
     inside = Segment.inside("a", "b", "x")

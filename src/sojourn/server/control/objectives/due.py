@@ -170,20 +170,29 @@ class DueWork:
             yield PathTask(objective=objective, place=PATH, hops=hops, stretches=tuple(stretches), most_bytes=most)
 
     def _measured_until(self) -> int:
-        """Up to when what probers and routers measure has come: routers report some seconds later."""
+        """Up to when what probers and routers measure has come: routers report some seconds later.
+
+        What a node dates ahead of the present says nothing of what others have measured.
+        """
+        now = time.time_ns()
         routers = EPOCHS.c.stream.like("router:%")
         with self._store.transaction() as connection:
-            probed = connection.execute(select(func.max(MEASUREMENTS.c.end_ns))).scalar() or 0
+            ends = select(func.max(MEASUREMENTS.c.end_ns)).where(MEASUREMENTS.c.end_ns <= now)
+            probed = connection.execute(ends).scalar() or 0
             newest = connection.execute(select(func.max(EPOCHS.c.last_ns)).where(routers)).scalar()
-        return probed if newest is None else min(max(probed, newest), time.time_ns() - LATEST_NS)
+        return probed if newest is None else min(max(probed, newest), now - LATEST_NS)
 
     def _of_times(self, objective: Objective, last: Progress | None, until_ns: int) -> list[Stretch]:
-        """Multiples of a length that are over by a time, from where a place was judged last; of a new one, the last."""
+        """Multiples of a length that are over by a time, from where a place was judged last; of a new one, the last.
+
+        So it is of one that was judged up to a time that is still to come, when a clock was ahead.
+        """
         length = objective.every_ns
         end = until_ns // length * length
         if end <= 0:
             return []
-        begin = end - length if last is None else max(last.position, end - MOST_BEHIND * length)
+        is_ahead = last is not None and last.position > max(end, time.time_ns() + length)
+        begin = end - length if last is None or is_ahead else max(last.position, end - MOST_BEHIND * length)
         before = NEVER if last is None else last.position
         stretches = []
         for start in range(begin, end, length):
