@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
-from sojourn.node.agent.configuration import checked_stream, configuration_of, read_configuration
+from sojourn.core.pseudonyms.mapping import Pseudonyms
+from sojourn.node.agent.configuration import (
+    DEFAULT_LIMITS,
+    checked_source,
+    checked_stream,
+    configuration_of,
+    read_configuration,
+    stream_of,
+)
 from sojourn.segments.plan import plan_point, plan_segment
 
 GOOD = """
@@ -39,6 +48,15 @@ def check(tmp_path: Path, text: str) -> str:
 def test_a_good_configuration_is_called_good(tmp_path: Path) -> None:
     assert check(tmp_path, GOOD) == "gateway-7: 1 stream, epochs go to http://127.0.0.1:8080\n"
     assert "0 streams" in check(tmp_path, GOOD[: GOOD.index("[streams")])
+
+
+@pytest.mark.parametrize("metric", ["rtt", "flow_bytes", "flow_packets", "cpu", "memory", "disk_io"])
+def test_what_has_room_by_default_has_it_under_pseudonyms(metric: str) -> None:
+    interface = {"interface": "eth0"} if metric in ("rtt", "flow_bytes", "flow_packets") else {}
+    stream = stream_of("a", {"metric": metric, "buckets": 4096, "per_instance": 3, **interface}, where="test")
+    for configuration in (stream, replace(stream, assigned=True)):
+        most = DEFAULT_LIMITS.per_stream
+        checked_source(configuration, most_bytes=most, pseudonyms=Pseudonyms(bytes(range(32))))
 
 
 def test_at_a_broker_the_nodes_name_is_the_user_and_its_token_the_password(tmp_path: Path) -> None:
