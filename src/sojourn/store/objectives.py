@@ -291,10 +291,15 @@ class ObjectiveStore:
         return [dict(row._mapping) for row in reversed(rows)]
 
     def apply(self, objective: Objective, judged: Judged, *, now_ns: int) -> list[Change] | None:
-        """Write down an evaluation: what it raised and cleared; None if another has judged the place meanwhile."""
+        """Write down an evaluation: what it raised and cleared.
+
+        None if another has judged the place meanwhile, or it is judged no more.
+        """
         with self.store.transaction(writes=True) as connection:
+            if self.find(connection, objective.name) is None or not _is_judged_at(connection, objective, judged.place):
+                return None
             unseen_ns = _unseen(connection, objective, judged)
-            if self.find(connection, objective.name) is None or not _advance(connection, objective, judged, now_ns):
+            if not _advance(connection, objective, judged, now_ns):
                 return None
             here = _open(objective.name) & (VIOLATIONS.c.place == judged.place)
             opened = {
@@ -393,6 +398,15 @@ class ObjectiveStore:
 
 def _open(name: str) -> ColumnElement[bool]:
     return (VIOLATIONS.c.objective == name) & VIOLATIONS.c.cleared_ns.is_(None)
+
+
+def _is_judged_at(connection: Connection, objective: Objective, place: str) -> bool:
+    """Whether the stream of a place still answers the objective; of other subjects, that comes out later."""
+    if objective.subject != "metric":
+        return True
+    node, _, stream = place.partition("/")
+    here = (STREAMS.c.objective == objective.name) & (STREAMS.c.node == node) & (STREAMS.c.stream == stream)
+    return connection.execute(select(STREAMS.c.node).where(here).with_for_update()).first() is not None
 
 
 def _unseen(connection: Connection, objective: Objective, judged: Judged) -> int:

@@ -219,6 +219,34 @@ def test_a_node_that_leaves_takes_its_violations_along_and_begins_anew(world: Wo
     assert world.look(mqtt) == [], "what it was like in between is not looked up"
 
 
+def test_a_stream_that_was_chosen_stays_though_its_measurements_come_late(world: World) -> None:
+    """In each epoch the first one comes three seconds later than in the one before."""
+    node = RttNode(world.store)
+    for _ in range(4):
+        node.send(FLOWS, gamma(20e6))
+    mqtt = world.create(interface="eth0")
+    assert [row.stream for row in world.objectives.streams("mqtt")] == ["rtt"]
+    for _ in range(7):
+        node.begin_ns += 3 * SECOND
+        node.send(FLOWS, gamma(20e6))
+        world.control.settle(mqtt)
+    assert [row.stream for row in world.objectives.streams("mqtt")] == ["rtt"]
+
+
+def test_what_was_found_while_a_node_left_is_dropped(world: World) -> None:
+    node = RttNode(world.store)
+    world.store.set_tags("alpha", ["east"])
+    mqtt = world.create(nodes=None, tag="east")
+    node.send(FLOWS, gamma(400e6))
+    (task,) = world.due.tasks(mqtt)
+    (evaluated,) = run_task(world.store.engine.url, task)
+    world.store.set_tags("alpha", [])
+    world.control.settle(mqtt)
+    assert world.objectives.apply(mqtt, judged(mqtt, evaluated, places=1), now_ns=1) is None
+    assert world.objectives.violations() == []
+    assert world.objectives.progress("mqtt") == {}
+
+
 def test_a_stream_that_ends_takes_its_violations_along(world: World) -> None:
     """The node goes on with a stream of the objective's own."""
     node = RttNode(world.store)

@@ -42,7 +42,7 @@ from sojourn.store.objectives import Change, ObjectiveStore, ObjectiveStream
 
 PREFIX = "objective:"
 # Epochs that tell how long those of a stream are, where nobody has said it.
-SPACED, LEAST_APART = 6, 2
+SPACED, LEAST_APART, UNSURE = 6, 2, 1.5
 STEP_NS = 1_000_000_000  # epochs are so long, or a multiple of that: first measurements are only about as far apart
 _SIZE = ("buckets", "per_instance", "bits", "count_bits")
 _OF_TRAFFIC = ("rtt", "flow_packets", "flow_bytes")
@@ -114,12 +114,13 @@ class ObjectiveControl:
         with self._store.transaction(writes=True) as connection:
             if self.objectives.find(connection, objective.name) is None:
                 return set()
-            left = [
-                one for node, row in changed.items() for one in self._left(connection, objective, row, known.get(node))
-            ]
             told = {
                 node for node, row in changed.items() if self._write(connection, objective, node, row, known.get(node))
             }
+            # After that, so that nothing is raised meanwhile by what was found there before.
+            left = [
+                one for node, row in changed.items() for one in self._left(connection, objective, row, known.get(node))
+            ]
         log_changes(objective, left)
         return told
 
@@ -142,7 +143,8 @@ class ObjectiveControl:
             is_recorded = not states or (state is not None and state.state == "running")
             if stream.name.startswith(PREFIX) or not is_recorded:
                 continue
-            if self._suits(objective, stream, assigned.get(stream.name)):
+            is_chosen = known is not None and known.stream == stream.name
+            if self._suits(objective, stream, assigned.get(stream.name), is_chosen=is_chosen):
                 return ObjectiveStream(objective=objective.name, node=node, stream=stream.name)
         name, table = PREFIX + objective.name, table_for(objective, FIRST)
         row = ObjectiveStream(objective=objective.name, node=node, stream=None)
@@ -155,9 +157,13 @@ class ObjectiveControl:
             return replace(row, reason=f"{node} is assigned {len(assigned)} streams already, which is the limit")
         return replace(row, stream=name, own=True, configuration=table)
 
-    def _suits(self, objective: Objective, stream: StreamRecord, table: Mapping[str, Any] | None) -> bool:
+    def _suits(
+        self, objective: Objective, stream: StreamRecord, table: Mapping[str, Any] | None, *, is_chosen: bool
+    ) -> bool:
         length_ns = self.epoch_ns(stream.node, stream.name, table)
-        if length_ns is not None and length_ns > 1.01 * objective.every_ns:
+        # Where little is measured, first measurements are further apart now and then: that is no longer epoch.
+        slack = UNSURE if table is None and is_chosen else 1.01
+        if length_ns is not None and length_ns > slack * objective.every_ns:
             return False
         if table is None:
             return True  # what a node's own configuration selects is not known here
