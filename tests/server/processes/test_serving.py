@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -122,6 +122,29 @@ def test_ctrl_c_before_anything_is_ready_leaves_nobody(tmp_path: Path) -> None:
     unit.end(signal.SIGINT)
     assert not any(map(is_running, workers))
     assert "Traceback" not in unit.log
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_ctrl_c_twice_ends_at_once_and_says_so_in_a_line(tmp_path: Path, workers: str) -> None:
+    """While a node waits for questions, which an end in order would wait for."""
+    with serving(tmp_path / "data", tmp_path / "log", "--workers", workers) as unit:
+        children = unit.workers()
+
+        def wait() -> None:
+            with suppress(httpx.HTTPError), unit.client("alpha") as client:
+                client.get("/api/v1/nodes/alpha/requests", params={"wait": 25})
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.5)
+        unit.process.send_signal(signal.SIGINT)
+        unit.process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        assert unit.end(signal.SIGINT) == 130
+        waiting.join(PATIENCE_SECONDS)
+        assert "Traceback" not in unit.log
+        assert unit.log.splitlines()[-1] == "sojourn: interrupted"
+        eventually(lambda: not any(map(is_running, children)))
 
 
 def test_counters_of_all_processes_are_added_up_and_readiness_speaks_of_all(unit: Serving) -> None:

@@ -23,6 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
 from enum import Enum, auto
+from types import FrameType
 from typing import Any
 
 import h11
@@ -397,6 +398,12 @@ class UnitServer(uvicorn.Server):
         """Take no more requests, and finish those under way; who only waits for something is told to come again."""
         self._state.ending = True
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            # The application is given up where it stands, which is no fault of it that anybody has to read.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:
