@@ -80,7 +80,6 @@ from sojourn.store.upkeep.clock import TrustedClock
 
 DESK_THREADS = 4
 NO_DASHBOARD = "This query unit has no dashboard; pip install 'sojourn[web]' and start it again to have one here.\n"
-NOT_WITH_WORKERS = "There is no dashboard beside --workers; a query unit without them on the same database shows it.\n"
 
 
 def create_app(
@@ -219,9 +218,9 @@ def create_app(
     return app
 
 
-async def _tell_of_dashboard(request: Request) -> PlainTextResponse:
+async def _tell_of_dashboard(_: Request) -> PlainTextResponse:
     """What is at `/` where there is no dashboard: how to get it."""
-    return PlainTextResponse(NO_DASHBOARD if request.app.state.processes is None else NOT_WITH_WORKERS)
+    return PlainTextResponse(NO_DASHBOARD)
 
 
 def _are_at_broker(own: BrokerIntake, processes: IngestProcesses | None) -> bool:

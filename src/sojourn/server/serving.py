@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sojourn.core.errors import ServerError, log_to_stderr
 from sojourn.server.app import create_app
-from sojourn.server.door.connections import Door, UnitConfiguration, UnitServer, raise_descriptors
+from sojourn.server.door.connections import WEBSOCKETS, Door, UnitConfiguration, UnitServer, raise_descriptors
 from sojourn.server.options import ServeOptions
 from sojourn.server.processes.forwarding import KEPT_SECONDS
 from sojourn.server.processes.supervision import IngestProcesses, PlanningServer
@@ -47,7 +47,7 @@ def make_server(store: EpochStore, door: Door, options: ServeOptions) -> UnitSer
         timeout_graceful_shutdown=options.graceful_seconds,
         ssl_certfile=options.certificate,
         ssl_keyfile=options.private_key,
-        ws="none" if options.dashboard is None else "websockets-sansio",
+        ws="none" if options.dashboard is None else WEBSOCKETS,
     )
     return UnitServer(configuration)
 
@@ -56,10 +56,13 @@ def _planning_server(store: EpochStore, door: Door, options: ServeOptions) -> Un
     """The same with ingest processes at the door: they speak TLS, and know which proxies are believed."""
     processes = IngestProcesses(options, door)
     configuration = UnitConfiguration(
-        create_app(store, limits=options.limits, broker=options.broker, processes=processes),
+        create_app(
+            store, limits=options.limits, broker=options.broker, processes=processes, dashboard=options.dashboard
+        ),
         door,
         keep_alive_seconds=KEPT_SECONDS,
         timeout_graceful_shutdown=options.graceful_seconds,
+        ws="none" if options.dashboard is None else WEBSOCKETS,
     )
     return PlanningServer(configuration, processes)
 

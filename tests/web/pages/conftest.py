@@ -14,7 +14,8 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def empty_dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    with running_dashboard(tmp_path_factory.mktemp("empty"), fill=False) as running:
+@pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["one process", "ingest processes"])
+def empty_dashboard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """Also with ingest processes, which hand on all that pages ask and say."""
+    with running_dashboard(tmp_path_factory.mktemp("empty"), *request.param, fill=False) as running:
         yield running

@@ -91,11 +91,11 @@ class Dashboard:
 
 
 @contextmanager
-def running_dashboard(directory: Path, *, fill: bool = True) -> Iterator[Dashboard]:
+def running_dashboard(directory: Path, *options: str, fill: bool = True) -> Iterator[Dashboard]:
     """A query unit as `sojourn serve` runs it, with a store that has something in it."""
     data = directory / "data"
     tokens = _tokens(data)
-    command = [sys.executable, "-m", "sojourn", "serve", "--data", str(data), "--port", "0"]
+    command = [sys.executable, "-m", "sojourn", "serve", "--data", str(data), "--port", "0", *options]
     log = open(directory / "serve.log", "w")  # noqa: SIM115
     environment = {**os.environ, "PYTHONPATH": str(Path(sojourn.__file__).parents[1])}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory, env=environment)

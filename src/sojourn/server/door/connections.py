@@ -24,7 +24,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from enum import Enum, auto
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import h11
 import uvicorn
@@ -343,6 +343,10 @@ class BoundedProtocol(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             return Phase.OPENING if size else Phase.IDLE
         return Phase.WORKING
+
+
+# What speaks WebSockets, where there are any.
+WEBSOCKETS: Literal["websockets-sansio"] = "websockets-sansio"
 
 
 class UnitConfiguration(uvicorn.Config):

@@ -113,6 +113,10 @@ class Forwarder:
             if link.is_fresh:
                 return link
             link.close()
+        return _Link(*await asyncio.open_unix_connection(sock=self.connected()))
+
+    def connected(self) -> socket.socket:
+        """A new connection to the planning process."""
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self._channel, [b"."], [theirs.fileno()])
@@ -121,7 +125,7 @@ class Forwarder:
             raise
         finally:
             theirs.close()
-        return _Link(*await asyncio.open_unix_connection(sock=ours))
+        return ours
 
     def _give_back(self, link: _Link) -> None:
         if len(self._idle) < MOST_IDLE and link.is_reusable():
@@ -161,10 +165,8 @@ class _Exchange:
 
     def _request(self) -> h11.Request:
         scope = self._scope
-        host, port = scope.get("client") or ("", 0)
         headers = [one for one in scope["headers"] if one[0] not in HOP_HEADERS and one[0] != FROM_HEADER]
-        # What a trusted proxy says of where it comes from may be anything.
-        headers.append((FROM_HEADER, f"{'-'.join(host.split())[:200]} {port} {scope['scheme']}".encode()))
+        headers.append(introduction(scope))
         if self._has_body:
             headers.append((b"expect", b"100-continue"))
         if not any(name == b"host" for name, _ in headers):
@@ -212,6 +214,13 @@ class _Exchange:
                     raise _LostError
 
 
+def introduction(scope: Scope) -> tuple[bytes, bytes]:
+    """The header that tells the planning process where a request comes from."""
+    host, port = scope.get("client") or ("", 0)
+    # What a trusted proxy says of where it comes from may be anything.
+    return FROM_HEADER, f"{'-'.join(host.split())[:200]} {port} {scope['scheme']}".encode("ascii", "replace")
+
+
 def _piece(data: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
 
@@ -222,14 +231,20 @@ def _length(scope: Scope) -> int:
 
 
 class Divided:
-    """Middleware: some requests are answered here, the others forwarded."""
+    """Middleware: some requests are answered here, the others forwarded, and so are WebSockets."""
 
-    def __init__(self, app: ASGIApp, forward: ASGIApp, is_ours: Callable[[Scope], bool]) -> None:
-        self._app, self._forward, self._is_ours = app, forward, is_ours
+    def __init__(
+        self, app: ASGIApp, forward: ASGIApp, sockets: ASGIApp | None, is_ours: Callable[[Scope], bool]
+    ) -> None:
+        self._app, self._forward, self._sockets, self._is_ours = app, forward, sockets, is_ours
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_theirs = scope["type"] == "http" and not self._is_ours(scope)
-        await (self._forward if is_theirs else self._app)(scope, receive, send)
+        chosen = self._app
+        if scope["type"] == "http" and not self._is_ours(scope):
+            chosen = self._forward
+        elif scope["type"] == "websocket" and self._sockets is not None:
+            chosen = self._sockets
+        await chosen(scope, receive, send)
 
 
 class Introduced:
@@ -239,7 +254,7 @@ class Introduced:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             for name, value in scope["headers"]:
                 if name == FROM_HEADER:
                     host, port, scope["scheme"] = value.decode().split(" ")

@@ -28,7 +28,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from sojourn.core.errors import SojournError, log_to_stderr
 from sojourn.core.executors.interpreters import die_with, heed
@@ -39,7 +39,15 @@ from sojourn.server.control.quotas import Quotas
 from sojourn.server.control.states import StreamStateStore
 from sojourn.server.door.access import SignIn
 from sojourn.server.door.allowances import SharedAllowances
-from sojourn.server.door.connections import Door, UnitConfiguration, UnitServer, most_connections, raise_descriptors
+from sojourn.server.door.connections import (
+    MOST_MESSAGE_BYTES,
+    WEBSOCKETS,
+    Door,
+    UnitConfiguration,
+    UnitServer,
+    most_connections,
+    raise_descriptors,
+)
 from sojourn.server.door.gate import Gate, explained_faults, explained_problem, refused
 from sojourn.server.door.limits import IngestDesk, load_kernels
 from sojourn.server.ingest.broker import BrokerIntake
@@ -71,6 +79,7 @@ class IngestSetup:
     number: int  # from 1: its place among the processes of the query unit
     unit: str  # the query unit's name at a broker
     started_ns: int  # when the query unit started
+    has_pages: bool = False  # which hold WebSockets
 
 
 def create_ingest_app(store: EpochStore, setup: IngestSetup, shared: SharedAllowances, forward: Forwarder) -> FastAPI:
@@ -113,12 +122,20 @@ def create_ingest_app(store: EpochStore, setup: IngestSetup, shared: SharedAllow
     sign_in = SignIn(TokenStore(store), limits, desk, allowances)
     app.add_middleware(Gate, sign_in=sign_in, limits=limits, allowances=allowances)
     app.add_middleware(RequestCounter, telemetry=telemetry)
-    app.add_middleware(Divided, forward=forward, is_ours=_is_ours)
+    app.add_middleware(Divided, forward=forward, sockets=_sockets(forward, setup), is_ours=_is_ours)
     app.add_exception_handler(SojournError, explained_problem)
     app.add_exception_handler(RequestValidationError, explained_faults)
     app.add_exception_handler(TakenError, refused)
     app.include_router(epoch_routes)
     return app
+
+
+def _sockets(forward: Forwarder, setup: IngestSetup) -> ASGIApp | None:
+    if not setup.has_pages:
+        return None
+    from sojourn.server.processes.sockets import SocketForwarder
+
+    return SocketForwarder(forward, most_bytes=MOST_MESSAGE_BYTES)
 
 
 def _is_ours(scope: Scope) -> bool:
@@ -202,6 +219,7 @@ def _configuration(
         proxies=options.forwarded_from,
         accepted_at_once=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=options.graceful_seconds,
+        ws=WEBSOCKETS if setup.has_pages else "none",
         ssl_certfile=options.certificate,
         ssl_keyfile=options.private_key,
     )

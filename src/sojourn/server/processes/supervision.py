@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -53,9 +54,11 @@ class IngestProcesses:
 
     def start(self, telemetry: Telemetry, accept: Callable[[socket.socket], None]) -> None:
         """Start all; `accept` gets the connections that they make, in the event loop that this is called in."""
-        who = {"unit": self.unit, "started_ns": self.started_ns}
+        # What draws pages is not imported by who hands on what they say.
+        options, has_pages = replace(self._options, dashboard=None), self._options.dashboard is not None
+        who: dict[str, Any] = {"unit": self.unit, "started_ns": self.started_ns, "has_pages": has_pages}
         for number in range(1, self._options.workers + 1):
-            setup = IngestSetup(options=self._options, number=number, **who)  # type: ignore[arg-type]
+            setup = IngestSetup(options=options, number=number, **who)
             self._keepers.append(_Keeper(setup, self._door.fileno(), self.allowances, telemetry, accept))
         for keeper in self._keepers:
             keeper.start()
