@@ -23,6 +23,7 @@ sys.stdin.readline()
 print(sum(its.requests.wait_seconds("caller") == 0 for _ in range(400)), flush=True)
 its.running.add("caller", 7)
 its.buffered.add("caller", 1000)
+sys.stdin.readline()
 fcntl.lockf(descriptor, fcntl.LOCK_EX)
 print("holds the lock", flush=True)
 sys.stdin.readline()
@@ -42,6 +43,9 @@ def test_processes_share_rates_and_tallies_and_a_killed_one_keeps_nothing() -> N
         other.stdin.flush()
         allowed = sum(ours.requests.wait_seconds("caller") == 0 for _ in range(400))
         assert allowed + int(other.stdout.readline()) == LIMITS.burst
+        # Only now: whoever is still counting would wait for the lock for ever.
+        other.stdin.write("lock\n")
+        other.stdin.flush()
         assert other.stdout.readline() == "holds the lock\n"
         other.kill()
     ours.running.add("caller", 1)
