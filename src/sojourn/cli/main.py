@@ -27,36 +27,46 @@ from sojourn.core.errors import SojournError, harmless
 # Systems here are small: further threads of the linear algebra wait for work at full speed, and cost more than they do.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# The commands in the order of `--help`, each with its module in `cli`; a group may have further modules that add to it.
-COMMANDS = {
-    "demo": ("lab.demo",),
-    "measure": ("segments.measure",),
-    "record": ("segments.record",),
-    "estimate": ("segments.estimate",),
-    "batch": ("segments.batch",),
-    "rtt": ("capture.rtt",),
-    "flows": ("capture.flows",),
-    "top": ("top.command",),
-    "tomography": ("tomography",),
-    "reproduce": ("reproduce",),
-    "agent": ("fleet.agent",),
-    "serve": ("fleet.serve",),
-    "query": ("fleet.query",),
-    "warm-up": ("warm_up",),
-    "plan": ("plan",),
-    "mplane": ("mplane.planning", "mplane.probe", "mplane.diagnose"),
-    "lab": ("lab.worlds",),
-    "segment": ("fleet.segment",),
-    "objective": ("fleet.objective",),
-    "violations": ("fleet.violations",),
-    "nodes": ("fleet.nodes",),
-    "token": ("fleet.token",),
-    "pseudonym": ("fleet.pseudonym",),
-    "audit": ("fleet.audit",),
-    "store": ("fleet.store",),
-    "sink": ("fleet.sink",),
-    "export": ("fleet.export",),
+# The commands in the order of `--help`, in panels, each with its module in `cli`; a group may have further modules that
+# add to it.
+PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Packets, from captures and interfaces": {
+        "measure": ("segments.measure",),
+        "rtt": ("capture.rtt",),
+        "flows": ("capture.flows",),
+        "top": ("top.command",),
+        "record": ("segments.record",),
+        "estimate": ("segments.estimate",),
+        "batch": ("segments.batch",),
+        "plan": ("plan",),
+    },
+    "Networks of sensors and of routers": {
+        "tomography": ("tomography",),
+        "sink": ("fleet.sink",),
+        "mplane": ("mplane.planning", "mplane.probe", "mplane.diagnose"),
+    },
+    "A fleet: agents and their query unit": {
+        "serve": ("fleet.serve",),
+        "agent": ("fleet.agent",),
+        "query": ("fleet.query",),
+        "segment": ("fleet.segment",),
+        "objective": ("fleet.objective",),
+        "violations": ("fleet.violations",),
+        "nodes": ("fleet.nodes",),
+        "export": ("fleet.export",),
+        "token": ("fleet.token",),
+        "pseudonym": ("fleet.pseudonym",),
+        "audit": ("fleet.audit",),
+        "store": ("fleet.store",),
+    },
+    "To try it, and to get ready": {
+        "demo": ("lab.demo",),
+        "lab": ("lab.worlds",),
+        "reproduce": ("reproduce",),
+        "warm-up": ("warm_up",),
+    },
 }
+COMMANDS = {name: modules for panel in PANELS.values() for name, modules in panel.items()}
 
 
 class _Commands(QuickGroup):
@@ -82,7 +92,9 @@ def _load(name: str) -> Any:
         function = getattr(first, name.replace("-", "_"))
         purpose, example = getattr(first, "HELP", None), getattr(first, "EXAMPLE", None)
         only.command(cls=QuickCommand, name=name, help=purpose, epilog=example)(function)
-    return get_group(only).commands[name]
+    command: Any = get_group(only).commands[name]
+    command.rich_help_panel = next(panel for panel, names in PANELS.items() if name in names)
+    return command
 
 
 app = typer.Typer(
