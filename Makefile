@@ -14,7 +14,7 @@ AXE := $(VENV)/axe
 SYSTEM_PACKAGES := chromium dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables \
 	postgresql prometheus tcpdump tshark
 
-.PHONY: all install demo test test-long test-checked fuzz check bench format clean system-packages
+.PHONY: all install demo test test-long test-checked fuzz check bench docs figures format clean system-packages
 
 all: install
 
@@ -44,8 +44,8 @@ demo: $(KERNELS)
 	$(BIN)/sojourn demo
 
 check: $(STAMP)
-	$(BIN)/ruff check src tests bench fuzz
-	$(BIN)/ruff format --check src tests bench fuzz
+	$(BIN)/ruff check src tests bench fuzz scripts
+	$(BIN)/ruff format --check src tests bench fuzz scripts
 	$(BIN)/mypy
 
 # Compiled once, beside the checks: tests in two processes would each compile what both need.
@@ -76,13 +76,21 @@ fuzz: $(KERNELS)
 bench: $(KERNELS) system-packages
 	$(BIN)/python -m bench
 
+# The documentation as a site, in site/; it needs no network to be built or read.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The pictures of the documentation, from runs and from its own tables.
+figures: $(KERNELS)
+	$(BIN)/python -m scripts.figures
+
 format: $(STAMP)
-	$(BIN)/ruff check --fix src tests bench fuzz
-	$(BIN)/ruff format src tests bench fuzz
+	$(BIN)/ruff check --fix src tests bench fuzz scripts
+	$(BIN)/ruff format src tests bench fuzz scripts
 
 system-packages:
 	@sh scripts/install-system-packages $(SYSTEM_PACKAGES)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
 	find src tests bench fuzz -name __pycache__ -type d -prune -exec rm -rf {} +
