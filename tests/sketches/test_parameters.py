@@ -85,7 +85,7 @@ def test_a_missing_parameter_is_named() -> None:
 
 
 def test_unknown_kinds_list_the_known_ones() -> None:
-    with pytest.raises(ParameterError, match="use one of bucket_array, counter_vector, lda, lds, sample, sds"):
+    with pytest.raises(ParameterError, match="use one of bucket_array, counter_vector, lda, lds, receipt, sample, sds"):
         sketch_type("hyperloglog")
 
 

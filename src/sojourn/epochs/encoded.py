@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from sojourn.core.arrays import Int64Array
 
 VERSION, VERSION_WITH_CUT, VERSION_WITH_LEAD = 1, 2, 3
-COMPRESSION = 1  # the fastest: what is there to gain are zeros
 MAX_EPOCH_BYTES = 64 << 20
 # A counter of one bit on the wire takes 64 in memory; what a message may cost is bounded, too.
 MAX_COUNTER_BYTES = 4 * MAX_EPOCH_BYTES

@@ -52,7 +52,6 @@ from sojourn.core.kernels import kernel
 from sojourn.core.keys import key_from_bytes
 from sojourn.epochs.cbor import dumps, load_item
 from sojourn.epochs.encoded import (
-    COMPRESSION,
     KERNEL_BYTES,
     MAX_COUNTER_BYTES,
     MAX_EPOCH_BYTES,
@@ -116,7 +115,7 @@ def encode(epoch: Epoch) -> bytes:
         clock = epoch.cut.clock
         version = VERSION_WITH_LEAD if clock is not None and _is_on_lead(clock) else VERSION_WITH_CUT
         cut = [_cut_items(epoch.cut)]
-        compressed = zlib.compress(counters, COMPRESSION)
+        compressed = zlib.compress(counters, epoch.parameters.compression)
         counters = min(counters, compressed, key=len)
     body = dumps(
         [

@@ -70,12 +70,16 @@ def widened(parameters: Parameters, spread_ns: int) -> Parameters:
     """Parameters under which delays of up to ±`spread_ns` are exact; the same where they are already."""
     from sojourn.sketches.counter_vector import CounterVectorParameters
     from sojourn.sketches.lda import DelayCellParameters
+    from sojourn.sketches.ledgers.receipt import WIDEST_SUM_BITS as WIDEST_RECEIPT_BITS
+    from sojourn.sketches.ledgers.receipt import ReceiptParameters
     from sojourn.sketches.sample import SampleParameters
 
     if isinstance(parameters, DelayCellParameters) and parameters.max_delay_ns < spread_ns:
         return replace(parameters, max_delay_ns=spread_ns, sum_bits=WIDEST_SUM_BITS)
     if isinstance(parameters, CounterVectorParameters) and parameters.max_delay_ns < spread_ns:
         return replace(parameters, max_delay_ns=spread_ns, bits=WIDEST_SUM_BITS)
+    if isinstance(parameters, ReceiptParameters) and parameters.max_delay_ns < spread_ns:
+        return replace(parameters, max_delay_ns=spread_ns, sum_bits=WIDEST_RECEIPT_BITS)
     if isinstance(parameters, SampleParameters) and parameters.max_delay_ns < spread_ns:
         bits = max(parameters.time_bits, min(63, spread_ns.bit_length() + 1))
         return replace(parameters, max_delay_ns=spread_ns, time_bits=bits)
@@ -134,6 +138,7 @@ def recorded_base(sender: Lda, receiver: Lda) -> int | None:
 
 def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
     """The sketch as a clock that is `offset_ns` behind would have recorded it: sums lose offset × count."""
+    from sojourn.sketches.ledgers.receipt import Receipt
     from sojourn.sketches.sample import Sample
     from sojourn.sketches.stack import Stack
 
@@ -143,7 +148,7 @@ def shifted(sketch: AnySketch, offset_ns: int) -> AnySketch:
         later: AnySketch = Stack(sketch.parameters, {n: shifted(part, offset_ns) for n, part in sketch.parts.items()})
         later.recorded, later.first_ns, later.last_ns = sketch.recorded, sketch.first_ns, sketch.last_ns
         return later
-    if isinstance(sketch, Sample):
+    if isinstance(sketch, Sample | Receipt):
         return sketch.shifted(-offset_ns)
     counts = sketch.column("count")
     unit_ns = getattr(sketch.parameters, "resolution_ns", 1)

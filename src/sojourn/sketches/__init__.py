@@ -12,5 +12,6 @@ module              paper               answers
 `sds`               SDS                 mean delay per flow where packets carry time stamps
 `lds`               LDS                 mean delay, size and loss per flow, under loss
 `sample`            –                   mean delay, deviation and loss per flow, under heavy loss
+`ledgers`           –                   mean delay and loss per flow, exactly; every lost packet
 ==================  ==================  ========================================================
 """

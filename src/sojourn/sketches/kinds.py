@@ -23,6 +23,7 @@ SKETCHES = {
     "counter_vector": ("counter_vector", "CounterVector"),
     "lda": ("lda", "Lda"),
     "lds": ("lds", "Lds"),
+    "receipt": ("ledgers.receipt", "Receipt"),
     "sample": ("sample", "Sample"),
     "sds": ("sds", "Sds"),
     STACK: ("stack", "Stack"),

@@ -215,6 +215,8 @@ class Parameters(ABC):
     """Base of every sketch's parameters; two sketches merge when theirs are equal."""
 
     kind: ClassVar[str]
+    # How hard epochs compress the counters: the fastest, where what there is to gain are zeros among others.
+    compression: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

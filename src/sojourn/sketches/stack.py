@@ -18,12 +18,15 @@ from typing import Any, Self
 from sojourn.core.arrays import Int64Array, PacketBatch
 from sojourn.core.errors import MismatchError, WireError
 from sojourn.sketches.kinds import sketch_type
+from sojourn.sketches.ledgers.receipt import ReceiptParameters
 from sojourn.sketches.parameters import Parameters, Table
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.sketch import Sketch, new_sketch
 
 MOST_PARTS = 8
-PACKET_KINDS = ("counter_vector", "lda", "lds", "sample")
+PACKET_KINDS = ("counter_vector", "lda", "lds", "receipt", "sample")
+# Nothing can be taken back from these: they come last, and what always has room comes after what may have none.
+RECORDED_LAST = (SampleParameters.kind, ReceiptParameters.kind)
 _NAME = re.compile(r"[a-z]{1,16}")
 
 AnyPart = Sketch[Any, PacketBatch]
@@ -38,8 +41,9 @@ def _problem_with_parts(parts: object) -> str:
         return "name each part by letters of its own"
     if any(parameters.kind not in PACKET_KINDS for _, parameters in parts):
         return f"use parts of kind {', '.join(PACKET_KINDS)}"
-    if sum(isinstance(parameters, SampleParameters) for _, parameters in parts) > 1:
-        return "use one sample at most"
+    for last in RECORDED_LAST:
+        if sum(parameters.kind == last for _, parameters in parts) > 1:
+            return f"use one {last} at most"
     return ""
 
 
@@ -48,6 +52,11 @@ class StackParameters(Parameters):
     """The parts' parameters by name, in the order of their tables."""
 
     kind = "segment"
+
+    @property
+    def compression(self) -> int:  # type: ignore[override]
+        """As hard as any part needs it."""
+        return max(parameters.compression for _, parameters in self.parts)
 
     parts: tuple[tuple[str, Parameters], ...] = dataclasses.field(
         metadata={"symbol": "parts", "check": _problem_with_parts}
@@ -134,8 +143,7 @@ class Stack(Sketch[StackParameters, PacketBatch]):
     def _record(self, batch: PacketBatch) -> int:
         taken = len(batch)
         recorded: list[AnyPart] = []
-        # A sample comes last: nothing can be taken back from it.
-        for part in sorted(self._parts.values(), key=lambda part: part.parameters.kind == SampleParameters.kind):
+        for part in sorted(self._parts.values(), key=_place_in_line):
             fitted = part.record_batch(batch if taken == len(batch) else batch.select(slice(0, taken)))
             if fitted < taken:
                 for earlier in recorded:
@@ -162,6 +170,11 @@ class Stack(Sketch[StackParameters, PacketBatch]):
     def check(self) -> None:
         for part in self.parts.values():
             part.check()
+
+
+def _place_in_line(part: AnyPart) -> int:
+    kind = part.parameters.kind
+    return RECORDED_LAST.index(kind) + 1 if kind in RECORDED_LAST else 0
 
 
 def _take_back(part: AnyPart, batch: PacketBatch) -> None:
