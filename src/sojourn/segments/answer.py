@@ -22,15 +22,17 @@ from sojourn.epochs.epoch import MAX_KEYS, Epoch, merge_epochs
 from sojourn.estimation.auto import combine, known_of_whole, segment_delays, with_remainder
 from sojourn.estimation.differences import Losses, Parts, cell_difference, count_losses
 from sojourn.estimation.lda import LdaAnswer, estimate_lda
+from sojourn.estimation.ledgers.answer import LedgerFound, read_receipts
 from sojourn.estimation.packets.answer import PacketCounts
 from sojourn.estimation.posterior.held_out import Halves
 from sojourn.estimation.posterior.history import History
 from sojourn.estimation.sample import MatchedSample, match_samples
-from sojourn.segments.planning.layout import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT, SPREAD
+from sojourn.segments.planning.layout import ELEPHANTS, FLOWS, MOST_JOINT_FLOWS, RECEIPT, SAMPLES, SEGMENT, SPREAD
 from sojourn.segments.plausibility import Capture, doubt_negative, judge_epochs, refuse_negative
 from sojourn.segments.ranges import moved, moved_flows, recorded_base, shifted
 from sojourn.sketches.lda import Lda
 from sojourn.sketches.lds import Lds
+from sojourn.sketches.ledgers.ledger import Ledger
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import Sample
 from sojourn.sketches.sketch import AnySketch
@@ -56,7 +58,8 @@ class SegmentTotals:
 class Interval:
     """One stretch of time (the whole, or a part): totals, and each flow's answer.
 
-    ``sample`` is what both ends' coordinated samples have in common, without the base of the delays.
+    ``sample`` is what both ends' coordinated samples have in common, without the base of the delays; ``ledger`` what
+    receipts and the sender's ledger tell, likewise.
     """
 
     first_ns: int
@@ -64,6 +67,7 @@ class Interval:
     totals: SegmentTotals
     flows: FlowDelays | None
     sample: MatchedSample | None = None
+    ledger: LedgerFound | None = None
 
     @property
     def answered(self) -> bool:
@@ -214,6 +218,7 @@ class StreamAnswers:
     flows: FlowDelays | None
     parts: list[Parts]
     sample: MatchedSample | None
+    ledger: LedgerFound | None = None
 
     def losses(
         self, sent: int, received: int, *, parts: Sequence[Parts] = (), foreign: tuple[int, int] = (0, 0)
@@ -222,6 +227,8 @@ class StreamAnswers:
 
         `foreign` packets are in the sketches of either end although they are not part of the whole.
         """
+        if self.ledger is not None and not any(foreign) and (exact := self.ledger.losses(sent, received)) is not None:
+            return exact
         extra = None if self.sample is None else self.sample.extra_packets().less(foreign[1])
         return count_losses(sent, received, [*parts] if any(foreign) else [*self.parts, *parts], extra)
 
@@ -235,11 +242,13 @@ def answer_streams(
     joint: bool,
     signed: bool = False,
     before: History | None = None,
+    ledger: Ledger | None = None,
 ) -> StreamAnswers:
     """The answers of all streams of two points; flows without a loss that can be known have none.
 
     With `signed`, for whoever adds runs up, a flow of which more arrived than was sent has a negative loss instead, and
-    percentiles are left to the sampled delays of all runs. `before` is what the run before says of the flows.
+    percentiles are left to the sampled delays of all runs. `before` is what the run before says of the flows, `ledger`
+    the sender's, which receipts are read by.
     """
     here, there = sent[SEGMENT], received[SEGMENT]
     blind = estimate_lda(here, there)  # type: ignore[arg-type]
@@ -248,6 +257,10 @@ def answer_streams(
     if len(flow_id):
         asked = {"sizes": sizes, "delays": blind, "joint": joint, "sample": sample, "percentiles": not signed}
         flows = estimate_streams(sent, received, flow_id, **asked, before=before)  # type: ignore[arg-type]
+    found = None
+    if RECEIPT in sent:
+        found = read_receipts(sent[RECEIPT], received[RECEIPT], flow_id, ledger)  # type: ignore[arg-type]
+        flows = None if flows is None else found.applied(flows)
     if flows is not None and not signed:
         # Where more arrived than was sent, nothing is known of losses.
         flows = without_unknown_losses(flows)
@@ -255,7 +268,7 @@ def answer_streams(
     if flows is not None:
         flows = with_remainder(flows, delays.mean, there.recorded)
     parts = [part for stream in sent for part in Parts.of_sketches(sent[stream], received[stream])]
-    return StreamAnswers(delays, flows, parts, sample)
+    return StreamAnswers(delays, flows, parts, sample, found)
 
 
 def _upper_bounds(cells: FlowDelays) -> FloatArray | None:
@@ -355,15 +368,17 @@ def answer_interval(
     signed: bool = False,
     counted: CountedFlows | None = None,
     before: History | None = None,
+    ledger: Ledger | None = None,
 ) -> Interval:
     """What two points' sketches say of one stretch of time; `flow_id` lists every recorded flow if `joint`.
 
     Unless it is the whole, packets in flight at its edges are extra here and missing there: that proves nothing.
-    `signed` and `before` are as for `answer_streams`.
+    `signed`, `before` and `ledger` are as for `answer_streams`.
     """
     sent, received = parts_of(sender), parts_of(receiver)
     before = None if before is None else before.less(base_ns)
-    answers = answer_streams(sent, received, flow_id, sizes=sizes, joint=joint, signed=signed, before=before)
+    asked: dict[str, Any] = {"sizes": sizes, "joint": joint, "signed": signed, "before": before, "ledger": ledger}
+    answers = answer_streams(sent, received, flow_id, **asked)
     counts = sender.recorded, receiver.recorded
     flows = answers.flows
     if counted is not None:
@@ -374,7 +389,8 @@ def answer_interval(
         losses = answers.losses(*counts) if whole else count_losses(*counts, [])
     tails = None if answers.sample is None or signed else answers.sample.percentiles()
     totals = SegmentTotals(*counts, answers.delays, losses, tails)
-    return Interval(sender.first_ns or 0, sender.last_ns or 0, totals, flows, answers.sample).moved(base_ns)
+    frame = sender.first_ns or 0, sender.last_ns or 0
+    return Interval(*frame, totals, flows, answers.sample, answers.ledger).moved(base_ns)
 
 
 def in_turn(ends: Mapping[int, tuple[AnySketch, AnySketch]], answer: Callable[..., Interval]) -> list[Interval]:

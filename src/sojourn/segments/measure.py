@@ -31,15 +31,7 @@ from sojourn.core.units import format_bytes, format_duration, parse_share, plura
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import ClockMode, parse_clock
 from sojourn.segments.exact import ExactAnswer, match_captures
-from sojourn.segments.record import (
-    EXACT,
-    Method,
-    Recording,
-    SketchName,
-    decode_options,
-    memory_of,
-    ns_of,
-)
+from sojourn.segments.record import EXACT, Method, Recording, SketchName, decode_options, memory_of, ns_of
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
 from sojourn.segments.survey import (
     CaptureOptions,
@@ -92,10 +84,10 @@ def measure_files(
 ) -> SegmentResult:
     """Delay, jitter and loss of every flow between two captures.
 
-    Every packet is matched, which is exact, unless a ``sketch`` (auto, lds, colate, sample, lda) is asked for: what one
-    of ``memory`` (1 MB) at each point would have told, or of the memory that follows from the ``error`` that a share
-    (``confidence``, 95 %) of the flows shall stay within; ``truth`` puts the exact answer beside it. Whoever asks for
-    one of these without a sketch gets auto. ``interval`` also answers for every stretch of that length, with
+    Every packet is matched, which is exact, unless a ``sketch`` (auto, lds, colate, sample, lda, ledger) is asked for:
+    what one of ``memory`` (1 MB) at each point would have told, or of the memory that follows from the ``error`` that a
+    share (``confidence``, 95 %) of the flows shall stay within; ``truth`` puts the exact answer beside it. Whoever asks
+    for one of these without a sketch gets auto. ``interval`` also answers for every stretch of that length, with
     ``markers`` (of sketches) ended by packets that both points saw. No packet is longer on its way than ``max_delay``,
     which is found where it is not given. ``where`` is a filter in tcpdump's syntax, ``key`` what makes a flow. With
     ``identity`` payload a device between the points may translate addresses and ports: flows are named as at the
@@ -147,10 +139,14 @@ def measure_files(
             )
             result = replace(result, notes=[_matched_within(exact.max_delay_ns), *exact.notes])
         else:
-            from sojourn.segments.plan import plan_survey
-            from sojourn.segments.surveyed import joint_notes, measure_surveyed
+            from sojourn.segments.plan import plan_survey, usual_memory
+            from sojourn.segments.surveyed import measure_surveyed, sketch_notes
 
-            joint, memory_bytes, chosen = method == "joint", memory_of(memory), None
+            joint, memory_bytes, chosen = (
+                method == "joint",
+                memory_of(memory, usual_memory(sketch, survey.packets)),
+                None,
+            )
             if wanted is not None:
                 from sojourn.segments.planning.search import plan_surveyed
 
@@ -166,7 +162,7 @@ def measure_files(
             result = sketch_result(
                 plan.name, plan.memory_bits, whole, parts, key_of, parameters=plan.parameters, truth=match
             )
-            result = replace(result, notes=joint_notes(plan, whole.flows))
+            result = replace(result, notes=sketch_notes(plan, whole))
             if chosen is not None:
                 result = _with_planned(result, chosen, whole.flows, survey)
         result = _with_survey_notes(replace(result, notes=[*notes, *result.notes]), points, survey, exact)
@@ -366,10 +362,12 @@ def measure_interfaces(
     _refuse_unheeded(sketch, by, method)
 
     def planned(name: SketchName = "auto") -> SegmentPlan:
-        from sojourn.segments.plan import plan_segment
+        from sojourn.segments.plan import plan_segment, usual_memory
 
         expected: dict[str, Any] = {"flows": flows or EXPECTED_FLOWS, "loss": EXPECTED_LOSS if loss is None else loss}
-        return plan_segment(name, memory_of(memory), changes=parameters, joint=method == "joint", **expected)
+        return plan_segment(
+            name, memory_of(memory, usual_memory(name)), changes=parameters, joint=method == "joint", **expected
+        )
 
     plan = planned(sketch) if sketch != EXACT else None
     names = (receiver.name, sender.name) if reverse else (sender.name, receiver.name)
@@ -397,9 +395,9 @@ def _live_result(answer: LiveAnswer, readers: list[LiveReader], max_delay_ns: in
     whole, match, plan = answer.whole, answer.match, answer.plan
     if plan is not None and whole is not None:
         result = sketch_result(plan.name, plan.memory_bits, whole, [], key_of, parameters=plan.parameters, truth=match)
-        from sojourn.segments.surveyed import joint_notes
+        from sojourn.segments.surveyed import sketch_notes
 
-        notes = joint_notes(plan, whole.flows)
+        notes = sketch_notes(plan, whole)
     elif match is not None:
         split = answer.resegmented.tolist()
         result = exact_result(match, key_of, resegmented=split, max_delay_ns=max_delay_ns, classes=answer.classes)
@@ -472,9 +470,9 @@ def measure(
 ) -> SegmentResult:
     """Measure delay, jitter and loss of every flow between two captures, or two interfaces of this machine.
 
-    `sketch` is auto, lds, colate, sample, lda or exact; `memory` is that of each point's sketches (1 MB). `where` is a
-    filter in tcpdump's syntax, `key` what makes a flow. With `truth` every packet is matched, too. Captures can be
-    answered per `interval` and by the `error` wanted; see `measure_files` and `measure_interfaces`.
+    `sketch` is auto, lds, colate, sample, lda, ledger or exact; `memory` is that of each point's sketches (1 MB).
+    `where` is a filter in tcpdump's syntax, `key` what makes a flow. With `truth` every packet is matched, too.
+    Captures can be answered per `interval` and by the `error` wanted; see `measure_files` and `measure_interfaces`.
     """
     from sojourn.capture.packets import Interface
 

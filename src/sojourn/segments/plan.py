@@ -23,6 +23,7 @@ from sojourn.segments.planning.layout import (
     FLOWS,
     GROUPS_PER_FLOW,
     MOST_LOST,
+    RECEIPT,
     SAMPLES,
     SEGMENT,
     SPREAD,
@@ -35,9 +36,11 @@ from sojourn.segments.planning.layout import (
     fit_lds,
     fit_sample,
 )
+from sojourn.segments.planning.ledgers import beside_bytes, fit_receipt
 from sojourn.segments.ranges import DelayRange, finer, widened
 from sojourn.sketches.lda import LdaParameters
 from sojourn.sketches.lds import LdsParameters
+from sojourn.sketches.ledgers.ledger import MOST_LEDGER_PACKETS
 from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import SampleParameters
 from sojourn.sketches.stack import StackParameters
@@ -87,7 +90,10 @@ LEAST_POINT_SLOTS = 64
 USUAL_POINT_SLOTS, PACKETS_PER_SLOT, MOST_BESIDE = 2048, 16, 4
 # By which factor traffic may differ from a guess, and from what a point saw before (`replanning` allows as much).
 DOUBT_GUESSED, DOUBT_SEEN = 10.0, 4.0
-POINT_KINDS = ("auto",)
+POINT_KINDS = ("auto", "ledger")
+# Epochs that a point's ledger holds: as long as the other end's receipt may take to come.
+HELD_EPOCHS = 4
+USUAL_LEDGER_PACKETS = 1 << 22
 MOST_PLAN_TEXT = 16 << 10
 MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS = 10**7, 10**12
 
@@ -95,7 +101,8 @@ MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS = 10**7, 10**12
 @dataclass(frozen=True)
 class SegmentPlan:
     """What each point records: flows' cells, cells or counters that flows are spread over, cells that sample for
-    elephants, samples (any of them or none, for plain LDA), and the flow-blind LDA; in this order, by name.
+    elephants, samples (any of them or none, for plain LDA), and the flow-blind LDA; in this order, by name. A point
+    with a receipt also keeps a ledger of its last ``ledger`` packets.
 
     ``joint`` decodes the cells for all flows together, instead of one by one as published. ``base_ns`` is taken off the
     receiver's times before they are recorded and added to the answers (`ranges`).
@@ -112,6 +119,7 @@ class SegmentPlan:
     loss: float = 0.0
     packets: int = 0
     markers: float = 1.0
+    ledger: int = 0
 
     @property
     def stream(self) -> Parameters:
@@ -126,12 +134,12 @@ class SegmentPlan:
 
     def records_otherwise(self, other: SegmentPlan) -> bool:
         """Whether points that go over from one to the other record something else, or cut it elsewhere."""
-        return (self.stream, self.markers) != (other.stream, other.markers)
+        return (self.stream, self.markers, self.ledger) != (other.stream, other.markers, other.ledger)
 
     def reaching(self, delays: DelayRange) -> SegmentPlan:
         """The plan under which such delays are exact, and short ones told finely; the same where they are already."""
         parts = {part: widened(parameters, delays.spread_ns) for part, parameters in self.parts.items()}
-        if self.name in ("auto", "sample"):
+        if self.name in ("auto", "sample", "ledger"):
             parts = {part: finer(parameters, delays.longest_ns) for part, parameters in parts.items()}
         return replace(self, parts=parts, base_ns=delays.base_ns)
 
@@ -159,12 +167,13 @@ class SegmentPlan:
             "flows": self.flows,
             "loss": self.loss,
             "packets": self.packets,
+            **({"ledger": self.ledger} if self.ledger else {}),
         }
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> SegmentPlan:
         """The inverse of `to_mapping`, for content that is not trusted; nothing of its size is allocated."""
-        if unknown := sorted(set(mapping) - _FIELDS):
+        if unknown := sorted(set(mapping) - _FIELDS - {"ledger"}):
             raise WireError(f"unknown field {unknown[0]!r:.40}", where="plan", action="upgrade this agent")
         if missing := sorted(_FIELDS - set(mapping)):
             raise WireError(f"{missing[0]} is missing", where="plan")
@@ -185,6 +194,7 @@ class SegmentPlan:
             loss=_number(mapping, "loss", 1),
             packets=int(_number(mapping, "packets", MOST_PLANNED_PACKETS, whole=True)),
             markers=_number(mapping, "markers", 1),
+            ledger=int(_number({"ledger": 0, **mapping}, "ledger", MOST_LEDGER_PACKETS, whole=True)),
         )
 
     def to_text(self) -> str:
@@ -232,6 +242,8 @@ def plan_survey(
         return plan.reaching(survey.delay_range)
 
     plan, size = planned(memory_bytes), memory_bytes
+    if name == "ledger":  # receipts are as large as the packets need, whatever is beside them
+        return plan
     while survey.delay_range.spread_ns and plan.memory_bits > 8 * memory_bytes:
         # Wider counters for delays that are far apart leave room for fewer of them.
         size = min(size - 1, size * 8 * memory_bytes // plan.memory_bits)
@@ -292,6 +304,42 @@ def plan_point(
     return _planned_within(memory_bytes, planned, where="auto")
 
 
+def usual_memory(name: str, packets: int = 1 << 20) -> str | int:
+    """The memory of a point's sketches where nobody says otherwise: a megabyte, or what is needed beside receipts."""
+    return beside_bytes(packets) if name == "ledger" else "1MB"
+
+
+def plan_ledger(
+    packets: int,
+    *,
+    flows: int,
+    loss: float,
+    memory_bytes: int | None = None,
+    markers: float = 1.0,
+    salt: int = 0,
+    held: float = HELD_EPOCHS,
+) -> SegmentPlan:
+    """The plan of a point that keeps a ledger: receipts for epochs of so many packets, and what answers beside them.
+
+    ``memory_bytes`` are those of the sample and the flow-blind LDA (by default a third of a bit for each packet); the
+    ledger holds ``held`` epochs.
+
+    >>> list(plan_ledger(100_000, flows=1000, loss=0.01).parts)
+    ['receipt', 'samples', 'segment']
+    """
+
+    def planned(size: int) -> SegmentPlan:
+        blind, rest = _with_blind(size, packets * loss, salt)
+        parts: dict[str, Parameters] = {RECEIPT: fit_receipt(packets, flows=flows, loss=loss, salt=salt)}
+        parts |= {SAMPLES: fit_sample(rest, flows=flows, salt=salt), SEGMENT: blind}
+        ledger = min(MOST_LEDGER_PACKETS, max(1, round(held * packets)))
+        known = {"flows": flows, "loss": loss, "packets": packets}
+        return SegmentPlan("ledger", parts, joint=True, markers=markers, ledger=ledger, **known)  # type: ignore[arg-type]
+
+    beside = beside_bytes(packets) if memory_bytes is None else memory_bytes
+    return _planned_within(beside, planned, where="ledger")
+
+
 def usual_sample_bytes(packets: int) -> int:
     """What the sample of a point takes that has so many packets in an epoch (0: unknown)."""
     return _sample_bytes(min(max(packets // PACKETS_PER_SLOT, LEAST_POINT_SLOTS), USUAL_POINT_SLOTS))
@@ -342,8 +390,14 @@ def _plan(
     lost = packets * loss if packets else MOST_LOST
     if name == "lda":
         return SegmentPlan(name, {SEGMENT: changed(fit_lda(memory_bytes, salt=salt, lost=lost), wanted)})
+    if name == "ledger":
+        # All packets of captures, or those that 1 MB of sketches may be asked about.
+        held = max(packets, USUAL_LEDGER_PACKETS if not packets else 1)
+        return plan_ledger(held, flows=flows, loss=loss, memory_bytes=memory_bytes, salt=salt, held=1.0)
     if name not in ("auto", "lds", "colate", "sample"):
-        raise ParameterError(f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample or lda")
+        raise ParameterError(
+            f"{name!r} is no sketch for a segment", action="use auto, lds, colate, sample, lda or ledger"
+        )
     blind, rest = _with_blind(memory_bytes, lost, salt)
     if name == "auto":
         # Where nothing is known beforehand, a small sample answers if loss spoils the cells.

@@ -90,6 +90,7 @@ def finer(parameters: Parameters, longest_ns: int) -> Parameters:
     """Parameters that tell delays of up to ±`longest_ns` as well as their memory allows: counters in finer units, more
     packets in a sample whose times have fewer bits. The same where that is not known, or no better."""
     from sojourn.sketches.counter_vector import CounterVectorParameters
+    from sojourn.sketches.ledgers.receipt import ReceiptParameters
     from sojourn.sketches.sample import SampleParameters
 
     reach = MARGIN * longest_ns
@@ -97,6 +98,9 @@ def finer(parameters: Parameters, longest_ns: int) -> Parameters:
         unit = max(1, -(-parameters.resolution_ns * reach // parameters.max_delay_ns))
         if unit < parameters.resolution_ns:
             return replace(parameters, resolution_ns=unit, max_delay_ns=reach)
+    if reach and isinstance(parameters, ReceiptParameters):
+        bits = (SAMPLE_MARGIN * reach * parameters.groups * parameters.run).bit_length() + 1
+        return replace(parameters, sum_bits=min(parameters.sum_bits, bits), max_delay_ns=SAMPLE_MARGIN * reach)
     if reach and isinstance(parameters, SampleParameters):
         bits = max((SAMPLE_MARGIN * reach).bit_length() + 1, LEAST_TIME_BITS)
         if bits < parameters.time_bits:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sojourn.capture.packets import Interface
     from sojourn.segments.plan import SegmentPlan
     from sojourn.sketches.lds import LdsParameters
+    from sojourn.sketches.ledgers.ledger import Ledger
     from sojourn.sketches.weights import FlowWeights
 
 OPEN_SLOTS = 2
@@ -126,7 +127,8 @@ class PointRecorder:
     ``slot_of`` says in which time slot a row belongs (None: all in one); ``keys`` reports which instances were active;
     ``salt_of`` gives each epoch its own salt by its number. Flows that are weighted need ``keys_at``, which reads the
     keys of the current batch. With ``markers`` epochs end at packets instead (`segments.fleet.markers`), and say so;
-    with ``steady`` their stamps have no step but between two of them (`segments.fleet.steady`).
+    with ``steady`` their stamps have no step but between two of them (`segments.fleet.steady`). What is recorded is
+    entered in the ``ledger``, too, by the same stamps.
     """
 
     def __init__(
@@ -142,13 +144,15 @@ class PointRecorder:
         first_sequence: int = 0,
         markers: MarkerCuts | None = None,
         steady: SteadyStamps | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.node, self.stream, self.parameters = node, stream, parameters
         self.sequence = self._first_sequence = first_sequence
         self._slot_of, self._keys, self._salt_of = slot_of, keys, salt_of
         self._weights = _Weights.of(parameters, keys_at)
+        self._latest: AnySketch | None = None
         self._open: dict[int, _Open] = {}
-        self._markers, self._steady, self._watch = markers, steady, Watch()
+        self._markers, self._steady, self._watch, self.ledger = markers, steady, Watch(), ledger
         self._is_on_scale = True
         self._place: int | None = None
         self._clock: KernelClock | None = None
@@ -239,6 +243,8 @@ class PointRecorder:
         sketch = new_sketch(parameters)
         if self._weights is not None:
             self._weights.give(sketch)
+        sketch.follow(self._latest)
+        self._latest = sketch
         return sketch
 
     def _record_part(self, part: Any, rows: Int64Array, slot: int, closed: list[Epoch]) -> None:
@@ -247,6 +253,8 @@ class PointRecorder:
             if self._markers is not None and not begun.sketch.recorded:
                 self._markers.begin(int(part.time_ns[0]))
             taken = begun.sketch.record_batch(part)
+            if self.ledger is not None:
+                self.ledger.append(part if taken == len(part) else part.select(slice(0, taken)))
             if begun.keys is not None and taken:
                 ids = part.flow_id if isinstance(part, PacketBatch) else part.instance_id
                 begun.keys.see(ids[:taken], rows[:taken])
@@ -389,9 +397,9 @@ class _Weights:
                 part.weights = self.table
 
 
-EXACT = "exact"
+EXACT, LEDGER = "exact", "ledger"
 Method = Literal["joint", "literal"]
-SketchName = Literal["auto", "lds", "colate", "sample", "lda", "exact"]
+SketchName = Literal["auto", "lds", "colate", "sample", "lda", "ledger", "exact"]
 
 
 def ns_of(time: str | int | None, flag: str) -> int:
@@ -403,9 +411,9 @@ def ns_of(time: str | int | None, flag: str) -> int:
     return length_ns
 
 
-def memory_of(memory: str | int | None) -> int:
-    """The bytes of a point's sketches, by default a megabyte."""
-    return parse_bytes("1MB" if memory is None else memory, where="--memory")
+def memory_of(memory: str | int | None, usual: str | int = "1MB") -> int:
+    """The bytes of a point's sketches."""
+    return parse_bytes(usual if memory is None else memory, where="--memory")
 
 
 def decode_options(key: str, inner: bool, **more: Any) -> DecodeOptions:
@@ -442,8 +450,8 @@ def record(
     from sojourn.capture.packets import Interface, open_packets
     from sojourn.segments.plan import plan_segment
 
-    if sketch == EXACT:
-        raise UsageError("exact matching has no epochs", action="use measure --sketch exact")
+    if sketch in (EXACT, LEDGER):
+        raise UsageError(f"{sketch} is not answered from epochs alone", action=f"use measure --sketch {sketch}")
     joint, size = method == "joint" and keys, memory_of(memory)
     plan = plan_segment(sketch, size, flows=flows, loss=loss, salt=salt, changes=parameters, joint=joint)
     if weights is not None:

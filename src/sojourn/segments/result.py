@@ -200,6 +200,7 @@ def sketch_result(
         **({} if parameters is None else {"parameters": parameters}),
         "memory_bytes": -(-memory_bits // 8),
         "bits_per_packet": memory_bits / max(1, whole.totals.sent),
+        **({} if whole.ledger is None else whole.ledger.fields(whole.totals.sent)),
     }
     rows = [
         _Rows(

@@ -14,7 +14,8 @@ from sojourn.capture.flows.table import FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array, rows_of
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.core.results import Advance, silent
-from sojourn.epochs.epoch import Epoch
+from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.epochs.wire import encode
 from sojourn.estimation.auto import within
 from sojourn.estimation.differences import Losses, Parts, with_extra
 from sojourn.segments.answer import Interval, answer_interval, in_turn
@@ -22,6 +23,7 @@ from sojourn.segments.plan import SegmentPlan
 from sojourn.segments.planning.layout import SAMPLES, SEGMENT
 from sojourn.segments.record import PointRecorder, SlotOf
 from sojourn.segments.survey import MOST_INTERVALS, CapturePoint, Survey
+from sojourn.sketches.ledgers.ledger import Ledger
 from sojourn.sketches.sketch import AnySketch
 
 MOST_SKETCH_BYTES = 8 << 30  # of all intervals' sketches, which are kept until both points are recorded
@@ -49,6 +51,7 @@ def measure_surveyed(
         """The receiver's times on the sender's clock, less the base of the delays."""
         return survey.clock.correct(time_ns) - plan.base_ns
 
+    ledger = Ledger(plan.ledger) if plan.ledger else None
     with ThreadPoolExecutor(2) as pool:
         sent, received = pool.map(
             _record_point,
@@ -59,15 +62,20 @@ def measure_surveyed(
             (None, correct if survey.clock.corrected or plan.base_ns else None),
             survey.uncounted,
             (survey.sender.packets, survey.receiver.packets),
+            (ledger, None),
         )
     advance("estimating", 0.9)
     counts = [packets_of(point.counts, survey.flow_id) for point in (sent, received)]
 
-    known: dict[str, Any] = {"sizes": counts[0], "joint": plan.joint, "base_ns": plan.base_ns}
+    known: dict[str, Any] = {"sizes": counts[0], "joint": plan.joint, "base_ns": plan.base_ns, "ledger": ledger}
     both = sorted(sent.sketches.keys() & received.sketches.keys()) if interval_ns else []
     recorded = {slot: (sent.sketches[slot], received.sketches[slot]) for slot in both}
     parts = in_turn(recorded, partial(answer_interval, flow_id=survey.flow_id, whole=False, **known))
-    whole = answer_interval(sent.merged(), received.merged(), survey.flow_id, whole=True, **known)
+    merged = sent.merged(), received.merged()
+    whole = answer_interval(*merged, survey.flow_id, whole=True, **known)
+    if whole.ledger is not None:
+        sizes = tuple(len(encode(Epoch("point", SEGMENT, 0, sketch, None, Cut()))) for sketch in merged)
+        whole = replace(whole, ledger=replace(whole.ledger, epoch_bytes=sizes))
     return _with_survey(whole, plan, survey, counts), parts
 
 
@@ -141,9 +149,10 @@ def _record_point(
     correct: Callable[[Int64Array], Int64Array] | None,
     uncounted: BoolArray | None,
     packets: int,
+    ledger: Ledger | None,
 ) -> _RecordedPoint:
     """The second pass over a point: what the survey chose of its packets, by the sender's clock."""
-    recorder = PointRecorder("point", SEGMENT, plan.stream, slot_of=slot_of)
+    recorder = PointRecorder("point", SEGMENT, plan.stream, slot_of=slot_of, ledger=ledger)
     sketches: dict[int, AnySketch] = {}
     everything = windows.hold_all(point.flows.ids) and uncounted is None
     counts = point.flows if everything else FlowTable(point.flows.max_flows)
@@ -176,10 +185,13 @@ def packets_of(counts: FlowTable, flow_id: UInt64Array) -> Int64Array:
     return np.append(counts.packets, 0)[rows_of(counts.ids, flow_id)]
 
 
-def joint_notes(plan: SegmentPlan, flows: FlowDelays | None) -> list[str]:
-    """A word where there were too many flows to decode jointly."""
+def sketch_notes(plan: SegmentPlan, whole: Interval) -> list[str]:
+    """What is to be said of how it was decoded: that there were too many flows for all together, what a ledger told."""
+    if whole.ledger is not None:
+        return whole.ledger.notes(whole.totals.sent)
     from sojourn.segments.planning.layout import MOST_JOINT_FLOWS
 
+    flows = whole.flows
     if not plan.joint or flows is None or len(flows.flow_id) <= MOST_JOINT_FLOWS:
         return []
     return [f"more than {MOST_JOINT_FLOWS:,} flows are not decoded jointly but one by one; a filter makes them fewer"]

@@ -153,6 +153,9 @@ class Sketch(ABC, Generic[P, B]):
         self._frozen = True
         return self
 
+    def follow(self, before: Self | None) -> None:
+        """Take over what a point knows beyond an epoch from its sketch before (few kinds know anything)."""
+
     def reset(self) -> None:
         """Forget everything recorded; parameters stay."""
         for array in self.arrays:

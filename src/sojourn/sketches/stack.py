@@ -162,6 +162,10 @@ class Stack(Sketch[StackParameters, PacketBatch]):
             part.freeze()
         return super().freeze()
 
+    def follow(self, before: Self | None) -> None:
+        for name, part in self._parts.items():
+            part.follow(None if before is None else before._parts[name])
+
     def reset(self) -> None:
         for part in self._parts.values():
             part.reset()

@@ -137,7 +137,7 @@ def test_packets_are_known_again_in_the_next_receipt() -> None:
     batch = sent_packets(5, 40)
     first, second = Receipt(SMALL), Receipt(SMALL)
     first.record_batch(batch)
-    second.recent = first.recent
+    second.follow(first)
     second.record_batch(batch.select(slice(0, 5)))
     assert second.repeats.packet_id.tolist() == batch.packet_id[:5].tolist()
 

@@ -133,10 +133,11 @@ class SketchOptions:
     """What is recorded, and how it is decoded."""
 
     sketch: Annotated[
-        Literal["auto", "lds", "colate", "sample", "lda", "exact"] | None,
+        Literal["auto", "lds", "colate", "sample", "lda", "ledger", "exact"] | None,
         typer.Option(
             help="exact: match every packet (measure's default); auto: cells and samples, the best of both (record's); "
-            "lds, colate, sample: one structure per flow; lda: the whole segment."
+            "lds, colate, sample: one structure per flow; lda: the whole segment; ledger (measure's): exact, in two "
+            "bits a packet, where points have memory."
         ),
     ] = None
     method: Annotated[

@@ -6,7 +6,7 @@ have to be names of packets that were there: of a group of n packets with r root
 with probability (n/p)^r · p^−s at most. Where that is more than 2^−`CERTAIN_BITS` the group is not solved.
 Packets that the receiver had and the sender had not sent in this stretch are named too, where the ledger has them just
 before or after (reordering at an edge); others are *foreign*, and only counted. Two packets of one name cannot be told
-apart (a share n/p of packets): both are *doubtful*.
+apart (a share n/p of packets): both flows are *doubtful*, as are those that have packets in unsolved groups.
 
 Cost: O(packets · losses of a group), see `polynomials`; the sender's packets need not be cut exactly where its receipt
 was, any range that has them all will do.
@@ -33,7 +33,7 @@ class Named:
 
     missing: LedgerPackets
     extra: LedgerPackets
-    doubtful: UInt64Array  # ids of flows with a lost packet that another one may be
+    doubtful: UInt64Array  # ids of flows of which not all missing packets are named, or one that may be another's
     groups: int
     unsolved: int
     foreign: int
@@ -60,7 +60,8 @@ def name_packets(difference: PowerSums, packets: LedgerPackets, salt: np.uint64)
     first, twin = _apart(names, group, packets.packet_id[order], rows[0])
     missing, extra = order[first], order[rows[1]]
     foreign = np.where(solved, degrees[:, 1] - found[1], 0)
-    doubtful = np.unique(packets.flow_id[order[twin]])
+    unsettled = np.flatnonzero(~solved[group])
+    doubtful = np.unique(packets.flow_id[order[np.concatenate([twin, unsettled])]])
     counts = difference.groups, int(np.count_nonzero(~solved)), int(foreign.sum())
     return Named(_select(packets, np.sort(missing)), _select(packets, np.sort(extra)), doubtful, *counts)
 

@@ -37,6 +37,7 @@ from sojourn.sketches.parameters import Parameters
 from sojourn.sketches.sample import MOST_SLOTS, SampleParameters
 
 FLOWS, SPREAD, ELEPHANTS, SAMPLES, SEGMENT = "flows", "spread", "elephants", "samples", "segment"
+RECEIPT = "receipt"
 LADDER = tuple(2.0**-i for i in range(8))
 RARER = tuple(2.0**-i for i in (10, 13, 16, 19))
 MOST_LOST = 1e7  # packets, where nothing is known beforehand: a gigabit for some minutes, half of it lost

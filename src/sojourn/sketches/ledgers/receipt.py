@@ -144,8 +144,11 @@ def _power_above(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-class _Recent:
-    """Ids of packets that were seen lately: between `size` and twice as many, in two tables that take turns."""
+class Recent:
+    """Ids of packets that were seen lately: between `size` and twice as many, in two tables that take turns.
+
+    A point has one for all its receipts, so that a copy is known again although an epoch has ended meanwhile.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -286,7 +289,7 @@ class Receipt(Sketch[ReceiptParameters, PacketBatch]):
 
     def __init__(self, parameters: ReceiptParameters) -> None:
         self._columns: _Columns | None = None
-        self.recent: _Recent | None = None  # that of the receipt before, where a point has one
+        self.recent: Recent | None = None  # that of the receipt before, where a point has one
         super().__init__(parameters)
 
     @property
@@ -305,7 +308,7 @@ class Receipt(Sketch[ReceiptParameters, PacketBatch]):
         p = self.parameters
         if self._tables[1].any():
             raise UsageError("a receipt that was merged or decoded records no more", where=p.kind, action="begin anew")
-        recent = self.recent = self.recent or _Recent(p.remembered)
+        recent = self.recent = self.recent or Recent(p.remembered)
         sums = np.zeros((p.groups, p.threshold), np.int64)
         waiting, waits = np.zeros((p.groups, LANES), np.uint64), np.zeros(p.groups, np.int64)
         counts, places = np.zeros((p.groups, 1), np.int64), np.zeros(_power_above(2 * p.flows), np.int64)
@@ -400,6 +403,10 @@ class Receipt(Sketch[ReceiptParameters, PacketBatch]):
         result._tables[3][:, SUM] += offset_ns * result._tables[3][:, PACKETS]
         result._tables[4][: len(self.repeats), 2] += offset_ns
         return result
+
+    def follow(self, before: Self | None) -> None:
+        """Know again the packets that were seen before."""
+        self.recent = self.recent if before is None else before.recent
 
     def reset(self) -> None:
         self._columns = None
