@@ -21,7 +21,7 @@ from sojourn.core.errors import InputError, LiveCaptureError, ParameterError
 from sojourn.core.estimates import Estimate
 from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
 from sojourn.segments.live import NOTICE_NS, EdgeLog, LiveAnswer, LiveSegment, Overload
-from sojourn.segments.plan import SegmentPlan, plan_segment
+from sojourn.segments.plan import SegmentPlan, plan_ledger, plan_segment
 from waiting import PATIENCE_SECONDS
 
 needs_root = pytest.mark.skipif(
@@ -222,6 +222,21 @@ def test_one_flow_at_heavy_loss_has_its_counts_and_a_delay(network: Network, ske
     assert flows is not None
     assert (flows.packets[0], flows.lost[0]) == (exact.sent, exact.lost)
     assert flows.mean_ns[0] == pytest.approx(exact.mean_ns, rel=0.2)
+
+
+@needs_root
+def test_a_ledger_is_as_exact_as_matching_every_packet(network: Network) -> None:
+    plan = plan_ledger(50_000, flows=10, loss=0.3)
+    with filled_queue(network, load=1.3):
+        answer, _ = measure(network, seconds=2.0, plan=plan)
+    assert answer.whole is not None
+    assert answer.match is not None
+    flows, exact = answer.whole.flows, answer.match.flows
+    assert flows is not None
+    assert exact.lost.sum() > 0
+    assert flows.method_of_flow == ["ledger"]
+    assert (flows.packets[0], flows.lost[0]) == (exact.packets[0], exact.lost[0])
+    assert flows.mean_ns[0] == pytest.approx(exact.mean_ns[0], abs=0.5)
 
 
 @needs_root

@@ -265,6 +265,7 @@ def answer_streams(
         # Where more arrived than was sent, nothing is known of losses.
         flows = without_unknown_losses(flows)
     delays = segment_delays(blind, received=there.recorded, sample=sample, flows=flows)
+    delays = delays if found is None else found.whole(delays, here.recorded)
     if flows is not None:
         flows = with_remainder(flows, delays.mean, there.recorded)
     parts = [part for stream in sent for part in Parts.of_sketches(sent[stream], received[stream])]
@@ -386,7 +387,7 @@ def answer_interval(
         losses = counted.losses(answers, *counts)
         flows = None if flows is None else counted.applied(flows)
     else:
-        losses = answers.losses(*counts) if whole else count_losses(*counts, [])
+        losses = answers.losses(*counts) if whole or answers.ledger else count_losses(*counts, [])
     tails = None if answers.sample is None or signed else answers.sample.percentiles()
     totals = SegmentTotals(*counts, answers.delays, losses, tails)
     frame = sender.first_ns or 0, sender.last_ns or 0

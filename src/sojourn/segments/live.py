@@ -59,6 +59,7 @@ from sojourn.segments.plan import SegmentPlan
 from sojourn.segments.planning.layout import SEGMENT
 from sojourn.segments.record import PointRecorder
 from sojourn.segments.surveyed import packets_of
+from sojourn.sketches.ledgers.ledger import Ledger
 from sojourn.sketches.sketch import AnySketch
 
 EDGE_PACKETS = 1 << 21
@@ -96,16 +97,27 @@ class EdgeLog:
 class LivePoint:
     """One interface: sorts its packets by time, records those that surely count and holds the others."""
 
-    def __init__(self, reader: LiveReader, plan: SegmentPlan | None, *, hold_ns: int) -> None:
-        self.reader = reader
+    def __init__(
+        self, reader: LiveReader, plan: SegmentPlan | None, *, hold_ns: int, keeps_ledger: bool = False
+    ) -> None:
+        self.reader, self._keeps_ledger = reader, keeps_ledger
         self.counts = FlowTable(reader.flows.max_flows)
         self.before, self.held, self.after = EdgeLog(keep_newest=True), EdgeLog(), EdgeLog()
         self.first_ns, self.last_ns = _NEVER, _NEVER
         self.longest = self.dropped = 0
         self._hold_ns = hold_ns
-        self._recorder = PointRecorder("point", SEGMENT, plan.stream) if plan is not None else None
+        self._recorder = self._new_recorder(plan) if plan is not None else None
         self._epochs: list[Epoch] = []
         self._again: tuple[int, SegmentPlan] | None = None
+
+    def _new_recorder(self, plan: SegmentPlan) -> PointRecorder:
+        ledger = Ledger(plan.ledger) if self._keeps_ledger and plan.ledger else None
+        return PointRecorder("point", SEGMENT, plan.stream, ledger=ledger)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Its last packets, where it keeps a ledger."""
+        return None if self._recorder is None else self._recorder.ledger
 
     def begin_again(self, first_ns: int, plan: SegmentPlan) -> None:
         """Measure from a time on that is still to come, by a plan; from another thread."""
@@ -113,7 +125,7 @@ class LivePoint:
 
     def _begin_again(self, first_ns: int, plan: SegmentPlan) -> None:
         self.first_ns, self._again = first_ns, None
-        self._recorder = PointRecorder("point", SEGMENT, plan.stream)
+        self._recorder = self._new_recorder(plan)
         self.counts = FlowTable(self.reader.flows.max_flows)
         self.held, self.after, self.longest = EdgeLog(), EdgeLog(), 0
 
@@ -248,7 +260,7 @@ class LiveSegment:
         if plan is None and not exact:
             raise ParameterError("nothing is to be measured", action="give a plan, or ask for the exact answer")
         self._plan, self._max_delay_ns, self._seconds = plan, max_delay_ns, seconds
-        self.sender = LivePoint(sender, plan, hold_ns=0)
+        self.sender = LivePoint(sender, plan, hold_ns=0, keeps_ledger=True)
         self.receiver = LivePoint(receiver, plan, hold_ns=max_delay_ns)
         self._match = LiveMatch(max_delay_ns, by_class=by_class) if exact else None
         self._fallback = fallback
@@ -397,12 +409,15 @@ class LiveSegment:
         own = [packets_of(table, flow_id) for table in tables]
         # Joint decoding needs every flow that was recorded, also those that are not answered.
         everything = np.concatenate([flow_id, one_sided])
+        sketches = self.sender.sketch(), self.receiver.sketch()
         whole = answer_interval(
-            self.sender.sketch(),
-            self.receiver.sketch(),
+            *sketches,
             everything,
             sizes=packets_of(self.sender.counts, everything),
             joint=plan.joint,
             counted=CountedFlows(own[0], own[1], split, (foreign[0], foreign[1])),
+            ledger=self.sender.ledger,
         )
+        if whole.ledger is not None:
+            whole = replace(whole, ledger=whole.ledger.sized(*sketches))
         return replace(whole, first_ns=self.sender.first_ns, last_ns=self.sender.last_ns)

@@ -156,7 +156,7 @@ def measure_files(
                 memory_bytes = chosen[1].budget_bytes
             plan = plan_survey(survey, sketch, memory_bytes, changes=parameters, joint=joint)
             whole, parts = measure_surveyed(
-                *points, survey, plan, interval_ns=interval_ns, markers=markers, advance=advance
+                *points, survey, plan, interval_ns=interval_ns, markers=markers or bool(plan.ledger), advance=advance
             )
             match = None if exact is None else exact.match
             result = sketch_result(

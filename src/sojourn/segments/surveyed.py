@@ -14,8 +14,7 @@ from sojourn.capture.flows.table import FlowTable, FlowWindows
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, PacketBatch, UInt64Array, rows_of
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.core.results import Advance, silent
-from sojourn.epochs.epoch import Cut, Epoch
-from sojourn.epochs.wire import encode
+from sojourn.epochs.epoch import Epoch
 from sojourn.estimation.auto import within
 from sojourn.estimation.differences import Losses, Parts, with_extra
 from sojourn.segments.answer import Interval, answer_interval, in_turn
@@ -74,8 +73,7 @@ def measure_surveyed(
     merged = sent.merged(), received.merged()
     whole = answer_interval(*merged, survey.flow_id, whole=True, **known)
     if whole.ledger is not None:
-        sizes = tuple(len(encode(Epoch("point", SEGMENT, 0, sketch, None, Cut()))) for sketch in merged)
-        whole = replace(whole, ledger=replace(whole.ledger, epoch_bytes=sizes))
+        whole = replace(whole, ledger=whole.ledger.sized(*merged))
     return _with_survey(whole, plan, survey, counts), parts
 
 

@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sojourn.core.arrays import UInt64Array
-from sojourn.core.estimates import FlowDelays, Reason
+from sojourn.core.estimates import Estimate, FlowDelays, Reason
 from sojourn.core.units import plural
+from sojourn.epochs.epoch import Cut, Epoch
+from sojourn.epochs.wire import encode
 from sojourn.estimation.differences import Losses
+from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.ledgers.decoding import Named, name_packets
 from sojourn.estimation.ledgers.flows import ExactFlows, exact_flows
 from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
 from sojourn.sketches.ledgers.receipt import Receipt
+from sojourn.sketches.sketch import AnySketch
 
 METHOD = "ledger"
 # Packets that were sent so much earlier or later may have changed places with others at the stretch's edges.
@@ -56,10 +60,23 @@ class LedgerFound:
 
     def losses(self, sent: int, received: int) -> Losses | None:
         """The losses of the whole, where all of its packets belong to flows whose losses are known."""
-        if int(self.flows.sent.sum()) != sent or (self.flows.lost < 0).any():
-            return None
         lost = int(self.flows.lost.sum())
+        if int(self.flows.sent.sum()) != sent or lost < 0:
+            return None
         return Losses(lost, lost, lost, max(0, received - (sent - lost)))
+
+    def whole(self, delays: LdaAnswer, sent: int) -> LdaAnswer:
+        """The delays of all packets, exactly where those of all flows are known."""
+        delivered = int(self.flows.delivered.sum())
+        if not self.flows.known.all() or int(self.flows.sent.sum()) != sent or delivered < 1:
+            return delays
+        mean = int(self.flows.delay_ns.sum()) / delivered
+        return replace(delays, mean=Estimate(mean, mean, mean, delivered, METHOD))
+
+    def sized(self, *ends: AnySketch) -> LedgerFound:
+        """With the size of both points' epochs, as they would be sent."""
+        epochs = (Epoch("point", "segment", 0, sketch, None, Cut()) for sketch in ends)
+        return replace(self, epoch_bytes=tuple(len(encode(epoch)) for epoch in epochs))
 
     def bits_per_packet(self, sent: int) -> float | None:
         """What the larger of both points' epochs takes."""

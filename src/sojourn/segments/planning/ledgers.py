@@ -22,7 +22,7 @@ LEAST_LOSS, MOST_LOSS = 1e-4, 0.35
 ROOM = 4
 ROWS_PER_FLOW, LEAST_ROWS = 2, 64
 REPEATED, LEAST_REPEATS, MOST_REPEATS = 0.01, 64, 1 << 16
-MOST_REMEMBERED = 1 << 26
+MOST_REMEMBERED = 1 << 20
 # Beside receipts: a sampled packet in so many takes a third of a bit for each.
 PACKETS_PER_SAMPLE, SLOT_BYTES, LEAST_BESIDE = 256, 11, 4 << 10
 # Measured on one core: a packet is recorded by its receipt and its ledger, and for each of its group's sums.
