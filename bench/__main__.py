@@ -29,6 +29,7 @@ TABLES = (
     "fleet-segments",
     "ingest",
     "ingest-workers",
+    "ledger",
     "light-agent",
     "live",
     "memory",

@@ -44,6 +44,10 @@ def answer(*arguments: str, exit_code: int = 0) -> dict:
         (["lds", "--from", "x.pcap", "--flows", "3"], "the capture tells"),
         (["sample", *SMALL, "--method", "published"], "no paper sizes sample"),
         (["lda"], "the packet rate is missing"),
+        (["ledger", "--rate", "1000"], "the traffic is not known"),
+        (["ledger", "--rate", "1000", "--flows", "0"], "of 0 flows"),
+        (["ledger", "--rate", "1000", "--flows", "10", "--error", "1%"], "a ledger is exact"),
+        (["ledger", "--rate", "1000", "--flows", "10", "--memory", "1MB"], "as large as the traffic"),
         (["lda", "--rate", "0"], "--rate is 0"),
         (["lda", "--rate", "1000", "--loss", "100%"], "loss 1"),
         (["lda", "--rate", "1000", "--variation", "inf"], "--variation is inf"),
@@ -56,11 +60,20 @@ def test_what_cannot_be_planned_is_one_clear_line(arguments: list[str], words: s
     assert re.search(words, str(result.exception))
 
 
-@pytest.mark.parametrize("sketch", ["lda", "lds", "colate", "sample", "auto"])
+@pytest.mark.parametrize("sketch", ["lda", "lds", "colate", "sample", "auto", "ledger"])
 def test_every_help_shows_an_example(sketch: str) -> None:
     result = CliRunner().invoke(app, ["plan", sketch, "--help"])
     assert result.exit_code == 0
     assert f"sojourn plan {sketch}" in result.output
+
+
+def test_a_ledger_of_a_hundred_packets_a_flow_takes_two_bits_a_packet() -> None:
+    told = answer("plan", "ledger", "--rate", "100k", "--flows", "1000", "--loss", "1%")
+    assert told["plan"]["bits_per_packet"] < 2
+    assert told["expected"]["recording_core"] < 0.1
+    assert not told["advice"]
+    assert "auto" in answer("plan", "ledger", "--rate", "100k", "--flows", "1000", "--loss", "20%")["advice"]
+    assert "auto" in answer("plan", "ledger", "--rate", "100k", "--flows", "50k")["advice"]
 
 
 def test_an_lda_is_sized_with_the_paper_s_bank_beside() -> None:

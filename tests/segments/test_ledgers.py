@@ -75,6 +75,8 @@ def test_captures_are_measured_exactly(tmp_path: Path, name: str) -> None:
     exact = {name: result.truth[name] for name in ("sent", "received", "lost", "mean_ns")}
     assert {name: result.aggregate[name] for name in exact} == exact
     assert result.sketch["unsolved_groups"] == 0
+    for told in ("loss_bursts", "mean_burst", "longest_burst"):
+        assert result.sketch[told] == result.truth[told], told
 
 
 def test_intervals_end_at_packets_that_both_points_saw_and_are_exact(tmp_path: Path) -> None:

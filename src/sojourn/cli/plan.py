@@ -137,6 +137,24 @@ def plan_iotm(
     )
 
 
+@app.command("ledger", epilog="Example:  sojourn plan ledger --rate 100k --flows 1000 --epoch 1s --loss 1%")
+@grouped
+def plan_ledger(
+    *,
+    wish: Wish,
+    flows: Annotated[
+        float | None, typer.Option(metavar="N", parser=parse_number, help="Flows per epoch, such as 10k.")
+    ] = None,
+    epoch: EpochOption = "1s",
+    loss: LossOption = "1%",
+    held: Annotated[
+        float, typer.Option("--hold", metavar="N", min=1, help="Epochs that the ledger holds until they are asked for.")
+    ] = 4,
+) -> None:
+    """Size receipts and a ledger: exact delay and loss of every flow, where points have memory."""
+    wish.run("ledger", flows=None if flows is None else round(flows), epoch=epoch, loss=loss, held=held)
+
+
 def _add_flow_sketch(name: str, purpose: str, example: str) -> None:
     """A sub-command for a sketch that answers per flow; all take the same options."""
 

@@ -30,7 +30,7 @@ _RUNS = {
     "rtt": ["rtt in.pcap"],
     "measure": [
         *(f"measure in.pcap out.pcap --truth --sketch {sketch}" for sketch in ("auto", "lds", "colate", "sample")),
-        *(f"measure in.pcap out.pcap --sketch {sketch}" for sketch in ("lda", "exact")),
+        *(f"measure in.pcap out.pcap --sketch {sketch}" for sketch in ("lda", "ledger", "exact")),
         "measure early.pcap out.pcap --by dscp --identity payload",
         *(f"measure in.pcap out.pcap --sketch {sketch} --method literal" for sketch in ("lds", "colate")),
     ],

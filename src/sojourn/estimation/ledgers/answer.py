@@ -21,6 +21,7 @@ from sojourn.estimation.differences import Losses
 from sojourn.estimation.lda import LdaAnswer
 from sojourn.estimation.ledgers.decoding import Named, name_packets
 from sojourn.estimation.ledgers.flows import ExactFlows, exact_flows
+from sojourn.estimation.ledgers.lost_packets import LostPackets, lost_packets
 from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
 from sojourn.sketches.ledgers.receipt import Receipt
 from sojourn.sketches.sketch import AnySketch
@@ -32,10 +33,14 @@ REACH_NS = 1_000_000_000
 
 @dataclass(frozen=True, eq=False)
 class LedgerFound:
-    """The packets that make the difference, and the flows' exact answers; ``forgot`` tells that the ledger no longer
-    has them all, ``epoch_bytes`` what both points' epochs take, where that is known."""
+    """The packets that make the difference, those of them that are lost, and the flows' exact answers.
+
+    ``forgot`` tells that the ledger no longer has them all, ``epoch_bytes`` what both points' epochs take, where that
+    is known.
+    """
 
     named: Named
+    lost: LostPackets
     flows: ExactFlows
     forgot: bool
     epoch_bytes: tuple[int, ...] = ()
@@ -90,6 +95,7 @@ class LedgerFound:
             "groups": self.named.groups,
             "unsolved_groups": self.named.unsolved,
             "exact_flows": int(np.count_nonzero(self.flows.known)),
+            **(self.lost.totals if self.named.is_complete else {}),
         }
 
     def notes(self, sent: int) -> list[str]:
@@ -117,7 +123,7 @@ def read_receipts(sent: Receipt, received: Receipt, flow_id: UInt64Array, ledger
     found = exact_flows(sent, received, named, flow_id)
     if forgot and named.unsolved:
         found = replace(found, known=np.zeros(len(flow_id), bool))
-    return LedgerFound(named, found, forgot)
+    return LedgerFound(named, lost_packets(packets or NONE, named.missing), found, forgot)
 
 
 NONE = LedgerPackets(np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))

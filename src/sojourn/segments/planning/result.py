@@ -19,6 +19,7 @@ from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.core.files import FilePath
 from sojourn.core.results import Advance, Columns, Result, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, parse_share, plural
+from sojourn.segments.planning.ledgers import DAY_NS, LEDGER_SHOWN
 
 if TYPE_CHECKING:
     from sojourn.sketches.sizing.iotm import EpochPlan, Workload
@@ -30,7 +31,6 @@ MOST_PACKETS = 1e15
 MOST_FLOWS = 100_000_000
 PUBLISHED_PER_FLOW = 20
 RESOLUTION_NS = 1000
-DAY_NS = 86_400_000_000_000
 
 Values = dict[str, object]
 
@@ -48,6 +48,7 @@ class Traffic(TypedDict, total=False):
     tail: float  # of flow sizes (Pareto) or instances' sizes (Zipf)
     delay: int | str  # mean delay, for COLATE's published equations
     variation: float  # lda: standard deviation of delays over their mean; iotm's means: of values
+    held: float  # epochs that a ledger holds
     instances: int  # iotm, as the rest
     period: int | str  # the time that one question spans
     change: float  # deviation of an instance's rate between epochs, over its mean
@@ -167,6 +168,7 @@ class PlanResult(Result):
 
 
 _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
+    **LEDGER_SHOWN,
     "memory_bytes": ("memory per point", format_bytes),
     "bits_per_packet": ("bits per packet", "{:.3g}".format),
     "bytes_per_day": ("storage per day", format_bytes),
@@ -216,11 +218,15 @@ def plan(
 ) -> PlanResult:
     """Size a sketch: the memory for a wanted relative error, or the error that a memory buys.
 
-    `sketch` is lds, colate, sample or auto (per flow), lda (a whole segment) or iotm (a node's bucket array). The error
-    is that of a share `confidence` of the flows or runs. `storage` is a disk for epochs: how long it lasts. With
-    `published` only the paper's own equations are used.
+    `sketch` is lds, colate, sample, auto or ledger (per flow), lda (a segment) or iotm (a node's buckets). The error is
+    that of a share `confidence` of flows or runs. `storage` is a disk for epochs; `published`: the paper's sizes only.
     """
-    makers = {"lda": _plan_lda, "iotm": _plan_iotm, **dict.fromkeys(("lds", "colate", "sample", "auto"), _plan_flows)}
+    makers = {
+        "lda": _plan_lda,
+        "iotm": _plan_iotm,
+        "ledger": _plan_ledger,
+        **dict.fromkeys(("lds", "colate", "sample", "auto"), _plan_flows),
+    }
     if sketch not in makers:
         raise ParameterError(f"there is no sketch {sketch!r}", where="plan", action=f"choose of {', '.join(makers)}")
     wish = _Wish(
@@ -310,6 +316,23 @@ def _plan_lda(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
         }
 
     return result._with_published(published)
+
+
+def _plan_ledger(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:
+    """Receipts, and the ledger that reads them: exact while no more is lost than planned for."""
+    from sojourn.segments.planning.ledgers import fit_receipt, ledger_costs
+
+    if wish.error_given or wish.memory_bytes is not None or wish.published:
+        what = "a ledger is exact, and as large as the traffic"
+        raise UsageError(what, where="plan ledger", action="leave out --error, --memory and --method")
+    if "rate" not in traffic or "flows" not in traffic:
+        raise UsageError("the traffic is not known", where="plan ledger", action="give --flows and --rate")
+    rate, epoch_ns = _positive(traffic["rate"], "--rate"), parse_duration(traffic.get("epoch", "1s"), where="--epoch")
+    flows, loss, packets = traffic["flows"], _loss(traffic.get("loss", USUAL_LOSS)), round(_packets(rate, epoch_ns))
+    costs = ledger_costs(fit_receipt(packets, flows=flows, loss=loss), packets, flows, held=traffic.get("held", 4.0))
+    known: Values = {"rate": rate, "packets": packets, "flows": flows, "loss": loss}
+    result = PlanResult(sketch, packets, epoch_ns, wish.error, wish.confidence, known, costs.planned(epoch_ns))
+    return replace(result, expected=costs.expected(rate), advice=costs.advice(flows, loss))
 
 
 def _plan_iotm(sketch: str, traffic: Traffic, wish: _Wish) -> PlanResult:

@@ -133,7 +133,7 @@ class ReceiptParameters(Parameters):
         loss = self.loss_ppm / 10**6
         groups = min(self.groups, _power_above(-(-packets // self.run)))
         each = packets / groups
-        if groups > 1 and each * groups < (1 + 2 * loss + FOLDING_DOUBT) * self.run * (groups // 2):
+        if groups > 1 and packets * (1 - min(1.5 * loss, 0.5) - FOLDING_DOUBT) < self.run * (groups // 2):
             each *= 2
         # These may be those that arrived.
         return groups, min(self.threshold, threshold_for(each * loss / (1 - loss)))
