@@ -9,6 +9,7 @@ Percentiles and deviations are the sample's in any case.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -33,17 +34,22 @@ REACH_NS = 1_000_000_000
 
 @dataclass(frozen=True, eq=False)
 class LedgerFound:
-    """The packets that make the difference, those of them that are lost, and the flows' exact answers.
+    """The packets that make the difference, among the sender's ``packets``, and the flows' exact answers.
 
     ``forgot`` tells that the ledger no longer has them all, ``epoch_bytes`` what both points' epochs take, where that
     is known.
     """
 
     named: Named
-    lost: LostPackets
+    packets: LedgerPackets
     flows: ExactFlows
     forgot: bool
     epoch_bytes: tuple[int, ...] = ()
+
+    @cached_property
+    def lost(self) -> LostPackets:
+        """The lost packets one by one."""
+        return lost_packets(self.packets, self.named.missing)
 
     def applied(self, flows: FlowDelays) -> FlowDelays:
         """The flows' answers, exact where they are known."""
@@ -123,7 +129,7 @@ def read_receipts(sent: Receipt, received: Receipt, flow_id: UInt64Array, ledger
     found = exact_flows(sent, received, named, flow_id)
     if forgot and named.unsolved:
         found = replace(found, known=np.zeros(len(flow_id), bool))
-    return LedgerFound(named, lost_packets(packets or NONE, named.missing), found, forgot)
+    return LedgerFound(named, packets or NONE, found, forgot)
 
 
 NONE = LedgerPackets(np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
