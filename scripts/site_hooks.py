@@ -73,6 +73,10 @@ def _signature(thing: Any, name: str) -> str:
             parameters.append("*")
             starred = True
         starred = starred or parameter.kind is parameter.VAR_POSITIONAL
+        unpacked = re.fullmatch(r"'?Unpack\[(\w+)\]'?", str(parameter.annotation))
+        if unpacked:
+            parameters += [*([] if starred else ["*"]), *_options(thing, unpacked[1])]
+            continue
         is_function = callable(parameter.default) and parameter.default is not parameter.empty
         shown = parameter.replace(default=parameter.empty) if is_function else parameter
         parameters.append(re.sub(r": '(.*?)'(?= =|$)", r": \1", str(shown)))
@@ -82,6 +86,13 @@ def _signature(thing: Any, name: str) -> str:
     if len(line) <= 90:
         return line
     return f"{name}(\n    " + ",\n    ".join(parameters) + f",\n){gives}"
+
+
+def _options(thing: Any, name: str) -> list[str]:
+    """The keywords of a function that takes them as a typed dictionary; each may be left out."""
+    home = inspect.getmodule(inspect.unwrap(thing))
+    annotations = getattr(home, name).__annotations__
+    return [f"{key}: {getattr(value, '__forward_arg__', value)} = ..." for key, value in annotations.items()]
 
 
 def _prose(thing: Any) -> str:

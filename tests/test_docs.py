@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from query_unit import make_epoch, running_unit
+from scripts.document_data import make_data
 
 from console_examples import Reader, examples
 from sojourn.store.epochs import StreamRecord
@@ -35,11 +36,8 @@ def shell_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 
 @pytest.fixture
 def folder(tmp_path: Path, shared_data: Path) -> Path:
-    """A folder with the captures and topologies that the documents name."""
-    captures = [*(shared_data / "two-point").glob("*.gz"), *(shared_data / "captures").iterdir()]
-    captures += (shared_data / "collection").glob("*.gz")
-    for file in [*captures, *(shared_data / "topologies").rglob("*.*")]:
-        (tmp_path / file.name).symlink_to(file)
+    """A folder with the captures, traces and topologies that the documents name."""
+    make_data(tmp_path, shared_data)
     return tmp_path
 
 

@@ -14,7 +14,7 @@ COMMANDS = (
         "sojourn measure IN OUT",
         "every packet: exact",
     ),
-    ("", "what would 128 KB have said?", "… --sketch auto --memory 128KB --truth", "a sketch, beside the truth"),
+    ("", "what 128 KB would have said", "… --sketch auto --memory 128KB --truth", "a sketch, beside the truth"),
     (
         "Two interfaces of\none machine",
         "the same, live",
@@ -32,7 +32,7 @@ COMMANDS = (
     ("", "which flows, how much", "sojourn flows, sojourn top", "every packet"),
     (
         "Nodes with\nprocesses",
-        "who used disk or CPU, and when",
+        "who used disk or CPU, when",
         "sojourn query --metric disk_io --top 3",
         "bucket arrays (IoTm)",
     ),
