@@ -49,9 +49,10 @@ COMMANDS = (
 SKETCHES = (
     ("Every packet of both\npoints in one place", "everything", "exact", "every packet, matched"),
     ("Packets cannot be\nkept or sent", "each flow", "auto, the default", "lds and sample in one memory"),
+    ("", "each flow, exactly", "ledger", "sums, some 2 bits a packet"),
     ("", "each flow; little or no loss", "lds", "cells that flows share"),
     ("", "each flow; more than 5 % lost", "sample (auto holds one)", "the same packets at both points"),
-    ("", "each flow; flow sizes are known", "colate", "one counter a packet"),
+    ("", "each flow; sizes are known", "colate", "one counter a packet"),
     ("", "the whole segment only", "lda", "a few KB, whatever the traffic"),
     ("Processes or nodes,\nno packets", "sums and means", "bucket array (iotm)", "half a KB a metric and epoch"),
 )
