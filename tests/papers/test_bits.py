@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.lab.traffic import make_traffic
-from sojourn.papers.bits import AUTO, GRAND, METHODS, Bench, compare
+from sojourn.papers.bits import AUTO, GRAND, METHODS, Bench, Ledgered, compare
 from sojourn.papers.reproduction import Scale, reproduce
 
 # Two worlds of 1500 flows have about 70 large flows: the ratio of two methods' medians scatters by a fifth.
@@ -40,6 +40,15 @@ def test_cells_win_without_loss_and_samples_under_heavy_loss(case) -> None:
     if loss == 0.15:
         assert result.large["sample"] < 0.5 * result.large["LDS joint"]
     assert result.large[AUTO] < 0.5 * result.large[GRAND]
+
+
+@pytest.mark.parametrize(("loss", "most_bits"), [(0.0, 2.0), (0.01, 2.6), (0.05, 5.5)])
+def test_ledgers_are_exact_for_the_bits_that_they_take(loss: float, most_bits: float) -> None:
+    """Flows of some 70 packets; their rows take most of it where little is lost."""
+    worlds = [Bench(make_traffic(seed=7 + seed, flows=1500, loss=loss), loss=loss) for seed in range(2)]
+    found = Ledgered.of(worlds)
+    assert found.large < 1e-9
+    assert found.bits < most_bits
 
 
 @pytest.mark.long

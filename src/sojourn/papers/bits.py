@@ -6,6 +6,9 @@ figure); a flow without an answer counts with the error of the grand mean, so th
 are given the list of flows; COLATE as published is also given every flow's size, which no other is, so it is kept out
 of the *envelope*: the least error of all others, LDA's and the true grand mean among them.
 
+A *ledger* takes the bits that it needs, and no others: a point for each loss rate, of all that a point's epoch takes
+when it is sent. Its error is 0 wherever every flow's losses are named.
+
 Claims: auto's error beside the envelope's (``literal``) and the grand mean's (``baseline``); it is borne out where auto
 is within a tenth of the envelope, with a hundredth of a per cent for what is exact.
 Time: about four minutes at scale small.
@@ -23,12 +26,14 @@ from sojourn.core.arrays import BoolArray, FloatArray
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.epochs.epoch import merge_epochs
 from sojourn.estimation.lda import estimate_lda
+from sojourn.estimation.ledgers.answer import read_receipts
 from sojourn.lab.traffic import Traffic, make_traffic
 from sojourn.papers.reproduction import Claim, Figure, Kind, Line, Outcome, Scale
 from sojourn.segments.answer import estimate_streams
-from sojourn.segments.plan import SegmentPlan, plan_segment
-from sojourn.segments.planning.layout import SEGMENT, SurveyedFlows
+from sojourn.segments.plan import SegmentPlan, plan_ledger, plan_segment
+from sojourn.segments.planning.layout import RECEIPT, SEGMENT, SurveyedFlows
 from sojourn.segments.record import PointRecorder
+from sojourn.sketches.ledgers.ledger import Ledger
 from sojourn.sketches.sketch import AnySketch
 from sojourn.sketches.stack import Stack
 
@@ -41,7 +46,7 @@ LARGE, LARGER = 100, 1000
 LEAST_SHOWN = 1e-3
 TOLERANCE, EXACT = 1.1, 0.01
 SIZES_GIVEN = "COLATE literal (sizes given)"
-AUTO, GRAND = "auto", "grand mean"
+AUTO, GRAND, LEDGER = "auto", "grand mean", "ledger"
 
 
 # By name: a sketch as `plan_segment` names it, whether it is decoded jointly, and the kind of its line.
@@ -96,7 +101,7 @@ class Bench:
         seen = SurveyedFlows(truth.sent, truth.lost).with_delays(*matched)
         expected: dict[str, Any] = {"flows": flows, "loss": self.loss, "packets": self.packets, "seen": seen}
         plan = plan_segment(kind, memory, **expected, salt=salt, joint=joint)
-        ends = self._recorded(plan)
+        ends = [_parts(sketch, plan) for sketch in self._recorded(plan)]
         delays = estimate_lda(ends[0][SEGMENT], ends[1][SEGMENT])  # type: ignore[arg-type]
         answer = estimate_streams(ends[0], ends[1], truth.flow_id, sizes=truth.sent, delays=delays, joint=plan.joint)
         if answer is not None:
@@ -104,14 +109,28 @@ class Bench:
         blind = delays.mean.value if isinstance(delays.mean, Estimate) else np.nan
         return np.full(flows, blind), None
 
-    def _recorded(self, plan: SegmentPlan) -> list[dict[str, AnySketch]]:
+    def by_ledger(self, *, salt: int = 0) -> tuple[float, FloatArray]:
+        """The bits of a packet that ledgers need here, and a mean for every flow (NaN where it is not exact)."""
+        flow_id = self.traffic.truth.flow_id
+        plan = plan_ledger(self.packets, flows=len(flow_id), loss=self.loss, salt=salt)
+        ledger = Ledger(plan.ledger)
+        ledger.append(self.traffic.sender)
+        sketches = self._recorded(plan)
+        sent, received = (_parts(sketch, plan)[RECEIPT] for sketch in sketches)
+        found = read_receipts(sent, received, flow_id, ledger)  # type: ignore[arg-type]
+        return found.sized(*sketches).bits_per_packet(self.packets) or 0.0, found.flows.mean_ns
+
+    def _recorded(self, plan: SegmentPlan) -> list[AnySketch]:
         ends = []
         for batch in (self.traffic.sender, self.traffic.receiver):
             # A counter that an elephant fills ends an epoch, and the next one goes on.
             recorder = PointRecorder("bits", SEGMENT, plan.stream)
-            merged = merge_epochs([*recorder.record(batch), *recorder.finish()])
-            ends.append(dict(merged.parts) if isinstance(merged, Stack) else dict.fromkeys(plan.parts, merged))
+            ends.append(merge_epochs([*recorder.record(batch), *recorder.finish()]))
         return ends
+
+
+def _parts(sketch: AnySketch, plan: SegmentPlan) -> dict[str, AnySketch]:
+    return dict(sketch.parts) if isinstance(sketch, Stack) else dict.fromkeys(plan.parts, sketch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +164,33 @@ def compare(worlds: Iterable[Bench], bits: float) -> _Case:
     chosen = np.concatenate(larger)
     few = {name: float(np.median(np.concatenate(parts)[chosen])) for name, parts in errors.items()}
     return _Case(bits, large, few, float(np.mean(np.concatenate(inside))))
+
+
+@dataclass(frozen=True)
+class Ledgered:
+    """What ledgers reached in worlds of one loss rate: bits a packet, and median errors as in `_Case`."""
+
+    bits: float
+    large: float
+    larger: float
+
+    @classmethod
+    def of(cls, worlds: Iterable[Bench]) -> Ledgered:
+        bits, errors, larger = [], [], []
+        for salt, world in enumerate(worlds):
+            needed, mean = world.by_ledger(salt=salt)
+            bits.append(needed)
+            errors.append(world.error(mean))
+            larger.append(world.larger)
+        every, chosen = np.concatenate(errors), np.concatenate(larger)
+        return cls(float(np.mean(bits)), float(np.median(every)), float(np.median(every[chosen])))
+
+    def claim(self, where: str) -> Claim:
+        quantity = f"{self.bits:.3g} bits/packet: median error of flows ≥ {LARGE} by ledgers"
+        return Claim(where, "%", quantity, joint=self.large, reproduced=self.large <= EXACT)
+
+    def line(self, error: float) -> Line:
+        return Line(LEDGER, [self.bits], [max(error, LEAST_SHOWN)], "joint")
 
 
 def _worlds(scale: Scale, loss: float, *, delays: str = "per-flow", burst: float = 0.0, seeds: int = 2) -> list[Bench]:
@@ -185,13 +231,18 @@ def _lines(cases: list[_Case], errors_of: Callable[[_Case], dict[str, float]]) -
 def error_against_bits(scale: Scale) -> Outcome:
     """Flows that differ (log-normal means), losses independent."""
     panels: dict[str, list[_Case]] = {}
+    ledgers: dict[str, Ledgered] = {}
     for loss in LOSSES:
         worlds = _worlds(scale, loss)
         panels[_name(loss)] = [compare(worlds, bits) for bits in BITS]
+        ledgers[_name(loss)] = Ledgered.of(worlds)
     claims = [claim for where, cases in panels.items() for case in cases for claim in _claims(where, case)]
+    claims += [ledgered.claim(where) for where, ledgered in ledgers.items()]
     figures = []
     for least, errors_of in ((LARGE, lambda case: case.large), (LARGER, lambda case: case.larger)):
         lines = {name: _lines(cases, errors_of) for name, cases in panels.items()}
+        for name, ledgered in ledgers.items():
+            lines[name].append(ledgered.line(ledgered.large if least == LARGE else ledgered.larger))
         label = f"median error of flows ≥ {least} packets (%)"
         figures.append(Figure(f"error-against-bits-{least}", "bits per packet", label, lines, log="xy"))
     return Outcome(claims, figures)
