@@ -89,7 +89,7 @@ def _with_survey(whole: Interval, plan: SegmentPlan, survey: Survey, counts: lis
     if survey.is_complete and len(survey.match.packets):
         delays = within(totals.delays, survey.match.aggregate.min_ns, survey.match.aggregate.max_ns)
         totals = replace(totals, delays=delays)
-    if survey.extra is not None:
+    if survey.extra is not None and (whole.ledger is None or not totals.losses.is_exact):
         totals = replace(totals, losses=with_extra(totals.sent, totals.received, survey.extra))
     if flows is not None:
         # What the sketch does not know of a flow, both points counted.
