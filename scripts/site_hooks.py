@@ -29,6 +29,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return text.replace(REFERENCE, _reference()) if REFERENCE in text else text
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The search of the theme has no name that a screen reader could say."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
 def _existing(entry: Any, folder: Path) -> Any:
     if isinstance(entry, str):
         return entry if (folder / entry).exists() else None
