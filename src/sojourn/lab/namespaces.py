@@ -204,6 +204,15 @@ def start_time(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[19])
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, other than as a name that its parent has not taken note of."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
 def own_prefix() -> str:
     return f"{PREFIX}-{os.getpid()}-{start_time(os.getpid())}"
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.lab.namespaces import NAMESPACES, PREFIX, own_prefix, remove_namespace, run_command, start_time
+from sojourn.lab.namespaces import NAMESPACES, PREFIX, is_alive, own_prefix, remove_namespace, run_command, start_time
 from sojourn.lab.routed.plan import LabPlan, Node
 from sojourn.lab.routed.routers import daemon_pids
 
@@ -197,7 +197,7 @@ def _remove(label: str, folder: Path) -> Removed:
             if (NAMESPACES / namespace).exists():  # not that someone else removes it at the same time
                 raise
     deadline = time.monotonic() + GONE_SECONDS
-    while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     has_folder = folder.exists()
     shutil.rmtree(folder, ignore_errors=True)
@@ -213,12 +213,3 @@ def _processes(namespaces: list[str], folder: Path) -> Iterator[int]:
             yield from map(int, run_command("ip", "netns", "pids", namespace).split())
     for router in folder.glob("*/"):
         yield from daemon_pids(router).values()
-
-
-def _is_running(pid: int) -> bool:
-    """Whether a process is there, other than as a name that its parent has not taken note of."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")

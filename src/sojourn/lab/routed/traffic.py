@@ -11,7 +11,8 @@ import random
 import shutil
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ class Traffic:
     dscp: int = 0
     data_bytes: int = 1000
     tcp: bool = False
+    streams: int = 1  # connections side by side, each of this rate
 
     def __post_init__(self) -> None:
         if not (0 < self.seconds <= MAX_SECONDS and 0 <= self.dscp <= MAX_DSCP and 16 <= self.data_bytes <= 1472):
@@ -64,16 +66,27 @@ class TrafficReport:
 
 def send_traffic(source: Host, target: Host, traffic: Traffic, *, advance: Advance | None = None) -> TrafficReport:
     """Send to a node's address; back when it is over. `advance` gets the share of the time that has passed."""
+    with flowing(source, target, traffic) as client:
+        printed = _wait(client.process, traffic.seconds, advance or silent)
+    return _report(printed, traffic, f"traffic from {source.name} to {target.name}")
+
+
+@contextmanager
+def flowing(source: Host, target: Host, traffic: Traffic, *, prefix: Sequence[str] = ()) -> Iterator[HostProcess]:
+    """Send to a node's address until the time or the context is over; the sending process, which reports in the end.
+
+    `prefix` is a command that runs the commands, such as ``setpriv``.
+    """
     if shutil.which("iperf3") is None:
         raise UsageError("there is no iperf3", where="traffic", action="install the package iperf3")
-    server, port = _listen(target)
+    server, port = _listen(target, prefix)
     options = ["-p", str(port), "-c", target.address, "-t", str(traffic.seconds), "-S", str(traffic.dscp << 2)]
     if not traffic.tcp:
         options += ["-u", "-l", str(traffic.data_bytes)]
-    options += ["-b", str(traffic.rate), "--connect-timeout", str(CONNECT_MS)]
-    with server, source.start("iperf3", "-J", *options, stdout=subprocess.PIPE) as client:
-        printed = _wait(client.process, traffic.seconds, advance or silent)
-    return _report(printed, traffic, f"traffic from {source.name} to {target.name}")
+    options += ["-b", str(traffic.rate), "-P", str(traffic.streams), "--connect-timeout", str(CONNECT_MS)]
+    options += ["-i", "0"]  # no word of each second, which it would keep until the end
+    with server, source.start(*prefix, "iperf3", "-J", *options, stdout=subprocess.PIPE) as client:
+        yield client
 
 
 def _wait(process: subprocess.Popen[str], seconds: int, advance: Advance) -> str:
@@ -86,11 +99,11 @@ def _wait(process: subprocess.Popen[str], seconds: int, advance: Advance) -> str
     raise SojournError(f"iperf3 did not end {EXTRA_SECONDS:g} s after its time", where="traffic")
 
 
-def _listen(target: Host) -> tuple[HostProcess, int]:
+def _listen(target: Host, prefix: Sequence[str]) -> tuple[HostProcess, int]:
     """A server for one run, once it listens."""
     for _ in range(_ATTEMPTS):
         port = random.randrange(*_PORTS)
-        server = target.start("iperf3", "-s", "-1", "-B", target.address, "-p", str(port))
+        server = target.start(*prefix, "iperf3", "-s", "-1", "-B", target.address, "-p", str(port))
         deadline = time.monotonic() + LISTEN_SECONDS
         while server.process.poll() is None and time.monotonic() < deadline:
             if f":{port} " in target.run("ss", "-Hltn"):
