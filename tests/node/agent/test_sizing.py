@@ -18,7 +18,7 @@ from sojourn.estimation.buckets.queries import FOREVER_NS, RangeQuery
 from sojourn.estimation.buckets.questions import Question, answer_streams
 from sojourn.node.agent.agent import Agent
 from sojourn.node.agent.configuration import DEFAULT_BUCKETS, configuration_of, stream_of
-from sojourn.node.agent.local import _Spooled
+from sojourn.node.agent.local import Spooled
 from sojourn.node.agent.running import transport_for
 from sojourn.node.agent.sizing import BUCKETS_FOR, Held, resized, wanted_buckets
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
@@ -79,7 +79,7 @@ def errors_of(parameters: BucketArrayParameters) -> np.ndarray:
     """How far each of the 30 largest is off, as a share."""
     epoch, truth = world(parameters)
     asked = RangeQuery(from_ns=0, to_ns=FOREVER_NS, stat="mean", method="joint", cut="whole")
-    found = answer_streams([_Spooled([epoch], "alpha", "bytes")], Question(range=asked, instance="*", top=30))
+    found = answer_streams([Spooled([epoch], "alpha", "bytes")], Question(range=asked, instance="*", top=30))
     fields = [one.fields("mean") for one in found]
     return np.array([abs(one["value"] / truth[one["instance"]] - 1) for one in fields])
 

@@ -23,7 +23,7 @@ from sojourn.sources.registry import source_type
 
 
 @dataclass(frozen=True)
-class _Spooled:
+class Spooled:
     """The epochs of a stream that wait in a spool."""
 
     epochs: list[Epoch]
@@ -84,5 +84,5 @@ def ask_spool(directory: Path, stream: str | None, question: Mapping[str, Any]) 
         cut=question["cut"],
     )
     what = Question(range=asked, **{name: question[name] for name in ("instance", "group", "top") if name in question})
-    waiting = _Spooled(epochs, epochs[0].node if epochs else "", metric.unit)
+    waiting = Spooled(epochs, epochs[0].node if epochs else "", metric.unit)
     return [found.fields(stat) for found in answer_streams([waiting], what)]
