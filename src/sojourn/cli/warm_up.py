@@ -39,10 +39,10 @@ _RUNS = {
         "record out.pcap --keys -w out.epochs",
         "estimate in.epochs out.epochs",
     ],
+    "query": [],
     "segment": [],
     "tomography": ["tomography trace.csv"],
     "mplane": ["mplane upgrade ring.csv --count 2 --traffic ring-traffic.csv"],
-    "demo": ["demo"],
 }
 _CAPTURING = {"flows", "rtt", "measure", "record", "segment"}
 
@@ -72,6 +72,8 @@ def warm_up(
             _run(run, folder)
     if not _CAPTURING.isdisjoint(chosen):
         _prepare_live_capture()
+    if "query" in chosen:
+        _prepare_metrics()
     if "segment" in chosen:
         _prepare_segments()
     print(f"sojourn: compiled for this machine; kept in {kept}", file=sys.stderr)
@@ -106,6 +108,35 @@ def _prepare_live_capture() -> None:
     none, ignored = np.empty(0, np.int64), np.zeros(4, np.int64)
     keep(ring.index(none, link=1, directions=0, start_ns=0, stop_ns=0, ignored=ignored)[0])
     rehearsal(DecodeOptions(wire=WireSizes(), dscp=True))
+
+
+def _prepare_metrics() -> None:
+    """Compile what a query unit answers metrics by: its workers may not take the memory that compiling takes."""
+    import numpy as np
+
+    from sojourn.core.arrays import MeasurementBatch
+    from sojourn.core.keys import ProcessKey, key_id
+    from sojourn.epochs.epoch import Epoch
+    from sojourn.epochs.wire import decode, encode
+    from sojourn.estimation.buckets.queries import FOREVER_NS, RangeQuery
+    from sojourn.estimation.buckets.questions import Question, answer_streams
+    from sojourn.node.agent.local import Spooled
+    from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
+
+    random = np.random.default_rng(1)
+    keys = tuple(ProcessKey(f"program{number}", 100 + number) for number in range(100))
+    ids = np.array([key_id(key) for key in keys], np.uint64)
+    epochs = []
+    for salt in (0, 1):
+        array = BucketArray(BucketArrayParameters(buckets=150, per_instance=3, bits=40, count_bits=24, salt=salt))
+        values, times_ns = random.integers(1, 10_000, len(ids)), np.full(len(ids), 10**18 + salt)
+        array.record_batch(MeasurementBatch(ids, values, times_ns, ids))
+        epochs.append(decode(encode(Epoch("node", "stream", salt, array, keys))))
+    for stat in ("sum", "mean"):
+        for instance in ("*", str(keys[0])):
+            for method in ("joint", "literal"):
+                asked = RangeQuery(from_ns=0, to_ns=FOREVER_NS, stat=stat, method=method)
+                answer_streams([Spooled(epochs, "node", "ns")], Question(range=asked, instance=instance))
 
 
 def _prepare_segments() -> None:
