@@ -1,5 +1,5 @@
 # Two commands do everything on a machine with Python 3.11 and make:
-#   make demo   install into .venv and show a real answer
+#   make demo   install into .venv and show the whole system at work
 #   make test   lint, types, layering and all tests
 PYTHON ?= python3
 VENV := .venv

@@ -7,7 +7,6 @@ import pytest
 
 from sojourn.core.errors import ParameterError
 from sojourn.core.keys import key_id
-from sojourn.lab.demo import run_demo
 from sojourn.lab.two_point import LOST, PATHS_NS, _serve, make_two_point_world
 
 
@@ -58,15 +57,6 @@ def test_sizes_are_heavy_tailed_and_keys_match_ids() -> None:
 def test_impossible_worlds_are_refused() -> None:
     with pytest.raises(ParameterError, match="5 packets cannot make 10 flows"):
         make_two_point_world(seed=1, flows=10, packets=5)
-
-
-@pytest.mark.parametrize(("flows", "packets"), [(10, 1000), (2000, 2500), (200, 30_000)])
-def test_the_demo_answers_in_small_worlds_too(flows: int, packets: int) -> None:
-    steps: list[float] = []
-    demo = run_demo(seed=1, flows=flows, packets=packets, advance=lambda _, share: steps.append(share))
-    assert [len(result.flows) for result in demo.results] == [10, 10, 10]
-    assert steps == sorted(steps)
-    assert steps[-1] == 1.0
 
 
 def test_the_truth_is_what_the_two_points_saw() -> None:

@@ -45,9 +45,13 @@ class SinkClient(Client):
         """One collection, and how far it is solved."""
         return self._object("GET", _path(collection), having=STATE_FIELDS)
 
+    def start_closing(self, collection: str) -> dict[str, Any]:
+        """Have all that has come solved; the collection now."""
+        return self._object("POST", f"{_path(collection)}/close", having=STATE_FIELDS)
+
     def close_windows(self, collection: str, *, look_seconds: float = 0.2) -> dict[str, Any]:
         """Have all that has come solved, and wait for it; the collection then, or when trouble with it has lasted."""
-        self._object("POST", f"{_path(collection)}/close", having=STATE_FIELDS)
+        self.start_closing(collection)
         well = time.monotonic()
         while True:
             state = self.collection(collection)

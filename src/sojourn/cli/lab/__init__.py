@@ -1,1 +1,1 @@
-"""Commands that make worlds to try the others on: `lab` and `demo`."""
+"""Commands that make worlds to try the others on, `lab`, or show them at work, `demo`."""

@@ -1,136 +1,109 @@
-"""`sojourn demo`: a generated world, measured by three sketches, with the truth beside every answer."""
+"""`sojourn demo`: the whole system on this machine, with something real to look at, until Ctrl-C."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from sojourn.cli.output import Format, TableColumn, columns, print_json, progress, write_rows
-from sojourn.core.estimates import Answer, Estimate
-from sojourn.core.keys import flow_fields
-from sojourn.core.units import format_bytes, format_duration, plural
+from sojourn.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from sojourn.lab.demo import Demo, FlowAnswer, SketchResult
+    from sojourn.lab.demo.jobs import DemoAnswer
+    from sojourn.lab.demo.running import Demo
 
-HELP = "Measure generated traffic with LDA, LDS and COLATE, and show the truth beside every answer."
-EXAMPLE = "Example:  sojourn demo --seed 3 --format json | jq '.sketches[].memory_bytes'"
-_TABLE = [
-    *columns("flow", left=True),
-    TableColumn("packets", "packets", "{:,}".format, rank=1),
-    TableColumn("lost", "lost", "{:,}".format, rank=2),
-    *columns(true_mean_ns="true mean", mean_ns="estimate", show=format_duration),
-    *columns(interval="95 % interval", error="error"),
-]
+HELP = "See the whole system at work on this machine: agents, a query unit, a network that becomes slow, the dashboard."
+EXAMPLE = "Examples:  sojourn demo\n\nsojourn demo --no-serve --format json | jq .answer"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same traffic.")] = 7,
-    flows: Annotated[int, typer.Option(min=10, max=200_000, help="Flows to generate.")] = 2_000,
-    packets: Annotated[int, typer.Option(min=1_000, max=50_000_000, help="Packets to generate.")] = 400_000,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where all its files go; by default sojourn-demo in the user's data directory."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the query unit and its dashboard; 0 takes a free one.")
+    ] = 0,
+    lab: Annotated[
+        bool, typer.Option("--lab/--no-lab", help="A network of real routers, as root; else a recording is replayed.")
+    ] = True,
+    serve: Annotated[
+        bool | None,
+        typer.Option("--serve/--no-serve", help="Go on serving until Ctrl-C; by default on a terminal only."),
+    ] = None,
     output: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="Tables for people, JSON for programs.")
+        Literal["table", "json"], typer.Option("--format", help="Lines for people, JSON lines for programs.")
     ] = "table",
 ) -> None:
-    with progress("demo") as advance:
-        from sojourn.lab.demo import run_demo
+    from sojourn.lab.demo.running import Demo
 
-        result = run_demo(seed=seed, flows=flows, packets=packets, advance=advance)
+    goes_on = (sys.stdin.isatty() and sys.stdout.isatty()) if serve is None else serve
+    began = time.monotonic()
+    with _ended_by_signals(), Demo(data or _default_data(), port=port, has_lab=lab, tell=say) as running:
+        for answer in running.answers():
+            _show(answer, time.monotonic() - began, running.url, output)
+        if goes_on:
+            _serve(running, output)
+
+
+def _default_data() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sojourn-demo"
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Whatever asks this process to end has it leave its contexts; a second time must not interrupt that."""
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        for ignored in _ENDING:
+            signal.signal(ignored, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(answer: DemoAnswer, seconds: float, url: str, output: str) -> None:
+    """A line: when it was known, what was asked, the answer, where to look or what to ask."""
     if output == "json":
-        print_json(_as_json(result))
+        found = asdict(answer)
+        print_json({**found, "page": url + answer.page if answer.page else None, "seconds": round(seconds, 1)})
     else:
-        _print_tables(result)
+        print(f"{seconds:4.0f} s  {answer.asked}: {answer.answer}  → {answer.page or answer.command}")
+    sys.stdout.flush()
 
 
-def _as_json(result: Demo) -> dict[str, object]:
-    """The whole answer as one object; times in ns, unknown bounds null."""
-    world = result.world
-    totals = {
-        "seed": world.seed,
-        "flows": len(world.keys),
-        "sent": len(world.sender),
-        "received": len(world.receiver),
-        "lost": world.lost,
-        "true_mean_ns": round(result.true_mean_ns),
-    }
-    sketches = []
-    for sketch in result.results:
-        numbers = {
-            "name": sketch.name,
-            "note": sketch.note,
-            "memory_bytes": round(sketch.memory_bytes),
-            "bits_per_packet": sketch.bits_per_packet,
-            "packets_per_second": round(sketch.packets_per_second),
-        }
-        aggregate = {} if sketch.segment is None else {"aggregate": _answer_json(sketch.segment.mean)}
-        sketches.append({**numbers, **aggregate, "flows": [_flow_json(flow) for flow in sketch.flows]})
-    return {"world": totals, "sketches": sketches}
+def _serve(running: Demo, output: str) -> None:
+    """Say where the dashboard is, and go on until Ctrl-C, which ends this well."""
+    from importlib.util import find_spec
 
-
-def _flow_json(flow: FlowAnswer) -> dict[str, Any]:
-    return {
-        **({} if flow.key is None else flow_fields(flow.key)),
-        "packets": flow.packets,
-        "lost": flow.lost,
-        **_answer_json(flow.answer),
-        "true_mean_ns": round(flow.true_mean_ns),
-    }
-
-
-def _answer_json(answer: Answer) -> dict[str, object]:
-    if not isinstance(answer, Estimate):
-        return {"mean_ns": None, "low_ns": None, "high_ns": None, "samples": 0, "method": None, "reason": answer.reason}
-    low, high = (round(bound) if abs(bound) != float("inf") else None for bound in (answer.low, answer.high))
-    return {
-        "mean_ns": round(answer.value),
-        "low_ns": low,
-        "high_ns": high,
-        "samples": answer.samples,
-        "method": answer.method,
-    }
-
-
-def _print_tables(result: Demo) -> None:
-    world = result.world
-    print(
-        f"{plural(len(world.sender), 'packet')} of {plural(len(world.keys), 'flow')} through one queue; "
-        f"{world.lost:,} lost ({world.lost / len(world.sender):.2%}); "
-        f"true mean delay {format_duration(result.true_mean_ns)}.\n"
-        "Each answer is beside the truth; an interval that misses it is marked with !."
-    )
-    for sketch in result.results:
-        print(
-            f"\n{sketch.name.upper()} — {sketch.note}\n{format_bytes(sketch.memory_bytes)} per point, "
-            f"{sketch.bits_per_packet:.2f} bits per packet, "
-            f"{sketch.packets_per_second / 1e6:.0f} million packets recorded per second"
-        )
-        write_rows([_columns(sketch)], Format.TABLE, table=_TABLE)
-        if sketch.segment is not None and isinstance(sketch.segment.mean, Estimate):
-            mean, lost = sketch.segment.mean, sketch.segment.lost
-            print(
-                f"whole segment: {format_duration(mean.value)} ({_interval(mean)}), "
-                f"error {_error(mean.value, result.true_mean_ns)}; "
-                f"lost {f'{lost.value:,.0f}, exact' if isinstance(lost, Estimate) else '—'}"
-            )
-
-
-def _columns(sketch: SketchResult) -> dict[str, list[object]]:
-    rows = []
-    for flow in sketch.flows:
-        answer = flow.answer
-        if isinstance(answer, Estimate):
-            inside = "" if answer.contains(flow.true_mean_ns) else " !"
-            said = {"interval": _interval(answer), "error": _error(answer.value, flow.true_mean_ns) + inside}
-        else:
-            said = {"interval": str(answer.reason), "error": "—"}
-        rows.append({"flow": str(flow.key), **_flow_json(flow), **said})
-    return {column.name: [row[column.name] for row in rows] for column in _TABLE}
-
-
-def _interval(answer: Estimate) -> str:
-    return f"{format_duration(answer.low)} … {format_duration(answer.high)}"
-
-
-def _error(value: float, truth: float) -> str:
-    return f"{(value - truth) / truth:+.2%}" if truth else "—"
+    has_pages = find_spec("nicegui") is not None
+    if output == "json":
+        print_json({"job": "dashboard", "url": running.url, "token": running.token, "has_pages": has_pages})
+    else:
+        print(f"\n{running.url}\ntoken: {running.token}")
+    sys.stdout.flush()
+    if not has_pages:
+        say("there are no pages at this address: pip install 'sojourn[web]'; the commands answer all the same")
+    say("serving; Ctrl-C ends everything")
+    try:
+        running.wait()
+    except KeyboardInterrupt:
+        say("ending")

@@ -1,0 +1,1 @@
+"""The whole system on one machine, with something real to look at: `sojourn demo`."""
