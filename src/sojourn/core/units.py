@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Container
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
@@ -260,3 +261,20 @@ def format_instant(time_ns: int) -> str:
 def format_clock(time_ns: int) -> str:
     """Local time of day to the second."""
     return datetime.fromtimestamp(time_ns / 1e9).astimezone().strftime("%H:%M:%S")
+
+
+def split_names(text: str, known: Container[str]) -> list[str]:
+    """The names in a list with commas, which may be part of known names too; the longest known name goes first.
+
+    >>> split_names("Tacoma,+WA1,Relay", {"Tacoma,+WA1": 0, "Relay": 1})
+    ['Tacoma,+WA1', 'Relay']
+    """
+    parts = text.split(",")
+    names: list[str] = []
+    while parts:
+        lengths = range(len(parts), 0, -1)
+        taken = next((n for n in lengths if ",".join(parts[:n]).strip() in known), 1)
+        name = ",".join(parts[:taken]).strip()
+        names += [name] if name else []
+        parts = parts[taken:]
+    return names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from sojourn.cli.mplane.source import DEFAULT_LAB, LAB_VARIABLE, split_names
+from sojourn.cli.mplane.source import DEFAULT_LAB, LAB_VARIABLE
 from sojourn.cli.options import FormatOption, command_group
 from sojourn.cli.output import (
     Format,
@@ -34,6 +34,7 @@ from sojourn.core.units import (
     parse_rate,
     parse_share,
     plural,
+    split_names,
 )
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
 from sojourn.mplane.planning.paths import MSets, ShortestPaths
 from sojourn.mplane.planning.upgrades import Limits, UpgradeStep
+from sojourn.mplane.station.rows import diagnosis_dict, path_dict
 
 if TYPE_CHECKING:
     from sojourn.core.estimates import Estimate
-    from sojourn.mplane.station.diagnosis import Change, Diagnosis, SegmentChange
-    from sojourn.mplane.station.paths import PathState, SegmentState
+    from sojourn.mplane.station.diagnosis import Diagnosis
+    from sojourn.mplane.station.paths import PathState
 
 _STATE_TABLE = [
     *columns("segment", left=True),
@@ -43,50 +44,16 @@ _CHANGE_TABLE = [
 
 def print_state(state: PathState, how: str) -> None:
     """A line per segment, then the path's own."""
-    rows = [_state_row(one, state.path.shares[one.segment]) for one in state.states]
-    total = {
-        "path": str(state.path),
-        **_interval("mean_ns", state.mean),
-        "std_ns": state.std_ns,
-        **_interval("loss", state.loss, "loss_low", "loss_high"),
-        "complete": not state.missing,
-        "missing": list(state.missing),
-        "end_to_end": _interval("mean_ns", state.end_to_end.mean) if state.end_to_end else None,
-        "difference": _interval("difference_ns", state.difference) if state.difference else None,
-        "consistent": state.is_consistent,
-        "notes": list(state.notes),
-    }
+    table = path_dict(state)
     if how == "json":
-        print_json({**total, "segments": rows})
+        print_json(table)
         return
+    rows = table["segments"]
     block = {name: [row[name] for row in rows] for name in rows[0]}
     shown = [c for c in _STATE_TABLE if any(value is not None for value in block[c.name]) or c.name == "mean_ns"]
     write_rows([block], Format.TABLE, name="segments", table=shown)
     for line in _state_lines(state):
         print(harmless(line))
-
-
-def _state_row(state: SegmentState, weight: float) -> dict[str, object]:
-    return {
-        "segment": str(state.segment),
-        "kind": str(state.segment.kind),
-        "weight": weight,
-        **_interval("mean_ns", state.mean),
-        "std_ns": state.variance**0.5 if state.variance is not None else None,
-        "packets": state.packets,
-        "lost": state.lost,
-        **_interval("loss", state.loss, "loss_low", "loss_high"),
-        "intervals": state.intervals,
-        "void": state.void,
-        "reason": state.reason,
-    }
-
-
-def _interval(
-    name: str, estimate: Estimate | Change | None, low: str = "low_ns", high: str = "high_ns"
-) -> dict[str, object]:
-    values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return dict(zip((name, low, high), values, strict=True))
 
 
 def _state_lines(state: PathState) -> list[str]:
@@ -115,22 +82,11 @@ def _bounds(estimate: Estimate) -> str:
 
 def print_diagnosis(result: Diagnosis, how: str) -> None:
     """The verdict and a line per segment, those that explain most first."""
-    rows = [_change_row(one) for one in result.segments]
+    table = diagnosis_dict(result)
     if how == "json":
-        print_json(
-            {
-                "path": str(result.path),
-                **_interval("change_ns", result.delay),
-                "verdict": str(result.verdict),
-                "cause": str(result.cause.segment) if result.cause else None,
-                "summary": result.summary,
-                "baseline": {"from_ns": result.before.from_ns, "to_ns": result.before.to_ns},
-                "now": {"from_ns": result.now.from_ns, "to_ns": result.now.to_ns},
-                "segments": rows,
-                "notes": list(result.notes),
-            }
-        )
+        print_json(table)
         return
+    rows = table["segments"]
     print(harmless(f"{result.path}: {result.verdict}"))
     print(harmless(result.summary))
     if result.delay is not None:
@@ -150,18 +106,6 @@ def print_verdict(result: Diagnosis, how: str) -> None:
     clock = format_clock(result.now.to_ns)
     text = result.summary if result.summary.startswith(result.verdict) else f"{result.verdict}: {result.summary}"
     print(harmless(f"{clock}  {result.path}  {text}"))
-
-
-def _change_row(change: SegmentChange) -> dict[str, object]:
-    return {
-        "segment": str(change.segment),
-        "kind": str(change.segment.kind),
-        "share": change.share,
-        **_interval("change_ns", change.delay),
-        **_interval("loss_change", change.loss, "loss_low", "loss_high"),
-        "silent": change.is_silent,
-        "evidence": change.evidence,
-    }
 
 
 # Characters of a table's line that name the routers of an m-set, alone and beside those of the hold time.
@@ -201,7 +145,7 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
                 "cannot": [names[router] for router in sorted(limits.cannot)],
                 "must": [names[router] for router in sorted(limits.must)],
                 "upgraded": [names[router] for router in steps[-1].upgraded],
-                "steps": [_step(step, names) for step in steps],
+                "steps": [step.to_dict(names) for step in steps],
             }
         )
         return
@@ -225,19 +169,6 @@ def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep
     left_out = set() if any(step.dropped for step in steps) else {"instead_of"}
     table = [column for column in _STEP_TABLE if column.name in block and column.name not in left_out]
     write_rows([block], how, name="steps", table=table)
-
-
-def _step(step: UpgradeStep, names: tuple[str, ...]) -> dict[str, object]:
-    segments = step.segments
-    return {
-        "router": names[step.added[0]] if step.added else None,
-        "added": [names[router] for router in step.added],
-        "dropped": [names[router] for router in step.dropped],
-        "probe_hop_count": segments.hops,
-        "segments": segments.paths,
-        "granularity": {"mean": segments.mean, "min": segments.shortest, "max": segments.longest},
-        **({} if step.traffic_hops is None else {"traffic_hops": step.traffic_hops}),
-    }
 
 
 def print_m_sets(sets: MSets, how: Format, *, before: MSets | None = None) -> None:

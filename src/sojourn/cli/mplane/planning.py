@@ -17,12 +17,11 @@ from sojourn.cli.mplane.source import (
     TopologyArgument,
     live_reader,
     read_source,
-    split_names,
 )
 from sojourn.cli.options import FormatOption, command_group
 from sojourn.cli.output import Format, progress, say
 from sojourn.core.errors import ParameterError, UsageError, harmless
-from sojourn.core.units import format_clock, parse_duration, plural
+from sojourn.core.units import format_clock, parse_duration, plural, split_names
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.live_topology import Change, Patience

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from sojourn.cli.mplane.planning import app
-from sojourn.cli.mplane.source import DirectedOption, live_reader, live_source, split_names
+from sojourn.cli.mplane.source import DirectedOption, live_reader, live_source
 from sojourn.cli.options import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.cli.output import say
 from sojourn.core.errors import ServerError, UsageError
+from sojourn.core.units import split_names
 
 if TYPE_CHECKING:
     from sojourn.mplane.planning.topology import Topology

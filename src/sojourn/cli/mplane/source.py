@@ -13,6 +13,7 @@ import typer
 
 from sojourn.cli.options import CaFileOption, TokenFileOption, TokenOption, UnitAccess
 from sojourn.core.errors import UsageError
+from sojourn.core.units import split_names
 
 if TYPE_CHECKING:
     from sojourn.mplane.measurements import SegmentMeasurement
@@ -95,23 +96,6 @@ def _in_lab(source: str) -> tuple[str, dict[str, str]]:
     if not node.is_router:
         raise UsageError(f"{node.name} is a host", where=source, action="name a router")
     return f"{SCHEME}{state.folder / node.label}", {node.address: node.name for node in state.plan.routers}
-
-
-def split_names(text: str, known: dict[str, int]) -> list[str]:
-    """The names in a list with commas, which may be part of known names too; the longest known name goes first.
-
-    >>> split_names("Tacoma,+WA1,Relay", {"Tacoma,+WA1": 0, "Relay": 1})
-    ['Tacoma,+WA1', 'Relay']
-    """
-    parts = text.split(",")
-    names: list[str] = []
-    while parts:
-        lengths = range(len(parts), 0, -1)
-        taken = next((n for n in lengths if ",".join(parts[:n]).strip() in known), 1)
-        name = ",".join(parts[:taken]).strip()
-        names += [name] if name else []
-        parts = parts[taken:]
-    return names
 
 
 _JSON_STARTS = b"{ \r\n\t"

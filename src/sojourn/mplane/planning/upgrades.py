@@ -14,7 +14,7 @@ others. With traffic weights (`traffic`), a pair's paths count by the traffic be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -59,6 +59,19 @@ class UpgradeStep:
     def hops(self) -> float:
         """What upgrades are to reduce."""
         return self.segments.hops if self.traffic_hops is None else self.traffic_hops
+
+    def to_dict(self, names: Sequence[str]) -> dict[str, object]:
+        """The step as plain values, routers by name."""
+        segments = self.segments
+        return {
+            "router": names[self.added[0]] if self.added else None,
+            "added": [names[router] for router in self.added],
+            "dropped": [names[router] for router in self.dropped],
+            "probe_hop_count": segments.hops,
+            "segments": segments.paths,
+            "granularity": {"mean": segments.mean, "min": segments.shortest, "max": segments.longest},
+            **({} if self.traffic_hops is None else {"traffic_hops": self.traffic_hops}),
+        }
 
 
 @dataclass(frozen=True)
