@@ -16,7 +16,7 @@ from test_epochs import epoch
 from sojourn.core.errors import StoreError
 from sojourn.server.control import assignments, inventory, owners, states
 from sojourn.server.sinks import tables as sink_tables
-from sojourn.store import audit, database, measurements, notifications, objectives, segments, tokens
+from sojourn.store import audit, database, measurements, notifications, objectives, segments, tokens, topologies
 from sojourn.store.database import EPOCHS, NODES, SEQUENCES, engine_at
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.migrations.upgrading import HEAD, revision_of, scripts
@@ -25,7 +25,7 @@ from sojourn.store.upkeep.partitions import PARTITIONED, partitions_of
 
 EARLIER = Path(__file__).parent / "earlier"
 ROOMS = (
-    *(audit, database, tokens, measurements, objectives, notifications, segments),
+    *(audit, database, tokens, measurements, objectives, notifications, segments, topologies),
     *(assignments, inventory, owners, states, sink_tables),
 )
 MINUTE, DAY = 60 * 10**9, 86_400 * 10**9

@@ -53,6 +53,8 @@ from sojourn.server.routes.objectives import router as objective_routes
 from sojourn.server.routes.readings import router as reading_routes
 from sojourn.server.routes.segments import WAKE_SECONDS
 from sojourn.server.routes.segments import router as segment_routes
+from sojourn.server.routes.topologies import NoTopologyError
+from sojourn.server.routes.topologies import router as topology_routes
 from sojourn.server.runs.engine import SegmentEngine, wanted_pairs
 from sojourn.server.runs.worker import RunWorker
 from sojourn.server.sinks.answers import SinkAnswers
@@ -76,6 +78,7 @@ from sojourn.store.measurements import MeasurementStore
 from sojourn.store.notifications import NotificationStore
 from sojourn.store.runs import RunStore
 from sojourn.store.tokens import TokenStore
+from sojourn.store.topologies import TopologyStore
 from sojourn.store.upkeep.clock import TrustedClock
 
 DESK_THREADS = 4
@@ -185,6 +188,7 @@ def create_app(
     app.state.sinks = SinkStore(store, limits)
     app.state.sink_answers = SinkAnswers(store)
     app.state.measurements = MeasurementStore(store)
+    app.state.topologies = TopologyStore(store)
     app.state.limits = limits
     app.state.processes = processes
     app.state.waking = set()
@@ -208,11 +212,13 @@ def create_app(
     app.add_exception_handler(ObjectiveExistsError, refused)
     app.add_exception_handler(NoSegmentError, _miss)
     app.add_exception_handler(NoObjectiveError, _miss)
+    app.add_exception_handler(NoTopologyError, _miss)
     for routes in (epoch_routes, node_routes, query_routes, measurement_routes, segment_routes, sink_routes):
         app.include_router(routes)
     app.include_router(objective_routes)
     app.include_router(audit_routes)
     app.include_router(reading_routes)
+    app.include_router(topology_routes)
     app.include_router(telemetry.router)
     app.add_route("/", _tell_of_dashboard)
     return app

@@ -58,6 +58,7 @@ _MAX_DISTANCE = 2**61
 _MAX_DIGITS = 28
 _NS_PER_MS = 1_000_000
 _MAX_LATENCY_MS = 1_000_000_000
+_MOST_LONGITUDE, _MOST_LATITUDE = 180.0, 90.0
 
 
 class Adjacency(NamedTuple):
@@ -73,7 +74,8 @@ class Topology:
     """Links sorted by the router they leave: those of router ``i`` are ``first[i] … first[i + 1]``.
 
     Weights are in units of ``1 / weight_unit``; a latency of −1 ns is not known. ``remarks`` is what a user should
-    know of how the file was read. ``rates`` has the bits per second of links (router, router) that the file limits.
+    know of how the file was read. ``rates`` has the bits per second of links (router, router) that the file limits,
+    ``places`` the longitude and latitude of routers that it places on the earth.
     """
 
     names: tuple[str, ...]
@@ -84,6 +86,7 @@ class Topology:
     weight_unit: int = 1
     remarks: tuple[str, ...] = ()
     rates: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    places: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def links(self) -> int:
@@ -145,6 +148,7 @@ class Topology:
             self.weight_unit,
             self.remarks,
             {ends: rate for ends, rate in self.rates.items() if ends not in failed},
+            self.places,
         )
 
 
@@ -162,8 +166,10 @@ class TopologyBuilder:
 
     where: str
     remarks: list[str] = field(default_factory=list)
+    is_on_disk: bool = False
     _routers: dict[str, int] = field(default_factory=dict)
     _links: dict[tuple[int, int], _Link] = field(default_factory=dict)
+    _places: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def error(self, what: str, line: int = 0, action: str = "") -> TopologyError:
         """An error in a line, to be raised."""
@@ -205,6 +211,15 @@ class TopologyBuilder:
             raise self.error(f"more than {MAX_LINKS} links", line, "plan on a part of the network")
         self._links[ends] = link
         return True
+
+    def set_place(self, router: int, longitude: str, latitude: str) -> None:
+        """Place a router on the earth; texts that are no degrees place it nowhere."""
+        try:
+            place = float(longitude[:MAX_NAME]), float(latitude[:MAX_NAME])
+        except ValueError:
+            return
+        if abs(place[0]) <= _MOST_LONGITUDE and abs(place[1]) <= _MOST_LATITUDE:
+            self._places[router] = place
 
     def set_rate(self, source: str, target: str, rate: str, line: int) -> None:
         """Limit a link that was added to so many bits per second, a text such as ``10M``."""
@@ -255,6 +270,7 @@ class TopologyBuilder:
             weight_unit=unit,
             remarks=tuple(self.remarks),
             rates={ends: link.rate for ends, link in ordered if link.rate},
+            places=dict(self._places),
         )
 
     def _weight(self, text: str, line: int) -> Decimal:
@@ -308,6 +324,7 @@ def triangle() -> Topology:
 FORMATS = "*.weights.intra (Rocketfuel), *.graphml, *.gml, *.csv (source,target,weight[,latency_ms][,rate])"
 MAX_BYTES = 64_000_000
 MAX_GRAPH_BYTES = 16_000_000
+_GRAPHS = (".graphml", ".gml")
 _COLUMNS = {"source", "target", "weight", "latency_ms", "rate"}
 _ROCKETFUEL_WEIGHTS, _ROCKETFUEL_LATENCIES = ".weights.intra", ".latencies.intra"
 _LABELS, _WEIGHTS, _LATENCIES = ("label", "name", "nodelabel"), ("weight", "cost", "metric"), ("latency_ms", "latency")
@@ -323,23 +340,36 @@ def read_topology(path: Path, *, directed: bool | None = None) -> Topology:
     default the first for Rocketfuel and CSV, the second for GraphML and GML, where most files list a link once
     whatever they call it.
     """
+    return topology_of(_content(path, _most_bytes(path)), path, directed=directed, is_on_disk=True)
+
+
+def topology_of(content: bytes, path: Path, *, directed: bool | None = None, is_on_disk: bool = False) -> Topology:
+    """The same of a file's content; its name tells the format, and errors name it. Only beside one that is on disk
+    another is looked for."""
     ending = path.suffix.lower()
     readers = {".intra": _read_rocketfuel, ".csv": _read_csv, ".gml": _read_gml, ".graphml": _read_graphml}
     if ending not in readers:
         raise UsageError("the file's ending names no known format", where=str(path), action=f"known are {FORMATS}")
-    is_graph = ending in (".graphml", ".gml")
-    builder = TopologyBuilder(str(path))
-    readers[ending](_read_text(path, MAX_GRAPH_BYTES if is_graph else MAX_BYTES), builder)
-    if directed is False or (directed is None and is_graph):
+    builder = TopologyBuilder(str(path), is_on_disk=is_on_disk)
+    readers[ending](_text_of(content, path), builder)
+    if directed is False or (directed is None and ending in _GRAPHS):
         builder.add_missing_directions()
     return builder.finish()
 
 
-def _read_text(path: Path, most_bytes: int) -> str:
+def _most_bytes(path: Path) -> int:
+    return MAX_GRAPH_BYTES if path.suffix.lower() in _GRAPHS else MAX_BYTES
+
+
+def _content(path: Path, most_bytes: int) -> bytes:
     with open(path, "rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise TopologyError(f"more than {most_bytes} bytes", where=str(path), action="plan on a part of the network")
+    return content
+
+
+def _text_of(content: bytes, path: Path) -> str:
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -378,10 +408,10 @@ def _read_rocketfuel(text: str, builder: TopologyBuilder) -> None:
         raise builder.error("these are latencies, which are read along with weights", action=f"give {weights}")
     for line, source, target, weight in _rocketfuel_lines(text, builder):
         builder.add_link(source, target, weight, line=line)
-    if not path.name.endswith(_ROCKETFUEL_WEIGHTS) or not beside.exists():
+    if not (builder.is_on_disk and path.name.endswith(_ROCKETFUEL_WEIGHTS) and beside.exists()):
         return
     errors = TopologyBuilder(str(beside))
-    for line, source, target, latency in _rocketfuel_lines(_read_text(beside, MAX_BYTES), errors):
+    for line, source, target, latency in _rocketfuel_lines(_text_of(_content(beside, MAX_BYTES), beside), errors):
         errors.latency_ns(latency, line)
         if not builder.set_latency(source, target, latency, line):
             raise errors.error(f"the link from {source} to {target} has a latency and no weight", line)
@@ -454,8 +484,9 @@ def _gml_item(data: Mapping[str, Any]) -> _Item:
 
 def _add_graph(nodes: list[_Item], edges: list[_Item], builder: TopologyBuilder) -> None:
     names = _router_names(nodes, builder)
-    for name in names.values():
-        builder.add_router(name, 0)
+    numbers = [builder.add_router(name, 0) for name in names.values()]
+    for number, node in zip(numbers, nodes, strict=True):
+        builder.set_place(number, node.get("longitude", ""), node.get("latitude", ""))
     has_weights = any(_first_of(edge, _WEIGHTS) for edge in edges)
     parallel = loops = 0
     for edge in edges:

@@ -1,0 +1,1 @@
+"""Networks to plan measurement in: what is asked about them, and how it is answered."""
