@@ -473,6 +473,8 @@ class SegmentQuery(_Model):
         default=None, description="what flows are sorted by, the largest first; none: packets"
     )
     live: bool = Field(default=True, description="ask both nodes for what they have not sent yet")
+    totals_only: bool = Field(default=False, description="answer about all packets together alone, which is quicker")
+    delay_map: bool = Field(default=False, description="count packets by time (interval_ns) and delay, too")
 
 
 class SegmentRanking(_Model):

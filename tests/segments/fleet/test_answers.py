@@ -468,3 +468,21 @@ def test_flows_losses_are_inside_their_intervals_although_packets_arrive_twice()
     assert known > 100
     assert wrong / known < 0.02
     assert outside / known < 0.05
+
+
+def test_percentiles_are_found_of_the_flows_that_are_asked_for() -> None:
+    world = in_order(make_two_point_world(seed=2, flows=60, packets=30_000, duration_ns=30 * SECOND, load=0.9))
+    _, found = answers(record(world.sender, PLAN, world), record(world.receiver, PLAN, world, node="b"))
+    clocks = [IN_STEP] * len(found)
+    every = combine(found, clocks).flows
+    assert every is not None
+    assert every.percentiles is not None
+    some = every.flow_id[np.flatnonzero(~np.isnan(every.percentiles[:, 0, 0]))[:3]]
+    for wanted in (some, some[:0]):
+        chosen = combine(found, clocks, percentiles_of=wanted).flows
+        assert chosen is not None
+        assert chosen.percentiles is not None
+        is_wanted = np.isin(every.flow_id, wanted)
+        np.testing.assert_array_equal(chosen.percentiles[is_wanted], every.percentiles[is_wanted])
+        assert np.isnan(chosen.percentiles[~is_wanted]).all()
+        np.testing.assert_array_equal(chosen.mean_ns, every.mean_ns)

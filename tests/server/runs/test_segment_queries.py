@@ -126,6 +126,33 @@ def test_intervals_flows_and_the_largest(unit: Unit, admin: Client, world: TwoPo
         asked(admin, flows=["mosquitto[3]"])
 
 
+def test_all_packets_alone_are_answered_as_beside_flows_and_drawn_as_they_were(
+    unit: Unit, admin: Client, world: TwoPointWorld
+) -> None:
+    create(admin)
+    send(unit, epochs_of(world, world.sender, "alpha", OUT))
+    send(unit, epochs_of(world, world.receiver, "beta", IN))
+    answered(unit, 3)
+    whole = asked(admin, interval_ns=10 * SECOND)
+    body = {"from_ns": 0, "live": False, "interval_ns": 10 * SECOND, "totals_only": True, "delay_map": True}
+    with unit.client("admin") as client:
+        found = client.post("/api/v1/segments/ab/query", json=body).json()
+    assert found["flows"] == []
+    assert found["aggregate"] == whole.aggregate
+    assert found["intervals"] == whole.intervals
+    drawn = found["delay_map"]
+    assert drawn["start_ns"] == [one["start_ns"] for one in found["intervals"]]
+    _, delay = truth_between(world, *span_of(whole))
+    arrived, counts, edges = delay[delay != LOST], np.array(drawn["packets"]).sum(axis=0), np.array(drawn["edges_ns"])
+    assert counts.sum() == pytest.approx(len(arrived), rel=0.02)
+    assert edges[0] >= arrived.min() * 0.99
+    assert edges[-1] <= arrived.max() * 1.01
+    # A sample of so many packets is off by more at any edge once in a million times (Dvoretzky, Kiefer and Wolfowitz).
+    below = np.searchsorted(np.sort(arrived), edges[1:]) / len(arrived)
+    most = np.sqrt(np.log(2e6) / 2 / drawn["effective"])
+    assert np.abs(np.cumsum(counts) / counts.sum() - below).max() < most < 0.2
+
+
 def test_without_a_key_there_is_nothing_to_rank_and_the_answer_says_so(
     unit: Unit, admin: Client, world: TwoPointWorld
 ) -> None:

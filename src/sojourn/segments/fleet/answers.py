@@ -345,8 +345,12 @@ def combine(
     gaps: Sequence[int] = (),
     later: RunAnswer | None = None,
     foreign: UInt64Array | None = None,
+    percentiles_of: UInt64Array | None = None,
 ) -> Interval:
     """Runs, oldest first, as one answer; delays are corrected by the clock of each.
+
+    Percentiles are found of all packets, and of flows: those of `percentiles_of` alone, if these are given, as they
+    cost the most.
 
     Before the runs that `gaps` count something is missing. `later` is the run after these, if it is known. Packets of
     `foreign` flows, which one of the points never sees, are not part of it.
@@ -355,7 +359,7 @@ def combine(
     answers = [
         answer if not share else answer.with_some_elsewhere() for answer, share in zip(answers, crossed, strict=True)
     ]
-    flows = _combined_flows(answers, clocks, crossed)
+    flows = _combined_flows(answers, clocks, crossed, percentiles_of)
     whole = [answer.interval.totals for answer in answers]
     sent, received = (sum(getattr(one, name) for one in whole) for name in ("sent", "received"))
     losses = combined_losses(answers, gaps, later)
@@ -488,7 +492,10 @@ def _is_whole(sizes: FloatArray) -> BoolArray:
 
 
 def _combined_flows(
-    answers: Sequence[RunAnswer], clocks: Sequence[ClockAt], crossed: Sequence[float]
+    answers: Sequence[RunAnswer],
+    clocks: Sequence[ClockAt],
+    crossed: Sequence[float],
+    percentiles_of: UInt64Array | None,
 ) -> FlowDelays | None:
     rows = [row for row, answer in enumerate(answers) if answer.interval.flows]
     told = [(a, a.interval.flows, clocks[i]) for i in rows if (a := answers[i]).interval.flows is not None]
@@ -526,7 +533,7 @@ def _combined_flows(
         reason=reasons,
         method="auto",
         methods=method,
-        percentiles=_percentiles([a for a, *_ in told], [clock for *_, clock in told], flow_id),
+        percentiles=_percentiles([a for a, *_ in told], [clock for *_, clock in told], flow_id, percentiles_of),
         **(ends if sums.has_ends else {}),
     )
     return without_unknown_losses(found)
@@ -539,9 +546,12 @@ def _late(answer: RunAnswer) -> float:
 
 
 def _percentiles(
-    answers: Sequence[RunAnswer], clocks: Sequence[ClockAt], flow_id: UInt64Array | None
+    answers: Sequence[RunAnswer],
+    clocks: Sequence[ClockAt],
+    flow_id: UInt64Array | None,
+    wanted: UInt64Array | None = None,
 ) -> FloatArray | None:
-    """Of each flow, or of all packets where no flows are given."""
+    """Of each flow (of those that are wanted, if these are given), or of all packets where no flows are given."""
     parts = [(a, clock) for a, clock in zip(answers, clocks, strict=True) if len(a.sampled.row) and clock.tells_delays]
     if not parts:
         return None if flow_id is None else np.full((len(flow_id), len(LEVELS), 3), np.nan)
@@ -563,7 +573,10 @@ def _percentiles(
     order = order[np.searchsorted(row[order], 0) :]
     starts = np.searchsorted(row[order], np.arange(len(flow_id) + 1))
     found = np.full((len(flow_id), len(LEVELS), 3), np.nan)
-    for flow in np.flatnonzero(np.diff(starts)).tolist():
+    is_wanted = np.diff(starts) > 0
+    if wanted is not None:
+        is_wanted &= np.isin(flow_id, wanted)
+    for flow in np.flatnonzero(is_wanted).tolist():
         rows = order[starts[flow] : starts[flow + 1]]
         found[flow] = weighed_percentiles(delay[rows], weight[rows], is_whole=bool(whole[flow]))
     return _with_room(found, room)

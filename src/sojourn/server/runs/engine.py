@@ -138,6 +138,8 @@ class SegmentEngine:
             flows=tuple(query.flows),
             top=query.top,
             by=query.by or "",
+            totals_only=query.totals_only,
+            delay_map=query.delay_map,
             way_back=tuple((found[0].point.node, found[0].stream) for found in back if found) if all(back) else (),
             most_bytes=self._limits.query_decoded_bytes,
         )

@@ -39,6 +39,7 @@ from sojourn.segments.fleet.stored import read_answer
 from sojourn.segments.result import SegmentResult, sketch_result
 from sojourn.server.runs.answering import MOST_PLACES, Reader, answered_run, last_history
 from sojourn.server.runs.clocks import MOST_RUNS, SAME, followed_clocks, is_contradicted
+from sojourn.server.runs.delay_map import delay_map
 from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import KnownPair, Pair, RunStore
 
@@ -67,6 +68,8 @@ class SegmentWork:
     flows: tuple[str, ...] = ()
     top: int = 0
     by: str = ""
+    totals_only: bool = False
+    delay_map: bool = False
     way_back: tuple[tuple[str, str], ...] = ()
     current: Mapping[tuple[str, str], Sequence[bytes]] = field(default_factory=dict)
     most_bytes: int
@@ -83,12 +86,13 @@ class _Part:
 
 def answer_segment(url: URL, work: SegmentWork) -> dict[str, Any]:
     """Totals, flows and intervals of a segment in a range of time, as `SegmentResult` gives them."""
-    result = _answered(url, work)
+    result, drawn = _answered(url, work)
     chosen = result.select(work.by, work.top or None)
-    return {**chosen.to_dict(), "notes": list(result.notes)}
+    return {**chosen.to_dict(), "notes": list(result.notes), **({"delay_map": drawn} if work.delay_map else {})}
 
 
-def _answered(url: URL, work: SegmentWork) -> SegmentResult:
+def _answered(url: URL, work: SegmentWork) -> tuple[SegmentResult, dict[str, Any] | None]:
+    """The result, and the map of delays if it was asked for."""
     store = read_store(url)
     runs = RunStore(store)
     known = _known(runs, work.pairs)
@@ -103,27 +107,40 @@ def _answered(url: URL, work: SegmentWork) -> SegmentResult:
     groups = list(_grouped(parts, clocks, work.interval_ns)) if work.interval_ns else []
     answers = [part.answer for part in parts]
     gaps = [row for row, part in enumerate(parts) if row and not part.follows]
-    whole = combine(answers, clocks, gaps=gaps, later=later, foreign=foreign)
+    how: dict[str, Any] = {"foreign": foreign, "percentiles_of": _wanted(work)}
+    whole = combine(answers, clocks, gaps=gaps, later=later, **how)
     intervals = []
     for rows in groups:
         after = answers[rows.stop] if rows.stop < len(answers) and parts[rows.stop].follows else None
-        intervals.append(combine(answers[rows], clocks[rows], later=after, foreign=foreign))
+        intervals.append(combine(answers[rows], clocks[rows], later=after, **how))
+    unnamed = list(_unnamed_notes(whole))
+    if work.totals_only:
+        whole, *intervals = (replace(one, flows=None) for one in (whole, *intervals))
     keys = _KeysOf(directory, [whole, *intervals])
     if work.flows:
         notes += _unseen_notes(whole, work.flows)
         whole, *intervals = (_only(one, work.flows) for one in (whole, *intervals))
     result = sketch_result("auto", 8 * work.memory_bytes, whole, intervals, keys)
     sent_bits = 8 * sum(part.size_bytes for part in parts)
-    return replace(
+    drawn = delay_map(answers, clocks, groups or [slice(0, len(answers))]) if work.delay_map else None
+    told = replace(
         result,
         sketch={**result.sketch, "bits_per_packet": sent_bits / max(1, whole.totals.sent)},
         clock=_clock_fields(clocks),
         direction={"sender": work.ends[0], "receiver": work.ends[1], "other_way": 0},
         covered=_covered(parts),
         warnings=[*_warnings(answers, clocks)],
-        notes=[*notes, *_foreign_notes(foreign), *_unnamed_notes(whole)],
+        notes=[*notes, *_foreign_notes(foreign), *unnamed],
         intervals=[{**one, **_clock_of(clocks[rows])} for one, rows in zip(result.intervals, groups, strict=True)],
     )
+    return told, drawn
+
+
+def _wanted(work: SegmentWork) -> UInt64Array | None:
+    """The flows whose percentiles anybody wants; None for all."""
+    if not work.totals_only and not work.flows:
+        return None
+    return np.array([key_id(parse_key(text)) for text in work.flows], np.uint64)
 
 
 def _known(runs: RunStore, pairs: Sequence[Pair]) -> list[KnownPair]:
