@@ -39,6 +39,7 @@ class Limits:
     body_bytes: int = 16 << 20  # of epochs, and of packets in CBOR
     bulk_json_bytes: int = 2 << 20  # of segments, and of packets in JSON: ten thousand of them
     json_bytes: int = 128 << 10  # of everything else
+    upload_bytes: int = 0  # of a file that is uploaded to be measured; none are taken where it is 0
     buffered_bytes: int = 256 << 20  # of all bodies that are being read or worked on
     token_buffered_bytes: int = 64 << 20  # of these, under one token
     token_requests: int = 100  # at once, under one token
@@ -53,6 +54,7 @@ class Limits:
     query_wait_seconds: float = 20.0
     query_seconds: float = 30.0
     query_memory_bytes: int = 320 << 20  # of a worker as a whole, about 120 MiB of which are its libraries'
+    run_memory_bytes: int = 640 << 20  # of the process that answers runs: tens of thousands of flows take some 300 MiB
     query_streams: int = 1000  # of all nodes asked together
     query_decoded_bytes: int = 96 << 20  # of a query's counters that cannot be added up
     requests_per_second: float = 50.0

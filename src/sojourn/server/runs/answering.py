@@ -200,6 +200,8 @@ def answered_row(
         answer = answered_run(run, sender, receiver, history if follows else None)
     except SojournError as error:
         return _unanswered(run, str(error), follows), None
+    except MemoryError:
+        raise  # this process has had enough: a new one may have room for it
     except Exception as error:
         # One run that cannot be answered must not keep all others from it.
         return _unanswered(run, f"a fault of ours, please report it ({type(error).__name__}: {error})", follows), None

@@ -44,10 +44,11 @@ class RunWorker(Periodic):
         self._store, self._runs, self._wanted = store, RunStore(store), wanted
         # The first run may have to compile for a while.
         seconds = max(limits.query_seconds, COMPILING_SECONDS)
-        within = ProcessLimits(seconds=seconds, memory_bytes=limits.query_memory_bytes)
+        within = ProcessLimits(seconds=seconds, memory_bytes=limits.run_memory_bytes)
         self._process = LimitedProcess(within, preload=PRELOAD)
         self._most_bytes = limits.query_decoded_bytes
         self._seen, self._together = 0, 1
+        self._most_runs = RUNS_AT_ONCE
         self._is_compiled = False
         self._news: dict[Pair, None] = {}
         self._pauses: dict[Pair, tuple[float, float]] = {}  # until when a pair is left alone, and for how long
@@ -101,6 +102,13 @@ class RunWorker(Periodic):
             elif len(left) > 1:
                 for pair in self._again(left):
                     self._answer_all([pair])
+            elif self._most_runs > 1:
+                # One after the other: what the runs before took is not there any more.
+                self._most_runs = 1
+                try:
+                    self._answer_all(self._again(left))
+                finally:
+                    self._most_runs = RUNS_AT_ONCE
             elif skipped := skip_run(self._store, left[0], str(error)):
                 self._runs.add_all([skipped], now_ns=time.time_ns())
                 self._answer_all(self._again(left))
@@ -117,7 +125,7 @@ class RunWorker(Periodic):
         numbers = {one.number for one in done}
         unfinished = {one.number for one in done if not one.is_whole}
         looked_at = len(asked)
-        if sum(len(one.runs) for one in done) >= RUNS_AT_ONCE:
+        if sum(len(one.runs) for one in done) >= self._most_runs:
             # Those behind the last one were not looked at.
             looked_at = 1 + max(place for place, pair in enumerate(asked) if pair.number in numbers)
         for pair in asked[:looked_at]:
@@ -133,7 +141,7 @@ class RunWorker(Periodic):
         return self._runs.pairs([pair.pair for pair in pairs])
 
     def _answer(self, pairs: Sequence[KnownPair]) -> list[AnsweredPair]:
-        within = {"most_runs": RUNS_AT_ONCE, "most_bytes": self._most_bytes, "together": self._together}
+        within = {"most_runs": self._most_runs, "most_bytes": self._most_bytes, "together": self._together}
         done = self._process.call(partial(answer_pairs, self._store.engine.url, tuple(pairs), **within))
         self._runs.add_all(done, now_ns=time.time_ns())
         return done
