@@ -29,7 +29,7 @@ def view_of(
         "query_string": query.encode(),
         "headers": [(b"host", b"unit:8080"), (b"cookie", cookie.encode())],
         "client": ("127.0.0.1", 1),
-        "state": {"front": SimpleNamespace(unit=None), "session": session},
+        "state": {"front": SimpleNamespace(unit=None, takes_uploads=False), "session": session},
     }
     return View(Request(scope))
 

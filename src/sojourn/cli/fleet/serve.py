@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from sojourn.cli.fleet.nodes import quota, silence
 from sojourn.cli.options import LogFormatOption, grouped
 from sojourn.cli.output import logged_in_json, say
 from sojourn.core.errors import UsageError
-from sojourn.core.units import parse_duration
+from sojourn.core.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sojourn.server.door.gate import Dashboard
     from sojourn.server.door.limits import Limits
     from sojourn.server.ingest.link import BrokerOptions
+    from sojourn.web.uploads.desk import UploadOptions
 
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
 LEAST_KEPT_NS = 10**9
@@ -118,6 +120,38 @@ class OfNodes:
 
 
 @dataclass(frozen=True)
+class Uploads:
+    """What viewers may upload in a browser."""
+
+    uploads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Take captures and traces to measure, of this size together, a half of it at most from one token.",
+        ),
+    ] = None
+    keep_uploads: Annotated[
+        str, typer.Option(metavar="TIME", help="Remove reports of uploads, and uploads without one, after this time.")
+    ] = "1h"
+
+    def options(self, data: str) -> UploadOptions | None:
+        """Where they lie: beside the store, or in the user's data directory if that is elsewhere."""
+        keep_ns = _kept(self.keep_uploads, "--keep-uploads") or 0
+        if self.uploads is None:
+            return None
+        most = parse_bytes(self.uploads, where="--uploads")
+        if most <= 0:
+            raise UsageError("that is no room for anything", where="--uploads", action="give a size, such as 2GB")
+        if not has_dashboard():
+            what = "uploads are a part of the dashboard, which is not installed"
+            raise UsageError(what, where="--uploads", action="pip install 'sojourn[web]'")
+        from sojourn.web.uploads.desk import UploadOptions
+
+        folder = default_data() if "://" in data else Path(data)
+        return UploadOptions(most_bytes=most, keep_ns=keep_ns, directory=folder / "uploads")
+
+
+@dataclass(frozen=True)
 class AtBroker:
     """The broker where nodes publish."""
 
@@ -162,6 +196,7 @@ def serve(
     keeping: Keeping,
     watching: Watching,
     quotas: OfNodes,
+    uploads: Uploads,
     broker: AtBroker,
     log_format: LogFormatOption = "text",
 ) -> None:
@@ -169,19 +204,21 @@ def serve(
     from sojourn.server.options import ServeOptions
     from sojourn.server.serving import serve as run
 
+    place = data or str(default_data())
+    taken = uploads.options(place)
     options = ServeOptions(
-        data=data or str(default_data()),
+        data=place,
         host=listening.host,
         port=listening.port,
         certificate=listening.certificate,
         private_key=listening.private_key,
         forwarded_from=tuple(listening.forwarded_from or ()),
         own_directory=default_data(),
-        limits=_limits(keeping, watching, quotas),
+        limits=_limits(keeping, watching, quotas, upload_bytes=taken.most_bytes if taken else 0),
         logs_json=log_format == "json",
         broker=broker.options(),
         workers=listening.workers,
-        dashboard=_dashboard(),
+        dashboard=_dashboard(taken),
     )
 
     tell = logged_in_json("sojourn.serve") if log_format == "json" else say
@@ -200,22 +237,28 @@ def serve(
     run(options, announce)
 
 
-def _dashboard() -> Callable[[FastAPI], Dashboard] | None:
-    """The pages, if what draws them is installed; it is imported when somebody visits."""
+def has_dashboard() -> bool:
+    """Whether what draws pages is installed."""
     from importlib.util import find_spec
 
-    if find_spec("nicegui") is None:
+    return find_spec("nicegui") is not None
+
+
+def _dashboard(uploads: UploadOptions | None) -> Callable[[FastAPI], Dashboard] | None:
+    """The pages, if what draws them is installed; it is imported when somebody visits."""
+    if not has_dashboard():
         return None
     from sojourn.web.pages.front import PageFront
 
-    return PageFront
+    return partial(PageFront, uploads=uploads)
 
 
-def _limits(keeping: Keeping, watching: Watching, quotas: OfNodes) -> Limits:
+def _limits(keeping: Keeping, watching: Watching, quotas: OfNodes, *, upload_bytes: int) -> Limits:
     from sojourn.server.door.limits import Limits
     from sojourn.store.upkeep.downsampling import MergeStep
 
     return Limits(
+        upload_bytes=upload_bytes,
         keep_epochs_ns=_kept(keeping.keep_epochs, "--keep-epochs"),
         merge_epochs=tuple(MergeStep.parse(text) for text in keeping.merge_epochs or ()),
         keep_collections_ns=_kept(keeping.keep_collections, "--keep-collections"),

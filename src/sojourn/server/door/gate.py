@@ -3,6 +3,7 @@
 Guarantee: without a valid token nothing is done for a request but those of `OPEN_PATHS`, and not a byte of its body is
 read; with one whose role does not allow the route, neither. A body is counted as it comes, announced or
 chunked, against the limit of its route; all bodies together, and those under one token, against limits of their own.
+Uploads alone, which go to disk as they come, are not part of these: they have room of their own there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ OPEN_PATHS = frozenset({"/", "/health", "/health/live", "/health/ready", "/opena
 MOST_FAULTS, MOST_TEXT = 5, 100
 MOST_DETAIL = 1000
 _EPOCHS = re.compile(r"/api/v1/(epochs|nodes/[^/]+/requests/[^/]+)/?")
-_BULK = re.compile(r"/api/v1/(segments/measurements|nodes/[^/]+/collections/[^/]+/packets)/?")
+_BULK = re.compile(r"/api/v1/(segments/measurements|nodes/[^/]+/collections/[^/]+/packets|topologies/[^/]+)/?")
+
+
+_UPLOADS = re.compile(r"/api/v1/uploads/[^/]+/files/[^/]+/?")
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -108,13 +112,16 @@ class Gate:
         if self._running.of(token.id) >= self._limits.token_requests:
             raise too_many(1, "too many requests at once with this token")
         self._running.add(token.id, 1)
-        return _Body(scope, receive, self._limits, self._buffered, most=most, token=token)
+        is_kept = not _UPLOADS.fullmatch(scope["path"])
+        return _Body(scope, receive, self._limits, self._buffered, most=most, token=token, is_kept=is_kept)
 
     def _most_bytes(self, path: str, headers: Headers) -> int:
         """The largest body of a route: what is parsed as JSON is kept small, as parsing stops everything else."""
         limits = self._limits
         if _EPOCHS.fullmatch(path):
             return limits.body_bytes
+        if limits.upload_bytes and _UPLOADS.fullmatch(path):
+            return limits.upload_bytes
         if not _BULK.fullmatch(path):
             return min(limits.json_bytes, limits.body_bytes)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -133,11 +140,13 @@ class _Body:
         *,
         most: int,
         token: Token | None = None,
+        is_kept: bool = True,
     ) -> None:
         self._scope, self._receive = scope, receive
         self._limits, self._buffered = limits, buffered
         self._most, self._token = most, token
         self._size = 0
+        self._is_kept = is_kept  # in memory, until it was worked on
         self.who = token.id if token else ""
 
     async def receive(self) -> Message:
@@ -150,7 +159,8 @@ class _Body:
         return message
 
     def _count(self, size: int) -> None:
-        self._buffered.add(self.who, size)
+        if self._is_kept:
+            self._buffered.add(self.who, size)
         self._size += size
         if self._size > self._most:
             raise _too_large(self._most)
@@ -160,7 +170,7 @@ class _Body:
             raise HTTPException(503, "too many bytes at once", {"Retry-After": "1"})
 
     def release(self) -> None:
-        if self._size:
+        if self._size and self._is_kept:
             self._buffered.add(self.who, -self._size)
 
 

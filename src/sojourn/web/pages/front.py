@@ -15,13 +15,14 @@ Cost: nothing of NiceGUI is imported before the first visit, which takes about a
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from fastapi import FastAPI, HTTPException
 from starlette.concurrency import run_in_threadpool
@@ -40,11 +41,20 @@ from sojourn.web.pages.sessions import MOST_SESSIONS, Session, Sessions, cookie_
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-PAGES = ("/", "/segments", "/segment", "/nodes", "/node", "/query", "/collections", "/collection")
+    from sojourn.web.uploads.desk import UploadDesk, UploadOptions
+
+REPORT = "/report"  # of an upload: a page of its own, not one of the site
+PAGES = (
+    *("/", "/segments", "/segment", "/nodes", "/node", "/query", "/collections", "/collection"),
+    *("/networks", "/network", "/captures", REPORT),
+)
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 ICON = "/favicon.ico"
 OWN_FILES = {"style.css": "text/css", "script.js": "text/javascript", "icon.svg": "image/svg+xml"}
 OWN, SOCKET = "/_sojourn/", "/_nicegui_ws/"
+# What a page may have its browser send: files, which it streams to the interface with its session's token.
+SEND = "/_sojourn/send"
+_SENDABLE = re.compile(r"/api/v1/(?:topologies/[^/]+|uploads(?:/[^/]+){0,3})")
 STILL_OPEN = "/_sojourn/session"
 # A page is kept here for a minute if its browser never connects: a token may open so many.
 PAGES_PER_SECOND, PAGES_AT_ONCE = 2.0, 60
@@ -56,6 +66,11 @@ _ASSETS = Path(__file__).parent / "assets"
 _FROM_HERE = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data:; font-src 'self' data:; style-src 'self' "
     "'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; script-src 'self'"
+)
+# A report runs its own script, which its page names by a digest, and nothing of it reaches this site or its session.
+_OF_REPORT = (
+    "sandbox allow-scripts allow-downloads allow-popups; default-src 'none'; script-src 'unsafe-inline'; style-src "
+    "'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -69,8 +84,16 @@ _HEADERS = {
 class PageFront:
     """The pages of one query unit, whose application they ask; belongs to one event loop, and one to a process."""
 
-    def __init__(self, unit: FastAPI) -> None:
+    def __init__(self, unit: FastAPI, *, uploads: UploadOptions | None = None) -> None:
         self._unit = unit
+        self.takes_uploads = uploads is not None
+        self._desk: UploadDesk | None = None
+        if uploads is not None:
+            from sojourn.web.uploads.desk import UploadDesk
+            from sojourn.web.uploads.routes import router
+
+            self._desk = unit.state.uploads = UploadDesk(uploads)
+            unit.include_router(router)
         self.sessions = Sessions()
         self._sockets: Counter[str] = Counter()
         self._opened = RateLimiter(PAGES_PER_SECOND, PAGES_AT_ONCE, callers=MOST_SESSIONS)
@@ -85,6 +108,8 @@ class PageFront:
     async def close(self) -> None:
         """End what pages have running."""
         await self._running.aclose()
+        if self._desk is not None:
+            await run_in_threadpool(self._desk.close)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, sign_in: SignIn) -> None:
         """Answer a browser."""
@@ -107,19 +132,14 @@ class PageFront:
                 if scope["method"] == "POST":
                     return await self._change(scope, receive, sign_in)
                 return sign_in_page(next_path=self._next(_asked(scope, "next")))
+            session = self.sessions.find(cookie_of(Headers(scope=scope).get("cookie", "")))
+            if path.startswith(f"{SEND}/"):
+                return await self._sent(scope, receive, send, session)
             if scope["method"] not in ("GET", "HEAD"):
                 return refusal_page(405, "pages are asked for with GET")
-            session = self.sessions.find(cookie_of(Headers(scope=scope).get("cookie", "")))
-            if path.startswith(_PREFIXES) or path == ICON:
-                sign_in.charge_open(_host(scope))  # no token is looked up for each piece of a page
-                if (file := self._file(path, session)) is not None:
-                    return file
-            elif session is None:
-                return RedirectResponse(f"{SIGN_IN}?next={quote(_whole(scope))}", 303)
-            else:
-                token = await self._token(session, _host(scope), sign_in)
-                if seconds := self._opened.wait_seconds(token.id):
-                    raise too_many(seconds, "too many pages at once with this token")
+            if (answer := await self._before_site(scope, session, sign_in)) is not None:
+                send.policy = _OF_REPORT if path == REPORT and answer.status_code == 200 else send.policy
+                return answer
         except HTTPException as refusal:
             if refusal.status_code == 401:
                 if session is not None:
@@ -130,6 +150,48 @@ class PageFront:
             return refusal_page(status_of(error), str(error))
         await self._shown(scope, receive, send, session)
         return None
+
+    async def _before_site(self, scope: Scope, session: Session | None, sign_in: SignIn) -> Response | None:
+        """What is answered without the site; None if that is for it to do."""
+        path = scope["path"]
+        if path.startswith(_PREFIXES) or path == ICON:
+            sign_in.charge_open(_host(scope))  # no token is looked up for each piece of a page
+            return self._file(path, session)
+        if session is None:
+            return RedirectResponse(f"{SIGN_IN}?next={quote(_whole(scope))}", 303)
+        token = await self._token(session, _host(scope), sign_in)
+        if seconds := self._opened.wait_seconds(token.id):
+            raise too_many(seconds, "too many pages at once with this token")
+        return self._report(_asked(scope, "id"), token) if path == REPORT else None
+
+    def _report(self, name: str, token: Token) -> Response:
+        """The report of an upload."""
+        if self._desk is None:
+            raise HTTPException(404, "this query unit takes no uploads; start it with --uploads SIZE")
+        from sojourn.web.uploads.routes import report_of
+
+        return report_of(self._desk, name, token)
+
+    async def _sent(self, scope: Scope, receive: Receive, send: _Guarded, session: Session | None) -> Response | None:
+        """What a page's script sends, handed on to the interface as the session's token may."""
+        path = scope["path"].removeprefix(SEND)
+        if session is None:
+            return PlainTextResponse("sign in first\n", 401)
+        if not _is_own(Headers(scope=scope), needs_origin=True):
+            return PlainTextResponse("this came from a page of another site\n", 403)
+        if scope["method"] not in ("POST", "PUT", "DELETE") or not _SENDABLE.fullmatch(path):
+            return PlainTextResponse("pages do not send this\n", 405)
+        await self._forward(scope, receive, send, session, quote(path))
+        return None
+
+    async def _forward(self, scope: Scope, receive: Receive, send: _Guarded, session: Session, path: str) -> None:
+        """Have the interface answer, under the same roles and limits as any client with the session's token."""
+        own = (b"authorization", b"cookie")
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in own]
+        headers.append((b"authorization", f"Bearer {session.text}".encode()))
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        asked = {**scope, "method": method, "path": unquote(path), "raw_path": path.encode(), "headers": headers}
+        await self._unit({**asked, "state": dict(scope.get("state", {}))}, receive, send)
 
     def _file(self, path: str, session: Session | None) -> Response | None:
         """A file of ours, or why there is none; None if it is for the site to give."""
@@ -258,6 +320,7 @@ class _Guarded:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_of_site = False  # whose pages have scripts in them
+        self.policy = _FROM_HERE
         self._nonce = secrets.token_urlsafe(18)
         self._start: Message | None = None
         self._page: list[bytes] = []
@@ -268,7 +331,7 @@ class _Guarded:
             headers.update(_HEADERS)
             is_page = self.is_of_site and headers.get("content-type", "").startswith("text/html")
             nonce = f" 'nonce-{self._nonce}' 'unsafe-eval'" if is_page else ""
-            headers["content-security-policy"] = f"{_FROM_HERE}{nonce}"
+            headers["content-security-policy"] = f"{self.policy}{nonce}"
             if headers.get("content-type", "").startswith("text/html"):
                 headers["cache-control"] = "no-store"
             if not is_page:

@@ -1,0 +1,1 @@
+"""Files that viewers upload, and the reports that are made of them."""
