@@ -197,3 +197,25 @@ def send_collection(dashboard: Dashboard) -> None:
         assert client.post(f"{field_path}/packets", json=body).is_success
         assert client.post(f"{field_path}/close").is_success
         eventually(lambda: (state := client.get(field_path).json()) and not state["solving"] and not state["open"])
+
+
+def send_large_collection(dashboard: Dashboard, *, nodes: int) -> None:
+    """A field of so many sensors, each two hops or more from the sink, of which each sends two packets."""
+    random = np.random.default_rng(11)
+    parent = {node: int(random.integers(1, max(2, node // 3 + 1))) for node in range(2, nodes + 1)}
+    begin = time.time_ns() - 120 * SECOND
+    rows: list[dict[str, object]] = []
+    for number in range(2):
+        for node in range(1, nodes + 1):
+            path = [node]
+            while path[-1] in parent:
+                path.append(parent[path[-1]])
+            left = begin + (number * nodes + node) * 20_000_000
+            delays = random.integers(2_000_000, 9_000_000, len(path))
+            row = (node, number, (*path, 0), left, left + int(delays.sum()), int(delays[0]) // 1_000_000 * 1_000_000)
+            rows.append(as_json(row))
+    with dashboard.client("gamma") as client:
+        field_path = "/api/v1/nodes/gamma/collections/large"
+        assert client.post(f"{field_path}/packets", json=rows).is_success
+        assert client.post(f"{field_path}/close").is_success
+        eventually(lambda: (state := client.get(field_path).json()) and not state["solving"] and not state["open"])

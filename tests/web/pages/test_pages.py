@@ -11,25 +11,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, expect
 from tests.web.pages.dashboard_world import (
     HOSTILE,
     HOSTILE_PROCESS,
+    TAG,
     Dashboard,
     send_collection,
+    send_large_collection,
 )
+from tests.web.pages.visiting import LOADED, LOOKS, PATIENCE_MS, Visit, faults, keep, panel, visit
 
 import sojourn
+from sojourn.client.query_unit import Client
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import TokenStore
 
 SOURCE = str(Path(sojourn.__file__).parents[1])
-PATIENCE_MS = 60_000
 PAGES = {
     "overview": "/",
     "segments": "/segments",
@@ -43,10 +45,6 @@ PAGES = {
     "query": "/query?kind=metric&metric=disk_io&node=alpha&instance=*&top=20",
     "ask_segment": "/query?kind=segment&segment=uplink&top=5&from=-15m",
 }
-LOADED = (
-    "() => document.querySelector('#content .card') && ![...document.querySelectorAll('.hint')]"
-    ".some((one) => one.textContent === 'Loading …') && !document.querySelector('#popup[aria-hidden=false]')"
-)
 GRID = "getElement(Number(document.querySelector('[data-panel=Flows] .nicegui-aggrid').id.slice(1))).api"
 # Flows like those that are there, of their own names, means and sizes; how many rows there are then.
 FILL = f"""(count) => {{
@@ -71,41 +69,6 @@ TIMED = f"""async (act) => {{
   return performance.now() - begun;
 }}"""
 INTERACTION_MS = 200
-SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
-  .filter((one) => ['serious', 'critical'].includes(one.impact))
-  .map((one) => `${one.id}: ${one.nodes[0].html.slice(0, 200)}`)"""
-
-
-@dataclass
-class Visit:
-    """A signed-in browser, and all that it complained of or loaded."""
-
-    context: BrowserContext
-    url: str
-    complaints: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
-
-    def open(self, path: str) -> Page:
-        """A page, with all its panels filled."""
-        page = self.context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.loaded.append(request.url))
-        page.goto(f"{self.url}{path}")
-        page.wait_for_function(LOADED)
-        return page
-
-
-def visit(browser: Browser, dashboard: Dashboard, who: str = "admin", **context: object) -> Visit:
-    opened = browser.new_context(timezone_id="Europe/Berlin", **context)
-    page = opened.new_page()
-    page.goto(f"{dashboard.url}/sign-in")
-    page.fill("#token", dashboard.tokens[who])
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#content")
-    page.close()
-    return Visit(opened, dashboard.url)
 
 
 @pytest.fixture(scope="module")
@@ -119,27 +82,6 @@ def admin(browser: Browser, filled: Dashboard) -> Iterator[Visit]:
     visited = visit(browser, filled)
     yield visited
     visited.context.close()
-
-
-def panel(page: Page, title: str):
-    return page.locator(f"[data-panel='{title}']")
-
-
-def keep(page: Page, folder: Path, name: str) -> None:
-    page.screenshot(path=folder / f"{name}.png", full_page=True)
-
-
-def faults(page: Page, axe_script: str) -> list[str]:
-    """What keeps some people from using a page."""
-    page.evaluate(axe_script)
-    return page.evaluate(SERIOUS)
-
-
-LOOKS = {
-    "light": {"viewport": {"width": 1360, "height": 850}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1360, "height": 850}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
-}
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -271,6 +213,23 @@ def test_ten_thousand_flows_are_sorted_and_filtered_at_once(admin: Visit) -> Non
     assert max(took.values()) < INTERACTION_MS, took
 
 
+def test_a_segment_is_drawn_over_time_with_its_tail_and_clock(admin: Visit) -> None:
+    page = admin.open(PAGES["segment"])
+    for title in ("Delay over time", "Loss over time", "When delays were how long", "Slowest packets", "Clocks"):
+        expect(panel(page, title).locator(".chart canvas")).to_have_count(1)
+    names = {
+        title: page.evaluate(
+            f"getElement(Number(document.querySelector('[data-panel=\\'{title}\\'] .nicegui-echart').id.slice(1)))"
+            ".chart.getOption().series.map((one) => one.name)"
+        )
+        for title in ("Delay over time", "Slowest packets", "When delays were how long")
+    }
+    assert {"95 % interval", "mean", "median", "p99"} <= set(names["Delay over time"])
+    assert {"sampled packets", "all packets"} <= set(names["Slowest packets"])
+    assert names["When delays were how long"] == ["packets"]
+    expect(panel(page, "Clocks")).to_contain_text("packets both ways")
+
+
 def test_a_flow_leads_to_its_history_and_the_address_says_all(admin: Visit) -> None:
     page = admin.open("/segment?name=uplink&from=-15m")
     link = panel(page, "Flows").locator("a").first
@@ -352,6 +311,48 @@ def test_a_question_is_copied_to_be_asked_elsewhere(admin: Visit, filled: Dashbo
     assert answers[0]
 
 
+def test_the_map_of_a_collection_goes_over_time_and_keeps_its_colours(admin: Visit) -> None:
+    page = admin.open(PAGES["collection"])
+    chart = "getElement(Number(document.querySelector('[data-panel=Network] .nicegui-echart').id.slice(1))).chart"
+    scale = f"(() => {{ const map = {chart}.getOption().visualMap[0]; return [map.min, map.max]; }})()"
+    whole = page.evaluate(scale)
+    page.evaluate("window.wasHere = true")
+    page.evaluate(
+        "(value) => { const one = document.querySelector('#slider-at'); one.value = value;"
+        "one.dispatchEvent(new Event('input', {bubbles: true})); }",
+        12,
+    )
+    expect(panel(page, "Network").locator("output")).to_contain_text(" to ", timeout=PATIENCE_MS)
+    page.wait_for_function(f"{chart}.getOption().series[0].data.length > 1")
+    assert page.evaluate(scale) == whole
+    assert page.evaluate("window.wasHere")
+    assert "at=12" in page.url
+
+
+def test_four_hundred_nodes_of_a_collection_are_drawn(
+    admin: Visit, filled: Dashboard, artifacts: Path, axe_script: str
+) -> None:
+    send_large_collection(filled, nodes=400)
+    page = admin.open("/collection?node=gamma&name=large")
+    chart = "getElement(Number(document.querySelector('[data-panel=Network] .nicegui-echart').id.slice(1))).chart"
+    drawn = page.evaluate(f"{chart}.getOption().series[0].data.map((one) => [one.name, one.x, one.y])")
+    assert len({name for name, *_ in drawn}) == 401  # and the sink
+    assert len({(x, y) for _, x, y in drawn}) > 390
+    assert faults(page, axe_script) == []
+    keep(page, artifacts, "collection-400-light")
+    assert not admin.complaints
+
+
+def test_objectives_have_a_state_and_a_trend(admin: Visit, filled: Dashboard) -> None:
+    with Client(filled.url, filled.tokens["admin"]) as client:
+        client.create_objective("busy", metric="disk_io", tag=TAG, require=["sum < 1 KB"])
+    page = admin.open("/")
+    found = panel(page, "Objectives")
+    expect(found).to_contain_text("busy")
+    expect(found.locator(".trend svg path")).to_have_count(1)
+    expect(found.locator(".badge")).to_have_count(1)
+
+
 def test_an_empty_query_unit_says_what_to_do_next(
     browser: Browser, empty_dashboard: Dashboard, artifacts: Path
 ) -> None:
@@ -361,6 +362,7 @@ def test_an_empty_query_unit_says_what_to_do_next(
         ("/nodes", "sojourn token create --role node"),
         ("/segments", "sojourn segment create"),
         ("/collections", "sojourn sink send"),
+        ("/captures", "sojourn serve --uploads"),
     ):
         page = visited.open(path)
         expect(page.locator("#content pre").filter(has_text=command).first).to_be_visible()

@@ -34,6 +34,7 @@ def heat_map(
     axis = value_axis("delay", unit, inner, axisLine={"show": True})
     if axis["type"] == "value":
         axis |= {"min": edges[lowest], "max": edges[highest]}
+        axis["axisLabel"] |= {"showMinLabel": False, "showMaxLabel": False}  # no round numbers
     series: Option = {
         "type": "custom",
         "name": "packets",

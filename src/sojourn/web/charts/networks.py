@@ -25,7 +25,7 @@ class Node:
     x: float | None = None
     y: float | None = None
     is_marked: bool = False  # the sink, an upgraded router
-    note: str = ""
+    colour: str = ""  # other than by its value
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Link:
     weight: float = 0.0
     is_marked: bool = False
     note: str = ""
+    colour: str = ""
+    is_broken: bool = False
 
 
 def placed(nodes: Sequence[Node], links: Sequence[Link]) -> list[Node]:
@@ -58,12 +60,21 @@ def placed(nodes: Sequence[Node], links: Sequence[Link]) -> list[Node]:
 
 
 def network(
-    nodes: Sequence[Node], links: Sequence[Link], *, unit: str = "ns", quantity: str = "delay", directed: bool = False
+    nodes: Sequence[Node],
+    links: Sequence[Link],
+    *,
+    unit: str = "ns",
+    quantity: str = "delay",
+    directed: bool = False,
+    scale: Sequence[float] = (),
 ) -> Option:
-    """Nodes at their places if all have one, else where `placed` puts them; logarithmic colours for decades."""
+    """Nodes at their places if all have one, else where `placed` puts them; logarithmic colours for decades.
+
+    Colours span the values, and those of `scale`: of one drawing beside others that shall be compared with it.
+    """
     if not nodes:
         return empty("There is no network to show", "Load a topology, or upload a trace.")
-    values = [node.value for node in nodes]
+    values = [*(node.value for node in nodes), *scale]
     is_log = spreads(values)
     nodes = placed(nodes, links)
     places = _on_screen(nodes)
@@ -133,7 +144,7 @@ def _node(node: Node, count: int, *, is_log: bool) -> Option:
         "itemStyle": {"borderColor": LIGHT.axis, "borderWidth": 1},
     }
     if node.value is None:
-        drawn["itemStyle"] |= {"color": LIGHT.grey}
+        drawn["itemStyle"] |= {"color": node.colour or LIGHT.grey}
         drawn["visualMap"] = False
     if node.is_marked:
         drawn["label"] = {"show": True, "fontWeight": "bold"}
@@ -142,7 +153,8 @@ def _node(node: Node, count: int, *, is_log: bool) -> Option:
 
 def _link(link: Link) -> Option:
     width = 1.0 + 4.0 * min(max(link.weight, 0.0), 1.0)
-    colour = LIGHT.vermillion if link.is_marked else LIGHT.axis
+    colour = link.colour or (LIGHT.vermillion if link.is_marked else LIGHT.axis)
+    stands_out = link.is_marked or bool(link.colour)
     return {
         "source": link.source,
         "target": link.target,
@@ -150,7 +162,8 @@ def _link(link: Link) -> Option:
         "lineStyle": {
             "width": width + 1.5 * link.is_marked,
             "color": colour,
-            "opacity": 0.9 if link.is_marked else 0.5,
+            "opacity": 0.9 if stands_out else 0.5,
+            "type": "dashed" if link.is_broken else "solid",
         },
         "tooltip": {"show": bool(link.note)},
     }

@@ -41,8 +41,11 @@ def ccdf(curves: Mapping[str, Curve]) -> Option:
     return option
 
 
-def percentile_curve(row: Mapping[str, Any], *, name: str = "all packets") -> Option:
-    """The same from the percentiles of one answer (``p50_ns`` … ``p999_ns``), with their intervals as a band."""
+def percentile_curve(row: Mapping[str, Any], *, name: str = "all packets", curve: Curve = ()) -> Option:
+    """The same from the percentiles of one answer (``p50_ns`` … ``p999_ns``), with their intervals as a band.
+
+    `curve` is that of the sampled packets, where these are at hand: all of the distribution, without intervals.
+    """
     known: list[tuple[float, float, Any, Any]] = [
         (1 - level, row[f"{each}_ns"], row.get(f"{each}_low_ns"), row.get(f"{each}_high_ns"))
         for each, level in LEVELS.items()
@@ -51,17 +54,22 @@ def percentile_curve(row: Mapping[str, Any], *, name: str = "all packets") -> Op
     if not known:
         return empty("No percentiles to show", "This sketch keeps no packets' own delays; use --sketch auto or sample.")
     delays = [delay for one in known for delay in one[1:] if delay is not None and delay > 0]
+    drawn = _thinned([(x, y) for x, y in curve if x > 0 and y > 0])
+    delays += [delay for delay, _ in drawn]
     # The band lies between delays, along shares: what is horizontal here is vertical for the series.
     band = [[share, low, high] for share, _, low, high in known if low is not None and high is not None and low < high]
     axis = value_axis("", "ns", delays, log=spreads(delays), **_ruled(delays))
-    series = [line(name, [(delay, share) for share, delay, _, _ in known], LIGHT.blue, symbolSize=7)]
+    points = [(delay, share) for share, delay, _, _ in known]
+    series = [line(name, points, LIGHT.blue, symbolSize=7, **({"lineStyle": {"width": 0}} if drawn else {}))]
+    if drawn:
+        series.append(line("sampled packets", drawn, LIGHT.grey, step="end", symbol="none"))
     if band:
         series.insert(0, _sideways(band))
     return chart(
         f"Share of {name} that take longer than a delay, at {len(known)} percentiles",
         series,
         xAxis=axis,
-        yAxis=_share_axis(log_ticks(min(share for share, *_ in known), 1.0)),
+        yAxis=_share_axis(log_ticks(min([*(share for share, *_ in known), *(share for _, share in drawn)]), 1.0)),
         tooltip=tooltip("share"),
     )
 

@@ -14,6 +14,8 @@ from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
 from sojourn.web.pages.view import View
 
 RANKED = 10
+HOUR_NS = 3600 * 10**9
+TREND_HOURS, MOST_PAST = 24, 2000
 _RECEIVED = re.compile(r'^sojourn_epochs_received_total\{status="stored"\} (\S+)$', re.MULTILINE)
 _STORED = re.compile(r"^sojourn_stored_(\w+) (\S+)$", re.MULTILINE)
 STARTING = (
@@ -33,14 +35,9 @@ def overview(view: View) -> None:
         Panel(view, "Open violations", partial(violations, view), every=LIVE_SECONDS, wide=True)
         Panel(view, "Nodes", partial(nodes, view), every=LIVE_SECONDS, wide=True)
         if view.sees_all:
-            Panel(view, "Objectives", partial(objectives, view), every=LIVE_SECONDS)
-            Panel(
-                view,
-                "Slowest segments",
-                partial(slowest, view),
-                every=2 * LIVE_SECONDS,
-                hint="of the last hour, by p99",
-            )
+            Panel(view, "Objectives", partial(objectives, view), every=2 * LIVE_SECONDS, wide=True)
+            hint = "of the last hour, by p99"
+            Panel(view, "Slowest segments", partial(slowest, view), every=2 * LIVE_SECONDS, wide=True, hint=hint)
         Panel(view, "Events of nodes", partial(events, view), every=LIVE_SECONDS, wide=True)
 
 
@@ -186,15 +183,43 @@ async def objectives(view: View) -> Sequence[Part]:
         command = "sojourn objective add slow --metric rtt --tag edge --require 'mean < 100ms'"
         return [Note("Nothing is guaranteed yet. An objective says what shall hold:", command=command)]
     shown = ("name", "state", "open_violations", "subject", "reason")
-    rows = [{**{name: one[name] for name in shown}, "require": "; ".join(one["require"])} for one in found]
+    now = time.time_ns()
+    since = now - TREND_HOURS * HOUR_NS
+    past = await view.unit.get("/api/v1/violations", since_ns=since, limit=MOST_PAST)
+    rows = [
+        {
+            **{name: one[name] for name in shown},
+            "require": "; ".join(one["require"]),
+            "trend": open_by_hour([each for each in past if each["objective"] == one["name"]], now),
+        }
+        for one in found
+    ]
     columns = [
         Column("name", "Objective", link=("/query", {"objective": "name"})),
         Column("state", "State", kind="state", width=120),
         Column("open_violations", "Open", kind="count", width=80),
+        Column("trend", "Last 24 h", kind="trend", width=135, hint="open violations at most, hour by hour"),
         Column("require", "Requires"),
         Column("subject", "Of"),
     ]
     return [Table("objectives", columns, rows, key=("name",), height=380)]
+
+
+def open_by_hour(violations: Sequence[Mapping[str, Any]], now_ns: int, *, hours: int = TREND_HOURS) -> list[int]:
+    """How many violations were open in each of the last hours.
+
+    >>> hour = 3600 * 10**9
+    >>> open_by_hour([{"raised_ns": 8 * hour + 1, "cleared_ns": 9 * hour + 1}], 10 * hour, hours=3)
+    [0, 1, 1]
+    """
+    begins = [now_ns - (hours - place) * HOUR_NS for place in range(hours)]
+    return [
+        sum(
+            one["raised_ns"] < begin + HOUR_NS and (one["cleared_ns"] is None or one["cleared_ns"] >= begin)
+            for one in violations
+        )
+        for begin in begins
+    ]
 
 
 async def slowest(view: View) -> Sequence[Part]:

@@ -11,7 +11,7 @@ expressions written here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -19,13 +19,13 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
-from sojourn.web.charts.tokens import DARK, Option, in_theme
+from sojourn.web.charts.tokens import DARK, Option, in_theme, swaps
 
 Tone = Literal["", "good", "bad", "warn"]
-Kind = Literal["text", "duration", "bytes", "share", "count", "number", "time", "ago", "state"]
+Kind = Literal["text", "duration", "bytes", "share", "count", "number", "time", "ago", "state", "trend"]
 SMALL_TABLE = 12  # rows that are all shown, without a field to search in
 WIDE = 200  # pixels at least of a column that takes what room there is
-_TEXTS = ("text", "state")
+_TEXTS = ("text", "state", "trend")
 
 
 def tag(name: str, text: str = "", classes: str = "", /, **attributes: Any) -> TextElement:
@@ -200,8 +200,10 @@ class Column:
             # What is written there has units, as what is shown: more than 5 ms.
             made["filterParams"] = {"defaultOption": "greaterThan", ":numberParser": "sojourn.parse"}
             made["filterParams"]["allowedCharPattern"] = "[0-9a-zA-Zµ%. -]"
-        if self.kind == "state":
-            made[":cellRenderer"] = "sojourn.state"
+        if self.kind in ("state", "trend"):
+            made[":cellRenderer"] = f"sojourn.{self.kind}"
+        if self.kind == "trend":
+            made |= {"sortable": False, "filter": False}
         if self.link is not None:
             page, fields = self.link
             made[":cellRenderer"] = f"sojourn.link({json.dumps(page)}, {json.dumps(dict(fields))})"
@@ -336,6 +338,97 @@ class _DrawnSnippets:
     def renew(self, part: Snippets) -> None:
         for name, text in part.texts.items():
             self._texts[name].text = text
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far work is, and what is done now."""
+
+    text: str
+    share: float
+
+    @property
+    def shape(self) -> object:
+        return "progress"
+
+    def draw(self, *, dark: bool) -> Drawn:  # noqa: ARG002
+        return _DrawnProgress(self)
+
+
+class _DrawnProgress:
+    def __init__(self, part: Progress) -> None:
+        with tag("div", "", "progress"):
+            self._text = tag("span", part.text, role="status")
+            self._bar = tag("progress", "", max="1", value=f"{part.share:.3f}", aria_label="Progress")
+
+    def renew(self, part: Progress) -> None:
+        self._text.text = part.text
+        self._bar._props["value"] = f"{part.share:.3f}"
+        self._bar.update()
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What colours of a chart mean: a colour of the light theme, and a word."""
+
+    entries: Sequence[tuple[str, str]]
+
+    @property
+    def shape(self) -> object:
+        return "legend", tuple(self.entries)
+
+    def draw(self, *, dark: bool) -> Drawn:
+        swap = swaps(DARK) if dark else {}
+        with tag("ul", "", "legend"):
+            for colour, text in self.entries:
+                with tag("li"):
+                    tag("i", "", aria_hidden="true").style(f"background: {swap.get(colour, colour)}")
+                    tag("span", text)
+        return self
+
+    def renew(self, part: Any) -> None:
+        """It is as it was: another one has another shape."""
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number between bounds, part of the page's address as `name`; `change` is told where it is moved to."""
+
+    label: str
+    name: str
+    most: int
+    value: int
+    text: str
+    change: Callable[[int], Awaitable[None]]
+
+    @property
+    def shape(self) -> object:
+        return "slider", self.name, self.most
+
+    def draw(self, *, dark: bool) -> Drawn:  # noqa: ARG002
+        return _DrawnSlider(self)
+
+
+class _DrawnSlider:
+    def __init__(self, part: Slider) -> None:
+        self._change = part.change
+        element = f"slider-{part.name}"
+        with tag("div", "", "slider"):
+            tag("label", part.label, for_=element)
+            self._input = tag(
+                "input", id=element, type="range", min="0", max=str(part.most), step="1", value=str(part.value)
+            )
+            self._text = tag("output", part.text, for_=element)
+        moved = f"(e) => {{ sojourn.remember({json.dumps(part.name)}, e.target.value); emit(Number(e.target.value)); }}"
+        self._input.on("input", self._moved, js_handler=moved, throttle=0.1)
+
+    async def _moved(self, event: Any) -> None:
+        await self._change(int(event.args))
+
+    def renew(self, part: Slider) -> None:
+        # Where its knob is, is for who moves it to say.
+        self._change = part.change
+        self._text.text = part.text
 
 
 def redraw(body: Element, drawn: list[tuple[object, Drawn]], parts: Sequence[Part], *, dark: bool) -> None:

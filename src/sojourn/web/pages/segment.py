@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,9 +14,11 @@ from sojourn.core.keys import FLOW_FIELDS
 from sojourn.core.units import format_bytes, format_duration, plural
 from sojourn.segments.fleet.path import PathResult
 from sojourn.segments.result import SegmentResult
+from sojourn.web.charts.axes import empty
+from sojourn.web.charts.heat_map import heat_map
 from sojourn.web.charts.over_time import delay_over_time, loss_over_time, value_over_time
 from sojourn.web.charts.paths import path_breakdown
-from sojourn.web.charts.tails import percentile_curve
+from sojourn.web.charts.tails import Curve, curve_of_buckets, percentile_curve
 from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Table
 from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
 from sojourn.web.pages.unit import named
@@ -22,6 +26,9 @@ from sojourn.web.pages.view import View, duration, within
 
 INTERVALS = 60
 FEWEST_NS = 10**9
+MOST_FLOWS = 10_000  # that a browser sorts and filters at once
+MANY_FLOWS = 2_000  # a table of so many is renewed seldom, as it has to be sent as a whole
+SELDOM_SECONDS = 60.0
 MOST_SEGMENTS = 12
 _MEASURED = "measured between two points"
 
@@ -63,10 +70,40 @@ def segment(view: View) -> None:
         Panel(view, "Delay over time", answers.delays, every=live)
         Panel(view, "Loss over time", answers.losses, every=live)
         if ">" not in name:
+            Panel(view, "When delays were how long", answers.map, every=live, wide=True,
+                  hint="packets by when they were sent and how long they took")  # fmt: skip
             Panel(view, "Flows", answers.flows, every=live, wide=True)
         Panel(view, "Slowest packets", answers.tail, every=live, hint="share that takes longer")
         Panel(view, "Clocks", answers.clocks, every=live)
         Panel(view, "Points and plans", partial(points, view, name), every=live, wide=True)
+
+
+def without_gaps(drawn: Mapping[str, Any]) -> tuple[list[int], list[list[int]]]:
+    """Edges in time, one more than there are stretches: what lies between two of a map's is a stretch of nothing.
+
+    >>> without_gaps({"start_ns": [0, 20], "end_ns": [10, 30], "edges_ns": [1, 2], "packets": [[5], [6]]})
+    ([0, 10, 20, 30], [[5], [0], [6]])
+    """
+    times: list[int] = []
+    rows: list[list[int]] = []
+    nothing = [0] * (len(drawn["edges_ns"]) - 1)
+    for start, end, counts in zip(drawn["start_ns"], drawn["end_ns"], drawn["packets"], strict=True):
+        if times and start > times[-1]:
+            rows.append(nothing)
+            times.append(start)
+        elif not times:
+            times.append(start)
+        rows.append(counts)
+        times.append(max(end, times[-1] + 1))
+    return times, rows
+
+
+def curve_of_map(drawn: Mapping[str, Any]) -> Curve:
+    """The tail of all delays of a map."""
+    edges = [round(edge) for edge in drawn["edges_ns"]]
+    totals = [sum(counts) for counts in zip(*drawn["packets"], strict=True)]
+    kept = [place for place, count in enumerate(totals) if count]
+    return curve_of_buckets(*([one[place] for place in kept] for one in (edges, edges[1:], totals)))
 
 
 def interval_of(length_ns: int) -> int:
@@ -94,6 +131,7 @@ class Answers:
         self._is_measured = ">" in name
         self._asking: dict[str, asyncio.Task[Any]] = {}
         self._waiting: Counter[str] = Counter()
+        self._last_flows: tuple[float, Sequence[Part]] = (-math.inf, ())
 
     async def totals(self) -> Sequence[Part]:
         """Delay, percentiles and loss of all packets."""
@@ -104,11 +142,24 @@ class Answers:
         return [facts, *(Note(text, "warn" if place < warned else "") for place, text in enumerate(notes))]
 
     async def flows(self) -> Sequence[Part]:
-        """All flows."""
+        """All flows, or the largest of very many."""
+        asked_at, parts = self._last_flows
+        if time.monotonic() - asked_at < SELDOM_SECONDS:
+            return parts
+        parts = await self._flows()
+        if any(isinstance(part, Table) and len(part.rows) > MANY_FLOWS for part in parts):
+            self._last_flows = time.monotonic(), parts
+        return parts
+
+    async def _flows(self) -> Sequence[Part]:
         answer = await self._whole()
         if not answer["flows"]:
             return [Note("No flow is named in what the nodes sent in this time.")]
-        return [flow_table(self._name, answer["flows"])]
+        table = await asyncio.to_thread(flow_table, self._name, answer["flows"])
+        if len(table.rows) < MOST_FLOWS:
+            return [table]
+        text = f"These are the {MOST_FLOWS:,} flows with the most packets. Choose a shorter time, or ask for one flow"
+        return [table, Note(f"{text} on the page Query.")]
 
     async def delays(self) -> Sequence[Part]:
         """The mean with its interval, and percentiles, over time."""
@@ -120,7 +171,17 @@ class Answers:
 
     async def tail(self) -> Sequence[Part]:
         """How many packets take how long."""
-        return [Chart(percentile_curve((await self._whole())["aggregate"]))]
+        drawn = (await self._drawn()).get("delay_map")
+        curve = curve_of_map(drawn) if drawn else []
+        return [Chart(percentile_curve((await self._whole())["aggregate"], curve=curve), height=320)]
+
+    async def map(self) -> Sequence[Part]:
+        """When delays were how long."""
+        drawn = (await self._drawn()).get("delay_map")
+        if not drawn:
+            return [Chart(empty("No delays to show", "Nothing was sampled in this time; choose a longer one."))]
+        times, packets = without_gaps(drawn)
+        return [Chart(heat_map(times, drawn["edges_ns"], packets), height=340)]
 
     async def clocks(self) -> Sequence[Part]:
         """How the two clocks differ, and how sure that is."""
@@ -140,15 +201,19 @@ class Answers:
         return parts
 
     async def _whole(self) -> dict[str, Any]:
-        more: dict[str, Any] = {} if self._is_measured else {"by": "packets"}
+        more: dict[str, Any] = {} if self._is_measured else {"by": "packets", "top": MOST_FLOWS}
         found: dict[str, Any] = await self._once("whole", more)
         return {"flows": [], **found}
 
     async def _series(self) -> Sequence[Mapping[str, Any]]:
-        # Of flows one is enough here: all packets together are what is shown.
-        more: dict[str, Any] = {} if self._is_measured else {"top": 1, "live": False}
+        return list((await self._drawn()).get("intervals", ()))
+
+    async def _drawn(self) -> Mapping[str, Any]:
+        """What charts show: all packets together, by time."""
+        more: dict[str, Any] = {} if self._is_measured else {"totals_only": True, "delay_map": True, "live": False}
         more["interval_ns"] = interval_of(self._view.span().length_ns)
-        return list((await self._once("series", more)).get("intervals", ()))
+        found: Mapping[str, Any] = await self._once("series", more)
+        return found
 
     async def _once(self, what: str, more: Mapping[str, Any]) -> Any:
         """Several panels wait for one answer; it is given up when the last of them has gone."""
@@ -270,7 +335,7 @@ async def points(view: View, name: str) -> Sequence[Part]:
     columns = [
         Column("segment", "Segment", width=130),
         Column("point", "Point", link=("/node", {"name": "node"})),
-        Column("state", "State", kind="state", width=120),
+        Column("state", "State", kind="state", width=140),
         Column("last_ns", "Last epoch", kind="ago", width=120),
         Column("size_bytes", "Its size", kind="bytes", width=105),
         Column("reason", "Why not"),

@@ -7,6 +7,7 @@ and what it has asked ends with the page. A session that has ended leads to sign
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ NAVIGATION = {
     "/segments": ("Segments", ("/segments", "/segment")),
     "/nodes": ("Nodes", ("/nodes", "/node")),
     "/collections": ("Tomography", ("/collections", "/collection")),
+    "/networks": ("Network", ("/networks", "/network")),
+    "/captures": ("Captures", ("/captures",)),
     "/query": ("Query", ("/query",)),
 }
 HEAD = '<link rel="stylesheet" href="/_sojourn/style.css"><script src="/_sojourn/script.js"></script>'
@@ -57,7 +60,7 @@ def _frame(view: View, title: str, build: Callable[[View], None]) -> None:
         tag("a", "Sojourn", "brand", href="/")
         with tag("nav", aria_label="Pages"):
             for path, (name, paths) in NAVIGATION.items():
-                if path == "/segments" and not view.sees_all:
+                if path in ("/segments", "/networks") and not view.sees_all:
                     continue  # they are about several nodes
                 here = "page" if view.path in paths else None
                 tag("a", name, href=view.link(path), aria_current=here)
@@ -97,9 +100,7 @@ def heading(title: str, hint: str, *, ranged: View | None = None) -> None:
 def _range_form(view: View) -> None:
     known = {**RANGES}
     with tag("form", "", "fields", method="get", action=view.path, aria_label="Range of time"):
-        for name, value in view.params.multi_items():
-            if name not in ("from", "to"):
-                tag("input", type="hidden", name=name, value=value)
+        keep_fields(view, "from", "to")
         if view.asked_to == "now":
             known.setdefault(view.asked_from, f"since {view.asked_from}")
             with tag("div", "", "field"):
@@ -115,6 +116,20 @@ def _range_form(view: View) -> None:
             tag("a", "up to now", href=f"{view.path}?{urlencode(others)}")
 
 
+def keep_fields(view: View, *own: str) -> None:
+    """All that the address says but for a form's own fields, so that the form leaves it as it is."""
+    for name, value in view.params.multi_items():
+        if name not in own:
+            tag("input", type="hidden", name=name, value=value)
+
+
+def text_field(element: str, label: str, name: str, value: str = "", *, classes: str = "field", **more: Any) -> None:
+    """A field of a form, with its label."""
+    with tag("div", "", classes):
+        tag("label", label, for_=element)
+        tag("input", id=element, name=name, value=value, **more)
+
+
 def options(element: str, name: str, known: Mapping[str, str], chosen: str, *, submits: bool = False) -> None:
     """A choice of a form; with `submits` it sends it when it is changed."""
     with tag("select", id=element, name=name, data_submit="1" if submits else None):
@@ -122,35 +137,62 @@ def options(element: str, name: str, known: Mapping[str, str], chosen: str, *, s
             tag("option", text, value=value, selected=True if value == chosen else None)
 
 
+def section(title: str, hint: str = "") -> Any:
+    """A titled card of the page's own, such as one with a form; a context."""
+    card = tag("section", "", "card wide", aria_label=title)
+    with card, tag("header"):
+        tag("h2", title)
+        if hint:
+            tag("p", hint, "hint")
+    return card
+
+
 def panels() -> Any:
     """Where panels of a page lie, side by side where there is room; a context."""
     return tag("div", "", "panels")
+
+
+async def renew_all(some: Sequence[Panel]) -> None:
+    """Fill several panels now, such as those that one slider is about."""
+    await asyncio.gather(*(one.renew() for one in some))
 
 
 class Panel:
     """A titled part of a page that fills itself once the page is there, and again every so many seconds if told."""
 
     def __init__(
-        self, view: View, title: str, fill: Fill, *, every: float | None = None, wide: bool = False, hint: str = ""
+        self,
+        view: View,
+        title: str,
+        fill: Fill,
+        *,
+        every: float | None = None,
+        wide: bool = False,
+        hint: str = "",
+        bare: bool = False,
     ) -> None:
+        """A `bare` one is part of a card that has a heading of its own."""
         self._view, self._title, self._fill = view, title, fill
         self._drawn: list[tuple[object, Drawn]] = []
-        with tag("section", "", "card wide" if wide else "card", aria_label=title, data_panel=title):
-            with tag("header"):
-                tag("h2", title)
-                if hint:
-                    tag("p", hint, "hint")
+        classes = "bare" if bare else "card wide" if wide else "card"
+        with tag("div" if bare else "section", "", classes, aria_label=None if bare else title, data_panel=title):
+            if not bare:
+                with tag("header"):
+                    tag("h2", title)
+                    if hint:
+                        tag("p", hint, "hint")
             self._trouble = tag("p", "", "notice warn")
             self._trouble.set_visibility(False)
             self._body = tag("div", "", "body")
             with self._body:
                 tag("p", "Loading …", "hint")
         if every is None:
-            ui.timer(0, self._renew, once=True)
+            ui.timer(0, self.renew, once=True)
         else:
-            ui.timer(every, self._renew)
+            ui.timer(every, self.renew)
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Fill it now."""
         try:
             parts = await self._fill()
         except RefusedError as error:

@@ -18,6 +18,8 @@ RECONNECT_SECONDS = 5.0
 def make_site() -> FastAPI:
     """The application that serves pages and what they load."""
     from sojourn.web.pages import nodes, overview, query, segment, segments, tomography
+    from sojourn.web.pages.network import listing, topology
+    from sojourn.web.pages.uploads import captures
 
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     nicegui_app.config.socket_io_js_transports = ["websocket"]
@@ -32,5 +34,5 @@ def make_site() -> FastAPI:
         gzip_middleware_factory=None,
         show_welcome_message=False,
     )
-    assert all((nodes, overview, query, segment, segments, tomography))
+    assert all((nodes, overview, query, segment, segments, tomography, listing, topology, captures))
     return site

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,13 +15,15 @@ from typing import Any
 from sojourn.core.units import plural
 from sojourn.web.charts.journeys import waterfall
 from sojourn.web.charts.networks import Link, Node, network, placed
-from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Table
+from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Slider, Table
 from sojourn.web.pages.segment import columns_of
-from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
+from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels, renew_all
 from sojourn.web.pages.unit import named
+from sojourn.web.pages.uploads.captures import shown_upload, trace_form
 from sojourn.web.pages.view import View, duration
 
 MOST_PACKETS = 1000
+STRETCHES = 24
 PATH = "/api/v1/nodes/{}/collections/{}"
 SINK = "sink"
 
@@ -31,7 +33,9 @@ def collections(view: View) -> None:
     """One table."""
     heading("Tomography", "Packets collected at sinks, and how far their hops are known.")
     with panels():
+        shown_upload(view)
         Panel(view, "Collections", partial(table, view), every=LIVE_SECONDS, wide=True)
+        trace_form(view)
 
 
 async def table(view: View) -> Sequence[Part]:
@@ -70,8 +74,11 @@ def collection(view: View) -> None:
             Panel(
                 view, title, partial(field.journey, origin, sequence), wide=True, hint="pale: bounds that are certain"
             )
-        Panel(view, "Network", field.drawn, every=6 * LIVE_SECONDS, hint="nodes by mean delay, links by traffic")
-        Panel(view, "Slowest nodes", field.nodes, every=2 * LIVE_SECONDS)
+        moving = [
+            Panel(view, "Network", field.drawn, every=6 * LIVE_SECONDS, hint="colour: mean delay; width: packets"),
+            Panel(view, "Slowest nodes", field.nodes, every=2 * LIVE_SECONDS),
+        ]
+        field.moved = lambda: renew_all(moving)
         Panel(view, "Packets", field.packets, every=2 * LIVE_SECONDS, wide=True, hint="each leads to its journey")
 
 
@@ -82,10 +89,43 @@ class Field:
         self._view, self._node, self._name = view, node, name
         self._path = named(PATH, node, name)
         self._places: dict[str, tuple[float, float]] = {}
+        self._scale: list[float] = []
+        self._measured = (0, 0)
+        at = view.param("at", "0")
+        self.at = int(at) if at.isdecimal() and len(at) < 4 else 0  # the stretch looked at; 0: all
+        self.moved: Callable[[], Awaitable[None]] | None = None
 
     def _range(self) -> dict[str, int]:
         span = self._view.span()
         return {"from_ns": max(span.from_ns, 0), "to_ns": span.to_ns}
+
+    def _stretch(self) -> dict[str, int]:
+        """The part of the range that the slider is at."""
+        first, last = self._measured
+        if not self.at or last <= first:
+            return self._range()
+        ends = [first + (last - first) * place // STRETCHES for place in (self.at - 1, self.at)]
+        return {"from_ns": ends[0], "to_ns": ends[1]}
+
+    async def _move(self, value: int) -> None:
+        self.at = value
+        if self.moved is not None:
+            await self.moved()
+
+    async def _slider(self) -> list[Part]:
+        """Over the time from the first packet of the range to the last; colours stay those of all of it."""
+        waits = await self._view.unit.get(f"{self._path}/nodes", **self._range())
+        self._scale = [one["mean_ns"] for one in waits["nodes"]]
+        hops = await self._view.unit.get(f"{self._path}/hops", limit=1, **self._range())
+        newest = (await self._view.unit.get(self._path))["newest_ns"]
+        if not hops["hops"] or newest is None:
+            return []
+        self._measured = hops["hops"][0]["t0_ns"], min(newest, self._range()["to_ns"]) + 1
+        ends = self._stretch()
+        text = "all of the range"
+        if self.at:
+            text = f"{self._view.time(ends['from_ns'])} to {self._view.time(ends['to_ns'])[11:]}"
+        return [Slider("Time", "at", STRETCHES, min(self.at, STRETCHES), text, self._move)]
 
     async def progress(self) -> Sequence[Part]:
         """Its counts."""
@@ -103,7 +143,7 @@ class Field:
 
     async def nodes(self) -> Sequence[Part]:
         """How long packets stayed at each node."""
-        found = await self._view.unit.get(f"{self._path}/nodes", **self._range())
+        found = await self._view.unit.get(f"{self._path}/nodes", **self._stretch())
         if not found["nodes"]:
             return [_nothing()]
         columns = [
@@ -117,10 +157,11 @@ class Field:
 
     async def drawn(self) -> Sequence[Part]:
         """Nodes coloured by their mean delay, links as wide as they are used."""
-        waits = (await self._view.unit.get(f"{self._path}/nodes", **self._range()))["nodes"]
+        slider = await self._slider()
+        waits = (await self._view.unit.get(f"{self._path}/nodes", **self._stretch()))["nodes"]
         if not waits:
-            return [_nothing()]
-        used = _links(await self._hops())
+            return [*slider, _nothing()]
+        used = _links(await self._hops(self._stretch()))
         means = {str(one["node"]): one["mean_ns"] for one in waits}
         names = list(dict.fromkeys([*means, *(end for pair in used for end in pair)]))
         number = {name: place for place, name in enumerate(names)}
@@ -136,7 +177,7 @@ class Field:
             nodes.append(Node(name, means.get(name), x=x, y=y, is_marked=name == SINK))
         nodes = await asyncio.to_thread(placed, nodes, links)
         self._places = {one.name: (one.x, one.y) for one in nodes if one.x is not None and one.y is not None}
-        return [Chart(network(nodes, links), height=480)]
+        return [*slider, Chart(network(nodes, links, scale=self._scale), height=480)]
 
     async def packets(self) -> Sequence[Part]:
         """The packets of the range, with what each took."""
@@ -184,8 +225,9 @@ class Field:
                 parts.append(Chart(waterfall(columns_of(hops)), height=110 + 40 * len(hops)))
         return parts
 
-    async def _hops(self) -> Sequence[Mapping[str, Any]]:
-        page_of_hops = await self._view.unit.get(f"{self._path}/hops", limit=MOST_PACKETS, **self._range())
+    async def _hops(self, within: Mapping[str, int] | None = None) -> Sequence[Mapping[str, Any]]:
+        asked = within or self._range()
+        page_of_hops = await self._view.unit.get(f"{self._path}/hops", limit=MOST_PACKETS, **asked)
         return list(page_of_hops["hops"])
 
 

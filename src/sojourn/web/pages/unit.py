@@ -20,6 +20,7 @@ from sojourn.web.pages.sessions import Session
 
 SECONDS = 90.0
 GRACE_SECONDS = 3.0
+LARGE_BYTES = 200_000  # of an answer that others would wait for while it is parsed
 
 
 class RefusedError(ServerError):
@@ -60,6 +61,8 @@ class Unit:
             raise RefusedError(422, str(error)[:200]) from None
         if answer.is_success:
             is_json = answer.headers.get("content-type", "").startswith("application/json")
+            if is_json and len(answer.content) > LARGE_BYTES:
+                return await asyncio.to_thread(answer.json)
             return answer.json() if is_json else answer.text
         raise RefusedError(answer.status_code, _detail(answer))
 

@@ -45,6 +45,7 @@ class View:
     def __init__(self, request: Request) -> None:
         state = request.state
         self._request = request
+        self.takes_uploads: bool = state.front.takes_uploads
         self.unit = Unit(state.front.unit, state.session, request.client.host if request.client else "")
         self.path = request.scope["path"]
         self.params = request.query_params

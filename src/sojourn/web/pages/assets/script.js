@@ -58,6 +58,12 @@
       const percent = 100 * value;
       return `${percent === 0 || percent >= 10 ? percent.toFixed(percent === 0 ? 0 : 1) : percent.toPrecision(2)} %`;
     }),
+    // Part of the address, so that what is seen can be shared.
+    remember: (name, value) => {
+      const here = new URL(location.href);
+      here.searchParams.set(name, value);
+      history.replaceState(history.state, "", here);
+    },
     ago: known((ns) => `${duration(Math.max(0, Date.now() * 1e6 - ns))} ago`),
     // A link to a page about the row, within the range of time that this page shows.
     link: (page, fields) => (params) => {
@@ -73,6 +79,25 @@
       anchor.href = `${page}?${asked}`;
       anchor.textContent = params.valueFormatted ?? params.value;
       return anchor;
+    },
+    // Counts over time as steps, the largest beside them.
+    trend: (params) => {
+      const values = params.value ?? [], most = Math.max(...values, 0);
+      const cell = document.createElement("span");
+      cell.className = most ? "trend bad" : "trend";
+      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      svg.setAttribute("viewBox", `0 0 ${values.length} 10`);
+      svg.setAttribute("preserveAspectRatio", "none");
+      svg.setAttribute("aria-hidden", "true");
+      const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      const height = (value) => 9.5 - (most ? (9 * value) / most : 0);
+      path.setAttribute("d", values.map((value, place) => `${place ? "L" : "M"}${place} ${height(value)}H${place + 1}`).join(""));
+      path.setAttribute("vector-effect", "non-scaling-stroke");
+      svg.append(path);
+      const text = document.createElement("span");
+      text.textContent = most ? `most ${most}` : "none";
+      cell.append(svg, text);
+      return cell;
     },
     state: (params) => {
       if (!params.value) return "–";
@@ -103,6 +128,91 @@
       keep("sojourn_theme", isDark() ? "light" : "dark");
       location.reload();
     }
+  });
+  // Files go to the interface by way of the page's session; what is sent is counted while it is.
+  const SEND = "/_sojourn/send/api/v1";
+  const sent = (method, path, body, tell) =>
+    new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest();
+      request.open(method, SEND + path);
+      if (typeof body === "string") request.setRequestHeader("Content-Type", "application/json");
+      request.upload.onprogress = (event) => tell?.(event.loaded / (event.total || 1));
+      request.onload = () => {
+        let found = null;
+        try {
+          found = JSON.parse(request.responseText);
+        } catch {}
+        if (request.status < 300) resolve(found);
+        else reject(new Error(found?.detail ?? request.responseText.slice(0, 300)));
+      };
+      request.onerror = () => reject(new Error("the connection was lost; try again"));
+      request.send(body);
+    });
+  const chosen = (form, name) => form.elements[name]?.files?.[0];
+  const uploads = {
+    // One capture is looked at for round trips, two are compared.
+    captures: async (form, tell) => {
+      const [first, second] = [chosen(form, "sender"), chosen(form, "receiver")];
+      const files = second ? { sender: first, receiver: second } : { capture: first };
+      return measured(form, second ? "measure" : "rtt", files, tell);
+    },
+    trace: async (form, tell) => measured(form, "tomography", { trace: chosen(form, "trace") }, tell),
+    topology: async (form, tell) => {
+      const file = chosen(form, "file");
+      const name = form.elements.name.value.trim() || file.name.replace(/\..*$/, "");
+      const asked = new URLSearchParams({ file_name: file.name });
+      if (form.elements.directed.value) asked.set("directed", form.elements.directed.value);
+      await sent("PUT", `/topologies/${encodeURIComponent(name)}?${asked}`, file, (share) => tell("sending", share));
+      return `/network?${new URLSearchParams({ name })}`;
+    },
+  };
+  const measured = async (form, kind, files, tell) => {
+    const asked = { kind, where: form.elements.where?.value ?? "", reverse: !!form.elements.reverse?.checked };
+    const { id } = await sent("POST", "/uploads", JSON.stringify(asked));
+    try {
+      for (const [place, file] of Object.entries(files)) {
+        const to = `/uploads/${id}/files/${place}?${new URLSearchParams({ name: file.name })}`;
+        await sent("PUT", to, file, (share) => tell(`sending ${file.name}`, share));
+      }
+      await sent("POST", `/uploads/${id}/start`, "{}");
+    } catch (error) {
+      sent("DELETE", `/uploads/${id}`).catch(() => {});
+      throw error;
+    }
+    return `${location.pathname}?${new URLSearchParams({ upload: id })}`;
+  };
+  document.addEventListener("submit", async (event) => {
+    const form = event.target, upload = uploads[form.dataset.upload];
+    if (!upload) return;
+    event.preventDefault();
+    const trouble = form.querySelector("[role=alert]"), status = form.querySelector(".progress");
+    const [text, bar] = [status.querySelector("span"), status.querySelector("progress")];
+    const tell = (what, share) => {
+      text.textContent = `${what} … ${Math.round(100 * share)} %`;
+      bar.value = share;
+    };
+    const button = form.querySelector("button[type=submit]");
+    trouble.hidden = true;
+    status.hidden = false;
+    button.disabled = true;
+    try {
+      location.assign(await upload(form, tell));
+    } catch (error) {
+      trouble.textContent = error.message;
+      trouble.hidden = false;
+      status.hidden = true;
+    }
+    button.disabled = false;
+  });
+  document.addEventListener("click", async (event) => {
+    const removed = event.target.closest?.("[data-remove]");
+    if (!removed || !confirm(removed.dataset.sure)) return;
+    try {
+      await sent("DELETE", removed.dataset.remove);
+    } catch (error) {
+      if (!/there is no/.test(error.message)) return alert(error.message);
+    }
+    location.assign(removed.dataset.then);
   });
   // A page that has lost its connection may have lost its session: then signing in again is what helps.
   setInterval(async () => {

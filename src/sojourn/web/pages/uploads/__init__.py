@@ -1,0 +1,1 @@
+"""Captures and traces that viewers upload, and the reports of them."""

@@ -1,0 +1,75 @@
+"""A signed-in browser at the dashboard: what it opens, what it complains of, what it loads, what it looks like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from playwright.sync_api import Browser, BrowserContext, Locator, Page
+from tests.web.pages.dashboard_world import Dashboard
+
+PATIENCE_MS = 60_000
+LOADED = (
+    "() => document.querySelector('#content .card') && ![...document.querySelectorAll('.hint')]"
+    ".some((one) => one.textContent === 'Loading …') && !document.querySelector('#popup[aria-hidden=false]')"
+)
+SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+  .filter((one) => ['serious', 'critical'].includes(one.impact))
+  .map((one) => `${one.id}: ${one.nodes[0].html.slice(0, 200)}`)"""
+LOOKS = {
+    "light": {"viewport": {"width": 1360, "height": 850}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1360, "height": 850}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True},
+}
+
+
+@dataclass
+class Visit:
+    """A signed-in browser, and all that it complained of or loaded."""
+
+    context: BrowserContext
+    url: str
+    complaints: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        """A page, with all its panels filled."""
+        page = self.open_plain(path)
+        page.wait_for_function(LOADED)
+        return page
+
+    def open_plain(self, path: str) -> Page:
+        """A page without panels, such as a report."""
+        page = self.context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.loaded.append(request.url))
+        page.goto(f"{self.url}{path}")
+        return page
+
+
+def visit(browser: Browser, dashboard: Dashboard, who: str = "admin", **context: object) -> Visit:
+    opened = browser.new_context(timezone_id="Europe/Berlin", **context)
+    page = opened.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{dashboard.url}/sign-in")
+    page.fill("#token", dashboard.tokens[who])
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#content")
+    page.close()
+    return Visit(opened, dashboard.url)
+
+
+def panel(page: Page, title: str) -> Locator:
+    return page.locator(f"[data-panel='{title}']")
+
+
+def keep(page: Page, folder: Path, name: str) -> None:
+    page.screenshot(path=folder / f"{name}.png", full_page=True)
+
+
+def faults(page: Page, axe_script: str) -> list[str]:
+    """What keeps some people from using a page."""
+    page.evaluate(axe_script)
+    return page.evaluate(SERIOUS)
