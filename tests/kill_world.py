@@ -6,9 +6,7 @@ store has to hold exactly the numbers in the ledger without those that a restart
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import select
 import signal
 import socket
@@ -20,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ledger_source import Ledger, ledger_environment
 from mosquitto_broker import Broker
-from sojourn.core.units import parse_time
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 from waiting import PATIENCE_SECONDS, eventually
@@ -30,26 +28,6 @@ __all__ = ["KillWorld", "Outcome"]
 
 SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
 STREAMS = {"fast": "300ms", "slow": "4s"}
-LEDGER = '''
-import os
-from sojourn.core.keys import ProcessKey
-from sojourn.sources.source import Metric, ReadingSource
-
-class Ledger(ReadingSource):
-    """Consecutive numbers, each written down before it is measured."""
-    metric = Metric("ledger", "operations", "process", "increments")
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self._number = os.pread(self._file, 1 << 30, 0).count(b"\\n")
-
-    def read(self, now_ns):
-        self._number += 1
-        os.write(self._file, f"{now_ns} {self._number}\\n".encode())
-        return {ProcessKey("work", 1): self._number}
-'''
-_LOST = re.compile(r"stream (\w+) lost what it measured from (\S+) .* before this start at ([^\s,]+)")
 
 
 class Wire:
@@ -121,16 +99,11 @@ class KillWorld:
         self._unit: subprocess.Popen[str] | None = None
         self._agent: subprocess.Popen[str] | None = None
         self.logs: list[str] = []
+        self._ledgers = {name: Ledger(directory, name) for name in STREAMS}
         self._configure()
 
     def _configure(self) -> None:
-        plugin = self._directory / "plugin"
-        information = plugin / "ledger-1.0.dist-info"
-        information.mkdir(parents=True)
-        (plugin / "ledger_metric.py").write_text(LEDGER)
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: ledger\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text("[sojourn.sources]\nledger = ledger_metric:Ledger\n")
-        self._environment = os.environ | {"PYTHONPATH": f"{plugin}:{os.environ.get('PYTHONPATH', '')}"}
+        self._environment = ledger_environment(self._directory / "plugin")
         store = open_store(self._directory / "store")
         (self._directory / "token").write_text(TokenStore(store).create(Role.NODE, name="n", node="alpha")[1])
         store.close()
@@ -143,20 +116,12 @@ class KillWorld:
             'poll = "20ms"',
         ]
         for name, epoch in STREAMS.items():
-            table = {"metric": "ledger", "path": str(self._ledger(name)), "epoch": epoch}
-            lines += [f"[streams.{name}]", *(f'{key} = "{value}"' for key, value in table.items())]
-            lines += ["buckets = 16", "per_instance = 2", "bits = 40", "count_bits = 24"]
+            lines += self._ledgers[name].table(epoch)
         (self._directory / "agent.toml").write_text("\n".join(lines) + "\n")
-
-    def _ledger(self, stream: str) -> Path:
-        return self._directory / f"{stream}.ledger"
 
     def _numbers(self, stream: str) -> list[tuple[int, int]]:
         """Time and number of each measurement."""
-        if not self._ledger(stream).exists():
-            return []
-        lines = self._ledger(stream).read_text().splitlines()
-        return [(int(time_ns), int(number)) for time_ns, number in map(str.split, lines)]
+        return self._ledgers[stream].numbers()
 
     def start_unit(self) -> None:
         command = [*SOJOURN, "serve", "--data", str(self._directory / "store"), "--port", "0"]
@@ -238,11 +203,9 @@ class KillWorld:
 
     def _outcome(self) -> Outcome:
         outcome = Outcome()
-        lost = {name: _reported(self.logs, name) for name in STREAMS}
         store = open_store(self._directory / "store")
-        for name, spans in lost.items():
-            numbers = self._numbers(name)
-            kept = [n for time_ns, n in numbers if not any(a < time_ns // 1000 <= b for a, b in spans)]
+        for name, ledger in self._ledgers.items():
+            numbers, kept = ledger.numbers(), ledger.kept(self.logs)
             epochs = store.epochs("alpha", name, 0, 2**62)
             stored = (sum(e.recorded for e in epochs), sum(int(e.sketch.column("sum").sum()) for e in epochs))
             outcome.measured += len(numbers)
@@ -259,9 +222,3 @@ class KillWorld:
                 outcome.mute.append(log)
         outcome.conflicts = [log for log in self.logs if "has its number" in log or "arrived whole" in log]
         return outcome
-
-
-def _reported(logs: list[str], stream: str) -> set[tuple[int, int]]:
-    """The spans, in microseconds, that restarts called lost."""
-    found = (match.groups() for log in logs for match in _LOST.finditer(log))
-    return {(parse_time(a) // 1000, parse_time(b) // 1000) for name, a, b in found if name == stream}

@@ -1,4 +1,9 @@
-"""Nodes and two query units of one database, over a broker or HTTP: killed in turn, everything arrives once."""
+"""Whole agents and two query units of one database, over a broker or HTTP: killed in turn, everything arrives once.
+
+Every agent is a process of its own, `sojourn agent`, and measures numbers that it wrote down before
+(`ledger_source`). In the end the database holds each of its epochs once, and their sums are those of all numbers but
+the ones that a restart of the agent called lost: those of the epoch that was open when it was killed.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
 
-import sending_nodes
+from ledger_source import Ledger, ledger_environment
 from mosquitto_broker import Broker, running_broker
 from postgresql_server import PostgresqlServer
+from sojourn.node.transports.broker import is_broker
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 from waiting import PATIENCE_SECONDS, eventually
@@ -27,50 +34,86 @@ SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
 CUT_OFF = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
 
 
+STREAM = "work"
+# What an agent is given to reach its query unit before it is asked to end once more.
+SETTLING_SECONDS = 2.0
+
+
 @dataclass(frozen=True)
 class Size:
-    """How many nodes, in how many processes, send how many epochs each, through how many kills."""
+    """How many agents close how many epochs each, through how many troubles so many seconds apart."""
 
-    nodes: int
-    processes: int
+    agents: int
     epochs: int
-    kills: int
-    pause_seconds: float
+    epoch: str
+    troubles: int
+    apart_seconds: tuple[float, float]
+    killed: int  # agents at a time
 
     @property
     def names(self) -> list[str]:
-        return [f"node {number} +#" for number in range(self.nodes)]
+        return [f"node {number} +#" for number in range(self.agents)]
 
 
-FULL = Size(nodes=50, processes=5, epochs=200, kills=30, pause_seconds=0.3)
+FULL = Size(agents=50, epochs=200, epoch="1s", troubles=30, apart_seconds=(2.0, 8.0), killed=8)
 
 
 class Running:
     """A process that can be killed and started again."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        self._command, self.log = command, log
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._command, self.log, self._environment = command, log, environment
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with open(self.log, "a") as log:
-            self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=log)
+            self._process = subprocess.Popen(
+                self._command, stdout=subprocess.DEVNULL, stderr=log, env=self._environment
+            )
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait(PATIENCE_SECONDS)
 
-    def is_done(self) -> bool:
-        """Whether it ended by itself, with everything acknowledged."""
-        assert self._process is not None
-        code = self._process.poll()
-        assert code in (None, 0), self.log.read_text()
-        return code == 0
-
     def restart(self) -> None:
         self.kill()
         self.start()
+
+
+class FleetAgent(Running):
+    """An agent of one stream, whose measurements its ledger has; all of it in a directory of its own."""
+
+    def __init__(self, directory: Path, name: str, address: str, size: Size, environment: Mapping[str, str]) -> None:
+        directory.mkdir()
+        self.name, self.ledger = name, Ledger(directory, STREAM)
+        self.token = directory / "token"
+        self.token.touch(mode=0o600)
+        lines = [f'node = "{name}"', f'server = "{address}"', f'spool = "{directory / "spool"}"', 'poll = "100ms"']
+        if not is_broker(address):
+            lines.append(f'token_file = "{self.token}"')
+        (directory / "agent.toml").write_text("\n".join([*lines, *self.ledger.table(size.epoch)]) + "\n")
+        super().__init__([*SOJOURN, "agent", "-c", str(directory / "agent.toml")], directory / "log", environment)
+
+    def end(self) -> None:
+        """Ask it to close what is open, and to send it."""
+        assert self._process is not None
+        self._process.terminate()
+
+    def has_ended(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
+
+    def has_sent_all(self) -> bool:
+        """Whether it ended with nothing left to send; one that did not is given another run."""
+        if not self.has_ended():
+            return False
+        if " 0 waiting" in self.log.read_text().splitlines()[-1]:
+            return True
+        self.start()
+        time.sleep(SETTLING_SECONDS)
+        self.end()
+        return False
 
 
 class ServingUnit(Running):
@@ -110,41 +153,40 @@ class UnitAtPort(ServingUnit):
             return int(probe.connect_ex(("127.0.0.1", self.port)) == 0)
 
 
-def run(directory: Path, data: str, size: Size, *, seed: int, server: PostgresqlServer | None = None) -> int:
-    """Send everything through a broker while nodes, query units, the broker and what the database does for them are
-    cut off in turn; a server that is given is restarted, too, and once in the way of a crash. How many troubles.
+def run(directory: Path, data: str, size: Size, *, seed: int, server: PostgresqlServer | None = None) -> None:
+    """Send everything through a broker while agents, query units, the broker and what the database does for them are
+    cut off in turn; a server that is given is restarted, too, and once in the way of a crash.
     """
     chance = random.Random(seed)
     with ExitStack() as stack:
         broker = stack.enter_context(contextmanager(running_broker)(directory / "broker"))
         units = [UnitAtBroker(data, broker, directory / f"serve-{number}.log") for number in range(2)]
-        nodes = sending(directory, size, [broker.url])
+        agents = fleet(directory, size, [broker.url])
 
         def restart_broker() -> None:
             broker.stop(chance.choice((signal.SIGKILL, signal.SIGTERM)))
             time.sleep(chance.uniform(0.0, 0.5))
             broker.start()
 
-        troubles: list[Callable[[], None]] = [*killing(chance, units, nodes), restart_broker]
+        troubles: list[Callable[[], None]] = [*killing(chance, units, agents, size), restart_broker]
         if "://" in data:
             troubles.append(lambda: cut_off(data))
         if server is not None:
             troubles.append(lambda: restart_server(server, chance))
-        return live_through(stack, chance, units, nodes, troubles, size.kills)
+        live_through(stack, chance, units, agents, troubles, size, data)
+        check(agents, data, size)
 
 
-def run_over_http(directory: Path, data: str, size: Size, *, seed: int) -> int:
-    """The same with nodes that reach one of two query units of one database by HTTP."""
+def run_over_http(directory: Path, data: str, size: Size, *, seed: int) -> None:
+    """The same with agents that reach one of two query units of one database by HTTP."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         units = [UnitAtPort(data, directory / f"serve-{number}.log") for number in range(2)]
-        nodes = sending(directory, size, [f"http://127.0.0.1:{unit.port}" for unit in units])
-        store = open_store(data)
-        tokens = TokenStore(store)
-        for name in size.names:
-            text = tokens.create(Role.NODE, name="n", node=name)[1]
-            (directory / "nodes" / f"{name}.token").write_text(text)
-        store.close()
+        agents = fleet(directory, size, [f"http://127.0.0.1:{unit.port}" for unit in units])
+        with closing(open_store(data)) as store:
+            tokens = TokenStore(store)
+            for agent in agents:
+                agent.token.write_text(tokens.create(Role.NODE, name="n", node=agent.name)[1])
 
         def restart_both() -> None:
             for unit in units:
@@ -152,51 +194,60 @@ def run_over_http(directory: Path, data: str, size: Size, *, seed: int) -> int:
             for unit in units:
                 unit.start()
 
-        troubles = [*killing(chance, units, nodes), restart_both]
-        return live_through(stack, chance, units, nodes, troubles, size.kills)
+        live_through(stack, chance, units, agents, [*killing(chance, units, agents, size), restart_both], size, data)
+        check(agents, data, size)
 
 
-def sending(directory: Path, size: Size, addresses: Sequence[str]) -> list[Running]:
-    """The processes of nodes, which send to one address after the other."""
-    (directory / "nodes").mkdir()
-    processes = []
-    for number in range(size.processes):
-        send = [sys.executable, sending_nodes.__file__, addresses[number % len(addresses)], str(directory / "nodes")]
-        send += [str(size.epochs), str(size.pause_seconds), *size.names[number :: size.processes]]
-        processes.append(Running(send, directory / "nodes.log"))
-    return processes
+def fleet(directory: Path, size: Size, addresses: Sequence[str]) -> list[FleetAgent]:
+    """The agents, which send to one address after the other."""
+    environment = ledger_environment(directory / "plugin")
+    return [
+        FleetAgent(directory / f"agent-{number}", name, addresses[number % len(addresses)], size, environment)
+        for number, name in enumerate(size.names)
+    ]
 
 
-def killing(chance: random.Random, units: Sequence[ServingUnit], nodes: Sequence[Running]) -> list[Callable[[], None]]:
-    """What befalls query units and nodes."""
+def killing(
+    chance: random.Random, units: Sequence[ServingUnit], agents: Sequence[FleetAgent], size: Size
+) -> list[Callable[[], None]]:
+    """What befalls query units and agents."""
 
-    def kill_nodes() -> None:
-        node = chance.choice(nodes)
-        if not node.is_done():
-            node.restart()
+    def kill_agents() -> None:
+        for agent in chance.sample(agents, size.killed):
+            agent.restart()
 
-    return [units[0].restart, kill_nodes, units[1].restart]
+    return [units[0].restart, kill_agents, units[1].restart]
 
 
 def live_through(
     stack: ExitStack,
     chance: random.Random,
     units: Sequence[ServingUnit],
-    nodes: Sequence[Running],
+    agents: Sequence[FleetAgent],
     troubles: Sequence[Callable[[], None]],
-    kills: int,
-) -> int:
-    """Run everything through so many troubles; how many came while there was something to send."""
-    for process in (*units, *nodes):
+    size: Size,
+    data: str,
+) -> None:
+    """Run everything through the troubles, until each agent has closed its epochs and sent them."""
+    for process in (*units, *agents):
         stack.callback(process.kill)
         process.start()
-    met = 0
-    for kill in range(kills):
-        time.sleep(chance.uniform(0.5, 1.5))
-        met += not all(node.is_done() for node in nodes)
-        troubles[kill % len(troubles)]()
-    eventually_all(nodes)
-    return met
+    for trouble in range(size.troubles):
+        time.sleep(chance.uniform(*size.apart_seconds))
+        assert not any(agent.has_ended() for agent in agents)
+        troubles[trouble % len(troubles)]()
+    for agent in agents:
+        eventually(partial(has_stored, data, agent, size.epochs), agent.log.read_text, pause=0.5)
+    for agent in agents:
+        agent.end()
+    for agent in agents:
+        eventually(agent.has_sent_all, agent.log.read_text)
+
+
+def has_stored(data: str, agent: FleetAgent, epochs: int) -> bool:
+    """Whether so many epochs of an agent have arrived."""
+    with closing(open_store(data)) as store:
+        return len(store.frames(agent.name, STREAM, limit=epochs)) >= epochs
 
 
 def cut_off(data: str) -> None:
@@ -214,53 +265,41 @@ def restart_server(server: PostgresqlServer, chance: random.Random) -> None:
     server.start()
 
 
-def eventually_all(nodes: Sequence[Running]) -> None:
-    for process in nodes:
-        eventually(process.is_done, pause=0.2)
-
-
-def check(directory: Path, data: str, size: Size) -> None:
-    reports = (directory / "nodes" / "log").read_text() if (directory / "nodes" / "log").exists() else ""
-    assert "set aside" not in reports
-    assert "fault" not in reports
-    store = open_store(data)
-    try:
-        for node in size.names:
-            epochs = store.epochs(node, sending_nodes.STREAM, 0, 2**62)
-            assert [epoch.sequence for epoch in epochs] == list(range(size.epochs))
-            sums = [int(epoch.sketch.column("sum").sum()) for epoch in epochs]
-            assert sums == [sum(sending_nodes.truth(node, sequence)) for sequence in range(size.epochs)]
-        assert store.totals()["epochs"] == size.nodes * size.epochs
+def check(agents: Sequence[FleetAgent], data: str, size: Size) -> None:
+    """Nothing is missing, and nothing is there twice."""
+    with closing(open_store(data)) as store:
+        stored = 0
+        for agent in agents:
+            log = agent.log.read_text()
+            assert not [line for line in log.splitlines() if "set aside" in line or "fault" in line]
+            epochs = store.epochs(agent.name, STREAM, 0, 2**62)
+            numbers = [epoch.sequence for epoch in epochs]
+            assert len(numbers) == len(set(numbers)) >= size.epochs
+            kept = agent.ledger.kept([log])
+            sums = sum(epoch.recorded for epoch in epochs), sum(int(e.sketch.column("sum").sum()) for e in epochs)
+            assert sums == (len(kept), sum(kept)), agent.name
+            stored += len(epochs)
+        assert store.totals()["epochs"] == stored
         assert store.totals()["epochs_set_aside"] == 0
-    finally:
-        store.close()
 
 
 def test_every_epoch_is_stored_once_whoever_is_killed(tmp_path: Path) -> None:
     """Two query units on one SQLite database."""
-    size = Size(nodes=6, processes=2, epochs=60, kills=4, pause_seconds=0.1)
-    data = str(tmp_path / "store")
-    run(tmp_path, data, size, seed=1)
-    check(tmp_path, data, size)
+    size = Size(agents=5, epochs=25, epoch="300ms", troubles=4, apart_seconds=(0.5, 1.5), killed=2)
+    run(tmp_path, str(tmp_path / "store"), size, seed=1)
 
 
 def test_every_epoch_is_stored_once_over_http(tmp_path: Path) -> None:
-    size = Size(nodes=4, processes=2, epochs=40, kills=4, pause_seconds=0.1)
-    data = str(tmp_path / "store")
-    assert run_over_http(tmp_path, data, size, seed=3) == size.kills
-    check(tmp_path, data, size)
+    size = Size(agents=4, epochs=25, epoch="300ms", troubles=4, apart_seconds=(0.5, 1.5), killed=2)
+    run_over_http(tmp_path, str(tmp_path / "store"), size, seed=3)
 
 
 @pytest.mark.long
-def test_every_epoch_of_fifty_nodes_is_stored_once_in_postgresql(tmp_path: Path, postgresql: PostgresqlServer) -> None:
-    """Nodes, query units, the broker, connections to the database and its server: each five times."""
-    data = postgresql.new_database()
-    assert run(tmp_path, data, FULL, seed=2, server=postgresql) > FULL.kills // 2
-    check(tmp_path, data, FULL)
+def test_every_epoch_of_fifty_agents_is_stored_once_in_postgresql(tmp_path: Path, postgresql: PostgresqlServer) -> None:
+    """Agents, query units, the broker, connections to the database and its server: each five times."""
+    run(tmp_path, postgresql.new_database(), FULL, seed=2, server=postgresql)
 
 
 @pytest.mark.long
-def test_every_epoch_of_fifty_nodes_is_stored_once_in_sqlite_over_http(tmp_path: Path) -> None:
-    data = str(tmp_path / "store")
-    assert run_over_http(tmp_path, data, FULL, seed=4) > FULL.kills // 2
-    check(tmp_path, data, FULL)
+def test_every_epoch_of_fifty_agents_is_stored_once_in_sqlite_over_http(tmp_path: Path) -> None:
+    run_over_http(tmp_path, str(tmp_path / "store"), FULL, seed=4)
