@@ -63,7 +63,8 @@ class EncodedEpoch:
     key_count: int
     decoded_bytes: int  # of memory that the counters take once they are unpacked
     data: bytes
-    few_keys: list[object] | None = attribute(default=None, repr=False, compare=False)  # as parsed, unless many
+    # As parsed, or as known to be bytes, unless many.
+    few_keys: list[object] | tuple[bytes, ...] | None = attribute(default=None, repr=False, compare=False)
     few_counters: bytes | None = attribute(default=None, repr=False, compare=False)  # as packed, unless many
     cut: Cut | None = None
 
@@ -138,13 +139,22 @@ def encoded(data: bytes) -> EncodedEpoch:
 
 def encoded_sequence(data: bytes) -> Iterator[EncodedEpoch]:
     """The epochs of a CBOR sequence, each with its own bytes; raises as `read_epochs` does."""
+    start = 0
+    while start < len(data):
+        epoch = epoch_at(data, start)
+        yield epoch
+        start += len(epoch.data)
+
+
+def epoch_at(data: bytes, start: int) -> EncodedEpoch:
+    """The epoch that begins at a byte, with its own bytes."""
     stream = io.BytesIO(data)
-    while (start := stream.tell()) < len(data):
-        with located(start):
-            body = checked_body(load_item(stream, "epoch", depth=1))
-            if stream.tell() - start > MAX_EPOCH_BYTES:
-                raise WireError(f"an epoch exceeds {MAX_EPOCH_BYTES} bytes", where="epoch")
-            yield header_of(body_items(body), data[start : stream.tell()])
+    stream.seek(start)
+    with located(start):
+        body = checked_body(load_item(stream, "epoch", depth=1))
+        if stream.tell() - start > MAX_EPOCH_BYTES:
+            raise WireError(f"an epoch exceeds {MAX_EPOCH_BYTES} bytes", where="epoch")
+        return header_of(body_items(body), data[start : stream.tell()])
 
 
 def check_intact(data: bytes) -> None:
@@ -316,8 +326,8 @@ def _decode_frame(frame: object) -> tuple[int | None, int | None]:
 
 
 def key_bytes(keys: object) -> tuple[bytes, ...] | None:
-    if keys is None:
-        return None
+    if keys is None or isinstance(keys, tuple):
+        return keys
     if other := set(map(type, expect(keys, list, "keys"))) - {bytes}:
         raise WireError(f"expected bytes, found {other.pop().__name__}", where="keys")
     return tuple(cast(list[bytes], keys))
