@@ -22,7 +22,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Row, String, Table, Text, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    bindparam,
+    insert,
+    select,
+    update,
+)
 
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
@@ -91,6 +104,10 @@ class Token:
         "token 1f2e3d4c (viewer 'grafana')"
         """
         return f"token {self.id} ({self.role} {(self.node or self.name)!r})"
+
+
+# Built once: every request takes it.
+_BY_ID = select(TOKENS).where(TOKENS.c.id == bindparam("token"))
 
 
 def _parts(text: str) -> tuple[str, str] | None:
@@ -185,7 +202,7 @@ class TokenStore:
             return None
         token_id, secret = parts
         with self._store.transaction() as connection:
-            row = connection.execute(select(TOKENS).where(TOKENS.c.id == token_id)).one_or_none()
+            row = connection.execute(_BY_ID, {"token": token_id}).one_or_none()
         if row is None or not hmac.compare_digest(row.digest, _digest(secret)):
             return None
         return _token(row)

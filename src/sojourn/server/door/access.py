@@ -40,7 +40,8 @@ _BEARER = HTTPBearer(auto_error=False, description="a token made by `sojourn tok
 _LOG = logging.getLogger("sojourn.access")
 
 
-def bearer(request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Token:
+# What routes depend on is asynchronous: it waits for nothing, and FastAPI would hand anything else to a thread.
+async def bearer(request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Token:
     """The caller's token, which the gate has checked."""
     token: Token = request.state.token
     return token
@@ -55,7 +56,7 @@ class _Allowed:
     def __init__(self, *roles: Role, keeps_scope: bool = False) -> None:
         self.roles, self.keeps_scope = roles, keeps_scope
 
-    def __call__(self, token: Annotated[Token, Depends(bearer)]) -> Token:
+    async def __call__(self, token: Annotated[Token, Depends(bearer)]) -> Token:
         must_have_role(token, self.roles)
         if token.tags is not None and not self.keeps_scope:
             raise HTTPException(403, f"the token is for the nodes of {', '.join(token.tags)}; this is about all nodes")

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -28,7 +28,8 @@ from fastapi import HTTPException
 
 from sojourn.core.errors import ServerError, WireError
 from sojourn.core.keys import FEW_KEYS, NodeKey, named_ids
-from sojourn.epochs.wire import KERNEL_BYTES, EncodedEpoch, encoded_sequence, hash_bytes_fast
+from sojourn.epochs.headers import encoded_epochs
+from sojourn.epochs.wire import KERNEL_BYTES, EncodedEpoch, hash_bytes_fast
 from sojourn.store.upkeep.downsampling import MergeStep
 
 
@@ -190,16 +191,12 @@ class IngestDesk:
         return await to_thread.run_sync(partial(function, *arguments, **options), limiter=self._threads)
 
 
-async def checked_epochs(desk: IngestDesk, body: bytes, limits: Limits) -> list[EncodedEpoch]:
+def checked_epochs(body: bytes, limits: Limits) -> list[EncodedEpoch]:
     """The epochs in a body, which may be none; 400 if one is malformed, 413 if they are too much."""
-    return await desk.run(_read, body, limits)
-
-
-def _read(body: bytes, limits: Limits) -> list[EncodedEpoch]:
     epochs: list[EncodedEpoch] = []
     decoded = keys = 0
     try:
-        for epoch in encoded_sequence(body):
+        for epoch in encoded_epochs(body):
             epochs.append(epoch)
             memory = epoch.decoded_bytes
             decoded += memory
@@ -230,4 +227,6 @@ def _read(body: bytes, limits: Limits) -> list[EncodedEpoch]:
 def load_kernels() -> None:
     """Load what taking epochs in needs: compiled while a request waits, it would keep all others waiting, too."""
     hash_bytes_fast(bytes(KERNEL_BYTES))
+    with suppress(WireError):
+        next(encoded_epochs(bytes(KERNEL_BYTES)))
     named_ids([NodeKey(f"node-{number}").to_bytes() for number in range(FEW_KEYS)])

@@ -28,9 +28,10 @@ from sojourn.server.door.access import checked_name
 from sojourn.server.door.allowances import Allowances
 from sojourn.server.door.gate import MOST_DETAIL, explain_faults, status_of
 from sojourn.server.door.limits import IngestDesk, Limits, checked_epochs
-from sojourn.server.models import Assignments, EpochResult, EpochResults, Stream, StreamInfo, StreamStates
+from sojourn.server.models import Assignments, EpochResults, Stream, StreamInfo, StreamStates
 from sojourn.server.queries.live import LiveDesk
 from sojourn.server.telemetry import Telemetry
+from sojourn.store.arrivals import Status
 from sojourn.store.epochs import EpochStore, StreamRecord
 
 MayWrite = Callable[[str], object]
@@ -58,36 +59,44 @@ class Intake:
 
     async def add_epochs(self, body: bytes, *, caller: str, may_write: MayWrite, instance: str | None) -> EpochResults:
         """Store one or more epochs; `may_write` raises for a node that the caller may not send as."""
+        # All of it in one thread, and at once: handing on what one thread found to another costs as much as finding it.
         async with self.desk.turn(caller):
-            epochs = await checked_epochs(self.desk, body, self.limits)
-            if not epochs:
-                raise HTTPException(400, "the body holds no epoch")
-            by_node: dict[str, list[EncodedEpoch]] = {}
-            for epoch in epochs:
-                by_node.setdefault(epoch.node, []).append(epoch)
-            for node, its in by_node.items():
-                may_write(checked_name(node))
-                for name in {epoch.stream for epoch in its}:
-                    checked_name(name)
-            for node, its in by_node.items():
-                await self.desk.run(self.quotas.take, node, its)
-                await self.desk.run(self.owners.claim, node, {epoch.stream for epoch in its}, instance)
-            statuses = await self.desk.run(self.store.add_encoded, epochs)
+            epochs, statuses = await self.desk.run(self._take, body, may_write, instance)
         for status, count in Counter(statuses).items():
             self.telemetry.epochs.labels(status.value).inc(count)
-        return EpochResults(
-            results=[
-                EpochResult(node=epoch.node, stream=epoch.stream, sequence=epoch.sequence, status=status.value)
-                for epoch, status in zip(epochs, statuses, strict=True)
-            ]
+        return EpochResults.model_validate(
+            {
+                "results": [
+                    {"node": epoch.node, "stream": epoch.stream, "sequence": epoch.sequence, "status": str(status)}
+                    for epoch, status in zip(epochs, statuses, strict=True)
+                ]
+            }
         )
+
+    def _take(self, body: bytes, may_write: MayWrite, instance: str | None) -> tuple[list[EncodedEpoch], list[Status]]:
+        """The epochs of a body, and what became of each."""
+        epochs = checked_epochs(body, self.limits)
+        if not epochs:
+            raise HTTPException(400, "the body holds no epoch")
+        by_node: dict[str, list[EncodedEpoch]] = {}
+        for epoch in epochs:
+            by_node.setdefault(epoch.node, []).append(epoch)
+        streams = {node: {epoch.stream for epoch in its} for node, its in by_node.items()}
+        for node, names in streams.items():
+            may_write(checked_name(node))
+            for name in names:
+                checked_name(name)
+        for node, its in by_node.items():
+            self.quotas.take(node, its)
+            self.owners.claim(node, streams[node], instance)
+        return epochs, self.store.add_encoded(epochs)
 
     async def answer(self, node: str, request_id: str, body: bytes, *, more: bool) -> None:
         """Hand a node's answer, or a part of it, to whoever waits for it; parts keep the order in which they came."""
         if not self.live.is_asked(node, request_id):
             raise HTTPException(404, "nobody waits for that answer")
         async with self.desk.turn(f"live {node}"):
-            epochs = await checked_epochs(self.desk, body, self.limits)
+            epochs = await self.desk.run(checked_epochs, body, self.limits)
             if any(epoch.node != node for epoch in epochs):
                 raise HTTPException(400, "a snapshot of another node")
             if not self.live.answer(node, request_id, epochs, size_bytes=len(body), more=more):

@@ -147,12 +147,15 @@ class MessageDesk:
     def _reply(self, node: str, message: Arrived, status: int, reply: BaseModel | str) -> None:
         topics = NodeTopics(node)
         to = message.response_topic
-        said = {"body": reply.model_dump(mode="json")} if isinstance(reply, BaseModel) else {"detail": reply}
+        if isinstance(reply, BaseModel):
+            said = f'"body": {reply.model_dump_json()}'
+        else:
+            said = f'"detail": {json.dumps(reply)}'
         self._post(
             Outgoing(
                 # A client of MQTT 3.1.1 cannot name a topic; it reads all replies to its node.
                 to if to is not None and topics.is_reply(to) else topics.down("replies"),
-                json.dumps({"status": status, "unit": self._unit, **said}).encode(),
+                f'{{"status": {status}, "unit": {json.dumps(self._unit)}, {said}}}'.encode(),
                 correlation=None if message.correlation is None else message.correlation[:MOST_CORRELATION],
                 expires_seconds=REPLY_SECONDS,
             )
