@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from test_epochs import epoch
 
+from sojourn.core.errors import UsageError
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.store.arrivals import joined
-from sojourn.store.database import EPOCHS, SEQUENCES
+from sojourn.store.database import EPOCHS, SEQUENCES, SIGHTINGS, widen_spans
 from sojourn.store.epochs import EpochStore, open_store
 from sojourn.store.upkeep.partitions import DAY_NS, partitions_of, prepare_partitions
 
@@ -116,3 +118,23 @@ def test_an_epoch_that_is_dated_far_ahead_counts_when_it_came(stores: list[Epoch
     while gone := store.remove_some_before(NOW + 30 * DAY_NS, limit=9):
         removed += gone
     assert removed == 3, "nothing stays until the date that it bears"
+
+
+def test_two_instances_of_one_id_in_one_batch_widen_one_span(place: str) -> None:
+    """Whoever finds two keys with one hash must not have a statement change a row twice, which PostgreSQL refuses."""
+    here = {"node": "alpha", "stream": "disk", "instance": -5}
+    rows = [{**here, "first_ns": 30, "last_ns": 40}, {**here, "first_ns": 10, "last_ns": 35}]
+    with closing(open_store(place)) as store:
+        for some in (rows, rows[:1], [{**here, "first_ns": 20, "last_ns": 50}]):
+            with store.transaction(writes=True) as connection:
+                widen_spans(connection, SIGHTINGS, some)
+        with store.transaction() as connection:
+            spans = connection.execute(select(SIGHTINGS.c.first_ns, SIGHTINGS.c.last_ns)).all()
+    assert spans == [(10, 50)]
+
+
+def test_a_name_that_is_too_long_for_its_column_is_refused_not_cut(place: str) -> None:
+    if place.startswith("postgresql"):
+        row = {"node": "n" * 201, "stream": "disk", "instance": 1, "first_ns": 1, "last_ns": 2}
+        with closing(open_store(place)) as store, pytest.raises(UsageError), store.transaction() as connection:
+            widen_spans(connection, SIGHTINGS, [row])

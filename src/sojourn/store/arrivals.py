@@ -24,7 +24,17 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from sojourn.epochs.wire import EncodedEpoch
-from sojourn.store.database import AHEAD_NS, EPOCHS, NODES, SEQUENCES, as_written, insert_missing
+from sojourn.store.database import (
+    AHEAD_NS,
+    EPOCHS,
+    NODES,
+    POSTGRESQL,
+    SEQUENCES,
+    as_lists,
+    as_written,
+    given_columns,
+    insert_missing,
+)
 
 Identity = tuple[str, str, int]
 Span = tuple[int, int]  # the first and the last number of a range
@@ -82,8 +92,9 @@ def newest_times(epochs: Iterable[EncodedEpoch]) -> dict[str, int | None]:
     """The time of each node's latest measurement, by its own clock."""
     found: dict[str, int | None] = {}
     for epoch in epochs:
-        times = [time for time in (found.get(epoch.node), epoch.last_ns) if time is not None]
-        found[epoch.node] = max(times, default=None)
+        newest = found.setdefault(epoch.node, epoch.last_ns)
+        if newest is None or (epoch.last_ns is not None and epoch.last_ns > newest):
+            found[epoch.node] = epoch.last_ns
     return found
 
 
@@ -222,6 +233,14 @@ _TOGETHER = (100, 10, 1)
 
 
 @cache
+def _adding_lists(paramstyle: Any) -> str:
+    """The statement that adds any number of epochs that come as a list for each column."""
+    c, names = EPOCHS.c, [*_COLUMNS, *_BESIDE]
+    addition = insert(EPOCHS).from_select(names, given_columns(EPOCHS, names))
+    return as_lists(paramstyle, addition.returning(c.id, c.node, c.stream, c.sequence))
+
+
+@cache
 def _adding(dialect: str, paramstyle: Any, rows: int) -> tuple[str, tuple[str, ...]]:
     """The statement that adds so many epochs as the driver takes it, and its values' order.
 
@@ -236,6 +255,10 @@ def _adding(dialect: str, paramstyle: Any, rows: int) -> tuple[str, tuple[str, .
 
 def _add(connection: Connection, rows: Sequence[tuple[object, ...]]) -> Iterator[tuple[int, str, str, int]]:
     """Add rows of epochs; the number, node, stream and sequence of each."""
+    if connection.dialect.name == POSTGRESQL:
+        lists = dict(zip((*_COLUMNS, *_BESIDE), map(list, zip(*rows, strict=True)), strict=True))
+        yield from connection.exec_driver_sql(_adding_lists(connection.dialect.paramstyle), lists).all()
+        return
     start = 0
     while left := len(rows) - start:
         together = next(count for count in _TOGETHER if count <= left)

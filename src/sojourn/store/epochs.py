@@ -120,9 +120,12 @@ class StreamRecord:
 _Values = Mapping[str, object] | None  # of a statement that leaves some open
 
 
-def open_store(place: str | Path | URL) -> EpochStore:
-    """The store in a directory (SQLite, made if missing) or at a database URL."""
-    return EpochStore(engine_at(place), where=str(place))
+def open_store(place: str | Path | URL, *, is_prepared: bool = False) -> EpochStore:
+    """The store in a directory (SQLite, made if missing) or at a database URL.
+
+    One that another process has opened, and so prepared, need not even be there yet.
+    """
+    return EpochStore(engine_at(place), where=str(place), is_prepared=is_prepared)
 
 
 @lru_cache(maxsize=READ_STORES)
@@ -134,10 +137,10 @@ def read_store(url: URL) -> EpochStore:
 class EpochStore(Database):
     """Epochs, nodes, streams and the directory of keys in one database."""
 
-    def __init__(self, engine: Engine, *, where: str, is_read_only: bool = False) -> None:
+    def __init__(self, engine: Engine, *, where: str, is_read_only: bool = False, is_prepared: bool = False) -> None:
         super().__init__(engine, where=where, is_read_only=is_read_only)
         self._known_keys: dict[bytes, int] = {}
-        if not is_read_only:
+        if not is_read_only and not is_prepared:
             self._prepare()
 
     def _prepare(self) -> None:
@@ -166,10 +169,10 @@ class EpochStore(Database):
             numbers = insert_new(connection, epochs, now)
             statuses = statuses_of(connection, epochs, numbers)
             offered = zip(epochs, statuses, strict=True)
-            new = [epoch for epoch, status in offered if status is Status.STORED]
-            note_cuts(connection, {numbers[identity_of(epoch)]: epoch for epoch in new}, now)
-            stored = [epoch for epoch in new if epoch.key_count]
-            entered = self._enter_keys(connection, {numbers[identity_of(epoch)]: epoch for epoch in stored}, now)
+            new = {numbers[identity_of(epoch)]: epoch for epoch, status in offered if status is Status.STORED}
+            note_cuts(connection, new, now)
+            listing = {number: epoch for number, epoch in new.items() if epoch.key_count}
+            entered = self._enter_keys(connection, listing, now)
         self._remember(entered)
         return statuses
 

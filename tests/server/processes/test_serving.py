@@ -18,6 +18,7 @@ from query_unit import make_epoch
 from serving_process import Serving, is_running, sent, serving
 
 from mosquitto_broker import running_broker
+from postgresql_server import PostgresqlServer
 from sojourn.epochs.wire import encode
 from sojourn.node.transports.broker import broker_at
 from sojourn.node.transports.mqtt import MqttTransport
@@ -25,6 +26,7 @@ from sojourn.store.epochs import open_store
 from waiting import PATIENCE_SECONDS, eventually
 
 NODES, EPOCHS = ("alpha", "beta"), 30
+LOOK_SECONDS = 1.0  # in which a query unit looks at its database once at least
 
 
 @pytest.fixture
@@ -79,6 +81,32 @@ def test_what_is_acknowledged_is_stored_once_whoever_is_killed(place: str, tmp_p
     for node in NODES:
         assert [frame["sequence"] for frame in store.frames(node, "disk", limit=100)] == [*range(EPOCHS)][::-1]
     store.close()
+
+
+def test_workers_that_are_killed_while_the_database_is_away_come_back_and_say_so(
+    tmp_path: Path, postgresql: PostgresqlServer
+) -> None:
+    """Somebody is at the door all the time: to say that it lives, and that epochs have to wait."""
+    epoch = encode(make_epoch(1, time_ns=10**9))
+    with serving(postgresql.new_database(), tmp_path / "log", "--workers", "2") as unit, unit.client("alpha") as node:
+        postgresql.stop("immediate")
+        try:
+            before = unit.workers()
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            eventually(lambda: len(set(unit.workers()) - set(before)) == 2, lambda: unit.log)
+            assert httpx.get(f"{unit.url}/health/live", timeout=PATIENCE_SECONDS).status_code == 200
+            assert node.post("/api/v1/epochs", content=epoch).status_code == 503
+            assert unit.ready().status_code == 503
+            time.sleep(4 * LOOK_SECONDS)
+        finally:
+            postgresql.start()
+        eventually(lambda: unit.ready().status_code == 200, lambda: unit.log)
+        (result,) = node.post("/api/v1/epochs", content=epoch).raise_for_status().json()["results"]
+        assert result["status"] == "stored"
+        lines = [line for line in unit.log.splitlines() if "could not be" in line]
+        assert lines, "that the database is away is said"
+        assert len(lines) == len(set(lines)), "once"
 
 
 def test_all_end_in_order_and_finish_what_they_have_begun(unit: Serving) -> None:

@@ -184,7 +184,8 @@ def live(listening: int, channel: int, control: int, memory: int, parent: int) -
         return
     log_to_stderr(as_json=setup.options.logs_json)
     try:
-        store = open_store(setup.options.data)
+        # The planning process has prepared it. While a database is away there is somebody at the door who says so.
+        store = open_store(setup.options.data, is_prepared=True)
         configuration = _configuration(store, setup, listening, channel, memory)
     except SojournError as error:
         # What could be read when the query unit started may be gone, or a certificate without its key, for a while.
