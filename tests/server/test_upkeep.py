@@ -12,7 +12,7 @@ from query_unit import LIMITS, make_epoch, running_unit
 from typer.testing import CliRunner
 
 from sojourn.cli.main import app
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import StoreError, UsageError
 from sojourn.mplane.measurements import Segment, SegmentMeasurement
 from sojourn.server.upkeep import Periodic
 from sojourn.store.epochs import open_store
@@ -42,6 +42,33 @@ def test_a_fault_in_one_round_does_not_end_the_others(caplog: pytest.LogCaptureF
     eventually(lambda: faulty.rounds > 3)
     faulty.stop()
     assert caplog.text.count("faulty went wrong, and goes on: OverflowError('too large')") == 2
+
+
+class _Failing(Periodic):
+    """Fails as its database does: for some rounds alike, then otherwise, then no more."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        super().__init__("failing", 0.001)
+
+    def work(self) -> None:
+        self.rounds += 1
+        if self.rounds < 60:
+            what = "is away" if self.rounds < 40 else "is starting up"
+            self._complain(logging.getLogger("sojourn.test"), "work was not done", StoreError(what, where="data"))
+
+
+def test_what_goes_wrong_again_and_again_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="sojourn")
+    failing = _Failing()
+    failing.start()
+    eventually(lambda: failing.rounds > 70)
+    failing.stop()
+    assert [record.message for record in caplog.records] == [
+        "warning: work was not done: data: is away",
+        "warning: work was not done: data: is starting up",
+        "it is over that work was not done",
+    ]
 
 
 def test_old_epochs_go_in_the_background_and_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

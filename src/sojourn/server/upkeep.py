@@ -50,6 +50,8 @@ class Periodic(ABC):
         self._seconds, self._computes_in = seconds, process
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._failing: dict[str, str] = {}  # what failed in the last round, and why
+        self._failed: dict[str, str] = {}  # in this one
 
     def start(self) -> None:
         self._thread.start()
@@ -68,7 +70,18 @@ class Periodic(ABC):
             except Exception as error:
                 # A fault in one round, whoever's data caused it, must not end all rounds to come.
                 _FAULTS.error("error: %s went wrong, and goes on: %r", self._thread.name, error)
+            for what in self._failing.keys() - self._failed.keys():
+                _FAULTS.info("it is over that %s", what)
+            self._failing, self._failed = self._failed, {}
             self._stopping.wait(self._seconds)
+
+    def _complain(self, log: logging.Logger, what: str, error: SojournError) -> None:
+        """Say what goes wrong in a round, once until a round goes without it: a database may be away for hours."""
+        if self._stopping.is_set():
+            return
+        self._failed[what] = str(error)
+        if self._failing.get(what) != str(error):
+            log.warning("warning: %s: %s", what, error)
 
     @abstractmethod
     def work(self) -> None:
@@ -89,7 +102,7 @@ class KeyLister(Periodic):
         except _StoppedError:
             return
         except SojournError as error:
-            _KEYS_LOG.warning("warning: keys could not be listed: %s", error)
+            self._complain(_KEYS_LOG, "keys could not be listed", error)
 
     def _pause(self) -> None:
         if self._stopping.wait(KEYS_PAUSE_SECONDS):
@@ -112,7 +125,7 @@ class PartitionKeeper(Periodic):
             with self._store.transaction(writes=True) as connection:
                 prepare_partitions(connection, time.time_ns())
         except SojournError as error:
-            _LOG.warning("warning: no partitions could be made: %s", error)
+            self._complain(_LOG, "no partitions could be made", error)
 
 
 class ClockWatch:
@@ -165,7 +178,7 @@ class Retention(Periodic):
             if (now_ns := self._clock.now_ns()) is not None:
                 self._remove_old(now_ns - self._keep_ns)
         except SojournError as error:
-            _LOG.warning("warning: old %s could not be removed: %s", ", ".join(self._stores), error)
+            self._complain(_LOG, f"old {', '.join(self._stores)} could not be removed", error)
 
     def _remove_old(self, before_ns: int) -> None:
         for what, store in self._stores.items():
@@ -196,7 +209,7 @@ class EpochMerging(Periodic):
         except _StoppedError:
             return
         except SojournError as error:
-            _LOG.warning("warning: old epochs could not be merged: %s", error)
+            self._complain(_LOG, "old epochs could not be merged", error)
 
     def _merge(self, step: MergeStep, now_ns: int) -> None:
         merged = 0

@@ -66,7 +66,7 @@ class Notifier(Periodic):
                 _LOG.warning("warning: %d notifications were given up, as %d wait", given_up, MOST_WAITING)
             due = self._notifications.due(time.time_ns(), limit=AT_ONCE)
         except SojournError as error:
-            _LOG.warning("warning: notifications could not be read: %s", error)
+            self._complain(_LOG, "notifications could not be read", error)
             return
         by_receiver: dict[str, list[Notification]] = {}
         for one in due:

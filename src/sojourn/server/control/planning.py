@@ -195,7 +195,7 @@ class SegmentPlanner(Periodic):
                 self._planned = time.monotonic()
                 self.plan_due()
         except SojournError as error:
-            _LOG.warning("warning: segments could not be planned: %s", error)
+            self._complain(_LOG, "segments could not be planned", error)
 
     def plan_due(self) -> None:
         """Look at all groups that have recorded for long enough."""

@@ -37,8 +37,7 @@ class SilenceWatch(Periodic):
         try:
             self.look(time.time_ns(), time.monotonic_ns())
         except SojournError as error:
-            if not self._stopping.is_set():
-                _LOG.warning("warning: nodes could not be looked at: %s", error)
+            self._complain(_LOG, "nodes could not be looked at", error)
 
     def look(self, now_ns: int, monotonic_ns: int) -> None:
         """Raise and clear what has changed by a time; `monotonic_ns` is the machine's own count then."""

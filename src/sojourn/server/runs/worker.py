@@ -59,8 +59,7 @@ class RunWorker(Periodic):
         try:
             self._answer_new()
         except SojournError as error:
-            if not self._stopping.is_set():
-                _LOG.warning("warning: segments could not be answered: %s", error)
+            self._complain(_LOG, "segments could not be answered", error)
         if time.monotonic() - begun < LONGEST_ROUND_SECONDS / 4:
             self._together = max(self._together // 2, 1)
 

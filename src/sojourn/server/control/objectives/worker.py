@@ -117,8 +117,7 @@ class ObjectiveWorker(Periodic):
                 self._settle(objectives)
             self._give_turns(objectives, now)
         except SojournError as error:
-            if not self._stopping.is_set():
-                _LOG.warning("warning: objectives could not be looked at: %s", error)
+            self._complain(_LOG, "objectives could not be looked at", error)
 
     def _settle(self, objectives: Iterable[Objective]) -> None:
         for objective in objectives:
@@ -164,12 +163,12 @@ class ObjectiveWorker(Periodic):
             except Exception as error:
                 # Whatever one objective's data does, the others go on.
                 if not self._turns.is_closed:
-                    self._complain(turn.owner, error)
+                    self._note_trouble(turn.owner, error)
             seconds = time.monotonic() - began
             pause = min(PAUSES * seconds, self._longest_pause.get(turn.owner, seconds))
             self._turns.done(turn, seconds, again=is_more, pause=pause)
 
-    def _complain(self, name: str, error: Exception) -> None:
+    def _note_trouble(self, name: str, error: Exception) -> None:
         what = str(error) if isinstance(error, SojournError) else f"a fault of ours ({type(error).__name__}: {error})"
         if self._troubles.get(name) != what:
             self._troubles[name] = what[:300]
