@@ -10,8 +10,9 @@ from sqlalchemy import text
 from test_epochs import epoch, undecodable
 
 from postgresql_server import PostgresqlServer
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import StoreError, UsageError
 from sojourn.epochs.wire import encode, encoded
+from sojourn.store.database import shown_place
 from sojourn.store.epochs import EpochStore, StreamRecord, open_store
 from waiting import PATIENCE_SECONDS, eventually
 
@@ -112,3 +113,21 @@ def test_ids_and_times_of_all_64_bits_come_back(pair: tuple[EpochStore, EpochSto
     assert (found.sequence, found.first_ns, found.last_ns) == (2**63 - 1, last, last + 500)
     assert one.last_sequence("n", "disk") == 2**63 - 1
     assert one.keys() == sorted(one.keys(), key=lambda key: key[1])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://u:s3cret@127.0.0.1:1/fleet",
+        "postgresql+psycopg://u@127.0.0.1:1/fleet?password=s3cret&sslpassword=s3cret&connect_timeout=1",
+        "postgresql+psycopg://u:s3cret@127.0.0.1:bad/fleet",
+        "nodatabase://u:s3cret@127.0.0.1/fleet",
+        "postgresql+psycopg://u:s3cret@[::1/fleet",
+    ],
+)
+def test_no_complaint_tells_the_password_of_a_database(url: str) -> None:
+    """Anybody may read them: a query unit's log, `/health/ready`, what nodes are answered."""
+    with pytest.raises(StoreError) as raised:
+        open_store(url)
+    assert "s3cret" not in str(raised.value)
+    assert "s3cret" not in shown_place(url)

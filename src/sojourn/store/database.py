@@ -66,6 +66,23 @@ def is_store(place: str | Path) -> bool:
     return "://" in str(place) or (Path(place) / DATABASE_NAME).exists()
 
 
+def shown_place(place: str | Path | URL) -> str:
+    """Where a database is, to be told to anybody: a URL without its password.
+
+    >>> shown_place("postgresql+psycopg://sojourn:secret@db.example/fleet?password=secret&sslmode=require")
+    'postgresql+psycopg://sojourn:***@db.example/fleet?password=***&sslmode=require'
+    """
+    if not isinstance(place, URL) and "://" not in str(place):
+        return str(place)
+    try:
+        url = place if isinstance(place, URL) else make_url(str(place))
+    except (ArgumentError, ValueError):
+        return f"{str(place).partition('://')[0]}://…"
+    secret = {name: "***" for name in url.query if "password" in name.lower()}
+    shown = url.update_query_dict(secret) if secret else url
+    return shown.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+
+
 def engine_at(place: str | Path | URL) -> Engine:
     """The database in a directory (SQLite, made if missing) or at a URL, to be written."""
     text = str(place)
@@ -75,7 +92,7 @@ def engine_at(place: str | Path | URL) -> Engine:
             engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
         else:
             engine = _sqlite_in(Path(place))
-    except (ArgumentError, ModuleNotFoundError) as error:
+    except (ArgumentError, ModuleNotFoundError, ValueError) as error:
         kind = text.partition("://")[0]
         raise StoreError(
             f"databases of the kind {kind[:40]!r} cannot be opened ({error})",

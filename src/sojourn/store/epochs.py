@@ -71,6 +71,7 @@ from sojourn.store.database import (
     insert_missing,
     insert_unless_there,
     reading_engine,
+    shown_place,
     to_signed,
     to_word,
 )
@@ -125,7 +126,7 @@ def open_store(place: str | Path | URL, *, is_prepared: bool = False) -> EpochSt
 
     One that another process has opened, and so prepared, need not even be there yet.
     """
-    return EpochStore(engine_at(place), where=str(place), is_prepared=is_prepared)
+    return EpochStore(engine_at(place), where=shown_place(place), is_prepared=is_prepared)
 
 
 @lru_cache(maxsize=READ_STORES)

@@ -203,6 +203,7 @@ def serve(
     """Serve until Ctrl-C."""
     from sojourn.server.options import ServeOptions
     from sojourn.server.serving import serve as run
+    from sojourn.store.database import shown_place
 
     place = data or str(default_data())
     taken = uploads.options(place)
@@ -228,7 +229,7 @@ def serve(
         if token_file is not None:
             tell(f"the first admin's token is in {token_file}")
         by = f" by {1 + options.workers} processes" if options.workers else ""
-        tell(f"serving {options.data}{by}; Ctrl-C stops")
+        tell(f"serving {shown_place(options.data)}{by}; Ctrl-C stops")
         if not options.is_local and options.certificate is None:
             tell("warning: tokens travel unencrypted; give --tls-cert and --tls-key")
         if options.broker is not None and options.broker.is_exposed:
