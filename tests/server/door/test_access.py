@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from query_unit import Unit, make_epoch, running_unit
 
-from sojourn.core.errors import UsageError
+from postgresql_server import PostgresqlServer
+from sojourn.core.errors import StoreError, UsageError
 from sojourn.epochs.wire import encode
+from sojourn.server.door.access import SignIn
+from sojourn.server.door.allowances import Allowances
 from sojourn.server.door.limits import Limits, RateLimiter
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
@@ -202,3 +208,19 @@ def test_a_rate_is_kept_in_the_long_run_and_memory_is_bounded() -> None:
     for caller in "bcde":
         assert limiter.wait_seconds(caller) == 0
     assert len(limiter._callers) == 3
+
+
+def test_that_the_database_is_away_is_nobodys_failed_sign_in(postgresql: PostgresqlServer) -> None:
+    """Nodes with valid tokens go on trying meanwhile, and are not to be told that they guess."""
+    limits = Limits(failure_burst=3, failures_per_second=0.001)
+    with closing(open_store(postgresql.new_database())) as store, ThreadPoolExecutor(1) as threads:
+        text = TokenStore(store).create(Role.VIEWER, name="v")[1]
+        sign_in = SignIn(TokenStore(store), limits, threads, Allowances.own(limits))
+        postgresql.stop("immediate")
+        try:
+            for _ in range(3 * limits.failure_burst):
+                with pytest.raises(StoreError):
+                    asyncio.run(sign_in.token_of("192.0.2.7", text))
+        finally:
+            postgresql.start()
+        assert asyncio.run(sign_in.token_of("192.0.2.7", text)).name == "v"

@@ -21,6 +21,7 @@ from typing import Annotated, Any, get_type_hints
 from fastapi import Depends, Header, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from sojourn.core.errors import SojournError
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.server.door.allowances import Allowances
 from sojourn.server.door.limits import Limits, RateLimiter, SparingLog
@@ -214,7 +215,11 @@ class SignIn:
         if digest is not None and digest in self._valid:
             token = await self._known(digest, text)
         elif not (seconds := self._failures.wait_seconds(group)):
-            token = await self._new(digest, text)
+            try:
+                token = await self._new(digest, text)
+            except SojournError:
+                self._failures.give_back(group)  # nobody failed to sign in: the store did not answer
+                raise
             if token is not None:
                 self._failures.give_back(group)
         elif digest is not None and await self._is_valid(digest):
