@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ledger_worlds import arrived, parameters_for, sent_packets
-from sojourn.core.errors import UsageError
+from sojourn.core.errors import SojournError, UsageError
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.lab.small_world import _frames, _write_pcap
 from sojourn.segments.answer import Interval, answer_interval
@@ -94,6 +94,20 @@ def test_a_recording_of_a_ledger_is_refused_with_what_to_do(tmp_path: Path) -> N
     source, _ = written(tmp_path, WAYS["lossless"])
     with pytest.raises(UsageError, match="measure --sketch ledger"):
         record(source, sketch="ledger")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"parameters": {"threshold": "4"}}, "sets its parameters itself"),
+        ({"error": "1%"}, "--error is for sketches"),
+        ({"method": "literal"}, "has one method"),
+        ({"memory": 100}, "give at least"),
+    ],
+)
+def test_what_a_ledger_does_not_heed_is_refused(tmp_path: Path, given: dict, words: str) -> None:
+    with pytest.raises(SojournError, match=words):
+        measure_files(*written(tmp_path, WAYS["lossless"]), sketch="ledger", **given)
 
 
 def answered(plan: SegmentPlan, sent, received) -> Interval:

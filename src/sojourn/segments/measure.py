@@ -31,7 +31,7 @@ from sojourn.core.units import format_bytes, format_duration, parse_share, plura
 from sojourn.epochs.epoch import Epoch
 from sojourn.matching.clock.correction import ClockMode, parse_clock
 from sojourn.segments.exact import ExactAnswer, match_captures
-from sojourn.segments.record import EXACT, Method, Recording, SketchName, decode_options, memory_of, ns_of
+from sojourn.segments.record import EXACT, LEDGER, Method, Recording, SketchName, decode_options, memory_of, ns_of
 from sojourn.segments.result import SegmentResult, exact_result, rounded, sketch_result
 from sojourn.segments.survey import (
     CaptureOptions,
@@ -221,7 +221,7 @@ def _wanted_error(
         return None
     if memory is not None:
         raise UsageError("--error chooses the memory", where="measure", action="give --memory or --error, not both")
-    if sketch in (EXACT, "lda"):
+    if sketch in (EXACT, LEDGER, "lda"):
         raise UsageError(
             "--error is for sketches of flows in captures", where="measure", action="size with `sojourn plan`"
         )

@@ -390,6 +390,10 @@ def _plan(
     lost = packets * loss if packets else MOST_LOST
     if name == "lda":
         return SegmentPlan(name, {SEGMENT: changed(fit_lda(memory_bytes, salt=salt, lost=lost), wanted)})
+    if name in ("auto", "ledger") and wanted:
+        raise ParameterError(
+            f"{name} sets its parameters itself", action="use lds, colate or sample to set single ones"
+        )
     if name == "ledger":
         # All packets of captures, or those that 1 MB of sketches may be asked about.
         held = max(packets, USUAL_LEDGER_PACKETS if not packets else 1)
@@ -407,10 +411,6 @@ def _plan(
         parts = fit_auto(rest - aside, salt=salt, joint=joint, doubt=doubt, **known)
         if aside and SAMPLES not in parts:
             parts[SAMPLES] = fit_sample(aside, flows=flows, salt=salt)
-        if wanted:
-            raise ParameterError(
-                "auto sets its parameters itself", action="use lds, colate or sample to set single ones"
-            )
         return SegmentPlan(name, {**parts, SEGMENT: blind}, joint=True)
     cells: Parameters
     if name == "lds":
