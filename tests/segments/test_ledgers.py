@@ -75,6 +75,8 @@ def test_captures_are_measured_exactly(tmp_path: Path, name: str) -> None:
     exact = {name: result.truth[name] for name in ("sent", "received", "lost", "mean_ns")}
     assert {name: result.aggregate[name] for name in exact} == exact
     assert result.sketch["unsolved_groups"] == 0
+    assert result.lost_packets is not None
+    assert len(result.lost_packets) == result.truth["lost"]
     for told in ("loss_bursts", "mean_burst", "longest_burst"):
         assert result.sketch[told] == result.truth[told], told
 

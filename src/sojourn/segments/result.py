@@ -27,6 +27,7 @@ from sojourn.matching.percentiles import FlowPercentiles
 
 if TYPE_CHECKING:
     from sojourn.core.arrays import FloatArray
+    from sojourn.estimation.ledgers.lost_packets import LostPackets
     from sojourn.matching.over_time.timeline import Timeline
     from sojourn.segments.answer import Interval
 
@@ -61,6 +62,7 @@ class SegmentResult(Result):
     of each interval, with its ``start_ns``. ``classes`` are of all packets of a DSCP, where that was asked for.
     ``direction`` names the two points and how many packets travel the other way; ``covered`` are the stretches of time
     that an answer about a range rests on; ``timeline`` is what captures show over time, where that was asked for;
+    ``lost_packets`` are those that a ledger names, one by one;
     ``warnings`` say what is doubtful; ``notes`` what else a reader may want to know. A flow's ``lost`` is exact after
     exact matching, never too low from a literal LDS, and else an estimate from ``lost_low`` to ``lost_high``
     (docs/commands/measure.md).
@@ -81,6 +83,7 @@ class SegmentResult(Result):
     limit: int | None = None
     buckets: Callable[[], Columns] | None = None
     timeline: Timeline | None = None
+    lost_packets: LostPackets | None = None
 
     def histogram(self) -> Columns:
         """Every flow's delays in buckets: the flow, ``from_ns`` and ``to_ns`` (both included) and ``packets``.
@@ -216,6 +219,7 @@ def sketch_result(
         tuple(rows),
         intervals=[{"start_ns": p.first_ns, "end_ns": p.last_ns, **_totals(p)} for p in intervals],
         truth=None if truth is None else _exact_totals(truth) | _errors(whole.flows, truth),
+        lost_packets=None if whole.ledger is None else whole.ledger.lost,
     )
 
 
