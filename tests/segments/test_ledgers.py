@@ -11,7 +11,8 @@ import pytest
 from ledger_worlds import arrived, parameters_for, sent_packets
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.core.estimates import Estimate, FlowDelays
-from sojourn.lab.small_world import _frames, _write_pcap
+from sojourn.lab.frames import frames as frames_of
+from sojourn.lab.frames import write_pcap
 from sojourn.segments.answer import Interval, answer_interval
 from sojourn.segments.measure import measure_files
 from sojourn.segments.plan import SegmentPlan, plan_ledger
@@ -55,10 +56,10 @@ def written(folder: Path, way: Way, seed: int = 1) -> tuple[Path, Path]:
     for start in np.flatnonzero(random.random(PACKETS) < way.loss / way.burst):
         kept[start : start + way.burst] = False
     received_ns = sent_ns + 3_000_000 + 10_000 * flow + random.integers(0, way.jitter_ns, PACKETS)
-    frames, again = _frames(flow), np.flatnonzero(kept & (random.random(PACKETS) < way.copies))
+    frames, again = frames_of(flow), np.flatnonzero(kept & (random.random(PACKETS) < way.copies))
     paths = folder / "in.pcap", folder / "out.pcap"
-    _write_pcap(paths[0], [frames], [sent_ns])
-    _write_pcap(paths[1], [frames[kept], frames[again]], [received_ns[kept], received_ns[again] + 20_000])
+    write_pcap(paths[0], [frames], [sent_ns])
+    write_pcap(paths[1], [frames[kept], frames[again]], [received_ns[kept], received_ns[again] + 20_000])
     return paths
 
 
