@@ -53,7 +53,9 @@ def cache_directory() -> Path | None:
     home = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if _has_home() else "")
     chosen = [Path(parent) / "sojourn" for parent in (service, home) if parent]
     found = next((path for path in chosen if _usable(path)), None)
-    return found or _private(Path(tempfile.gettempdir()) / f"sojourn-kernels-{os.getuid()}")
+    if found is not None or not hasattr(os, "getuid"):
+        return found
+    return _private(Path(tempfile.gettempdir()) / f"sojourn-kernels-{os.getuid()}")
 
 
 def use_cache_directory() -> None:

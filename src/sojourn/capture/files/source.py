@@ -285,7 +285,7 @@ class FileSource(Source):
         buffer = np.empty(size, np.uint8)
         filled = 0
         while filled < size:
-            count = os.preadv(self._file.fileno(), [buffer[filled:].data], offset + filled)
+            count = _read_at(self._file, buffer[filled:].data, offset + filled)
             if not count:
                 self._damage = "the file was cut while it was read"
                 break
@@ -383,6 +383,18 @@ class StreamedSource(Source):
             self._file.close()
 
 
+def _read_at(file: BinaryIO, buffer: memoryview, offset: int) -> int:
+    """Fill as much of the buffer as one read gives, from `offset` on; where the file is read next does not change."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file.fileno(), [buffer], offset)
+    before = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    os.lseek(file.fileno(), offset, os.SEEK_SET)
+    data = os.read(file.fileno(), len(buffer))
+    buffer[: len(data)] = data
+    os.lseek(file.fileno(), before, os.SEEK_SET)
+    return len(data)
+
+
 def _frozen(data: UInt8Array) -> UInt8Array:
     """A read-only view: every window has one type, so that kernels are compiled once."""
     view = data.view()
@@ -399,7 +411,8 @@ def open_source(path: FilePath) -> Source:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         return _streamed(name, file, size=0)
-    start = os.pread(file.fileno(), 4, 0)
+    first = bytearray(4)
+    start = bytes(first[: _read_at(file, memoryview(first), 0)])
     if is_gzip(start) or is_zstandard(start):
         return _streamed(name, file, size=status.st_size)
     return FileSource(name, file, status.st_size)

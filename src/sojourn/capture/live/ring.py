@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import socket
 import struct
@@ -84,6 +83,12 @@ class RingCounts:
         return RingCounts(self.seen + other.seen, self.dropped + other.dropped, self.freezes + other.freezes)
 
 
+def _ioctl(endpoint: socket.socket, request: int, argument: bytes) -> bytes:
+    import fcntl  # not everywhere: commands on files import this module, too
+
+    return fcntl.ioctl(endpoint, request, argument)
+
+
 def open_packet_socket(interface: str) -> socket.socket:
     """A packet socket that receives nothing yet."""
     if not hasattr(socket, "AF_PACKET"):
@@ -104,7 +109,7 @@ def interface_link(endpoint: socket.socket, interface: str) -> tuple[int, bool]:
     try:
         if not 1 <= len(name) <= 15:
             raise OSError(errno.ENODEV, "no interface has such a name")
-        answer = fcntl.ioctl(endpoint, SIOCGIFHWADDR, struct.pack("16s24x", name))
+        answer = _ioctl(endpoint, SIOCGIFHWADDR, struct.pack("16s24x", name))
     except OSError:
         names = ", ".join(name for _, name in socket.if_nameindex())
         raise LiveCaptureError("no such interface", where=interface, action=f"choose one of {names}") from None
@@ -133,7 +138,7 @@ def interface_problem(endpoint: socket.socket, interface: str) -> LiveCaptureErr
 
 
 def _ask_index(endpoint: socket.socket, interface: str) -> int:
-    answer = fcntl.ioctl(endpoint, SIOCGIFINDEX, struct.pack("16s24x", interface.encode()))
+    answer = _ioctl(endpoint, SIOCGIFINDEX, struct.pack("16s24x", interface.encode()))
     return int(struct.unpack_from("=i", answer, 16)[0])
 
 
@@ -148,7 +153,7 @@ def interface_index(endpoint: socket.socket, interface: str) -> int:
 def longest_frame(endpoint: socket.socket, interface: str) -> int:
     """The longest frame, with two tags, that the interface sends, as far as the kernel tells."""
     try:
-        answer = fcntl.ioctl(endpoint, SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
+        answer = _ioctl(endpoint, SIOCGIFMTU, struct.pack("16s24x", interface.encode()))
     except OSError:
         return UNLIMITED
     return int(struct.unpack_from("=i", answer, 16)[0]) + LINK_HEADERS
@@ -159,12 +164,17 @@ def receives_large(endpoint: socket.socket, interface: str) -> bool:
 
     Cards tell packets' mean size, not that of all but the last.
     """
-    flags = ctypes.create_string_buffer(struct.pack("=2I", ETHTOOL_GFLAGS, 0), 8)
+    return bool(ethtool_value(endpoint, interface, ETHTOOL_GFLAGS) & ETH_FLAG_LRO)
+
+
+def ethtool_value(endpoint: socket.socket, interface: str, command: int) -> int:
+    """The answer to one of ethtool's questions that have a number for an answer; 0 where the driver knows of none."""
+    asked = ctypes.create_string_buffer(struct.pack("=2I", command, 0), 8)
     try:
-        fcntl.ioctl(endpoint, SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(flags)))
-    except OSError:  # the driver knows of no such thing
-        return False
-    return bool(struct.unpack("=2I", flags.raw)[1] & ETH_FLAG_LRO)
+        _ioctl(endpoint, SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(asked)))
+    except OSError:
+        return 0
+    return int(struct.unpack("=2I", asked.raw)[1])
 
 
 def map_ring(endpoint: socket.socket, interface: str, shape: RingShape, *, offload: bool) -> mmap.mmap:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HELP = "See the whole system at work on this machine: agents, a query unit, a network that becomes slow, the dashboard."
 EXAMPLE = "Examples:  sojourn demo\n\nsojourn demo --no-serve --format json | jq .answer"
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def demo(

@@ -348,7 +348,9 @@ def _one_thread_each() -> Iterator[None]:
 
 def _work(function: Callable[[Any], Any], pieces: Sequence[Any], connection: Connection, parents: Connection) -> None:
     """A worker's life: pieces until the pipe ends, or the parent does."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    if hasattr(signal, "pthread_sigmask"):  # libraries may have handlers of their own
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     parents.close()
     sys.stdin = None
     with suppress(OSError):  # a stream that is closed cannot be opened anew

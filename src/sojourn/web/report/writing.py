@@ -53,7 +53,7 @@ def write_page(target: Path, page: str) -> None:
     try:
         descriptor, part = tempfile.mkstemp(prefix=f".{target.name[:100]}-", suffix=".part", dir=target.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            os.fchmod(descriptor, _usual_mode())
+            os.chmod(part, _usual_mode())
             file.write(page)
             file.flush()
             os.fsync(descriptor)
