@@ -38,7 +38,6 @@ a fleet (or those that MPlane measures, by their hops); every segment of a path;
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -46,6 +45,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from sojourn.core.errors import ParameterError, UsageError
+from sojourn.core.host.settings import read_tables
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.units import parse_duration, parse_share
 from sojourn.objectives.condition import EXAMPLES, Condition, duration_text, parse_condition
@@ -60,7 +60,6 @@ DEFAULT_ERROR = 0.05
 DEFAULT_FALSE_ALARMS = 0.001
 MOST_CONDITIONS, MOST_NODES, MOST_PATTERNS, MOST_URL = 10, 100, 20, 2000
 MOST_NAME = 180  # the streams that an objective assigns are named for it
-MAX_FILE_BYTES = 1 << 20
 MOST_OBJECTIVES = 1000
 # Which statistics answers about a subject have.
 _STATS: Mapping[Subject, tuple[str, ...]] = {
@@ -262,14 +261,7 @@ def table_of(objective: Objective) -> dict[str, Any]:
 
 def read_objectives(path: Path) -> list[Objective]:
     """The objectives of a TOML file, in its order."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise UsageError(f"it exceeds {MAX_FILE_BYTES} bytes", where=str(path))
-        tables = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not TOML: {error}", where=str(path)) from None
+    tables = read_tables(path)
     if unknown := sorted(set(tables) - {"objectives"}):
         what = f"{unknown[0][:40]!r} is unknown"
         raise UsageError(what, where=str(path), action="write [objectives.NAME] above each objective")

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from sojourn import __version__
 from sojourn.core.errors import SojournError
+from sojourn.core.host import service
 from sojourn.server import telemetry
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.control.inventory import InventoryStore
@@ -155,7 +156,11 @@ def create_app(
             at_broker = BrokerIntake(broker, app.state.intake, unit=unit, takes=takes)
             at_broker.start()
             app.state.is_at_broker = partial(_are_at_broker, at_broker, processes)
+        service.ready("takes epochs and answers")
+        watched = asyncio.create_task(_keep_alive())
         yield
+        watched.cancel()
+        service.stopping()
         if front is not None:
             await front.close()
         if at_broker is not None:
@@ -222,6 +227,14 @@ def create_app(
     app.include_router(telemetry.router)
     app.add_route("/", _tell_of_dashboard)
     return app
+
+
+async def _keep_alive() -> None:
+    """Tell the service manager, if there is one that wants to know, that this loop goes round."""
+    watchdog = service.Watchdog()
+    while watchdog.seconds:
+        watchdog.alive()
+        await asyncio.sleep(watchdog.seconds)
 
 
 async def _tell_of_dashboard(_: Request) -> PlainTextResponse:

@@ -3,7 +3,8 @@
 The tracepoint fires where a process hands a block IO to the kernel, in that process, before IOs are merged, split or
 sent on by another: whose it is stays known. The instance ``sojourn-<pid>-<start>-<n>`` has its own ring and switches,
 so that other users of tracing are not disturbed; `close` removes it, and those of processes that were killed are
-removed by the next one that opens.
+removed by the next one that opens. So is that of a process that has given up root meanwhile, which can only switch it
+off and shrink its ring.
 
 Guarantee: every IO between `open` and the last `read` comes once, or is counted in `overruns` if the ring was full.
 No byte outside of a page of the ring (``trace_pipe_raw``) is read, whatever the bytes are; a page that contradicts
@@ -183,9 +184,11 @@ PREFIX = "sojourn"
 DEFAULT_RING_KIB = 4096
 _EVENT = "events/block/block_bio_queue"
 _HEADER_PAGE = "events/header_page"
+_SWITCH, _RECORD_TGID, _RING_SIZE = f"{_EVENT}/enable", "options/record-tgid", "buffer_size_kb"
 _SEQUENCE = itertools.count()
 _LOST = ("overrun", "dropped events", "commit overrun")
 _MOST_THREADS_BYTES = 1 << 22
+_MOST_STATS_BYTES = 1 << 12
 _ADVICE = "mount -t tracefs tracefs /sys/kernel/tracing, as root"
 
 
@@ -223,6 +226,9 @@ class BlockTrace:
         self._instance = folder / "instances" / f"{PREFIX}-{os.getpid()}-{_start_of(os.getpid())}-{next(_SEQUENCE)}"
         self._ring_kib = ring_kib
         self._pipes: list[int] = []
+        self._switches: dict[str, int] = {}
+        self._stats: list[int] = []
+        self._tgids = -1
         self._made = False
         self._overruns = 0
         self.damaged = 0
@@ -257,7 +263,20 @@ class BlockTrace:
         self._page_bytes = self._page_size()
         for pipe in sorted((self._instance / "per_cpu").glob("cpu*/trace_pipe_raw")):
             self._pipes.append(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        self._keep_open()
         self._write(f"{_EVENT}/enable", "1")
+
+    def _keep_open(self) -> None:
+        """What is needed until the end is opened now: the process may have given up root by then."""
+        for name in (_SWITCH, _RECORD_TGID, _RING_SIZE):
+            with suppress(OSError):
+                self._switches[name] = os.open(self._instance / name, os.O_WRONLY | os.O_CLOEXEC)
+        self._stats = [
+            os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            for file in sorted((self._instance / "per_cpu").glob("cpu*/stats"))
+        ]
+        with suppress(OSError):
+            self._tgids = os.open(self._folder / "saved_tgids", os.O_RDONLY | os.O_CLOEXEC)
 
     def _write(self, name: str, text: str) -> None:
         (self._instance / name).write_text(text)
@@ -272,15 +291,20 @@ class BlockTrace:
         """Remove the instance; what was not read is gone."""
         if not self._made:
             return
-        for switch in (f"{_EVENT}/enable", "options/record-tgid"):
-            with suppress(OSError):
-                self._write(switch, "0")
+        is_removable = os.access(self._instance.parent, os.W_OK)
+        last_words = {_SWITCH: b"0", _RECORD_TGID: b"0"} | ({} if is_removable else {_RING_SIZE: b"1"})
+        for name, word in last_words.items():
+            with suppress(OSError, KeyError):
+                os.write(self._switches[name], word)
         with suppress(OSError):
             self._overruns = self._lost_so_far()
-        for pipe in self._pipes:
-            os.close(pipe)
-        self._pipes = []
+        for descriptor in (*self._pipes, *self._stats, *self._switches.values(), self._tgids):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._pipes, self._stats, self._switches, self._tgids = [], [], {}, -1
         self._made = False
+        if not is_removable:
+            return
         try:
             self._instance.rmdir()
         except OSError as error:
@@ -322,17 +346,29 @@ class BlockTrace:
 
     def _lost_so_far(self) -> int:
         lost = 0
-        for file in (self._instance / "per_cpu").glob("cpu*/stats"):
-            fields = dict(line.split(": ", 1) for line in file.read_text().splitlines() if ": " in line)
+        for file in self._stats:
+            text = os.pread(file, _MOST_STATS_BYTES, 0).decode()
+            fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
             lost += sum(int(fields.get(name, 0)) for name in _LOST)
         return lost
 
     def processes_of_ended_threads(self) -> dict[int, int]:
         """The process of each thread that the kernel remembers; the file is read only so far."""
-        with suppress(OSError), (self._folder / "saved_tgids").open("rb") as file:
-            words = [line.split() for line in file.read(_MOST_THREADS_BYTES).splitlines()]
+        with suppress(OSError):
+            words = [line.split() for line in self._tgid_pieces().splitlines()]
             return {int(pair[0]): int(pair[1]) for pair in words if len(pair) == 2}
         return {}
+
+    def _tgid_pieces(self) -> bytes:
+        """The file from its start; the kernel gives a page at a time."""
+        if self._tgids < 0:
+            return b""
+        os.lseek(self._tgids, 0, os.SEEK_SET)
+        pieces, size = [], 0
+        while size < _MOST_THREADS_BYTES and (piece := os.read(self._tgids, 1 << 16)):
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
 
 
 def remove_leftovers(folder: Path) -> list[str]:

@@ -103,6 +103,15 @@ def is_own(name: str) -> bool:
     return name in _OWN
 
 
+def captures(name: str) -> bool:
+    """Whether a metric is measured on packets of an interface, which takes CAP_NET_RAW.
+
+    >>> captures("rtt"), captures("cpu")
+    (True, False)
+    """
+    return _OWN.get(name, "").startswith("sojourn.sources.traffic:")
+
+
 def metric_names() -> list[str]:
     """All metrics that can be asked for, in alphabetical order."""
     return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
+from sojourn.core.host.settings import read_tables
 from sojourn.core.pseudonyms.mapping import Pseudonyms
 from sojourn.node.agent.configuration import (
     DEFAULT_LIMITS,
     checked_source,
     checked_stream,
     configuration_of,
-    read_configuration,
     stream_of,
 )
 from sojourn.segments.plan import plan_point, plan_segment
@@ -123,7 +123,7 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     path.write_bytes(b"\x00\xff")
     with pytest.raises(SojournError, match="not TOML"):
-        read_configuration(path)
+        read_tables(path)
 
 
 PLANNED = """

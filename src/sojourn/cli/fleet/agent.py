@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from sojourn.cli.configured import EnvironmentCommand
 from sojourn.cli.options import CaFileOption, LogFormatOption
 from sojourn.cli.output import logged_in_json, say
 
+COMMAND = EnvironmentCommand
 HELP = "Measure on this machine and send epochs to the query unit; answers about the current epoch, too."
 EXAMPLE = (
     "Examples:  sojourn agent --node gateway-7 --server http://127.0.0.1:8080 --token-file token --spool spool "
@@ -20,7 +22,8 @@ EXAMPLE = (
 
 def agent(
     configuration: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="TOML file; flags override it.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="TOML file instead of agent.toml; flags override it."),
     ] = None,
     node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name.")] = None,
     server: Annotated[
@@ -48,6 +51,13 @@ def agent(
         Path | None,
         typer.Option(metavar="FILE", help="Send pseudonyms of names and addresses (sojourn pseudonym key)."),
     ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Started as root: become this user once sources are open.")
+    ] = None,
+    capture: Annotated[
+        bool | None,
+        typer.Option(help="With --user: keep the right to open interfaces, or not; by default if a stream needs it."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is good.")] = False,
     log_format: LogFormatOption = "text",
 ) -> None:
@@ -67,6 +77,8 @@ def agent(
         epoch=epoch,
         poll=poll,
         pseudonyms=pseudonyms,
+        user=user,
+        capture=capture,
     )
     settled = flags.settled()
     if check:

@@ -20,9 +20,10 @@ from typing import Any, overload
 import numpy as np
 
 from sojourn.core.arrays import Int64Array
+from sojourn.core.host.settings import read_tables
 from sojourn.epochs.epoch import KernelClock
 from sojourn.node.agent import column_recorder
-from sojourn.node.agent.configuration import configuration_of, read_configuration
+from sojourn.node.agent.configuration import configuration_of
 from sojourn.node.agent.running import run_agent
 from sojourn.segments.fleet.steady import Reading, read_lead
 from sojourn.sources.source import SourceBatch
@@ -106,7 +107,7 @@ def main(fault: str, flag: str, configuration: str) -> None:
         raise SystemExit(f"{flag}: give -c FILE")
     clock = ClockFault(**json.loads(fault))
     live_by(clock)
-    settled = configuration_of(read_configuration(Path(configuration)), where=configuration)
+    settled = configuration_of(read_tables(Path(configuration)), where=configuration)
     run_agent(settled, report=_say, clock=clock.now)
 
 

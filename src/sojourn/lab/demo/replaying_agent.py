@@ -21,9 +21,10 @@ import numpy as np
 
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.files.reader import CaptureReader, open_capture
+from sojourn.core.host.settings import read_tables
 from sojourn.core.keys import Key
 from sojourn.lab.demo.recording import begin_of, capture_of, shift_ns
-from sojourn.node.agent.configuration import configuration_of, read_configuration
+from sojourn.node.agent.configuration import configuration_of
 from sojourn.node.agent.running import run_agent
 from sojourn.sources.source import SourceBatch
 from sojourn.sources.traffic import TrafficSource
@@ -83,7 +84,7 @@ def main(folder: str, node: str, flag: str, configuration: str) -> None:
     if flag != "-c":
         raise SystemExit(f"{flag}: give -c FILE")
     live_by(Path(folder), node)
-    run_agent(configuration_of(read_configuration(Path(configuration)), where=configuration), report=_say)
+    run_agent(configuration_of(read_tables(Path(configuration)), where=configuration), report=_say)
 
 
 if __name__ == "__main__":

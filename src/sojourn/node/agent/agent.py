@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
+from sojourn.core.host import service
 from sojourn.core.units import format_age, format_bytes, plural
 from sojourn.epochs.encoded import EncodedEpoch
 from sojourn.node.agent.clock import StepWatch
@@ -143,10 +144,14 @@ class Agent:
     def _is_over(self) -> bool:
         return self._is_asked_to_stop or self._stop.is_set()
 
-    def run(self) -> None:
-        """Work until `stop`; then close the open epochs and try once to send everything."""
+    def run(self, begun: Callable[[], None] = lambda: None) -> None:
+        """Work until `stop`; then close the open epochs and try once to send everything.
+
+        `begun` is called once sources are open, before the loops.
+        """
         try:
             self._begin()
+            begun()
             send = partial(self._sender.run, self._stop, then=self._look_for_assignments)
             loops = [
                 threading.Thread(target=self._guarded, args=(loop,), daemon=True)
@@ -155,6 +160,7 @@ class Agent:
             for loop in loops:
                 loop.start()
             self._record()
+            service.stopping()
             self._end_sending(loops[0])
         finally:
             self._stop.set()
@@ -370,6 +376,7 @@ class Agent:
         """Poll all streams at a steady pace, and once more when stopped: what was measured till then counts."""
         next_poll = time.monotonic_ns()
         checkpoint = next_poll + CHECKPOINT_NS
+        watchdog = service.Watchdog()
         while not self._is_over():
             with self._lock:
                 self._poll()
@@ -378,8 +385,10 @@ class Agent:
                     took = time.monotonic_ns() - begun
                     checkpoint = time.monotonic_ns() + max(CHECKPOINT_NS, CHECKPOINT_SHARE * took)
             next_poll = max(next_poll + self._configuration.poll_ns, time.monotonic_ns())
+            watchdog.alive()
             while not self._is_over() and (left := next_poll - time.monotonic_ns()) > 0:
                 self._stop.wait(min(left / 1e9, NOTICE_SECONDS))
+                watchdog.alive()
         with self._lock:
             self._poll()
 

@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--epoch", metavar="TIME", help="Length of the epochs of --stream.")
     add("--poll", metavar="TIME", help="How often sources are read.")
     add("--pseudonyms", type=Path, metavar="FILE", help="Key under which names and addresses are sent as pseudonyms.")
+    add("--user", metavar="NAME", help="Started as root: become this user once sources are open.")
     add("--check", action="store_true", help="Only say whether the configuration is good.")
     return parser
 

@@ -11,6 +11,8 @@
     spool_limit = "16MB"
     stream_memory = "80MiB"
     memory = "512MiB"
+    user = "sojourn"
+    capture = true
 
     [streams.disk]
     metric = "disk_io"
@@ -27,6 +29,10 @@ instead, and no salt of its own: both ends need one.
 A node that goes by ``pseudonyms`` gives no name or address of an instance away. Patterns of its own file are of clear
 names; what the query unit assigns is in pseudonyms, and its filters name no addresses (`node.withholding`).
 
+Started as root, an agent becomes its ``user`` once its sources are open (`core.host.privileges`). It keeps CAP_NET_RAW
+if ``capture`` says so; without that word, if one of its own streams captures, or it has none and does what it is
+assigned.
+
 Whether a stream can be recorded is checked as far as that can be known before it is opened: kinds, ranges, options,
 memory. The query unit asks it of what it assigns, and the agent of what it is assigned and of its own configuration, so
 that both refuse the same, in the same words. What depends on the machine (an interface, a plug-in) shows when a stream
@@ -38,7 +44,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
@@ -46,6 +51,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sojourn.core.errors import ParameterError, SojournError, UsageError, WireError
+from sojourn.core.host.privileges import Identity
 from sojourn.core.keys import NAME_RULE, is_name
 from sojourn.core.pseudonyms.mapping import Pseudonyms
 from sojourn.core.units import format_bytes, parse_bytes, parse_duration
@@ -57,13 +63,12 @@ from sojourn.node.transports.topics import level
 from sojourn.sketches.kinds import BUCKETS, SKETCHES, STACK, parameters_type
 from sojourn.sketches.parameters import Parameters
 from sojourn.sources.pseudonymous import PseudonymousSource
-from sojourn.sources.registry import AnySource, is_own, new_source
+from sojourn.sources.registry import AnySource, captures, is_own, new_source
 from sojourn.sources.source import InstancePatterns, SelectedInstances
 
 if TYPE_CHECKING:
     from sojourn.segments.plan import SegmentPlan
 
-MAX_FILE_BYTES = 1 << 20
 MOST_STREAMS = 100
 LEAST_POLL_NS = 10_000_000
 LEAST_EPOCH_NS, LONGEST_EPOCH_NS = 100_000_000, 7 * 86_400_000_000_000
@@ -132,6 +137,16 @@ class AgentConfiguration:
     key: Path | None = None
     token_file: Path | None = None  # is read again when the query unit or the broker refuses the token
     pseudonyms: Pseudonyms | None = None  # that all instances go by; none: by their names and addresses
+    user: str | None = None  # that the agent becomes, started as root
+    capture: bool | None = None  # whether it may still open interfaces then; none: if its streams need that
+
+    def identity(self) -> Identity | None:
+        """Who the agent is to become, and the capabilities that it keeps."""
+        if self.user is None:
+            return None
+        needed = not self.streams or any(captures(stream.metric) for stream in self.streams)
+        may_capture = needed if self.capture is None else self.capture
+        return Identity.of(self.user, kept=frozenset({"net_raw"} if may_capture else ()))
 
     def broker(self) -> BrokerAccess | None:
         """The broker at the server's address, if it is one's: the node's name is the user, its token the password."""
@@ -147,18 +162,6 @@ class AgentConfiguration:
             certificate=self.certificate,
             key=self.key,
         )
-
-
-def read_configuration(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise UsageError(f"it exceeds {MAX_FILE_BYTES} bytes", where=str(path))
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not TOML: {error}", where=str(path)) from None
 
 
 def stream_of(name: str, table: Mapping[str, Any], *, where: str) -> StreamConfiguration:
@@ -302,6 +305,7 @@ def _planned(table: Mapping[str, Any]) -> Parameters:
 def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfiguration:
     """The whole configuration from the tables of a file (and what flags changed in them)."""
     known = {"node", "server", *_SIGN_IN, "spool", "spool_limit", "poll", "streams", "pseudonyms", *_MEMORY}
+    known |= {"user", "capture"}
     if unknown := sorted(set(tables) - known):
         raise UsageError(f"{unknown[0]!r} is unknown", where=where, action=f"use {', '.join(sorted(known))}")
     streams = tables.get("streams", {})
@@ -324,6 +328,8 @@ def configuration_of(tables: Mapping[str, Any], *, where: str) -> AgentConfigura
         poll_ns=poll_ns,
         memory=_memory(tables, where),
         pseudonyms=_pseudonyms(tables, node, where),
+        user=_text(tables, "user", where) if "user" in tables else None,
+        capture=_switch(tables, "capture", where),
     )
     settled.broker()  # its address and its files have to be good before anything starts
     return settled
@@ -365,6 +371,13 @@ def _memory(tables: Mapping[str, Any], where: str) -> MemoryLimits:
 def _check_name(name: str, what: str, where: str) -> None:
     if not is_name(name):
         raise UsageError(f"{name[:40]!r} cannot name a {what}", where=where, action=f"use {NAME_RULE}")
+
+
+def _switch(table: Mapping[str, Any], name: str, where: str) -> bool | None:
+    value = table.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{name} is true or false", where=where)
+    return value
 
 
 def _text(table: Mapping[str, Any], name: str, where: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.core.errors import UsageError
+from sojourn.core.host.settings import Settings, read_settings, read_tables
 from sojourn.core.units import plural
-from sojourn.node.agent.configuration import AgentConfiguration, configuration_of, read_configuration
+from sojourn.node.agent.configuration import AgentConfiguration, configuration_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +29,31 @@ class AgentFlags:
     epoch: str | None = None
     poll: str | None = None
     pseudonyms: Path | None = None
+    user: str | None = None
+    capture: bool | None = None
 
     def settled(self) -> AgentConfiguration:
-        """The file and the flags as a configuration, which was checked."""
-        tables: dict[str, Any] = read_configuration(self.configuration) if self.configuration else {}
+        """The files and the flags as a configuration, which was checked."""
+        settings = self.settings()
+        return configuration_of(settings.values, where=", ".join(map(str, settings.files)) or "agent")
+
+    def settings(self) -> Settings:
+        """What the files say (the one that is named, else those of the machine and the user), and over it the flags."""
+        if self.configuration:
+            tables = read_tables(self.configuration)
+            found = Settings(tables, dict.fromkeys(tables, self.configuration))
+        else:
+            found = read_settings("agent")
+        return Settings(self._over(dict(found.values)), found.origins)
+
+    def _over(self, tables: dict[str, Any]) -> dict[str, Any]:
         flags: dict[str, object] = {
             "node": self.node,
             "server": self.server,
             "spool_limit": self.spool_limit,
             "poll": self.poll,
+            "user": self.user,
+            "capture": self.capture,
         }
         paths = {"token_file": self.token_file, "ca_file": self.ca_file, "spool": self.spool}
         paths["pseudonyms"] = self.pseudonyms
@@ -49,7 +66,7 @@ class AgentFlags:
         elif self.instances or self.epoch:
             flag = "--instances" if self.instances else "--epoch"
             raise UsageError("there is no --stream that it could be for", where=flag, action="write it in the file")
-        return configuration_of(tables, where=str(self.configuration) if self.configuration else "agent")
+        return tables
 
     def _streams(self, texts: Sequence[str]) -> dict[str, dict[str, object]]:
         common: dict[str, object] = {"instances": list(self.instances)} if self.instances else {}

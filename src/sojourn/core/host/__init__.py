@@ -1,0 +1,1 @@
+"""How a program stands in its machine: its configuration files, its service manager, its privileges."""
