@@ -26,6 +26,7 @@ LAYERS = [
     "store",
     "exports",
     "client",
+    "doctor",
     "server",
     "web",
     "lab",

@@ -58,12 +58,14 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "pseudonym": ("fleet.pseudonym",),
         "audit": ("fleet.audit",),
         "store": ("fleet.store",),
+        "config": ("config",),
     },
     "To try it, and to get ready": {
         "demo": ("lab.demo",),
         "lab": ("lab.worlds",),
         "reproduce": ("reproduce",),
         "warm-up": ("warm_up",),
+        "doctor": ("doctor",),
     },
 }
 COMMANDS = {name: modules for panel in PANELS.values() for name, modules in panel.items()}
@@ -77,13 +79,14 @@ class _Commands(QuickGroup):
 
     def get_command(self, _context: object, name: str) -> Any:
         if name in COMMANDS:
-            return _load(name)
-        self.commands = {known: _load(known) for known in COMMANDS}  # which similar names are suggested from
+            return load_command(name)
+        self.commands = {known: load_command(known) for known in COMMANDS}  # which similar names are suggested from
         return None
 
 
 @cache
-def _load(name: str) -> Any:
+def load_command(name: str) -> Any:
+    """The command of a name, with its group of commands if it has one."""
     first, *_others = [import_module(f"sojourn.cli.{module}") for module in COMMANDS[name]]
     only = typer.Typer()
     if hasattr(first, "app"):
@@ -91,7 +94,7 @@ def _load(name: str) -> Any:
     else:
         function = getattr(first, name.replace("-", "_"))
         purpose, example = getattr(first, "HELP", None), getattr(first, "EXAMPLE", None)
-        only.command(cls=QuickCommand, name=name, help=purpose, epilog=example)(function)
+        only.command(cls=getattr(first, "COMMAND", QuickCommand), name=name, help=purpose, epilog=example)(function)
     command: Any = get_group(only).commands[name]
     command.rich_help_panel = next(panel for panel, names in PANELS.items() if name in names)
     return command
@@ -123,6 +126,9 @@ def _options(
 ) -> None:
     """Options that stand before the command."""
 
+
+# Of the standard library, but not on every system; commands on files do without.
+ONLY_UNIX = {"fcntl", "grp", "pwd", "resource", "termios", "tty"}
 
 # What is shorter is not worth a line; then a line now and again, so that nobody thinks it hangs.
 SILENT_SECONDS, REPEAT_SECONDS = 1.0, 10.0
@@ -188,6 +194,9 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("SOJOURN_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name in ONLY_UNIX:
+            print("sojourn: this needs Linux; commands on files work here, too (docs/install.md)", file=sys.stderr)
+            sys.exit(1)
         if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
             what = f"this needs the package {error.name}, which is not installed"
             print(f"sojourn: {what}; install it with: pip install 'sojourn[{extra}]'", file=sys.stderr)

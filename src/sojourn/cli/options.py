@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeAlias,
 
 import typer
 
+from sojourn.cli.configured import ClientAccess, client_access
 from sojourn.cli.output import Block, Format, TableColumn, TableView, choose_format, write_rows
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.units import parse_bytes, parse_duration
@@ -235,8 +236,14 @@ class UnitAccess:
     """A query unit, and what it is asked with: a group of options."""
 
     server: Annotated[
-        str, typer.Option("--server", envvar="SOJOURN_SERVER", metavar="URL", help="The query unit's address.")
-    ] = "http://127.0.0.1:8080"
+        str | None,
+        typer.Option(
+            "--server",
+            envvar="SOJOURN_SERVER",
+            metavar="URL",
+            help="The query unit's address, else client.toml's (sojourn config), else http://127.0.0.1:8080.",
+        ),
+    ] = None
     token: TokenOption = None
     token_file: TokenFileOption = None
     ca_file: CaFileOption = None
@@ -245,21 +252,29 @@ class UnitAccess:
         from sojourn.client.query_unit import TIMEOUT_SECONDS, Client
 
         how: dict[str, Any] = {"timeout_seconds": timeout_seconds or TIMEOUT_SECONDS, "pseudonyms": pseudonyms}
-        return Client(self.server, self._token(), ca_file=self.ca_file, **how)
+        access = self.settled()
+        return Client(access.server, _token(access), ca_file=access.ca_file, **how)
 
     def sink_client(self) -> SinkClient:
         from sojourn.client.collections import SinkClient
 
-        return SinkClient(self.server, self._token(), ca_file=self.ca_file)
+        access = self.settled()
+        return SinkClient(access.server, _token(access), ca_file=access.ca_file)
 
     def transport(self, node: str, spool: Path | None) -> HttpTransport:
         from sojourn.node.agent.configuration import instance_of
         from sojourn.node.transports.http import HttpTransport
 
         instance = instance_of(spool) if spool else None
-        return HttpTransport(self.server, self._token(), node=node, instance=instance, ca_file=self.ca_file)
+        access = self.settled()
+        return HttpTransport(access.server, _token(access), node=node, instance=instance, ca_file=access.ca_file)
 
-    def _token(self) -> str:
-        from sojourn.client.query_unit import token_from
+    def settled(self) -> ClientAccess:
+        """What counts, where files have a say, too."""
+        return client_access(self.server, self.token, self.token_file, self.ca_file)
 
-        return token_from(self.token, self.token_file)
+
+def _token(access: ClientAccess) -> str:
+    from sojourn.client.query_unit import token_from
+
+    return token_from(access.token, access.token_file)

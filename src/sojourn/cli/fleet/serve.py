@@ -6,14 +6,16 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sojourn.cli.configured import ConfiguredCommand
 from sojourn.cli.fleet.nodes import quota, silence
 from sojourn.cli.options import LogFormatOption, grouped
 from sojourn.cli.output import logged_in_json, say
 from sojourn.core.errors import UsageError
+from sojourn.core.host.settings import read_settings
 from sojourn.core.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from sojourn.server.ingest.link import BrokerOptions
     from sojourn.web.uploads.desk import UploadOptions
 
+COMMAND = ConfiguredCommand
 HELP = "Run the query unit: takes epochs from nodes, stores them and answers queries over HTTP."
 LEAST_KEPT_NS = 10**9
 EXAMPLE = (
@@ -38,6 +41,13 @@ EXAMPLE = (
 def default_data() -> Path:
     """Where the data of the user's own query unit lies."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sojourn"
+
+
+def configured_data(given: str | None) -> str:
+    """Where a query unit's data lies for commands beside `serve`: as they are told, else where `serve` has it."""
+    if given is None and not (given := os.environ.get("SOJOURN_SERVE_DATA")):
+        given = read_settings("serve").values.get("data")
+    return given or str(default_data())
 
 
 DataOption = Annotated[
@@ -188,8 +198,7 @@ class AtBroker:
         return options
 
 
-@grouped
-def serve(
+def _settled(
     *,
     data: DataOption = None,
     listening: Listening,
@@ -199,15 +208,13 @@ def serve(
     uploads: Uploads,
     broker: AtBroker,
     log_format: LogFormatOption = "text",
-) -> None:
-    """Serve until Ctrl-C."""
+) -> Any:
+    """What the options say, checked as far as that is possible without opening anything."""
     from sojourn.server.options import ServeOptions
-    from sojourn.server.serving import serve as run
-    from sojourn.store.database import shown_place
 
     place = data or str(default_data())
     taken = uploads.options(place)
-    options = ServeOptions(
+    return ServeOptions(
         data=place,
         host=listening.host,
         port=listening.port,
@@ -222,6 +229,36 @@ def serve(
         dashboard=_dashboard(taken),
     )
 
+
+settled_options = grouped(_settled)
+
+
+@grouped
+def serve(
+    *,
+    data: DataOption = None,
+    listening: Listening,
+    keeping: Keeping,
+    watching: Watching,
+    quotas: OfNodes,
+    uploads: Uploads,
+    broker: AtBroker,
+    log_format: LogFormatOption = "text",
+) -> None:
+    """Serve until Ctrl-C."""
+    from sojourn.server.serving import serve as run
+    from sojourn.store.database import shown_place
+
+    options = _settled(
+        data=data,
+        listening=listening,
+        keeping=keeping,
+        watching=watching,
+        quotas=quotas,
+        uploads=uploads,
+        broker=broker,
+        log_format=log_format,
+    )
     tell = logged_in_json("sojourn.serve") if log_format == "json" else say
 
     def announce(url: str, token_file: Path | None) -> None:

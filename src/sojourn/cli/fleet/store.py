@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sojourn.cli.fleet.serve import DataOption, default_data
+from sojourn.cli.fleet.serve import DataOption, configured_data
 from sojourn.cli.output import say
 from sojourn.core.errors import UsageError
 
@@ -17,7 +17,7 @@ app = typer.Typer(help="Look after a query unit's data: check, upgrade, back up,
 def _existing(data: str | None) -> str:
     from sojourn.store.database import is_store
 
-    place = data or str(default_data())
+    place = configured_data(data)
     if not is_store(place):
         raise UsageError("there is no query unit's data", where=place, action="give the --data of sojourn serve")
     return place
@@ -25,9 +25,10 @@ def _existing(data: str | None) -> str:
 
 def _directory(data: str | None, tool: str) -> Path:
     """The data's directory; a database at a URL has tools of its own."""
-    if data is not None and "://" in data:
+    place = configured_data(data)
+    if "://" in place:
         raise UsageError("a PostgreSQL has its own tools for that", where="--data", action=f"use {tool}")
-    return Path(data) if data is not None else default_data()
+    return Path(place)
 
 
 @app.command(epilog="Example:  sojourn store check --data /var/lib/sojourn")

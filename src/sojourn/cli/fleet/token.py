@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sojourn.cli.fleet.serve import DataOption, default_data
+from sojourn.cli.fleet.serve import DataOption, configured_data
 from sojourn.cli.options import FormatOption
 from sojourn.cli.output import Format, columns, say, write_rows
 from sojourn.core.errors import UsageError
@@ -38,7 +38,7 @@ def _tokens(data: str | None, *, make: bool = False) -> Iterator[TokenStore]:
     from sojourn.store.tokens import TokenStore
 
     log_to_stderr()
-    place = data or str(default_data())
+    place = configured_data(data)
     if not is_store(place):
         if not make:
             raise UsageError("there is no query unit's data", where=place, action="give the --data of sojourn serve")
