@@ -11,17 +11,19 @@ MICROPYTHON := $(VENV)/micropython
 AXE := $(VENV)/axe
 
 # Debian packages that tests need; installed when missing and root.
-SYSTEM_PACKAGES := chromium dnsmasq-base ethtool frr iperf3 iproute2 iputils-ping mosquitto mosquitto-clients nftables \
-	postgresql prometheus tcpdump tshark
+SYSTEM_PACKAGES := chromium dnsmasq-base ethtool fish frr groff-base iperf3 iproute2 iputils-ping mosquitto \
+	mosquitto-clients nftables postgresql prometheus systemd tcpdump tshark util-linux zsh
 
-.PHONY: all install demo test test-long test-checked fuzz check bench docs figures format clean system-packages
+.PHONY: all install demo test test-long test-checked fuzz check bench docs figures dist format clean system-packages
 
 all: install
 
 install: $(STAMP) $(KERNELS)
 
-$(STAMP): pyproject.toml
+# First what is locked, each package by its hash; then Sojourn itself, and what a change of pyproject.toml has added since.
+$(STAMP): pyproject.toml requirements/development.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/development.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server,tomography,web,dev]'
 	touch $@
 
@@ -84,6 +86,10 @@ docs: $(STAMP)
 figures: $(KERNELS)
 	$(BIN)/python -m scripts.figures
 
+# The wheel, its sources, and a bill of materials (CycloneDX) of what the image installs with it.
+dist: $(STAMP)
+	PYTHON=$(BIN)/python sh scripts/dist
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix src tests bench fuzz scripts
 	$(BIN)/ruff format src tests bench fuzz scripts
@@ -92,5 +98,5 @@ system-packages:
 	@sh scripts/install-system-packages $(SYSTEM_PACKAGES)
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
+	rm -rf $(VENV) site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz
 	find src tests bench fuzz -name __pycache__ -type d -prune -exec rm -rf {} +
