@@ -12,8 +12,8 @@ differ, and nothing else:
 - times of day, dates, seconds since 1970, ids of processes and tokens, and ports of 127.0.0.1 are masked (`MASKS`);
 - runs of spaces and of dashes count as one.
 
-A command that ends with ``&`` goes on; what is shown of it is waited for. Port 8080, which is the default, is exchanged
-for a free one, so that two pages can be run at once.
+A command that ends with ``&`` goes on; what is shown of it is waited for. The default ports of servers (`PORTS`) are
+exchanged for free ones, so that two pages can be run at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TOLERANCE = 0.02
 ANY = float("inf")
 PATIENCE_SECONDS = 600
+PORTS = re.compile(r"\b(8080|8722)\b")  # of `sojourn serve`, of `sojourn mplane reflect`
 MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]?"), "DATE "),
     (re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?Z?"), "TIME"),
@@ -164,7 +165,7 @@ class Reader:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self.port = str(_free_port())
+        self.ports = {port: str(_free_port()) for port in ("8080", "8722")}
         self.answers = folder / ".answers"
         self.answers.mkdir()
         self.entered = 0
@@ -183,7 +184,7 @@ class Reader:
         """Run a command and compare; AssertionError with what differs."""
         self.entered += 1
         out, err, code = (self.answers / f"{self.entered}.{kind}" for kind in ("out", "err", "code"))
-        command = re.sub(r"\b8080\b", self.port, example.command)
+        command = self._with_free_ports(example.command)
         assert self.shell.stdin is not None
         self.shell.stdin.write(
             f"{{ {command}\n}} > {out} 2> {err} < /dev/null; echo $? > {code}.new; mv {code}.new {code}\n"
@@ -194,7 +195,11 @@ class Reader:
         assert code.read_text() == "0\n", f"$ {example.command}\n{out.read_text()}{said}"
         assert "Traceback" not in said, f"$ {example.command}\n{said}"
         if example.shown:
-            self._compare(example, out, err)
+            shown = tuple(self._with_free_ports(line) for line in example.shown)
+            self._compare(replace(example, shown=shown), out, err)
+
+    def _with_free_ports(self, text: str) -> str:
+        return PORTS.sub(lambda found: self.ports[found[0]], text)
 
     def _wait_for(self, code: Path, command: str) -> None:
         end = time.monotonic() + PATIENCE_SECONDS
