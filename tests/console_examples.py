@@ -12,7 +12,7 @@ differ, and nothing else:
 - times of day, dates, seconds since 1970, ids of processes and tokens, and ports of 127.0.0.1 are masked (`MASKS`);
 - runs of spaces and of dashes count as one.
 
-A command that ends with ``&`` goes on; what is shown of it is waited for. The default ports of servers (`PORTS`) are
+A command that ends with ``&`` goes on; what is shown of it is waited for. Ports of servers (`PORTS`) are
 exchanged for free ones, so that two pages can be run at once.
 """
 
@@ -31,7 +31,7 @@ from pathlib import Path
 TOLERANCE = 0.02
 ANY = float("inf")
 PATIENCE_SECONDS = 600
-PORTS = re.compile(r"\b(8080|8722)\b")  # of `sojourn serve`, of `sojourn mplane reflect`
+PORTS = re.compile(r"\b(8080|8722)\b")  # that examples have `sojourn serve` and `sojourn mplane reflect` use
 MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]?"), "DATE "),
     (re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?Z?"), "TIME"),
