@@ -153,7 +153,10 @@ def changes(file: TopologyFile, measured: Measured) -> dict[str, Any]:
         state = states[one.segment]
         kept = {name: state[name] for name in ("mean_ns", "loss", "packets", "intervals", "void", "reason")}
         is_clear = one.is_silent or (one.delay is not None and one.delay.is_clear)
-        shown.append({**change_row(one), **kept, "hops": list(one.segment.hops), "clear": is_clear})
+        loses = one.loss is not None and one.loss.is_clear
+        shown.append(
+            {**change_row(one), **kept, "hops": list(one.segment.hops), "clear": is_clear, "loss_clear": loses}
+        )
     whole = diagnosis_dict(result)
     summary = _of_all(result)
     return {

@@ -19,6 +19,7 @@ from sojourn.web.pages.view import View
 
 PATH = "/api/v1/topologies/{}"
 FRESH_SECONDS = 4.0
+LEAST_LOSS = 0.001  # as of a diagnosis
 # How a segment changed: a word for tables, its colour on the map, and what its colour is called there.
 STATES = {
     "silent": (LIGHT.purple, "nothing passes any more"),
@@ -40,7 +41,7 @@ def state_of(row: Mapping[str, Any]) -> str:
         return "too thin"
     if row["clear"]:
         return "slower" if row["change_ns"] > 0 else "faster"
-    if row["loss_change"] is not None and (row["loss_low"] or 0) > 0 and row["loss_change"] >= 0.001:
+    if row["loss_clear"] and row["loss_change"] >= LEAST_LOSS:
         return "lossier"
     return "steady"
 
