@@ -311,7 +311,7 @@ def test_a_question_is_copied_to_be_asked_elsewhere(admin: Visit, filled: Dashbo
     assert answers[0]
 
 
-def test_the_map_of_a_collection_goes_over_time_and_keeps_its_colours(admin: Visit) -> None:
+def test_the_map_of_a_collection_goes_over_time_on_one_scale_of_colours(admin: Visit) -> None:
     page = admin.open(PAGES["collection"])
     chart = "getElement(Number(document.querySelector('[data-panel=Network] .nicegui-echart').id.slice(1))).chart"
     scale = f"(() => {{ const map = {chart}.getOption().visualMap[0]; return [map.min, map.max]; }})()"
@@ -322,9 +322,10 @@ def test_the_map_of_a_collection_goes_over_time_and_keeps_its_colours(admin: Vis
         "one.dispatchEvent(new Event('input', {bubbles: true})); }",
         12,
     )
-    expect(panel(page, "Network").locator("output")).to_contain_text(" to ", timeout=PATIENCE_MS)
+    expect(panel(page, "Network").locator("output")).to_contain_text(" long", timeout=PATIENCE_MS)
     page.wait_for_function(f"{chart}.getOption().series[0].data.length > 1")
-    assert page.evaluate(scale) == whole
+    least, most = page.evaluate(scale)
+    assert least <= whole[0] < whole[1] <= most
     assert page.evaluate("window.wasHere")
     assert "at=12" in page.url
 
@@ -345,10 +346,10 @@ def test_four_hundred_nodes_of_a_collection_are_drawn(
 
 def test_objectives_have_a_state_and_a_trend(admin: Visit, filled: Dashboard) -> None:
     with Client(filled.url, filled.tokens["admin"]) as client:
-        client.create_objective("busy", metric="disk_io", tag=TAG, require=["sum < 1 KB"])
+        client.create_objective("quick", metric="rtt", tag=TAG, require=["mean < 100ms"])
     page = admin.open("/")
     found = panel(page, "Objectives")
-    expect(found).to_contain_text("busy")
+    expect(found).to_contain_text("quick")
     expect(found.locator(".trend svg path")).to_have_count(1)
     expect(found.locator(".badge")).to_have_count(1)
 

@@ -113,7 +113,7 @@ class Field:
             await self.moved()
 
     async def _slider(self) -> list[Part]:
-        """Over the time from the first packet of the range to the last; colours stay those of all of it."""
+        """Over the time from the first packet of the range to the last; colours span what is there in all of it."""
         waits = await self._view.unit.get(f"{self._path}/nodes", **self._range())
         self._scale = [one["mean_ns"] for one in waits["nodes"]]
         hops = await self._view.unit.get(f"{self._path}/hops", limit=1, **self._range())
@@ -124,7 +124,7 @@ class Field:
         ends = self._stretch()
         text = "all of the range"
         if self.at:
-            text = f"{self._view.time(ends['from_ns'])} to {self._view.time(ends['to_ns'])[11:]}"
+            text = f"{self._view.time(ends['from_ns'])}, {duration(ends['to_ns'] - ends['from_ns'])} long"
         return [Slider("Time", "at", STRETCHES, min(self.at, STRETCHES), text, self._move)]
 
     async def progress(self) -> Sequence[Part]:
