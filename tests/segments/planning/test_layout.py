@@ -141,6 +141,30 @@ def test_where_means_go_with_sizes_few_counters_give_way_to_samples() -> None:
         assert (SAMPLES in parts) == bool(power)
 
 
+def test_counters_are_expected_to_be_as_far_off_as_flows_are_apart() -> None:
+    """1 % lost, a counter for each flow: samples are better only where flows are far more than ten times apart."""
+    choice, errors = [], []
+    for apart in (0.27, 0.54, 1.08):
+        surveyed = SurveyedFlows(EQUAL, np.full(FLOWS_COUNT, 2), apart=apart)
+        expected = Expected(FLOWS_COUNT, 0.013, float(EQUAL.sum()), surveyed)
+        errors.append(expected.counters_error(1.2))
+        choice.append(expected.prefers_samples(round(1.2 * expected.counted), round(1.2 * expected.counted)))
+    assert errors[2] == pytest.approx(2 * errors[1], rel=0.05)
+    assert errors[1] == pytest.approx(2 * errors[0], rel=0.1)
+    assert choice[0] < choice[2]
+
+
+def test_what_strangers_lose_spoils_counters_of_flows_that_lose_little() -> None:
+    """A third of the flows loses nearly all that is lost; if all lost alike, counters would be further off still."""
+    packets = np.full(3_000, 200)
+    few = np.where(np.arange(3_000) % 3 == 0, 18, 0)
+    errors = []
+    for loss, lost in ((0.002, np.full(3_000, 0)), (0.03, few), (0.03, np.full(3_000, 6))):
+        surveyed = SurveyedFlows(packets, np.where(lost == 0, np.arange(3_000) % 3 == 1, lost))
+        errors.append(Expected(3_000, loss, float(packets.sum()), surveyed).counters_error(2.0))
+    assert errors[0] < errors[1] < errors[2]
+
+
 def test_samples_are_taken_where_a_few_packets_tell_a_mean() -> None:
     """1 % lost: counters where packets vary by a half, but two packets of a flow are enough where they hardly vary."""
     flows = [SurveyedFlows(EQUAL, np.full(FLOWS_COUNT, 2), varied) for varied in (0.5, 0.03)]

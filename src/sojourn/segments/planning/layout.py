@@ -73,6 +73,8 @@ FEW_LOSSLESS = 0.1
 # Packets that a flow loses for which four counters are right: 0.45 % of 150.
 USUALLY_LOST = 0.675
 USUALLY_VARIED, USUALLY_APART, MEDIAN_DEVIATION, LEAST_VARIED = 0.5, 0.54, 0.6745, 8
+# What packets' deviations are beside those of flows, in what a counter holds of strangers: there are many of them.
+PACKETS_PART = 0.2
 MOST_SLOPE = 0.2
 CLOSE_TO_WHOLE = 1e-4
 COUNTER_BITS, COUNTER_COUNT_BITS, COUNTER_DIGEST_BITS = 40, 20, 8
@@ -441,11 +443,24 @@ class Expected:
     def counters_error(self, per_flow: float) -> float:
         """The same of counters."""
         size, lost = self.usual
+        if self.seen is not None and self.seen.lost is not None:
+            # Half of what spoils a flow's counters are strangers' packets, and these may lose more.
+            lost = (lost + self._lost_by_strangers(per_flow)) / 2
         law = 0.065 * (lost / per_flow) ** 0.55 * (LARGE_FLOW / size) ** 0.25 * (1 + 1.3 / per_flow)
         if self.seen is not None:
-            # What a counter holds of others is known by how far these, and their packets, are apart.
-            law *= min(math.hypot(self.seen.varied, self.seen.apart) / math.hypot(USUALLY_VARIED, USUALLY_APART), 1.0)
+            # What a counter holds of others is known by how far these are apart, and a little by how packets vary.
+            apart = math.hypot(self.seen.apart, PACKETS_PART * self.seen.varied)
+            law *= apart / math.hypot(USUALLY_APART, PACKETS_PART * USUALLY_VARIED)
         return math.hypot(law, CLOSE)
+
+    def _lost_by_strangers(self, per_flow: float) -> float:
+        """Packets that a usual flow would lose if all lost alike and spoiled as many counters as they do now: a flow
+        spoils its own, however many packets it loses."""
+        assert self.seen is not None
+        assert self.seen.lost is not None
+        own = self.counters_per_flow(round(per_flow * self.counted))
+        now, alike = (float(np.sum(-np.expm1(-lost / own))) for lost in (self.seen.lost, self.loss * self.seen.packets))
+        return self.loss * self.usual.packets * (now / alike if alike else 1.0)
 
     def counters_per_flow(self, cells: int) -> int:
         """As many as keep some of a flow's counters clean, and no more: each is shared."""
