@@ -219,27 +219,36 @@ class Reader:
             time.sleep(0.1)
 
     def leave(self) -> None:
-        """End what still runs: each background command is a process group of its own."""
+        """End what still runs: all that was started has the shell's session, even where a command never ended."""
+        others = [process for process in self._session() if process != self.shell.pid]
+        _send(others, signal.SIGTERM)
+        end = time.monotonic() + 20
+        while set(others) & set(self._session()) and time.monotonic() < end:
+            time.sleep(0.1)
+        _send(self._session(), signal.SIGKILL)
         assert self.shell.stdin is not None
-        groups = self.answers / "groups"
-        if self.shell.poll() is None:
-            self.shell.stdin.write(f"jobs -p > {groups}.new; mv {groups}.new {groups}\n")
-            self.shell.stdin.flush()
-            for _ in range(250):
-                if groups.exists() or self.shell.poll() is not None:
-                    break
-                time.sleep(0.02)
-        for group in groups.read_text().split() if groups.exists() else ():
-            try:
-                os.killpg(int(group), signal.SIGTERM)
-            except ProcessLookupError:
-                continue
         self.shell.stdin.close()
+        self.shell.wait()
+
+    def _session(self) -> list[int]:
+        """The processes of the shell's session that are not dead."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, _, session, *_ = stat.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(session) == self.shell.pid and state != "Z":
+                found.append(int(stat.parent.name))
+        return found
+
+
+def _send(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
         try:
-            self.shell.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.shell.kill()
-            self.shell.wait()
+            os.kill(process, number)
+        except ProcessLookupError:
+            continue
 
 
 def _free_port() -> int:

@@ -99,3 +99,15 @@ def test_a_reader_keeps_the_shell_and_sees_what_goes_on(tmp_path: Path) -> None:
         reader.enter(Example("kill %1", (), 0.02))
     finally:
         reader.leave()
+
+
+def test_nothing_runs_on_when_a_reader_leaves_a_command_that_never_ends(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, dict(os.environ))
+    reader.enter(Example("(echo up; exec sleep 600) &", ("up",), 0.02))
+    assert reader.shell.stdin is not None
+    reader.shell.stdin.write("until false; do sleep 1; done\n")
+    reader.shell.stdin.flush()
+    session = reader._session()
+    reader.leave()
+    assert len(session) >= 2
+    assert reader._session() == []
