@@ -6,7 +6,6 @@ seconds). What cannot be seen without root is said to be so.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
@@ -25,10 +24,9 @@ from sojourn.core.errors import SojournError
 from sojourn.core.host.privileges import capabilities_of
 from sojourn.core.units import format_duration
 from sojourn.doctor.finding import Finding, Verdict
+from sojourn.node.agent.clock import kernel_clock
 
 LIVE = "commands on files work; live ones need Linux"
-# linux/timex.h
-_STA_UNSYNC, _TIME_ERROR = 0x40, 5
 # The clock's greatest error that leaves delays between two machines worth reading.
 LARGEST_ERROR_NS = 10_000_000
 _EVENT = "events/block/block_bio_queue/enable"
@@ -139,34 +137,19 @@ def interfaces() -> Iterator[Finding]:
     yield Finding("ok", "interfaces", f"{'; '.join(shown) or 'none'}: packets are split again as the kernel tells")
 
 
-class _Timex(ctypes.Structure):
-    """struct timex; what follows `status` is not looked at."""
-
-    _fields_ = (
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("rest", ctypes.c_char * 256),
-    )
-
-
 def clock() -> Iterator[Finding]:
     """Whether the clock is synchronised: delays between two machines are only as good as their clocks."""
-    if sys.platform != "linux":
-        yield Finding("ok", "clock", "not looked at on this system")
+    said = kernel_clock()
+    if said is None:
+        yield Finding("ok", "clock", "the system does not say whether it is synchronised")
         return
-    asked = _Timex()
-    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(asked))
     by = _chrony()
-    if state == _TIME_ERROR or asked.status & _STA_UNSYNC:
+    if not said.synchronised:
         action = "start chrony, ntpd or systemd-timesyncd; segments between machines are then reported with an offset"
         what = f"the kernel knows of no synchronisation{by}"
         yield Finding("warn", "clock", what, action if not by else "see why: chronyc tracking")
         return
-    error_ns = asked.maxerror * 1000
+    error_ns = said.error_ns
     what = f"synchronised, off by at most {format_duration(error_ns)}{by}"
     if error_ns > LARGEST_ERROR_NS:
         yield Finding("warn", "clock", what, "delays between machines are no better; use a nearer time server, or PTP")
