@@ -60,7 +60,8 @@ GAP, PACKETS, SUM = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptParameters(Parameters):
-    """The most that a receipt can say; ``run`` and ``loss_ppm`` tell how much of it a number of packets needs.
+    """The most that a receipt can say; ``run`` and ``loss_ppm`` tell how much of it a number of packets needs, which
+    are taken to be ``least`` at least: receipts that are merged have no more sums than the one with the fewest.
 
     ``run`` packets make a group, of which ``loss_ppm`` in a million are lost. ``remembered`` ids of packets are known
     again, at least.
@@ -80,6 +81,7 @@ class ReceiptParameters(Parameters):
     sum_bits: int = integer("b", 16, WIDEST_SUM_BITS, default=52)
     max_delay_ns: int = integer("delay", 1, 2**62, default=10_000_000_000)
     salt: int = integer("salt", 0, 2**64 - 1, default=0)
+    least: int = integer("least", 0, 2**40, default=0)
 
     def _check_together(self) -> None:
         if self.groups & (self.groups - 1):
@@ -130,6 +132,7 @@ class ReceiptParameters(Parameters):
 
     def needed(self, packets: int) -> tuple[int, int]:
         """The groups, and the sums of each, that so many packets need of those there are."""
+        packets = max(packets, self.least)
         loss = self.loss_ppm / 10**6
         groups = min(self.groups, _power_above(-(-packets // self.run)))
         each = packets / groups
